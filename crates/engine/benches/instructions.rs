@@ -1,13 +1,13 @@
-//! How many instructions a request takes on its way, counted by callgrind: a slowdown that no clock on a
-//! busy machine would show. `make instructions` compares with what was counted last, and fails when anything
-//! takes over 3 % more; `make instructions ACCEPT=1` writes down the new counts.
+//! Instructions of a request on its way, counted by callgrind. They show a slowdown that no clock
+//! on a busy machine would show. `make instructions` compares with the last accepted counts, and
+//! fails if a scenario takes over 3 % more. `make instructions ACCEPT=1` writes the new counts.
 //!
-//! This program runs itself under valgrind, once with few and once with many rounds of each scenario. Only
-//! what the part in question executes is collected, and what both runs have in common (buffers that grow, a
-//! calendar that fills) falls out of the difference.
+//! This program runs itself under valgrind, once with few and once with many rounds of each
+//! scenario. Only the instructions of the counted part are collected. Their difference leaves out
+//! all that both runs have in common: buffers that grow, an arrival wheel that fills.
 //!
-//! The libraries for this (iai-callgrind, now gungraun) want a second program of exactly their version to be
-//! installed by hand.
+//! The libraries for this (iai-callgrind, now gungraun) need a second program of exactly their
+//! version, installed by hand.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -21,17 +21,17 @@ mod scenarios;
 /// A count that is higher by more than this fails.
 const WORSE_PERCENT_MAX: f64 = 3.0;
 
-/// Rounds before those that count: until buffers have grown.
+/// Rounds before the counted ones, in which buffers grow.
 const WARM_UP_ROUNDS: u32 = 50;
 
-const COUNTS: &str = "docs/measured/instructions.txt";
-/// Shows the counts between these lines.
-const PAGE: &str = "docs/measured.md";
+const COUNTS: &str = "docs/benchmarks/instructions.txt";
+/// The page that shows the counts, between these lines.
+const PAGE: &str = "docs/benchmarks/instructions.md";
 const BEGIN: &str = "<!-- written by make instructions ACCEPT=1 -->\n```\n";
 const END: &str = "```\n<!-- so far -->\n";
 
 fn main() -> ExitCode {
-    // Cargo says --bench.
+    // Cargo adds --bench.
     let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args[..] {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What runs under valgrind.
+/// Runs a scenario, under valgrind.
 fn run(name: &str, part: &str, rounds: &str) -> Result<(), String> {
     let rounds: u32 = rounds.parse().map_err(|_| "no number of rounds")?;
     let mut all = scenarios::all().into_iter();
@@ -81,7 +81,10 @@ fn compare() -> Result<(), String> {
             worse.push(format!("{name}: {percent:.1} % more"));
         }
     }
-    println!("What took them: callgrind_annotate {}/*", kept().display());
+    println!(
+        "The functions that took them: callgrind_annotate {}/*",
+        kept().display()
+    );
     if before.by != now.by {
         println!(
             "Not compared: those before were of {}, these are of {}",
@@ -116,9 +119,10 @@ fn accept() -> Result<(), String> {
     Ok(())
 }
 
-/// What was counted, by what.
+/// Counts, and the compiler and machine that they were made with.
 struct Counts {
-    /// Other compilers make other instructions, and other machines have other copies of `memcpy`.
+    /// The compiler and the machine: other compilers make other instructions, and other machines
+    /// have other copies of `memcpy`.
     by: String,
     /// Per request, in the order of the scenarios.
     counts: Vec<(String, f64)>,
@@ -199,7 +203,7 @@ fn per_request(scenario: &Scenario, part: Part) -> Result<f64, String> {
     }
 }
 
-/// All that a part of a scenario executes in so many rounds.
+/// All instructions that a part of a scenario executes in this many rounds.
 fn instructions(scenario: &Scenario, part: Part, rounds: u32) -> Result<u64, String> {
     let program = env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let file = format!("{} {}.callgrind", scenario.name, name_of(part))
@@ -215,7 +219,7 @@ fn instructions(scenario: &Scenario, part: Part, rounds: u32) -> Result<u64, Str
         .arg(format!("--toggle-collect={}", scenarios::COUNTED))
         .arg(program)
         .args(["--run", scenario.name, name_of(part), &rounds.to_string()])
-        // Its size moves the stack, and that what is aligned.
+        // The size of the environment moves the stack and the alignment of data on it.
         .env_clear()
         .env("PATH", env::var_os("PATH").unwrap_or_default())
         .output()
@@ -230,7 +234,7 @@ fn instructions(scenario: &Scenario, part: Part, rounds: u32) -> Result<u64, Str
     }
 }
 
-/// Does this for all, as many at once as there are cores; the results are in their order.
+/// Runs this for all scenarios, as many at once as there are cores. The results are in their order.
 fn side_by_side(
     all: &[(&Scenario, Part)],
     each: impl Fn(&Scenario, Part) -> Result<f64, String> + Sync,
@@ -266,7 +270,7 @@ fn name_of(part: Part) -> &'static str {
     }
 }
 
-/// The first two words that a program says of its version.
+/// The first two words of a program's version.
 fn said_by(program: &str) -> Result<String, String> {
     let output = Command::new(program)
         .arg("--version")
@@ -286,7 +290,7 @@ fn at_root(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// Where callgrind leaves what it counted last.
+/// The folder with callgrind's last files.
 fn kept() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("instructions")
 }

@@ -1,5 +1,5 @@
-//! The time that a request takes on its way, piece by piece and as a whole turn, without a socket:
-//! `make speed`, or `make speed ONLY=turn` for those whose name has that word.
+//! The time of a request on its way, piece by piece and as a whole turn, without a socket: `make
+//! speed`, or `make speed ONLY=turn` for scenarios with that word in their name.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -17,7 +17,7 @@ fn names() -> Vec<&'static str> {
         .collect()
 }
 
-/// The items are requests, replies, names or keys.
+/// Runs a scenario. Its items are requests, replies, names or keys.
 #[divan::bench(args = names())]
 fn round(bencher: Bencher<'_, '_>, name: &str) {
     let mut all = scenarios::all().into_iter();

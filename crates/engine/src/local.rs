@@ -1,4 +1,8 @@
-//! Commands that are about the session itself, or about us: answered here, in Redis's words.
+//! Commands about the session itself or about respool: answered here, in Redis's words.
+
+pub(crate) mod catalog;
+pub(crate) mod cluster_facade;
+pub(crate) mod scripts;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,156 +12,184 @@ use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 use respool_protocol::value::Value;
 
-use crate::auth::CONFIGURED;
-use crate::counters::Counters;
-use crate::duty::Duty;
+use crate::access::auth::CONFIGURED;
+use crate::base::counters::Counters;
+use crate::base::error_text::unknown_subcommand_before_7;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::NAME_BYTES_MAX;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::handshake::Identity;
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
 use crate::engine::Engine;
-use crate::greeting::Identity;
-use crate::limits::NAME_BYTES_MAX;
-use crate::link::{Link, LinkKey, Role, State};
-use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
-use crate::session::{Flags, Local, Pins, Session};
-use crate::slots::Key;
-use crate::subscriptions::Kind;
-use crate::words::unknown_subcommand_before_7;
+use crate::local::catalog::CommandCatalog;
+use crate::local::scripts::Scripts;
+use crate::pubsub::hub::ChannelKind;
+
+/// What respool has learned of commands and scripts.
+#[derive(Default)]
+pub(crate) struct Local {
+    pub(crate) scripts: Scripts,
+    pub(crate) catalog: CommandCatalog,
+}
 
 impl Engine {
     /// Answers a request whose command the table gives to us.
-    pub(crate) fn answer_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    pub(crate) fn answer_locally(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
         match request.id {
-            // As to a subscriber, which its session is; or behind something else of its
-            // transaction.
-            id::PING if self.is_restricted(key) => self.pong_in_subscription(key, request),
-            id::PING => self.place_on_link(key, request.bytes, true, None),
-            id::QUIT => {
-                self.answer_reply(key, b"+OK\r\n");
-                self.close_when_answered(key);
-                Placed::Done
+            // In a subscription PING has its own reply; within a transaction it goes to the server.
+            id::PING if self.plane.is_restricted(session_id) => {
+                self.pong_in_subscription(session_id, request)
             }
-            id::SELECT => self.select(key, request),
-            id::AUTH => self.auth(key, request),
-            id::HELLO => self.hello(key, request),
-            id::RESET => self.reset(key),
-            id::INFO => self.info(key, request),
-            id::CLIENT_ID => self.answer_in_order(key, |out, session| {
+            id::PING => self.dispatch_on_link(session_id, request.bytes, true, None),
+            id::QUIT => {
+                self.plane.answer_reply(session_id, b"+OK\r\n");
+                self.plane.close_when_answered(session_id);
+                Dispatched::Done
+            }
+            id::SELECT => self.select(session_id, request),
+            id::AUTH => self.auth(session_id, request),
+            id::HELLO => self.hello(session_id, request),
+            id::RESET => self.reset(session_id),
+            id::INFO => self.info(session_id, request),
+            id::CLIENT_ID => self.answer_in_order(session_id, |out, session| {
                 encode::integer(out, session.id as i64);
             }),
-            id::CLIENT_GETNAME => self.answer_in_order(key, |out, session| match &session.rare {
-                Some(rare) if !rare.name.is_empty() => encode::bulk(out, &rare.name),
-                _ => encode::null(out, session.version),
-            }),
-            id::CLIENT_SETNAME => match self.set_name(key, request.arg(2)) {
-                Ok(()) => self.answer_in_order(key, |out, _| out.extend_from_slice(OK)),
-                Err(text) => self.answer_error(key, text),
-            },
-            id::CLIENT_SETINFO => self.set_info(key, request),
+            id::CLIENT_GETNAME => {
+                self.answer_in_order(session_id, |out, session| match &session.rare {
+                    Some(rare) if !rare.name.is_empty() => encode::bulk(out, &rare.name),
+                    _ => encode::null(out, session.version),
+                })
+            }
+            id::CLIENT_SETNAME => {
+                match self
+                    .local
+                    .set_name(&mut self.plane, session_id, request.arg(2))
+                {
+                    Ok(()) => self.answer_in_order(session_id, |out, _| out.extend_from_slice(OK)),
+                    Err(text) => self.answer_error(session_id, text),
+                }
+            }
+            id::CLIENT_SETINFO => self.set_info(session_id, request),
             id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::UNWATCH => {
-                self.answer_transaction(key, request)
+                self.answer_transaction(session_id, request)
             }
-            id::SUBSCRIBE => self.change_subscriptions(key, request, Kind::Channel, true),
-            id::UNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Channel, false),
-            id::PSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, true),
-            id::PUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Pattern, false),
-            id::SSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, true),
-            id::SUNSUBSCRIBE => self.change_subscriptions(key, request, Kind::Shard, false),
-            id::MONITOR => self.monitor(key, request),
+            id::SUBSCRIBE => {
+                self.change_subscriptions(session_id, request, ChannelKind::Channel, true)
+            }
+            id::UNSUBSCRIBE => {
+                self.change_subscriptions(session_id, request, ChannelKind::Channel, false)
+            }
+            id::PSUBSCRIBE => {
+                self.change_subscriptions(session_id, request, ChannelKind::Pattern, true)
+            }
+            id::PUNSUBSCRIBE => {
+                self.change_subscriptions(session_id, request, ChannelKind::Pattern, false)
+            }
+            id::SSUBSCRIBE => {
+                self.change_subscriptions(session_id, request, ChannelKind::Shard, true)
+            }
+            id::SUNSUBSCRIBE => {
+                self.change_subscriptions(session_id, request, ChannelKind::Shard, false)
+            }
+            id::MONITOR => self.monitor(session_id, request),
             id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => {
-                self.place_on_link(key, request.bytes, false, Some(Duty::NameTold))
+                self.dispatch_on_link(session_id, request.bytes, false, Some(Completion::NameTold))
             }
-            id::CLIENT_REPLY => self.client_reply(key, request),
-            id::CLIENT_TRACKING => self.client_tracking(key, request),
-            id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(key, request),
-            // A Cluster's node alone does anything by these; who speaks to us speaks to one server.
-            id::READONLY | id::READWRITE if self.takes_without_cluster(key, request.id) => {
-                self.answer_reply(key, OK)
+            id::CLIENT_REPLY => self.client_reply(session_id, request),
+            id::CLIENT_TRACKING => self.client_tracking(session_id, request),
+            id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(session_id, request),
+            // Only a node of a Cluster acts on these; a client of respool talks to a single server.
+            id::READONLY | id::READWRITE
+                if self
+                    .local
+                    .takes_without_cluster(&self.plane, session_id, request.id) =>
+            {
+                self.plane.answer_reply(session_id, OK)
             }
-            id::READONLY | id::READWRITE | id::ASKING => {
-                self.answer_error(key, b"ERR This instance has cluster support disabled")
-            }
-            // What a client is capable of (to be redirected, say) is never asked of it here.
-            id::CLIENT_CAPA => self.answer_reply(key, OK),
-            // A subcommand that nobody knows. Newer servers have said so by now.
-            id::CLIENT => self.answer_error(key, &unknown_subcommand_before_7(request)),
+            id::READONLY | id::READWRITE | id::ASKING => self.answer_error(
+                session_id,
+                b"ERR This instance has cluster support disabled",
+            ),
+            // respool makes no use of a client's capabilities, such as redirects.
+            id::CLIENT_CAPA => self.plane.answer_reply(session_id, OK),
+            // The subcommand is unknown. Newer servers have refused it before.
+            id::CLIENT => self.answer_error(session_id, &unknown_subcommand_before_7(request)),
             id::CLIENT_INFO
             | id::CLIENT_LIST
             | id::CLIENT_KILL
             | id::CLIENT_PAUSE
             | id::CLIENT_UNPAUSE
             | id::CLIENT_UNBLOCK
-            | id::CLIENT_NO_EVICT => self.answer_clients(key, request),
+            | id::CLIENT_NO_EVICT => self.answer_clients(session_id, request),
             _ => {
                 let text = format!("ERR respool: '{}' is not supported", request.command.name);
-                self.answer_error(key, text.as_bytes())
+                self.answer_error(session_id, text.as_bytes())
             }
         }
     }
 
-    /// Answers with what `write` appends, in the session's version of the protocol.
-    pub(crate) fn answer_with(
+    /// Answers a request behind all bytes that the server has sent to the session before. A client
+    /// that tracks keys takes any reply as a sign that it has got all invalidations until then.
+    fn answer_in_order(
         &mut self,
-        key: Key,
+        id: SessionId,
         write: impl FnOnce(&mut Vec<u8>, &Session),
-    ) -> Placed {
-        let mut reply = std::mem::take(&mut self.scratch);
-        reply.clear();
-        if let Some(session) = self.sessions.get(key) {
-            write(&mut reply, session);
-            self.answer_reply(key, &reply);
-        }
-        self.scratch = reply;
-        Placed::Done
-    }
-
-    /// The same, behind all bytes that the server has sent to the session before. A client that tracks
-    /// takes any answer as a sign that it was told of all changes until then.
-    fn answer_in_order(&mut self, key: Key, write: impl FnOnce(&mut Vec<u8>, &Session)) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+    ) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
         let is_told = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
-        let is_up = self.links.get(session.link).is_some_and(Link::is_up);
+        let is_up = self.plane.links.get(session.link).is_some_and(Link::is_up);
         if !is_told || !is_up || session.flags.any(Flags::STEPS) {
-            return self.answer_with(key, write);
+            return self.local.answer_with(&mut self.plane, id, write);
         }
         let (mut answer, mut ping) = (Vec::new(), Vec::new());
         write(&mut answer, session);
         encode::request(&mut ping, &["PING"]);
-        self.place_on_link(key, &ping, true, Some(Duty::Instead(answer)))
+        self.dispatch_on_link(id, &ping, true, Some(Completion::Instead(answer)))
     }
 
-    fn select(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    fn select(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let Some(index) = number::parse(request.arg(1)) else {
-            return self.answer_error(key, b"ERR value is not an integer or out of range");
+            return self.answer_error(id, b"ERR value is not an integer or out of range");
         };
         if i32::try_from(index).is_err() {
             let text = b"ERR value is out of range, value must between -2147483648 and 2147483647";
-            return self.answer_error(key, text);
+            return self.answer_error(id, text);
         }
         let Ok(db) = u32::try_from(index) else {
-            return self.answer_error(key, NO_DB);
+            return self.answer_error(id, NO_DB);
         };
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
         let version = session.version;
         if session.pins.bind() {
-            let placed = self.place_on_link(key, request.bytes, false, Some(Duty::Select(db)));
-            self.hold_until_caught_up(key);
+            let placed =
+                self.dispatch_on_link(id, request.bytes, false, Some(Completion::Select(db)));
+            self.plane.hold_until_caught_up(id);
             return placed;
         }
-        match self.move_to(key, version, db) {
-            Moved::Done => self.answer_reply(key, OK),
-            Moved::Wait => Placed::Wait,
-            Moved::Failed(reply) | Moved::Away(reply) => {
-                let reply = self.refusal_of_database(key, &reply).into_owned();
-                self.answer_reply(key, &reply)
+        match self.move_to(id, version, db) {
+            DatabaseChange::Done => self.plane.answer_reply(id, OK),
+            DatabaseChange::Wait => Dispatched::Wait,
+            DatabaseChange::Failed(reply) | DatabaseChange::Away(reply) => {
+                let reply = self.refusal_of_database(id, &reply).into_owned();
+                self.plane.answer_reply(id, &reply)
             }
         }
     }
 
-    /// The reply to a SELECT as its session is to see it: a plain server speaks of no Cluster.
-    pub(crate) fn refusal_of_database<'a>(&self, key: Key, reply: &'a [u8]) -> Cow<'a, [u8]> {
-        if !reply.starts_with(OF_NODE) || !self.hides_nodes(key) {
+    /// The reply to a SELECT as the session may see it: a single server does not mention a Cluster.
+    pub(crate) fn refusal_of_database<'a>(&self, id: SessionId, reply: &'a [u8]) -> Cow<'a, [u8]> {
+        if !reply.starts_with(OF_NODE) || !self.hides_nodes(id) {
             return reply.into();
         }
         let mut refusal = Vec::new();
@@ -165,75 +197,75 @@ impl Engine {
         refusal.into()
     }
 
-    /// Gives a session another database or version of the protocol: another link, which has to
+    /// Gives a session another database or protocol version. That is another link, which has to
     /// prove that its server agrees.
-    fn move_to(&mut self, key: Key, version: Version, db: u32) -> Moved {
-        let Some(session) = self.sessions.get(key) else {
-            return Moved::Done;
+    fn move_to(&mut self, id: SessionId, version: Version, db: u32) -> DatabaseChange {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return DatabaseChange::Done;
         };
         if (session.version, session.db) == (version, db) {
-            return Moved::Done;
+            return DatabaseChange::Done;
         }
         let pinned = session.pins.bind();
         if let Some(node) = self
+            .plane
             .pools
             .node_among(session.pool.into())
             .filter(|_| !pinned)
         {
-            // Who has the fewest databases says whether it is one of all.
-            self.turn(key, node);
+            // The node with the fewest databases decides whether the index is valid.
+            self.switch_server(id, node);
         }
-        if self.hold_until_caught_up(key) {
-            return Moved::Wait;
+        if self.plane.hold_until_caught_up(id) {
+            return DatabaseChange::Wait;
         }
-        let Some(session) = self.sessions.get(key) else {
-            return Moved::Done;
+        let Some(session) = self.plane.sessions.get(id) else {
+            return DatabaseChange::Done;
         };
-        let kind = self.shared_kind_of(session);
+        let kind = self.plane.shared_kind_of(session);
         if pinned {
-            // Its own link follows it.
+            // The pinned link changes with its session.
             let mut request = Vec::new();
             encode::request(&mut request, &["HELLO", &version.number().to_string()]);
-            return match self.ask_for_ourselves(key, &request, Duty::Pass) {
+            return match self.ask_for_ourselves(id, &request, Completion::Pass) {
                 Ok(link) => {
-                    if let Some(link) = self.links.get_mut(link) {
-                        link.key.version = version;
+                    if let Some(link) = self.plane.links.get_mut(link) {
+                        link.kind.version = version;
                     }
-                    if let Some(session) = self.sessions.get_mut(key) {
+                    if let Some(session) = self.plane.sessions.get_mut(id) {
                         session.version = version;
                     }
-                    Moved::Done
+                    DatabaseChange::Done
                 }
-                Err(Blocked::Wait) => Moved::Wait,
-                Err(Blocked::Refused(reply)) => Moved::Failed(reply),
+                Err(Blocked::Wait) => DatabaseChange::Wait,
+                Err(Blocked::Refused(reply)) => DatabaseChange::Failed(reply),
             };
         }
-        let kind = LinkKey {
+        let kind = LinkKind {
             version,
             db,
             ..kind
         };
-        let link = match self.shared_link_for(key, kind) {
+        let link = match self.plane.shared_link_for(id, kind) {
             Ok(link) => link,
-            Err(Blocked::Wait) => return Moved::Wait,
-            Err(Blocked::Refused(reply)) => return Moved::Failed(reply),
+            Err(Blocked::Wait) => return DatabaseChange::Wait,
+            Err(Blocked::Refused(reply)) => return DatabaseChange::Failed(reply),
         };
-        let Some(state) = self.links.get(link) else {
-            return Moved::Wait;
+        let Some(state) = self.plane.links.get(link) else {
+            return DatabaseChange::Wait;
         };
         match &state.state {
-            State::Up => {
-                self.ride(key, link);
-                if let Some(session) = self.sessions.get_mut(key) {
+            LinkState::Up => {
+                self.plane.attach(id, link);
+                if let Some(session) = self.plane.sessions.get_mut(id) {
                     session.version = version;
                     session.db = db;
                 }
-                return Moved::Done;
+                return DatabaseChange::Done;
             }
-            State::Resting { .. } => {
-                // What the server says to a SELECT or HELLO of ours is what it would say to the
-                // client's.
-                let theirs = state.refusal.as_deref().filter(|text| {
+            LinkState::Backoff { .. } => {
+                // A server's refusal of our SELECT or HELLO is its reply to the client's.
+                let refusal = state.refusal.as_deref().filter(|text| {
                     [
                         b"ERR DB index".as_slice(),
                         b"ERR SELECT",
@@ -243,208 +275,172 @@ impl Engine {
                     .iter()
                     .any(|start| text.starts_with(start))
                 });
-                return match theirs {
+                return match refusal {
                     Some(text) => {
                         let mut reply = Vec::new();
                         encode::error(&mut reply, text);
-                        Moved::Failed(reply)
+                        DatabaseChange::Failed(reply)
                     }
                     None => {
-                        let reply = self.no_link_reply(link, self.away_error(key));
+                        let reply = self.plane.no_link_reply(link, self.plane.away_error(id));
                         match state.refusal.is_some() {
-                            true => Moved::Failed(reply),
-                            false => Moved::Away(reply),
+                            true => DatabaseChange::Failed(reply),
+                            false => DatabaseChange::Away(reply),
                         }
                     }
                 };
             }
-            State::Down
-            | State::Retrying { .. }
-            | State::Connecting { .. }
-            | State::Greeting { .. } => {}
+            LinkState::Down
+            | LinkState::Retrying { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Greeting { .. } => {}
         }
-        match self.wait_until_up(key, link) {
-            Ok(()) => Moved::Wait,
-            Err(reply) => Moved::Away(reply),
+        match self.plane.wait_until_up(id, link) {
+            Ok(()) => DatabaseChange::Wait,
+            Err(reply) => DatabaseChange::Away(reply),
         }
     }
 
-    fn hello(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+    fn hello(&mut self, session_id: SessionId, request: &Request<'_>) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(session_id) else {
+            return Dispatched::Done;
         };
-        let hello = match Hello::read(request) {
+        let hello = match HelloArgs::read(request) {
             Ok(hello) => hello,
-            Err(text) => return self.answer_error(key, &text),
+            Err(text) => return self.answer_error(session_id, &text),
         };
         let (db, version) = (session.db, hello.version.unwrap_or(session.version));
         if let Some((user, password)) = hello.credentials
-            && self.settings.users.is_empty()
+            && self.plane.settings.users.is_empty()
         {
             let rest = (version, hello.without_credentials());
-            return self.log_in(key, (Some(user), password), Some(rest));
+            return self.log_in(session_id, (Some(user), password), Some(rest));
         }
         if let Some((user, password)) = hello.credentials
-            && let Err(placed) = self.authenticate(key, user, password)
+            && let Err(placed) = self.authenticate(session_id, user, password)
         {
             return placed;
         }
         let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
-        if self.sessions.get(key).is_some_and(unauthenticated) {
-            let proto = match self.is_redis_before(key, (7, 2)) {
+        if self
+            .plane
+            .sessions
+            .get(session_id)
+            .is_some_and(unauthenticated)
+        {
+            let proto = match self.plane.is_redis_before(session_id, (7, 2)) {
                 true => "",
                 false => "<proto> ",
             };
             let text = format!(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO {proto}AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
             );
-            return self.answer_error(key, text.as_bytes());
+            return self.answer_error(session_id, text.as_bytes());
         }
-        match self.move_to(key, version, db) {
-            Moved::Done => self.restrict(key),
-            Moved::Wait => return Placed::Wait,
-            Moved::Failed(reply) => return self.answer_reply(key, &reply),
-            Moved::Away(_) => return self.close_greeting(key),
+        match self.move_to(session_id, version, db) {
+            DatabaseChange::Done => self.pubsub.restrict(&mut self.plane, session_id),
+            DatabaseChange::Wait => return Dispatched::Wait,
+            DatabaseChange::Failed(reply) => return self.plane.answer_reply(session_id, &reply),
+            DatabaseChange::Away(_) => {
+                return self.local.close_greeting(&mut self.plane, session_id);
+            }
         }
-        let Some(identity) = self.identity_of(key).cloned() else {
-            return self.wait_for_identity(key);
+        let Some(identity) = self.local.identity_of(&self.plane, session_id).cloned() else {
+            return self.local.wait_for_identity(&mut self.plane, session_id);
         };
         if let Some(name) = hello.name {
-            let set = self.set_name(key, name);
-            debug_assert!(set.is_ok(), "the name was looked at above");
+            let set = self.local.set_name(&mut self.plane, session_id, name);
+            debug_assert!(set.is_ok(), "HelloArgs::read has checked the name");
         }
-        let mode = match self.shows_a_node(key) {
+        let mode = match self.shows_a_node(session_id) {
             true => "cluster",
             false => "standalone",
         };
-        self.answer_with(key, |out, session| {
-            let version = session.version;
-            encode::map(out, version, 7);
-            for (field, text) in [("server", &identity.server), ("version", &identity.version)] {
-                encode::bulk(out, field.as_bytes());
-                encode::bulk(out, text.as_bytes());
-            }
-            encode::bulk(out, b"proto");
-            encode::integer(out, version.number());
-            encode::bulk(out, b"id");
-            encode::integer(out, session.id as i64);
-            for (field, text) in [("mode", mode), ("role", "master")] {
-                encode::bulk(out, field.as_bytes());
-                encode::bulk(out, text.as_bytes());
-            }
-            encode::bulk(out, b"modules");
-            encode::array(out, identity.modules.len());
-            for module in &identity.modules {
-                append_module(out, version, module);
-            }
-        })
+        self.local
+            .answer_with(&mut self.plane, session_id, |out, session| {
+                let version = session.version;
+                encode::map(out, version, 7);
+                for (field, text) in [("server", &identity.server), ("version", &identity.version)]
+                {
+                    encode::bulk(out, field.as_bytes());
+                    encode::bulk(out, text.as_bytes());
+                }
+                encode::bulk(out, b"proto");
+                encode::integer(out, version.number());
+                encode::bulk(out, b"id");
+                encode::integer(out, session.id as i64);
+                for (field, text) in [("mode", mode), ("role", "master")] {
+                    encode::bulk(out, field.as_bytes());
+                    encode::bulk(out, text.as_bytes());
+                }
+                encode::bulk(out, b"modules");
+                encode::array(out, identity.modules.len());
+                for module in &identity.modules {
+                    append_module(out, version, module);
+                }
+            })
     }
 
-    /// A client greets, and no server can be reached. Its connection is closed, as the server's would
-    /// be: libraries connect again then, and take an error for the last word.
-    pub(crate) fn close_greeting(&mut self, key: Key) -> Placed {
-        self.counters.failed_not_sent += 1;
-        self.close_when_answered(key);
-        Placed::Done
-    }
-
-    /// The server that a session speaks to, by its own words. The session's link may be on its way.
-    pub(crate) fn identity_of(&self, key: Key) -> Option<&Identity> {
-        let session = self.sessions.get(key)?;
-        self.identity(session.server)
-    }
-
-    /// Whether the server agrees to READONLY or READWRITE though it is no Cluster's: Valkey 8 and
-    /// newer to both, where they are for who can be redirected to a primary, Redis up to 6.2 to the
-    /// second.
-    fn takes_without_cluster(&self, key: Key, id: CommandId) -> bool {
-        match self.release_of(key) {
-            Some(("valkey", (major, _))) => major >= 8,
-            _ => id == id::READWRITE && self.is_before_7(key),
-        }
-    }
-
-    /// Nobody has spoken to the server yet: its link has to be up first, or to have failed.
-    fn wait_for_identity(&mut self, key: Key) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
-        };
-        let link = session.link;
-        let Some(state) = self.links.get_mut(link) else {
-            return self.answer_reply(key, &bound_reply("links-max"));
-        };
-        match state.state {
-            State::Resting { .. } if state.refusal.is_none() => self.close_greeting(key),
-            State::Resting { .. } | State::Up => {
-                let reply = self.no_link_reply(link, self.away_error(key));
-                self.answer_reply(key, &reply)
-            }
-            State::Down
-            | State::Retrying { .. }
-            | State::Connecting { .. }
-            | State::Greeting { .. } => match self.wait_until_up(key, link) {
-                Ok(()) => Placed::Wait,
-                Err(_) => self.close_greeting(key),
-            },
-        }
-    }
-
-    /// CLIENT REPLY: what goes to the client is between it and us.
-    fn client_reply(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    /// CLIENT REPLY. The mode concerns only the connection between client and respool.
+    fn client_reply(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let mode = request.arg(2).to_ascii_lowercase();
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
+        let Some(session) = self.plane.sessions.get_mut(id) else {
+            return Dispatched::Done;
         };
         match &mode[..] {
             b"on" => {
                 session.flags.remove(Flags::SILENT | Flags::SILENT_ONCE);
-                self.answer_reply(key, OK)
+                self.plane.answer_reply(id, OK)
             }
             b"off" => {
                 session.flags |= Flags::SILENT;
-                Placed::Done
+                Dispatched::Done
             }
             b"skip" => {
                 if !session.flags.any(Flags::SILENT) {
                     session.flags |= Flags::SILENT_NEXT;
                 }
-                Placed::Done
+                Dispatched::Done
             }
-            _ => self.answer_error(key, b"ERR syntax error"),
+            _ => self.answer_error(id, b"ERR syntax error"),
         }
     }
 
-    pub(crate) fn reset(&mut self, key: Key) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+    pub(crate) fn reset(&mut self, id: SessionId) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
         let server = session.server;
-        if self.hold_until_caught_up(key) {
-            return Placed::Wait;
+        if self.plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
         }
-        self.leave_all(key);
-        self.set_redirect(key, None);
-        let first = self.first_link(server);
-        let link = self.shared_link(first).unwrap_or(Key::NOBODY);
-        self.end_transaction(key);
-        let own = self.sessions.get_mut(key).and_then(|session| {
+        self.pubsub.leave_all(&mut self.plane, id);
+        self.pinned.set_redirect(&mut self.plane, id, None);
+        let first = self.plane.first_link(server);
+        let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
+        self.transactions.end_transaction(&mut self.plane, id);
+        let own = self.plane.sessions.get_mut(id).and_then(|session| {
             let state = Flags::SILENT | Flags::TUNNEL | Flags::UNPINNING;
             session.flags.remove(state);
             session.pins = Pins::default();
-            let own = self.links.get(session.link)?.role == Role::Pinned { by: key };
+            let own = self.plane.links.get(session.link)?.role == Role::Pinned { by: id };
             own.then_some(session.link)
         });
-        self.drop_tracker(key);
-        self.ride(key, link);
+        self.pinned.drop_tracker(&mut self.plane, id);
+        self.plane.attach(id, link);
         if let Some(own) = own {
-            if let Some(link) = self.links.get_mut(own) {
+            if let Some(link) = self.plane.links.get_mut(own) {
                 link.tainted = true;
             }
-            self.give_back(own);
+            self.pinned.give_back(&mut self.plane, own);
         }
-        let pool = self.sessions.get(key).map_or(0, |session| session.pool);
-        let protected = self.must_authenticate(pool.into());
-        if let Some(session) = self.sessions.get_mut(key) {
+        let pool = self
+            .plane
+            .sessions
+            .get(id)
+            .map_or(0, |session| session.pool);
+        let protected = self.access.must_authenticate(&self.plane, pool.into());
+        if let Some(session) = self.plane.sessions.get_mut(id) {
             session.version = first.version;
             session.db = first.db;
             session.user = CONFIGURED;
@@ -459,25 +455,11 @@ impl Engine {
                 session.flags |= Flags::UNAUTHENTICATED;
             }
         }
-        self.reset_reading(key);
-        self.answer_reply(key, b"+RESET\r\n")
+        self.discovery.reset_reading(&mut self.plane, id);
+        self.plane.answer_reply(id, b"+RESET\r\n")
     }
 
-    fn set_name(&mut self, key: Key, name: &[u8]) -> Result<(), &'static [u8]> {
-        if !is_plain(name) {
-            return Err(BAD_NAME);
-        }
-        if name.len() > NAME_BYTES_MAX {
-            return Err(LONG_NAME);
-        }
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.rare().name = name.to_vec();
-        }
-        self.weigh(key);
-        Ok(())
-    }
-
-    fn set_info(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    fn set_info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let (attribute, value) = (request.arg(2), request.arg(3));
         let library = if attribute.eq_ignore_ascii_case(b"lib-name") {
             "lib-name"
@@ -485,19 +467,19 @@ impl Engine {
             "lib-ver"
         } else {
             return self.answer_error(
-                key,
+                id,
                 &[b"ERR Unrecognized option '", attribute, b"'"].concat(),
             );
         };
         if !is_plain(value) {
-            // Named as the client wrote it.
+            // The error names the attribute as the client wrote it.
             let why = b" cannot contain spaces, newlines or special characters.";
-            return self.answer_error(key, &[b"ERR ", attribute, why].concat());
+            return self.answer_error(id, &[b"ERR ", attribute, why].concat());
         }
         if value.len() > NAME_BYTES_MAX {
-            return self.answer_error(key, LONG_NAME);
+            return self.answer_error(id, LONG_NAME);
         }
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.plane.sessions.get_mut(id) {
             let rare = session.rare();
             *(if library == "lib-name" {
                 &mut rare.lib_name
@@ -505,35 +487,35 @@ impl Engine {
                 &mut rare.lib_ver
             }) = value.to_vec();
         }
-        self.weigh(key);
-        self.answer_reply(key, OK)
+        self.plane.weigh(id);
+        self.plane.answer_reply(id, OK)
     }
 
-    /// INFO: the server's, with a section of ours; that one alone if nothing else is asked for.
-    fn info(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    /// INFO: the server's sections and respool's; only respool's if the client asks for no other.
+    fn info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         if asks_for_us_alone(request) {
-            if let Some(placed) = self.refused_by_right(key, request) {
+            if let Some(placed) = self.refused_by_right(id, request) {
                 return placed;
             }
-            let text = self.our_section(key);
-            return self.answer_with(key, |out, session| {
+            let text = self.our_section(id);
+            return self.local.answer_with(&mut self.plane, id, |out, session| {
                 encode::verbatim(out, session.version, &text)
             });
         }
         let ours = adds_our_section(request);
-        let looks_into = ours || self.has_nodes(key);
-        let duty = looks_into.then_some(Duty::Info { ours });
-        self.place_on_link(key, request.bytes, true, duty)
+        let looks_into = ours || self.has_nodes(id);
+        let completion = looks_into.then_some(Completion::Info { ours });
+        self.dispatch_on_link(id, request.bytes, true, completion)
     }
 
-    /// Our section of INFO for a session: counters of the whole process, and the servers and links
-    /// of the session's own pool. A client of one pool learns no name or address of another.
-    pub(crate) fn our_section(&self, key: Key) -> String {
-        let pool = self.pool_of_session(key);
-        let is_shown = |server| self.pool_of(server).whole == pool;
-        let tcp_port = match self.sessions.get(key).map(|session| &session.local) {
-            _ if self.settings.pools.len() == 1 => self.worker.tcp_port,
-            Some(Local::Tcp(at)) => at.port(),
+    /// respool's section of INFO for a session: counters of the whole process, and the servers and
+    /// links of the session's own pool. A client of one pool learns no name or address of another.
+    pub(crate) fn our_section(&self, id: SessionId) -> String {
+        let pool = self.plane.pool_of_session(id);
+        let is_shown = |server| self.plane.pool_of(server).whole == pool;
+        let tcp_port = match self.plane.sessions.get(id).map(|session| &session.local) {
+            _ if self.plane.settings.pools.len() == 1 => self.plane.worker.tcp_port,
+            Some(LocalAddress::Tcp(at)) => at.port(),
             _ => 0,
         };
         let mut text = String::from("# Respool\r\n");
@@ -541,33 +523,37 @@ impl Engine {
             let _ = write!(text, "{name}:{value}\r\n");
         };
         field("respool_version", &env!("CARGO_PKG_VERSION"));
-        field("respool_process_id", &self.worker.process_id);
+        field("respool_process_id", &self.plane.worker.process_id);
         field("respool_tcp_port", &tcp_port);
-        field("respool_uptime_in_seconds", &(self.now.0 / 1_000_000));
-        field("respool_worker", &self.worker.index);
-        field("respool_workers", &self.worker.count);
-        for (name, value) in self.fleet_now().each() {
+        field("respool_uptime_in_seconds", &(self.plane.now.0 / 1_000_000));
+        field("respool_worker", &self.plane.worker.index);
+        field("respool_workers", &self.plane.worker.count);
+        field(
+            "respool_worker_utilization",
+            &self.plane.worker_utilization(),
+        );
+        for (name, value) in self.workers_now().each() {
             field(&format!("respool_{name}"), &value);
         }
-        let (servers, lines) = self.server_lines(is_shown);
+        let (servers, lines) = self.discovery.server_lines(&self.plane, is_shown);
         field("respool_servers", &servers);
         for (index, line) in lines.iter().enumerate() {
             field(&format!("respool_server_{index}"), line);
         }
-        let links = self.links.iter().map(|(_, link)| link);
-        let links = links.filter(|link| is_shown(link.key.server));
+        let links = self.plane.links.iter().map(|(_, link)| link);
+        let links = links.filter(|link| is_shown(link.kind.server));
         for (index, link) in links.enumerate() {
             let state = match link.state {
-                State::Down => "down",
-                State::Retrying { .. } => "retrying",
-                State::Connecting { .. } => "connecting",
-                State::Greeting { .. } => "greeting",
-                State::Up => "up",
-                State::Resting { .. } => "resting",
+                LinkState::Down => "down",
+                LinkState::Retrying { .. } => "retrying",
+                LinkState::Connecting { .. } => "connecting",
+                LinkState::Greeting { .. } => "greeting",
+                LinkState::Up => "up",
+                LinkState::Backoff { .. } => "resting",
             };
             let role = match link.role {
                 Role::Shared => "shared",
-                Role::Captured { .. } => "captured",
+                Role::Draining { .. } => "captured",
                 Role::Streaming { .. } => "streaming",
                 Role::Emergency { .. } => "emergency",
                 Role::Pinned { .. } => "pinned",
@@ -575,25 +561,26 @@ impl Engine {
                 Role::Sentinel => "sentinel",
                 Role::Redirect { .. } => "redirect",
                 Role::Probe => "probe",
-                Role::Spare => "spare",
+                Role::Idle => "spare",
             };
-            let version = link.key.version.number();
+            let version = link.kind.version.number();
             let described = format!(
                 "server={},pool={},db={},resp={version},role={role},state={state},in_flight={},riders={}",
-                self.server(link.key.server).label,
-                self.pool_name(link.key.server),
-                link.key.db,
+                self.plane.server(link.kind.server).label,
+                self.plane.pool_name(link.kind.server),
+                link.kind.db,
                 link.in_flight(),
-                link.riders,
+                link.attached,
             );
             field(&format!("respool_link_{index}"), &described);
         }
         text
     }
 
-    /// The whole process: what the others last reported, and this worker as of now.
-    fn fleet_now(&self) -> Counters {
-        let mut sum = self.fleet;
+    /// Counters of the whole process: the last reports of the other workers, and this worker as of
+    /// now.
+    fn workers_now(&self) -> Counters {
+        let mut sum = self.plane.other_workers;
         sum.add(&self.counters());
         sum
     }
@@ -601,13 +588,13 @@ impl Engine {
 
 const OUR_SECTION: &[u8] = b"respool";
 
-/// Whether INFO is asked for our section, and for nothing else.
+/// Whether INFO is asked for respool's section alone.
 pub(crate) fn asks_for_us_alone(request: &Request<'_>) -> bool {
     let mut sections = request.args().skip(1);
     request.spans.len() > 1 && sections.all(|section| section.eq_ignore_ascii_case(OUR_SECTION))
 }
 
-/// Whether our section stands behind those that INFO was asked for.
+/// Whether respool's section follows the sections that INFO was asked for.
 pub(crate) fn adds_our_section(request: &Request<'_>) -> bool {
     let adds = |section: &[u8]| {
         let group = [OUR_SECTION, b"all", b"everything", b"default"];
@@ -616,18 +603,19 @@ pub(crate) fn adds_our_section(request: &Request<'_>) -> bool {
     request.spans.len() == 1 || request.args().skip(1).any(adds)
 }
 
-/// What a HELLO asks for.
-pub(crate) struct Hello<'a> {
-    /// `None`: to be told which it is.
+/// The arguments of a HELLO.
+pub(crate) struct HelloArgs<'a> {
+    /// `None`: the client keeps its version.
     pub(crate) version: Option<Version>,
     /// Name and password.
     pub(crate) credentials: Option<(&'a [u8], &'a [u8])>,
     name: Option<&'a [u8]>,
 }
 
-impl<'a> Hello<'a> {
-    /// Or what is wrong with it. The order of the checks is that of Redis's `helloCommand`.
-    pub(crate) fn read(request: &Request<'a>) -> Result<Hello<'a>, Vec<u8>> {
+impl<'a> HelloArgs<'a> {
+    /// Reads the arguments, or returns the error. The order of the checks is that of Redis's
+    /// `helloCommand`.
+    pub(crate) fn read(request: &Request<'a>) -> Result<HelloArgs<'a>, Vec<u8>> {
         let mut args = request.args().skip(1);
         let version = match args.next().map(number::parse) {
             None => None,
@@ -656,15 +644,15 @@ impl<'a> Hello<'a> {
                 return Err(wrong());
             }
         }
-        Ok(Hello {
+        Ok(HelloArgs {
             version,
             credentials,
             name,
         })
     }
 
-    /// The same without AUTH.
-    pub(crate) fn without_credentials(&self) -> Kept {
+    /// The same HELLO without AUTH.
+    pub(crate) fn without_credentials(&self) -> DeferredCheck {
         let number = self.version.map(|version| version.number().to_string());
         let mut words: Vec<&[u8]> = vec![b"HELLO"];
         words.extend(number.as_ref().map(String::as_bytes));
@@ -674,11 +662,11 @@ impl<'a> Hello<'a> {
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
         let id = id::HELLO;
-        Kept { id, bytes }
+        DeferredCheck { id, bytes }
     }
 }
 
-/// A module of the server, as HELLO tells it in this version of the protocol.
+/// Appends a module of the server as HELLO shows it in this version of the protocol.
 fn append_module(out: &mut Vec<u8>, version: Version, module: &Value) {
     let Value::List(fields) = module else {
         return append_value(out, module);
@@ -699,7 +687,7 @@ fn append_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-enum Moved {
+enum DatabaseChange {
     Done,
     Wait,
     /// With the error reply.
@@ -709,15 +697,110 @@ enum Moved {
 }
 
 pub(crate) const OK: &[u8] = b"+OK\r\n";
-/// What a plain server says of a database that it does not have.
+/// A single server's error to a database that it does not have.
 const NO_DB: &[u8] = b"ERR DB index is out of range";
-/// What a Cluster's node says of any database but the first one.
+/// The error of a Cluster's node to any database but the first one.
 const OF_NODE: &[u8] = b"-ERR SELECT is not allowed in cluster mode";
 const LONG_NAME: &[u8] = b"ERR respool: a name may have 1024 bytes at the most";
 const _: () = assert!(NAME_BYTES_MAX == 1024, "the error text says so");
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 
-/// What Redis takes for a client's name or library: printable ASCII without space.
+/// Whether Redis takes this as a client's name or library: printable ASCII without space.
 pub(crate) fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}
+
+impl Local {
+    /// A client sends HELLO while no server can be reached. Its connection is closed, as a dead server's
+    /// would be: libraries connect again then, while they take an error as final.
+    pub(crate) fn close_greeting(&mut self, plane: &mut DataPlane, id: SessionId) -> Dispatched {
+        plane.counters.failed_not_sent += 1;
+        plane.close_when_answered(id);
+        Dispatched::Done
+    }
+
+    /// The name and version that a session's server gave. The session's link may not be up yet.
+    pub(crate) fn identity_of<'a>(
+        &self,
+        plane: &'a DataPlane,
+        id: SessionId,
+    ) -> Option<&'a Identity> {
+        let session = plane.sessions.get(id)?;
+        plane.identity(session.server)
+    }
+
+    /// No link has talked to the server yet: the session waits until its link is up or has failed.
+    fn wait_for_identity(&mut self, plane: &mut DataPlane, id: SessionId) -> Dispatched {
+        let Some(session) = plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let link = session.link;
+        let Some(state) = plane.links.get_mut(link) else {
+            return plane.answer_reply(id, &bound_reply("links-max"));
+        };
+        match state.state {
+            LinkState::Backoff { .. } if state.refusal.is_none() => self.close_greeting(plane, id),
+            LinkState::Backoff { .. } | LinkState::Up => {
+                let reply = plane.no_link_reply(link, plane.away_error(id));
+                plane.answer_reply(id, &reply)
+            }
+            LinkState::Down
+            | LinkState::Retrying { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Greeting { .. } => match plane.wait_until_up(id, link) {
+                Ok(()) => Dispatched::Wait,
+                Err(_) => self.close_greeting(plane, id),
+            },
+        }
+    }
+
+    /// Whether a server without Cluster accepts READONLY or READWRITE. Valkey 8 and newer accept
+    /// both, for clients that can be redirected to a primary. Redis up to 6.2 accepts READWRITE.
+    fn takes_without_cluster(
+        &self,
+        plane: &DataPlane,
+        session_id: SessionId,
+        id: CommandId,
+    ) -> bool {
+        match plane.release_of(session_id) {
+            Some(("valkey", (major, _))) => major >= 8,
+            _ => id == id::READWRITE && plane.is_before_7(session_id),
+        }
+    }
+
+    fn set_name(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        name: &[u8],
+    ) -> Result<(), &'static [u8]> {
+        if !is_plain(name) {
+            return Err(BAD_NAME);
+        }
+        if name.len() > NAME_BYTES_MAX {
+            return Err(LONG_NAME);
+        }
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.rare().name = name.to_vec();
+        }
+        plane.weigh(id);
+        Ok(())
+    }
+
+    /// Answers with what `write` appends, in the session's version of the protocol.
+    pub(crate) fn answer_with(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        write: impl FnOnce(&mut Vec<u8>, &Session),
+    ) -> Dispatched {
+        let mut reply = std::mem::take(&mut plane.scratch);
+        reply.clear();
+        if let Some(session) = plane.sessions.get(id) {
+            write(&mut reply, session);
+            plane.answer_reply(id, &reply);
+        }
+        plane.scratch = reply;
+        Dispatched::Done
+    }
 }

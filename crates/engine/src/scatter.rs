@@ -1,72 +1,87 @@
-//! What several servers are asked for one request: each its part, and their replies become one.
+//! Scatter-gather: one request for several servers. Each server gets its share, and their replies
+//! become one reply.
 //!
-//! A part is an entry of its link's ledger like any other, with the place of the whole in the order
-//! of the session's replies. The session keeps what has come until all parts have; whoever fails
-//! has failed the whole.
+//! A share is an entry in its link's ledger like any other. It has the place of the whole request
+//! in the session's reply order. The session keeps the parts that have come until all have come. If
+//! one part fails, the whole request fails.
+
+pub(crate) mod key_prefix;
 
 use std::collections::{HashMap, VecDeque};
 
 use respool_protocol::commands::{Answer, CommandId, Names, Retry, Spread, id};
 use respool_protocol::encode;
-use respool_protocol::fan::{self, Cursor, Divided, Merged, Part, Sections, Undivided};
+use respool_protocol::fan::{
+    self, Cursor, Divided, Merged, Merger, Part, Sections, Split, Undivided,
+};
 use respool_protocol::glob::SIFTED_BYTES_MAX;
 
-use crate::bounds::Bound;
-use crate::duty::Duty;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
+use crate::data_plane::DataPlane;
+use crate::data_plane::bounds_met::Bound;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::session::{Flags, Session};
+use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
-use crate::entry::{Class, Entry};
-use crate::here::adds_our_section;
-use crate::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
-use crate::pool::{Group, Pools, ServerId};
-use crate::quick_code::may_hold_up;
-use crate::readers::{NO_READER, NoReader};
-use crate::requests::{Blocked, Placed, Request, bound_reply};
-use crate::route::{CROSSSLOT, Standing};
-use crate::scripts::Effect;
-use crate::session::{Flags, Session};
-use crate::slots::Key;
-use crate::strip::{Scan, UNKNOWN_ARGUMENTS};
-use crate::subscriptions::Kind;
+use crate::engine::router::{CROSSSLOT, Standing};
+use crate::local::adds_our_section;
+use crate::local::scripts::ScriptEffect;
+use crate::pubsub::hub::ChannelKind;
+use crate::routing::pool::{Group, Pools, ServerId};
+use crate::scatter::key_prefix::{Scan, UNKNOWN_ARGUMENTS};
 
-/// Memory for a reply that is put together, between two of them.
+/// Buffers for requests that several servers share.
+#[derive(Default)]
+pub(crate) struct Scatter {
+    /// Divides a request among servers.
+    pub(crate) split: Split,
+    /// Merges the replies of its shares.
+    pub(crate) merger: Merger,
+}
+
+/// The memory that the merge buffer keeps between two replies.
 const REPLY_BYTES_KEPT: usize = 64 << 10;
 
-/// To a request whose keys are in more slots of more Clusters than have numbers.
+/// The error for a request whose keys are in more groups than fit the group numbers.
 const MANY: &[u8] =
     b"ERR respool: the keys are in too many slots of several Clusters: ask for less at once";
-/// To SCAN where a Cluster has more owners of slots than it has numbers of.
+/// The error for SCAN if the pool has more servers than fit the server numbers of a cursor.
 const MANY_SCANNED: &[u8] =
     b"ERR respool: the pool has more servers than SCAN can tell apart: ask the servers themselves";
 
-/// To what servers answer with more than is held.
+/// The error for a request whose parts are together larger than respool holds.
 fn too_large(limits: &Limits) -> Vec<u8> {
     let most = gathered_bytes_max(limits);
     let option = gathered_bytes_option(limits);
     let mut reply = Vec::new();
     let text = format!(
-        "ERR respool: what the servers answer is together larger than {most} bytes, at which it is \
-         not held ({option}): ask for less at once, or raise that option"
+        "ERR respool: the replies of the servers are together larger than {most} bytes \
+         ({option}): ask for less at once, or raise that option"
     );
     encode::error(&mut reply, text.as_bytes());
     reply
 }
 
-/// What the keys of a request belong to, by numbers that tell it apart.
-enum Met {
-    /// In a pool that has no parts: by its own.
+/// The owners of a request's keys, each with a number.
+enum KeyGroups {
+    /// A pool without subpools: the owner's own number.
     Whole(u16),
-    /// In others: in the order in which it is met.
+    /// A pool with subpools: numbers in the order in which the owners are first met.
     Parts {
         groups: Vec<Group>,
         numbers: HashMap<Group, u16>,
     },
 }
 
-impl Met {
-    fn new(pools: &Pools, pool: u16) -> Met {
+impl KeyGroups {
+    fn new(pools: &Pools, pool: u16) -> KeyGroups {
         match pools.parts_of(usize::from(pool)) {
-            [only] if *only == pool => Met::Whole(pool),
-            _ => Met::Parts {
+            [only] if *only == pool => KeyGroups::Whole(pool),
+            _ => KeyGroups::Parts {
                 groups: Vec::new(),
                 numbers: HashMap::new(),
             },
@@ -76,8 +91,8 @@ impl Met {
     #[inline]
     fn number_of(&mut self, group: Group) -> u16 {
         match self {
-            Met::Whole(_) => group.number,
-            Met::Parts { groups, numbers } => *numbers.entry(group).or_insert_with(|| {
+            KeyGroups::Whole(_) => group.number,
+            KeyGroups::Parts { groups, numbers } => *numbers.entry(group).or_insert_with(|| {
                 groups.push(group);
                 (groups.len() - 1) as u16
             }),
@@ -86,49 +101,49 @@ impl Met {
 
     fn group_of(&self, number: u16) -> Group {
         match self {
-            Met::Whole(pool) => Group {
+            KeyGroups::Whole(pool) => Group {
                 pool: *pool,
                 number,
             },
-            Met::Parts { groups, .. } => groups[usize::from(number)],
+            KeyGroups::Parts { groups, .. } => groups[usize::from(number)],
         }
     }
 
-    /// Whether there were more of them than there are numbers.
+    /// Whether there were more owners than numbers.
     fn is_over(&self) -> bool {
-        matches!(self, Met::Parts { groups, .. } if groups.len() > 1 << u16::BITS)
+        matches!(self, KeyGroups::Parts { groups, .. } if groups.len() > 1 << u16::BITS)
     }
 }
 
-/// A request of which several servers have a part, until all have answered.
-pub(crate) struct Gather {
-    /// Its place in the order of the session's replies.
+/// A request with shares at several servers, until all have answered.
+pub(crate) struct ScatterRequest {
+    /// Its place in the session's reply order.
     seq: u32,
     id: CommandId,
-    merge: How,
+    merge: MergeRule,
     parts: Vec<Answered>,
-    /// Parts that are not answered.
+    /// The number of shares without an answer.
     waiting: usize,
-    /// Bytes of those that are.
+    /// Bytes of the parts that have come.
     held_bytes: usize,
-    /// What our client is told if a part failed without a reply.
+    /// The error reply for the client, once a share failed without a reply.
     failure: Option<Vec<u8>>,
-    /// A part was executed, or may have been.
+    /// A share was executed, or may have been.
     executed: bool,
     silent: bool,
-    /// Of KEYS, its pattern: a server that sees keys without their prefix may be asked for more,
-    /// and what it finds is then looked through.
+    /// The pattern of KEYS. A server that sees keys without their prefix may be asked for a wider
+    /// pattern. Its part is then filtered by this one.
     sifted_by: Option<Box<[u8]>>,
 }
 
-/// How the parts become one.
-enum How {
-    /// Of each key, which part it is in.
+/// How the parts become one reply.
+enum MergeRule {
+    /// By key: the index of the part that has each key.
     ByKey(Vec<u16>),
-    /// As the table says of the command.
+    /// By the rule that the command table has for the command.
     AsSaid,
-    /// INFO: which sections were asked for, and whether our own is added.
-    Info { asked: Sections, ours: bool },
+    /// INFO: the requested sections, and whether respool's own section is added.
+    Info { asked: Sections, adds_section: bool },
 }
 
 struct Answered {
@@ -136,8 +151,8 @@ struct Answered {
     reply: Vec<u8>,
 }
 
-impl Gather {
-    /// Parts that are not answered.
+impl ScatterRequest {
+    /// The number of shares without an answer.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -146,43 +161,43 @@ impl Gather {
         self.held_bytes
     }
 
-    /// Its place in the order of the session's replies.
+    /// Its place in the session's reply order.
     pub(crate) fn seq(&self) -> u32 {
         self.seq
     }
 
-    /// Whether some of its parts are answered.
+    /// Whether a part has come.
     pub(crate) fn has_answers(&self) -> bool {
         self.waiting < self.parts.len()
     }
 
-    /// What it takes apart from the answers.
+    /// Its memory without the parts' bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let order = match &self.merge {
-            How::ByKey(order) => order.capacity() * size_of::<u16>(),
-            How::AsSaid | How::Info { .. } => 0,
+            MergeRule::ByKey(order) => order.capacity() * size_of::<u16>(),
+            MergeRule::AsSaid | MergeRule::Info { .. } => 0,
         };
-        size_of::<Gather>() + self.parts.capacity() * size_of::<Answered>() + order
+        size_of::<ScatterRequest>() + self.parts.capacity() * size_of::<Answered>() + order
     }
 
-    /// What was answered is of no use.
-    fn drop_parts(&mut self) {
+    /// Drops the parts that have come.
+    fn drop_shares(&mut self) {
         for part in &mut self.parts {
             part.reply = Vec::new();
         }
         self.held_bytes = 0;
     }
 
-    /// Where that of a place is in a session's list, which is in the order of places, none in front
-    /// of `head`.
-    pub(crate) fn find(gathers: &VecDeque<Gather>, head: u32, seq: u32) -> Option<usize> {
+    /// The index of the scattered request with the place `seq` in a session's list. The list is in
+    /// the order of places, and none is before `head`.
+    pub(crate) fn find(gathers: &VecDeque<ScatterRequest>, head: u32, seq: u32) -> Option<usize> {
         let ahead = |seq: u32| seq.wrapping_sub(head);
         gathers
             .binary_search_by_key(&ahead(seq), |gather| ahead(gather.seq))
             .ok()
     }
 
-    /// Who answers a part, and which keys that names.
+    /// The server that answers a share, and which keys its reply names.
     pub(crate) fn part(&self, index: u16) -> Option<(ServerId, Names)> {
         let part = self.parts.get(usize::from(index))?;
         Some((part.server, self.id.get().names))
@@ -194,129 +209,164 @@ impl Gather {
 }
 
 impl Engine {
-    /// A request whose keys belong to several servers: each owner gets its own.
-    pub(crate) fn divide(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+    /// Divides a request whose keys belong to several servers: each owner gets the share with its
+    /// keys.
+    pub(crate) fn divide(&mut self, session_id: SessionId, request: &Request<'_>) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(session_id) else {
+            return Dispatched::Done;
         };
         let (pool, any) = (session.pool, session.next_seq);
-        let kind = self.kind_of(session);
-        let mut split = std::mem::take(&mut self.split);
-        let mut met = Met::new(&self.pools, pool);
-        let pools = &self.pools;
-        let group_of = |name: &[u8]| met.number_of(pools.group_of(pool, name, || any));
+        let kind = self.plane.kind_of(session);
+        let mut split = std::mem::take(&mut self.scatter.split);
+        let mut key_groups = KeyGroups::new(&self.plane.pools, pool);
+        let pools = &self.plane.pools;
+        let group_of = |key: &[u8]| key_groups.number_of(pools.group_of(pool, key, || any));
         let divided = split.divide(request.id, request.bytes, request.spans, group_of);
         let placed = match divided {
-            _ if met.is_over() => self.answer_error(key, MANY),
+            _ if key_groups.is_over() => self.answer_error(session_id, MANY),
             Ok(Divided::Shares) => {
                 let owned = split.shares();
                 let owned = owned.map(|share| {
-                    let group = met.group_of(share.group);
-                    (self.pools.server_of(group), share.request)
+                    let group = key_groups.group_of(share.group);
+                    (self.plane.pools.server_of(group), share.request)
                 });
                 let mut parts: Vec<_> = owned.collect();
                 let mut parts_of = parts.iter_mut();
                 let found = parts_of.try_for_each(|(server, _)| {
-                    *server = self.server_in_reach(key, *server, request.command, kind)?;
+                    *server = self.discovery.server_in_reach(
+                        &mut self.plane,
+                        session_id,
+                        *server,
+                        request.command,
+                        kind,
+                    )?;
                     Ok(())
                 });
-                let stripped = match self.strips(key) {
-                    true => self.strip_parts(&parts, |engine, server, share| {
-                        engine.strip_share(server, request.command, share)
+                let stripped = match self.plane.removes_prefix(session_id) {
+                    true => self.strip_shares(&parts, |engine, server, share| {
+                        engine
+                            .scatter
+                            .strip_share(&engine.plane, server, request.command, share)
                     }),
                     false => Ok(Vec::new()),
                 };
                 match (found, stripped) {
                     (Ok(()), Ok(stripped)) => {
-                        let merge = How::ByKey(split.order().to_vec());
-                        self.ask_several(key, request, &as_seen(&parts, &stripped), merge)
+                        let merge = MergeRule::ByKey(split.order().to_vec());
+                        self.ask_several(session_id, request, &as_seen(&parts, &stripped), merge)
                     }
-                    (Ok(()), Err(text)) => self.refuse_stripped(key, text),
-                    (Err(NoReader), _) => self.answer_error(key, NO_READER),
+                    (Ok(()), Err(text)) => self.refuse_stripped(session_id, text),
+                    (Err(NoReader), _) => self.answer_error(session_id, NO_READER),
                 }
             }
             Ok(Divided::Whole { group }) => {
-                let owner = self.pools.server_of(met.group_of(group));
-                match self.server_in_reach(key, owner, request.command, kind) {
+                let owner = self.plane.pools.server_of(key_groups.group_of(group));
+                match self.discovery.server_in_reach(
+                    &mut self.plane,
+                    session_id,
+                    owner,
+                    request.command,
+                    kind,
+                ) {
                     Ok(server) => {
-                        self.turn(key, server);
-                        match self.strips(key) {
-                            true => self.place_stripped(key, request, false),
-                            false => self.place_on_link(key, request.bytes, is_read(request), None),
+                        self.switch_server(session_id, server);
+                        match self.plane.removes_prefix(session_id) {
+                            true => self.dispatch_stripped(session_id, request, false),
+                            false => self.dispatch_on_link(
+                                session_id,
+                                request.bytes,
+                                is_read(request),
+                                None,
+                            ),
                         }
                     }
-                    Err(NoReader) => self.answer_error(key, NO_READER),
+                    Err(NoReader) => self.answer_error(session_id, NO_READER),
                 }
             }
-            Err(Undivided::Together) => self.answer_error(key, CROSSSLOT),
-            Err(Undivided::Keys) if self.strips(key) => {
-                self.refuse_stripped(key, UNKNOWN_ARGUMENTS)
+            Err(Undivided::Together) => self.answer_error(session_id, CROSSSLOT),
+            Err(Undivided::Keys) if self.plane.removes_prefix(session_id) => {
+                self.refuse_stripped(session_id, UNKNOWN_ARGUMENTS)
             }
-            // The server says in its own words what is wrong with it.
-            Err(Undivided::Keys) => self.place_on_link(key, request.bytes, false, None),
+            // The server answers with its own error.
+            Err(Undivided::Keys) => self.dispatch_on_link(session_id, request.bytes, false, None),
         };
         split.reset();
-        self.split = split;
+        self.scatter.split = split;
         placed
     }
 
-    /// Every server of the pool gets the request; what is about sharded channels, those that may
-    /// have some.
-    pub(crate) fn ask_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        self.ask_each(key, request, request.bytes, How::AsSaid)
+    /// Sends the request to every server of the pool. A request about sharded channels goes only to
+    /// the servers that may have such channels.
+    pub(crate) fn ask_all(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        self.ask_each(id, request, request.bytes, MergeRule::AsSaid)
     }
 
-    /// These servers get the request.
+    /// Sends the request to these servers.
     pub(crate) fn ask_these(
         &mut self,
-        key: Key,
+        id: SessionId,
         request: &Request<'_>,
         servers: &[ServerId],
-    ) -> Placed {
+    ) -> Dispatched {
         let parts: Vec<_> = servers
             .iter()
             .map(|server| (*server, request.bytes))
             .collect();
-        self.ask_several(key, request, &parts, How::AsSaid)
+        self.ask_several(id, request, &parts, MergeRule::AsSaid)
     }
 
-    /// INFO of all servers: the sections that the client asked for are made of these.
-    pub(crate) fn ask_info(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    /// Sends INFO to all servers. The sections that the client asked for are made from theirs.
+    pub(crate) fn ask_info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let sections = || request.args().skip(1);
         let asked = Sections::asked(sections());
         let mut bytes = Vec::new();
         asked.request(sections(), &mut bytes);
-        let ours = adds_our_section(request);
-        self.ask_each(key, request, &bytes, How::Info { asked, ours })
+        let adds_section = adds_our_section(request);
+        self.ask_each(
+            id,
+            request,
+            &bytes,
+            MergeRule::Info {
+                asked,
+                adds_section,
+            },
+        )
     }
 
-    /// Every server of the pool gets these bytes.
-    fn ask_each(&mut self, key: Key, request: &Request<'_>, bytes: &[u8], merge: How) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+    /// Sends these bytes to every server of the pool.
+    fn ask_each(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+        bytes: &[u8],
+        merge: MergeRule,
+    ) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(session_id) else {
+            return Dispatched::Done;
         };
         let pool = usize::from(session.pool);
         let servers = match request.command.fan_out.spread {
-            Spread::Channels => self.pools.first_of(pool).servers(),
-            _ => self.pools[pool].servers(),
+            Spread::Channels => self.plane.pools.first_of(pool).servers(),
+            _ => self.plane.pools[pool].servers(),
         };
         let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
         let stripped = match request.id {
-            id::KEYS if self.strips(key) => self.strip_parts(&parts, |engine, server, _| {
-                engine.strip_keys(server, request)
-            }),
+            id::KEYS if self.plane.removes_prefix(session_id) => self
+                .strip_shares(&parts, |engine, server, _| {
+                    engine.scatter.strip_keys(&engine.plane, server, request)
+                }),
             _ => Ok(Vec::new()),
         };
         let stripped = match stripped {
             Ok(stripped) => stripped,
-            Err(text) => return self.refuse_stripped(key, text),
+            Err(text) => return self.refuse_stripped(session_id, text),
         };
         let parts = as_seen(&parts, &stripped);
-        self.ask_several(key, request, &parts, merge)
+        self.ask_several(session_id, request, &parts, merge)
     }
 
-    /// What each server is asked, if that is something else to it.
-    fn strip_parts<'a>(
+    /// The share of each server without its prefix, or `None` where that changes nothing.
+    fn strip_shares<'a>(
         &self,
         parts: &[(ServerId, &'a [u8])],
         strip: impl Fn(&Engine, ServerId, &'a [u8]) -> Result<Option<Vec<u8>>, &'static [u8]>,
@@ -327,38 +377,43 @@ impl Engine {
             .collect()
     }
 
-    /// SCAN goes through one server after the other: which one it is at, its cursor says.
-    pub(crate) fn scan(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+    /// SCAN goes through one server after the other. The cursor says which server is next.
+    pub(crate) fn scan(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
         let cursor = request
             .spans
             .get(1)
             .and_then(|span| Cursor::parse(span.of(request.bytes)));
         let Some(cursor) = cursor else {
-            return self.answer_error(key, b"ERR invalid cursor");
+            return self.answer_error(id, b"ERR invalid cursor");
         };
         let pool = usize::from(session.pool);
-        if !self.pools.numbers_all(pool) {
-            return self.answer_error(key, MANY_SCANNED);
+        if !self.plane.pools.numbers_all(pool) {
+            return self.answer_error(id, MANY_SCANNED);
         }
-        let Some(((number, server), next)) = self.pools.scanned_from(pool, cursor.server) else {
-            // Those that were left are gone.
-            return self.answer_reply(key, b"*2\r\n$1\r\n0\r\n*0\r\n");
+        let Some(((number, server), next)) = self.plane.pools.scanned_from(pool, cursor.server)
+        else {
+            // The remaining servers of the scan are gone.
+            return self.plane.answer_reply(id, b"*2\r\n$1\r\n0\r\n*0\r\n");
         };
-        let is_its = number == cursor.server;
-        if !is_its && cursor != Cursor::default() {
-            // It was another one's that is gone, or is one's that another worker knows already.
-            self.doubt_owners(server);
+        let is_same_server = number == cursor.server;
+        if !is_same_server && cursor != Cursor::default() {
+            // The cursor names a server that is gone, or one that only another worker knows so far.
+            self.discovery.request_refresh(&mut self.plane, server);
         }
-        let cursor = if is_its { cursor.cursor } else { 0 };
-        self.turn(key, server);
+        let cursor = if is_same_server { cursor.cursor } else { 0 };
+        self.switch_server(id, server);
         let Scan {
             request: stripped,
             sifted_by,
-        } = match self.strips(key).then(|| self.strip_scan(key, request)) {
-            Some(Err(text)) => return self.refuse_stripped(key, text),
+        } = match self
+            .plane
+            .removes_prefix(id)
+            .then(|| self.scatter.strip_scan(&self.plane, id, request))
+        {
+            Some(Err(text)) => return self.refuse_stripped(id, text),
             Some(Ok(stripped)) => stripped,
             None => Scan::default(),
         };
@@ -367,55 +422,41 @@ impl Engine {
             server: number,
             cursor,
         };
-        // Its options alone may be others, and those stand behind the cursor.
+        // Removing the prefix changes options alone, and these come after the cursor.
         let asked = stripped.as_deref().unwrap_or(request.bytes);
         fan::scan_request(asked, request.spans, at, &mut bytes);
-        let duty = Duty::Scan {
+        let duty = Completion::Scan {
             number,
             next,
             sifted_by,
         };
-        self.place_on_link(key, &bytes, true, Some(duty))
+        self.dispatch_on_link(id, &bytes, true, Some(duty))
     }
 
-    /// What a server has answered to that, with the cursor that the client is to see.
-    pub(crate) fn scanned(
-        &self,
-        link: Key,
-        (number, next): (u16, Option<u16>),
-        reply: &[u8],
-    ) -> Vec<u8> {
-        let part = Part {
-            server: self.label(link),
-            reply,
-        };
-        let mut out = Vec::new();
-        fan::scan_reply(part, number, next, &mut out);
-        out
-    }
-
+    /// Sends the shares of a request to their servers, or holds the session until all links are
+    /// ready.
     fn ask_several(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         request: &Request<'_>,
         parts: &[(ServerId, &[u8])],
-        merge: How,
-    ) -> Placed {
+        merge: MergeRule,
+    ) -> Dispatched {
         let servers = parts.iter().map(|(server, _)| *server);
         let links = match request.command.answer {
-            Answer::Alone => self.links_alone(key, servers.collect()),
-            // All of them, before any is asked: nothing is to be done by halves that could be
-            // known.
+            Answer::Alone => self.links_alone(session_id, servers.collect()),
+            // All links must be ready before the first share leaves, so that no request is half
+            // sent.
             _ => servers
-                .map(|server| self.link_to(key, server, request))
+                .map(|server| self.link_to(session_id, server, request))
                 .collect(),
         };
         let links = match links {
             Ok(links) => links,
-            Err(blocked) => return self.blocked(key, blocked),
+            Err(blocked) => return self.plane.blocked(session_id, blocked),
         };
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
+        let Some(session) = self.plane.sessions.get_mut(session_id) else {
+            return Dispatched::Done;
         };
         let seq = session.take_seq();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
@@ -423,10 +464,10 @@ impl Engine {
         let pattern = request.args().nth(1).filter(|_| may_be_sifted);
         let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);
         let sifted_by = pattern.map(Into::into);
-        let gathers = &mut session.rare().gathers;
-        let is_behind = |last: &Gather| seq.wrapping_sub(last.seq) as i32 > 0;
+        let gathers = &mut session.rare().scatters;
+        let is_behind = |last: &ScatterRequest| seq.wrapping_sub(last.seq) as i32 > 0;
         debug_assert!(gathers.back().is_none_or(is_behind), "places are in order");
-        gathers.push_back(Gather {
+        gathers.push_back(ScatterRequest {
             seq,
             id: request.id,
             merge,
@@ -445,57 +486,60 @@ impl Engine {
             sifted_by,
         });
         let reads = is_read(request);
-        let tracks = self.tracks_several(key);
+        let tracks = self.plane.tracks_several(session_id);
         for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
             if tracks {
-                self.put_caching(key, link);
+                self.plane.put_caching(session_id, link);
             }
-            let Some(state) = self.links.get_mut(link) else {
+            let Some(state) = self.plane.links.get_mut(link) else {
                 continue;
             };
             let entry = Entry {
                 len: bytes.len() as u32,
                 class: Class::of(reads),
                 duty: true,
-                ..Entry::of(key, seq, self.asked_ms)
+                ..Entry::of(session_id, seq, self.plane.asked_ms)
             };
-            let duty = Duty::Part {
+            let duty = Completion::Part {
                 index: index as u16,
-                effect: Effect::of(request.id),
+                effect: ScriptEffect::of(request.id),
             };
             state.push_with(entry, bytes, duty);
-            self.counters.link_requests += 1;
-            self.list_link(link);
-            self.close_if_full(link);
+            self.plane.counters.link_requests += 1;
+            self.plane.list_link(link);
+            self.plane.close_if_full(link);
         }
-        Placed::Done
+        Dispatched::Done
     }
 
-    /// The link to a server, ready to take a request of this session: the link that all share, or
-    /// the one on which the session tracks.
+    /// The link to a server, ready for a request of this session: the shared link, or the link on
+    /// which the session tracks keys.
     fn link_to(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         server: ServerId,
         request: &Request<'_>,
-    ) -> Result<Key, Blocked> {
-        if self.tracks_several(key) {
-            let link = self.tracking_link(key, server)?;
-            return self.ready_link(key, link);
+    ) -> Result<LinkId, Blocked> {
+        if self.plane.tracks_several(session_id) {
+            let link = self.tracking_link(session_id, server)?;
+            return self.plane.ready_link(session_id, link);
         }
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.plane.sessions.get(session_id) else {
             return Err(Blocked::Wait);
         };
         let mut kind = self.kind_at(session, server);
         if may_hold_up(request.id) {
-            kind = self.kind_for_flush(key, kind);
+            kind = self.plane.kind_for_flush(session_id, kind);
         }
         let link = match self.current_link(kind) {
             Some(link) => link,
-            None => self.shared_link_for(key, kind)?,
+            None => self.plane.shared_link_for(session_id, kind)?,
         };
-        let link = self.ready_link(key, link)?;
-        match self.await_writes(key, link, request.bytes, is_read(request)) {
+        let link = self.plane.ready_link(session_id, link)?;
+        match self
+            .plane
+            .await_writes(session_id, link, request.bytes, is_read(request))
+        {
             Some(blocked) => Err(blocked),
             None => Ok(link),
         }
@@ -504,43 +548,58 @@ impl Engine {
     /// A link to each server that carries nothing else, for a request that must not wait behind
     /// others there. The links serve this one request, as streaming links do, and count among them.
     /// At the bound of streaming links, each is an emergency link.
-    fn links_alone(&mut self, key: Key, servers: Vec<ServerId>) -> Result<Vec<Key>, Blocked> {
-        // What the session asked before is executed before.
-        if self.hold_until_caught_up(key) {
+    fn links_alone(
+        &mut self,
+        id: SessionId,
+        servers: Vec<ServerId>,
+    ) -> Result<Vec<LinkId>, Blocked> {
+        // The session's earlier requests are executed first.
+        if self.plane.hold_until_caught_up(id) {
             return Err(Blocked::Wait);
         }
         for server in &servers {
-            let first = self.shared.get(&self.first_link(*server)).copied();
+            let first = self
+                .plane
+                .shared
+                .get(&self.plane.first_link(*server))
+                .copied();
             if let Some(first) = first.filter(|_| self.standing(*server) == Standing::Away) {
                 return Err(Blocked::Refused(
-                    self.no_link_reply(first, self.away_error(key)),
+                    self.plane.no_link_reply(first, self.plane.away_error(id)),
                 ));
             }
         }
-        let has_room = self.may_stream(key, servers.len()) && self.has_room_for_link();
+        let has_room = self.pinned.may_stream(&self.plane, id, servers.len())
+            && self.plane.has_room_for_link();
         let is_urgent = !has_room
             && servers
                 .iter()
-                .all(|server| self.has_room_for_emergency(*server));
+                .all(|server| self.pinned.has_room_for_urgent_link(&self.plane, *server));
         if !has_room && !is_urgent {
-            return Err(self.wait_for_emergency(key, Bound::StreamingLinks));
+            return Err(self.pinned.wait_for_urgent_link(
+                &mut self.plane,
+                id,
+                Bound::StreamingLinks,
+            ));
         }
-        self.set_gives_up_at(key, None);
+        self.plane.set_gives_up_at(id, None);
         let mut links = Vec::with_capacity(servers.len());
         for server in servers {
-            let Some(session) = self.sessions.get(key) else {
+            let Some(session) = self.plane.sessions.get(id) else {
                 return Err(Blocked::Wait);
             };
-            let kind = self.kind_of(session).at(server);
+            let kind = self.plane.kind_of(session).at(server);
             let link = match is_urgent {
-                true => self.emergency_link(kind, key),
-                false => self.link_once(kind, key),
+                true => self.pinned.urgent_link(&mut self.plane, kind, id),
+                false => self.pinned.link_once(&mut self.plane, kind, id),
             };
             match link {
                 Some(link) => links.push(link),
                 None => {
-                    links.into_iter().for_each(|link| self.close_link(link));
-                    self.next_streaming();
+                    links
+                        .into_iter()
+                        .for_each(|link| self.plane.close_link(link));
+                    self.plane.next_streaming();
                     return Err(Blocked::Refused(bound_reply("links-max")));
                 }
             }
@@ -548,110 +607,67 @@ impl Engine {
         Ok(links)
     }
 
-    /// A part is asked of another server now.
-    pub(crate) fn ask_part_of(&mut self, entry: Entry, index: u16, server: ServerId) {
-        let gather = self.gather_of(entry);
-        let part = gather.and_then(|gather| gather.parts.get_mut(usize::from(index)));
-        if let Some(part) = part {
-            part.server = server;
-        }
-    }
-
-    /// What a server has answered to its part of a request, if it was asked for one and has.
-    pub(crate) fn answer_of(&mut self, entry: Entry, server: ServerId) -> Option<Vec<u8>> {
-        let mut parts = self.gather_of(entry)?.parts.iter();
-        let part = parts.find(|part| part.server == server && !part.reply.is_empty())?;
-        Some(part.reply.clone())
-    }
-
-    /// A server has answered its part.
-    pub(crate) fn take_part_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
-        let named = self.part_named(entry, index, reply);
+    /// Keeps a server's answer to its share, and merges the parts if it is the last one.
+    pub(crate) fn take_share_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
+        let named = self.scatter.part_named(&self.plane, entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
-        let most = gathered_bytes_max(&self.settings.limits);
-        let settings = self.settings.clone();
-        let Some(gather) = self.gather_of(entry) else {
-            self.counters.late_replies += 1;
+        let most = gathered_bytes_max(&self.plane.settings.limits);
+        let settings = self.plane.settings.clone();
+        let Some(gather) = self.plane.scatter_of(entry) else {
+            self.plane.counters.late_replies += 1;
             return;
         };
         gather.waiting -= 1;
         gather.executed |= !reply.starts_with(b"-");
         let before = gather.held_bytes;
         if gather.failure.is_some() {
-            // Nobody is told what it says.
+            // The request has failed already: this part is not used.
         } else if before + reply.len() > most {
             gather.failure = Some(too_large(&settings.limits));
-            gather.drop_parts();
+            gather.drop_shares();
         } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
             part.reply = reply.to_vec();
             gather.held_bytes += reply.len();
         }
         let after = gather.held_bytes;
-        self.held_bytes = self.held_bytes + after - before;
-        if let Some(session) = self.sessions.get_mut(entry.session) {
-            let gathered = &mut session.rare().gathered_bytes;
+        self.plane.held_bytes = self.plane.held_bytes + after - before;
+        if let Some(session) = self.plane.sessions.get_mut(entry.session) {
+            let gathered = &mut session.rare().scattered_bytes;
             *gathered = *gathered + after - before;
         }
-        self.bound_gathered(entry.session);
-        self.finish_gather(entry);
+        self.scatter.bound_scattered(&mut self.plane, entry.session);
+        self.finish_scatter(entry);
     }
 
-    /// What parts bring is bounded as what comes before its turn.
-    fn bound_gathered(&mut self, key: Key) {
-        let limits = &self.settings.limits;
-        let Some(session) = self.sessions.get(key) else {
-            return;
-        };
-        let parked = session.parked_bytes();
-        if parked > gathered_bytes_max(limits) {
-            let reason = "worker-memory-bytes-max: replies of several servers";
-            self.close_for(key, reason.to_owned());
-        } else if parked > limits.session_output_soft_bytes as usize {
-            self.early.push(key);
-        }
-    }
-
-    /// A part gets no reply. Whether the entry was one.
-    pub(crate) fn fail_part(&mut self, entry: Entry, error: &[u8]) -> bool {
-        let Some(gather) = self.gather_of(entry) else {
+    /// Notes that a share gets no reply. Returns whether the entry was a share.
+    pub(crate) fn fail_share(&mut self, entry: Entry, error: &[u8]) -> bool {
+        let Some(gather) = self.plane.scatter_of(entry) else {
             return false;
         };
         gather.waiting -= 1;
         gather.executed |= !error.starts_with(b"-NOTSENT");
         gather.failure.get_or_insert_with(|| error.to_vec());
-        self.finish_gather(entry);
+        self.finish_scatter(entry);
         true
     }
 
-    /// Whether the entry is a part of a request for several servers.
-    pub(crate) fn is_part(&mut self, entry: Entry) -> bool {
-        self.gather_of(entry).is_some()
-    }
-
-    fn gather_of(&mut self, entry: Entry) -> Option<&mut Gather> {
-        let session = self.sessions.get_mut(entry.session)?;
-        let gathers = &mut session.rare.as_mut()?.gathers;
-        let at = Gather::find(gathers, session.head_seq, entry.seq)?;
-        gathers.get_mut(at)
-    }
-
-    /// The last part makes one reply of all.
-    fn finish_gather(&mut self, entry: Entry) {
+    /// After the last part, merges all parts and delivers the reply.
+    fn finish_scatter(&mut self, entry: Entry) {
         let take = |session: &mut Session| {
             let rare = session.rare.as_mut()?;
-            let at = Gather::find(&rare.gathers, session.head_seq, entry.seq)?;
-            if rare.gathers[at].waiting > 0 {
+            let at = ScatterRequest::find(&rare.scatters, session.head_seq, entry.seq)?;
+            if rare.scatters[at].waiting > 0 {
                 return None;
             }
-            let gather = rare.gathers.remove(at)?;
-            rare.gathered_bytes -= gather.held_bytes();
+            let gather = rare.scatters.remove(at)?;
+            rare.scattered_bytes -= gather.held_bytes();
             Some(gather)
         };
-        let Some(gather) = self.sessions.get_mut(entry.session).and_then(take) else {
+        let Some(gather) = self.plane.sessions.get_mut(entry.session).and_then(take) else {
             return;
         };
-        self.held_bytes -= gather.held_bytes();
-        let mut reply = std::mem::take(&mut self.scratch);
+        self.plane.held_bytes -= gather.held_bytes();
+        let mut reply = std::mem::take(&mut self.plane.scratch);
         reply.clear();
         let failed = match &gather.failure {
             Some(failure) => {
@@ -659,7 +675,7 @@ impl Engine {
                 true
             }
             None if is_agreement(gather.id) && gather.parts.len() == 1 => {
-                // In its own words.
+                // A single server: its own words.
                 reply.extend_from_slice(&gather.parts[0].reply);
                 false
             }
@@ -667,35 +683,39 @@ impl Engine {
                 let answered = gather.parts.iter();
                 let parts: Vec<_> = answered
                     .map(|part| Part {
-                        server: &self.servers[usize::from(part.server.0)].label,
+                        server: &self.plane.servers[usize::from(part.server.0)].label,
                         reply: &part.reply,
                     })
                     .collect();
-                let merger = &mut self.merger;
+                let merger = &mut self.scatter.merger;
                 let merged = match &gather.merge {
-                    How::ByKey(order) => merger.merge(gather.id, order, &parts, &mut reply),
-                    How::AsSaid => merger.merge(gather.id, &[], &parts, &mut reply),
-                    How::Info { asked, .. } => merger.merge_info(*asked, &parts, &mut reply),
+                    MergeRule::ByKey(order) => merger.merge(gather.id, order, &parts, &mut reply),
+                    MergeRule::AsSaid => merger.merge(gather.id, &[], &parts, &mut reply),
+                    MergeRule::Info { asked, .. } => merger.merge_info(*asked, &parts, &mut reply),
                 };
                 merged != Merged::Whole
             }
         };
-        if let How::Info { ours, .. } = gather.merge
+        if let MergeRule::Info { adds_section, .. } = gather.merge
             && !failed
         {
-            reply = self.with_our_section(entry.session, ours, &reply);
+            reply = self.with_our_section(entry.session, adds_section, &reply);
         }
         if gather.id == id::PUBSUB_SHARDNUMSUB
             && !failed
-            && let Some(session) = self.sessions.get(entry.session)
+            && let Some(session) = self.plane.sessions.get(entry.session)
         {
-            reply = self.recount(session.pool, &Duty::Subscribers(Kind::Shard), &reply);
+            reply = self.pubsub.recount(
+                session.pool,
+                &Completion::Subscribers(ChannelKind::Shard),
+                &reply,
+            );
         }
-        // What some servers refuse is undone at the others.
+        // If some servers refuse, the change is undone at the others.
         let is_undone = is_agreement(gather.id);
         let writes = gather.id.get().retry == Retry::Write && !is_undone;
         if failed && gather.executed && writes {
-            // What it says is true of its part.
+            // The error holds for its share alone.
             let why = reply.strip_prefix(b"-").unwrap_or(&reply).trim_ascii_end();
             let why = String::from_utf8_lossy(why);
             let text = format!(
@@ -705,18 +725,20 @@ impl Engine {
             encode::error(&mut reply, text.as_bytes());
         }
         if is_undone {
-            self.settle_tracking(entry.session, &reply);
+            self.pinned
+                .settle_tracking(&mut self.plane, entry.session, &reply);
         }
-        let reply_to_it = if gather.silent { b"" } else { reply.as_slice() };
-        self.deliver(entry.session, entry.seq, 1, reply_to_it);
-        // What was large is not kept.
+        let client_reply = if gather.silent { b"" } else { reply.as_slice() };
+        self.plane
+            .deliver(entry.session, entry.seq, 1, client_reply);
+        // A large buffer is not kept.
         reply.clear();
         reply.shrink_to(REPLY_BYTES_KEPT);
-        self.scratch = reply;
+        self.plane.scratch = reply;
     }
 }
 
-/// The parts of a request with what its servers are to see of it.
+/// The shares of a request as their servers shall see them.
 fn as_seen<'a>(
     parts: &[(ServerId, &'a [u8])],
     stripped: &'a [Option<Vec<u8>>],
@@ -728,7 +750,7 @@ fn as_seen<'a>(
     parts.iter().enumerate().map(seen).collect()
 }
 
-/// Whether all servers of a session have to agree to a command that is about its links.
+/// Whether a command about the session's links must succeed at all its servers.
 fn is_agreement(command: CommandId) -> bool {
     matches!(
         command,
@@ -738,6 +760,67 @@ fn is_agreement(command: CommandId) -> bool {
 
 fn is_read(request: &Request<'_>) -> bool {
     request.command.retry == Retry::Read
+}
+
+impl Scatter {
+    /// A server's reply to SCAN, with the cursor for the client.
+    pub(crate) fn scanned(
+        &self,
+        plane: &DataPlane,
+        link: LinkId,
+        (number, next): (u16, Option<u16>),
+        reply: &[u8],
+    ) -> Vec<u8> {
+        let part = Part {
+            server: plane.label(link),
+            reply,
+        };
+        let mut out = Vec::new();
+        fan::scan_reply(part, number, next, &mut out);
+        out
+    }
+
+    /// Notes that a share goes to another server now.
+    pub(crate) fn ask_share_of(
+        &mut self,
+        plane: &mut DataPlane,
+        entry: Entry,
+        index: u16,
+        server: ServerId,
+    ) {
+        let gather = plane.scatter_of(entry);
+        let part = gather.and_then(|gather| gather.parts.get_mut(usize::from(index)));
+        if let Some(part) = part {
+            part.server = server;
+        }
+    }
+
+    /// The answer of a server to its share of a request, if it has a share and has answered.
+    pub(crate) fn answer_of(
+        &mut self,
+        plane: &mut DataPlane,
+        entry: Entry,
+        server: ServerId,
+    ) -> Option<Vec<u8>> {
+        let mut parts = plane.scatter_of(entry)?.parts.iter();
+        let part = parts.find(|part| part.server == server && !part.reply.is_empty())?;
+        Some(part.reply.clone())
+    }
+
+    /// Holds the parts of a session to the bounds of early replies.
+    fn bound_scattered(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let limits = &plane.settings.limits;
+        let Some(session) = plane.sessions.get(id) else {
+            return;
+        };
+        let parked = session.parked_bytes();
+        if parked > gathered_bytes_max(limits) {
+            let reason = "worker-memory-bytes-max: replies of several servers";
+            plane.close_for(id, reason.to_owned());
+        } else if parked > limits.session_output_soft_bytes as usize {
+            plane.early.push(id);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -769,27 +852,27 @@ mod tests {
         assert!(by_output.contains(option), "{by_output}");
     }
 
-    /// What belongs to another part has another number, though the part's own be the same; and that
-    /// there are too many is noticed.
+    /// Groups of two subpools get two numbers, even if their own numbers are equal. Too many groups
+    /// are noticed.
     #[test]
-    fn what_is_met_is_told_apart_as_long_as_there_are_numbers() {
-        let mut met = Met::Parts {
+    fn key_groups_have_distinct_numbers_up_to_the_bound() {
+        let mut key_groups = KeyGroups::Parts {
             groups: Vec::new(),
             numbers: HashMap::new(),
         };
         let all = (0..5).flat_map(|pool| (0..16_384).map(move |number| Group { pool, number }));
         for (place, group) in all.enumerate() {
             let is_over = place >= 1 << u16::BITS;
-            let number = met.number_of(group);
-            assert_eq!(met.is_over(), is_over, "{place}");
+            let number = key_groups.number_of(group);
+            assert_eq!(key_groups.is_over(), is_over, "{place}");
             if !is_over {
                 assert_eq!(usize::from(number), place);
                 assert_eq!(
-                    (met.group_of(number), met.number_of(group)),
+                    (key_groups.group_of(number), key_groups.number_of(group)),
                     (group, number)
                 );
             }
         }
-        assert!(met.is_over());
+        assert!(key_groups.is_over());
     }
 }

@@ -1,183 +1,202 @@
-//! Transactions: MULTI to EXEC is queued here and sent as one block, so it needs no link of its
-//! own.
+//! Transactions: respool queues MULTI to EXEC and sends them as one block, so a transaction needs
+//! no link of its own.
 //!
 //! ```text
 //!   client:   MULTI   SET a 1   INCR b   EXEC
-//!   we say:    OK     QUEUED    QUEUED          then the reply of the server's EXEC
+//!   respool:   OK     QUEUED    QUEUED          then the reply of the server's EXEC
 //!   server:  [ MULTI  SET a 1   INCR b   EXEC ]          one entry of the ledger, one fate
 //! ```
 //!
-//! What Redis says while it queues, we say: unknown commands, wrong numbers of arguments, and that
-//! EXEC then refuses. The block is one request to the ledger: if it was not written whole, its EXEC
-//! was not, and the server has executed nothing of it.
+//! While it queues, respool answers as Redis does. It refuses unknown commands and wrong numbers of
+//! arguments, and then refuses EXEC. The block is one request in the ledger. If the block was not
+//! written whole, its EXEC was not written, and the server has executed nothing of it.
+
+pub(crate) mod composite;
 
 use std::collections::{HashSet, VecDeque};
 
 use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, Names, id};
-use respool_protocol::encode;
-use respool_protocol::number;
 use respool_protocol::reply::{self, Scanned};
+use respool_protocol::{encode, number};
 
-use crate::auth::{CONFIGURED, auth_asked, credentials};
-use crate::belief;
-use crate::buffer::shrink;
-use crate::clients::request_may_write;
-use crate::duty::Duty;
-use crate::elsewhere::id_of;
+use crate::access::auth::{CONFIGURED, auth_asked, credentials};
+use crate::access::login_probe::{LoginClaim, LoginGate};
+use crate::admin::clients::request_may_write;
+use crate::base::buffer::shrink;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::settings::Credentials;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
-use crate::entry::Entry;
-use crate::here::Hello;
-use crate::login_probe::{Claim, Gate};
-use crate::pinned::Switch;
-use crate::pool::Group;
-use crate::quick_code::may_hold_up;
-use crate::redirect::{Redirect, redirect_asked};
-use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
-use crate::scripts::{Name, names_in};
-use crate::session::{Flags, Pins};
-use crate::settings::Credentials;
-use crate::slots::Key;
-use crate::steps::{Step, Within};
+use crate::local::HelloArgs;
+use crate::local::scripts::{ScriptHash, names_in};
+use crate::pinned::ConnectionSwitch;
+use crate::pinned::tracking_redirect::{TrackingRedirect, redirect_asked};
+use crate::redirect::deferred::id_of;
+use crate::redirect::refusals;
+use crate::routing::pool::Group;
+use crate::transaction::composite::{CompositeReply, ReplyStep};
 
-/// What a session has queued since MULTI.
+/// Transactions: requests between MULTI and EXEC.
+#[derive(Default)]
+pub(crate) struct Transactions;
+
+/// The requests that a session has queued since MULTI.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    /// MULTI as the client wrote it: its server may call it by another name.
+    /// MULTI as the client wrote it: the server may have renamed the command.
     opening: Vec<u8>,
-    /// As they were sent, one behind the other.
+    /// The bytes of the queued requests, one behind the other.
     requests: Vec<u8>,
     pub(crate) count: u32,
-    /// Some of them may write.
+    /// A queued request may write.
     pub(crate) writes: bool,
-    /// Some of them run code, load scripts, or may hold up their connection.
+    /// A queued request runs code, loads a script, or may hold up its connection.
     runs_code: bool,
-    /// Scripts that they name.
-    scripts: Vec<Name>,
-    /// Bytes that all this holds.
+    /// The scripts that the queued requests name.
+    scripts: Vec<ScriptHash>,
+    /// Bytes that the transaction holds.
     held: usize,
-    /// Something was refused: EXEC will be, too.
-    aborted: bool,
-    /// What its keys belong to.
+    /// A request was refused, so EXEC will be refused, too.
+    pub(crate) aborted: bool,
+    /// The owner of its keys.
     group: Option<Group>,
-    /// Something in it leaves a trace on its connection: that is to be the session's own, and
-    /// nobody's thereafter.
+    /// A request leaves a trace on its connection. So the session needs its own link, which nothing
+    /// uses afterwards.
     taints: bool,
-    /// Those whose results are not simply the server's, by their places.
-    ours: Vec<(u32, Ours)>,
+    /// Requests whose results respool makes or changes, with their places.
+    local_results: Vec<(u32, LocalResult)>,
 }
 
-/// A request in a transaction whose result is not simply the server's.
+/// A request in a transaction whose result respool makes or changes.
 #[derive(Debug)]
-enum Ours {
-    /// SELECT: the session goes there.
+enum LocalResult {
+    /// SELECT: the database to which the session changes.
     Select(u32),
-    /// About the session: not in the block, and executed here when the server has executed that.
-    Here(Kept),
-    /// The same for HELLO, which is in the block as well: what follows it comes in that version.
-    Hello(Kept),
-    /// AUTH, alone or in a HELLO: the server executes what follows it as that user, on a link of
-    /// the session's own, which is closed thereafter. The rest of the HELLO is executed here.
+    /// A request about the session. It is not in the block; respool answers it after the server has
+    /// executed the block.
+    Local(DeferredCheck),
+    /// HELLO. respool answers it after the block, but it is in the block as well: the server's
+    /// later results come in its version.
+    Hello(DeferredCheck),
+    /// AUTH, alone or in a HELLO. The server executes the later requests as that user, on a link of
+    /// the session's own, which is closed afterwards. respool answers the rest of the HELLO.
     Login {
         login: Credentials,
-        hello: Option<Kept>,
-        claim: Claim,
+        hello: Option<DeferredCheck>,
+        claim: LoginClaim,
     },
-    /// The session keeps a link of its own as long as this is on, and `had` one for it before.
+    /// A switch such as CLIENT TRACKING. The session keeps its own link as long as the switch is
+    /// on. `had`: the session had a link for it before.
     Switch {
-        switch: Switch,
+        switch: ConnectionSwitch,
         had: bool,
-        redirect: Option<Redirect>,
+        redirect: Option<TrackingRedirect>,
     },
-    /// The server knows our link, the client the session that it named.
-    NameTold,
-    /// The server counts connections; this is the request, and the first name in it.
+    /// The result names a connection. The server names respool's stand-in; the client gets the
+    /// session that it asked for.
+    RedirectName,
+    /// The result counts connections. The command, and the first name in its arguments.
     Counted(CommandId, Vec<u8>),
-    /// It names keys, see [`Duty::Named`].
+    /// The result names keys, see [`Completion::Named`].
     Named(Names),
-    /// SCRIPT FLUSH, see [`Duty::FlushScripts`].
+    /// SCRIPT FLUSH, see [`Completion::FlushScripts`].
     FlushScripts,
-    /// The same for everybody: not in the block.
-    Said(&'static [u8]),
+    /// A constant reply. The request is not in the block.
+    Constant(&'static [u8]),
 }
 
-impl Ours {
+impl LocalResult {
     /// Whether the server executes it, too.
     fn in_block(&self) -> bool {
-        !matches!(self, Ours::Here(_) | Ours::Said(_))
+        !matches!(self, LocalResult::Local(_) | LocalResult::Constant(_))
     }
 
-    /// What the session needs a link of its own for, for the server to execute this.
+    /// The pins that the session needs so that the server can execute this.
     fn pins(&self) -> Option<Pins> {
         match self {
-            Ours::Switch { switch, .. } if switch.on => Some(switch.pins),
+            LocalResult::Switch { switch, .. } if switch.on => Some(switch.pins),
             _ => None,
         }
     }
 
-    /// Whether what it does to its connection could not be undone for certain: that is to be the
-    /// session's own, and nobody's thereafter. Behind EXEC a server may refuse what would undo it.
+    /// Whether it changes its connection in a way that cannot be undone for certain: after EXEC a
+    /// server may refuse the request that would undo it. So the session needs its own link, which
+    /// nothing uses afterwards.
     fn leaves_trace(&self) -> bool {
-        self.changes_identity() || matches!(self, Ours::Select(_))
+        self.changes_identity() || matches!(self, LocalResult::Select(_))
     }
 
-    /// See [`Duty::changes_identity`].
+    /// See [`Completion::changes_identity`].
     fn changes_identity(&self) -> bool {
-        matches!(self, Ours::Hello(_) | Ours::Login { .. })
+        matches!(self, LocalResult::Hello(_) | LocalResult::Login { .. })
     }
 
-    /// Whether it changes or shows the session: then it is executed between what was asked before
-    /// and what is asked next.
+    /// Whether it changes or shows the session. Then the session's earlier requests are executed
+    /// before the transaction, and its later ones after it.
     fn is_about_session(&self) -> bool {
         !matches!(
             self,
-            Ours::Counted(..) | Ours::Said(_) | Ours::Named(_) | Ours::FlushScripts
+            LocalResult::Counted(..)
+                | LocalResult::Constant(_)
+                | LocalResult::Named(_)
+                | LocalResult::FlushScripts
         )
     }
 
     fn held_bytes(&self) -> usize {
         let own = match self {
-            Ours::Here(request) | Ours::Hello(request) => request.bytes.len(),
-            Ours::Login { login, hello, .. } => {
+            LocalResult::Local(request) | LocalResult::Hello(request) => request.bytes.len(),
+            LocalResult::Login { login, hello, .. } => {
                 let name = login.user.as_ref().map_or(0, String::len);
                 let rest = hello.as_ref().map_or(0, |rest| rest.bytes.len());
                 name + login.password.len() + rest
             }
-            Ours::Counted(_, name) => name.len(),
-            Ours::Select(_)
-            | Ours::Switch { .. }
-            | Ours::NameTold
-            | Ours::Named(_)
-            | Ours::FlushScripts
-            | Ours::Said(_) => 0,
+            LocalResult::Counted(_, name) => name.len(),
+            LocalResult::Select(_)
+            | LocalResult::Switch { .. }
+            | LocalResult::RedirectName
+            | LocalResult::Named(_)
+            | LocalResult::FlushScripts
+            | LocalResult::Constant(_) => 0,
         };
-        size_of::<(u32, Ours)>() + own
+        size_of::<(u32, LocalResult)>() + own
     }
 }
 
-/// What the result of a block is to be combined with.
+/// The requests whose results respool puts into the result of a block.
 #[derive(Debug)]
 pub(crate) struct Exec {
-    /// Requests that the client queued.
+    /// The number of requests that the client queued.
     count: u32,
-    ours: Vec<(u32, Ours)>,
+    local_results: Vec<(u32, LocalResult)>,
 }
 
 impl Exec {
-    /// See [`Duty::changes_identity`].
+    /// See [`Completion::changes_identity`].
     pub(crate) fn changes_identity(&self) -> bool {
-        self.ours.iter().any(|(_, ours)| ours.changes_identity())
+        self.local_results
+            .iter()
+            .any(|(_, result)| result.changes_identity())
     }
 
     /// Whether the block flushes the scripts of its server.
     pub(crate) fn flushes_scripts(&self) -> bool {
-        let mut ours = self.ours.iter();
-        ours.any(|(_, ours)| matches!(ours, Ours::FlushScripts))
+        let mut local_results = self.local_results.iter();
+        local_results.any(|(_, result)| matches!(result, LocalResult::FlushScripts))
     }
 }
 
-/// How many of them are not in the block.
-fn left_out(ours: &[(u32, Ours)]) -> u32 {
-    ours.iter().filter(|(_, ours)| !ours.in_block()).count() as u32
+/// The number of requests that are not in the block.
+fn left_out(local_results: &[(u32, LocalResult)]) -> u32 {
+    let left_out = local_results
+        .iter()
+        .filter(|(_, result)| !result.in_block());
+    left_out.count() as u32
 }
 
 impl Transaction {
@@ -185,203 +204,145 @@ impl Transaction {
         self.held
     }
 
-    /// The same with the room behind it.
+    /// Its memory: the held bytes and the unused room of its buffers.
     pub(crate) fn memory_bytes(&self) -> usize {
         let room = |capacity: usize, len: usize| capacity - len;
         self.held
             + room(self.requests.capacity(), self.requests.len())
-            + room(self.ours.capacity(), self.ours.len()) * size_of::<(u32, Ours)>()
+            + room(self.local_results.capacity(), self.local_results.len())
+                * size_of::<(u32, LocalResult)>()
     }
 }
 
 impl Engine {
-    /// The requests that begin, guard and end transactions.
-    pub(crate) fn answer_transaction(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let in_multi = self.is_in_multi(key);
+    /// Answers MULTI, WATCH, UNWATCH, DISCARD and EXEC.
+    pub(crate) fn answer_transaction(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let in_multi = self.transactions.is_in_multi(&self.plane, session_id);
         match request.id {
             id::MULTI if in_multi => {
-                self.refuse_nested(key, request, "MULTI calls can not be nested")
+                self.refuse_nested(session_id, request, "MULTI calls can not be nested")
             }
             id::MULTI => {
-                if !self.know_opening(key, request.bytes) {
-                    return Placed::Wait;
+                if !self.know_opening(session_id, request.bytes) {
+                    return Dispatched::Wait;
                 }
-                if let Some(refusal) = self.refusal_to_open(key) {
-                    return self.answer_reply(key, &refusal);
+                if let Some(refusal) = self.local.refusal_to_open(&self.plane, session_id) {
+                    return self.plane.answer_reply(session_id, &refusal);
                 }
-                if let Some(session) = self.sessions.get_mut(key) {
+                if let Some(session) = self.plane.sessions.get_mut(session_id) {
                     session.flags |= Flags::IN_MULTI | Flags::HAS_QUEUED;
                     session.rare().transaction = Some(Transaction {
                         opening: request.bytes.to_vec(),
                         held: request.bytes.len(),
                         ..Transaction::default()
                     });
-                    self.held_bytes += request.bytes.len();
+                    self.plane.held_bytes += request.bytes.len();
                 }
-                self.answer_reply(key, b"+OK\r\n")
+                self.plane.answer_reply(session_id, b"+OK\r\n")
             }
             id::WATCH if in_multi => {
-                self.refuse_nested(key, request, "WATCH inside MULTI is not allowed")
+                self.refuse_nested(session_id, request, "WATCH inside MULTI is not allowed")
             }
-            id::WATCH => match self.pin(key, Pins::WATCH) {
+            id::WATCH => match self.pinned.pin(&mut self.plane, session_id, Pins::WATCH) {
                 Ok(()) => {
-                    if let Some(session) = self.sessions.get_mut(key) {
+                    if let Some(session) = self.plane.sessions.get_mut(session_id) {
                         session.flags |= Flags::HAS_QUEUED;
                     }
-                    self.place_on_link(key, request.bytes, false, None)
+                    self.dispatch_on_link(session_id, request.bytes, false, None)
                 }
-                Err(blocked) => self.blocked(key, blocked),
+                Err(blocked) => self.plane.blocked(session_id, blocked),
             },
             id::UNWATCH => {
-                self.forget_lost_watch(key);
-                match self.watches(key) {
-                    true => self.unwatch(key, request.bytes, None),
-                    false => self.place_on_link(key, request.bytes, false, None),
+                self.transactions
+                    .forget_lost_watch(&mut self.plane, session_id);
+                match self.transactions.watches(&self.plane, session_id) {
+                    true => self.unwatch(session_id, request.bytes, None),
+                    false => self.dispatch_on_link(session_id, request.bytes, false, None),
                 }
             }
-            id::DISCARD if !in_multi => self.answer_error(key, b"ERR DISCARD without MULTI"),
-            id::DISCARD => self.leave_transaction(key, b"+OK\r\n"),
-            _ if !in_multi => self.answer_error(key, b"ERR EXEC without MULTI"),
-            _ => self.exec(key, request.bytes),
+            id::DISCARD if !in_multi => self.answer_error(session_id, b"ERR DISCARD without MULTI"),
+            id::DISCARD => self.leave_transaction(session_id, b"+OK\r\n"),
+            _ if !in_multi => self.answer_error(session_id, b"ERR EXEC without MULTI"),
+            _ => self.exec(session_id, request.bytes),
         }
     }
 
-    pub(crate) fn is_in_multi(&self, key: Key) -> bool {
-        self.sessions
-            .get(key)
-            .is_some_and(|session| session.flags.any(Flags::IN_MULTI))
-    }
-
-    /// MULTI or WATCH inside MULTI: newer servers abort the transaction for it.
-    fn refuse_nested(&mut self, key: Key, request: &Request<'_>, text: &str) -> Placed {
-        if self.speaks_of_commands_in_transactions(key) {
+    /// Refuses MULTI or WATCH inside MULTI. Newer servers abort the transaction for it.
+    fn refuse_nested(&mut self, id: SessionId, request: &Request<'_>, text: &str) -> Dispatched {
+        if self
+            .transactions
+            .speaks_of_commands_in_transactions(&self.plane, id)
+        {
             let text = format!(
                 "ERR Command '{}' not allowed inside a transaction",
                 request.command.name
             );
-            return self.refuse_queued(key, text.as_bytes());
+            return self.refuse_queued(id, text.as_bytes());
         }
-        self.answer_error(key, format!("ERR {text}").as_bytes())
+        self.answer_error(id, format!("ERR {text}").as_bytes())
     }
 
-    /// Valkey 9 names the command, and refuses MULTI and WATCH like all others; Redis does neither.
-    fn speaks_of_commands_in_transactions(&self, key: Key) -> bool {
-        let release = self.release_of(key);
-        release.is_some_and(|(server, (major, _))| server == "valkey" && major >= 9)
-    }
-
-    /// Ends the watch that a session has at the server, and says `instead` or what the server does.
-    fn unwatch(&mut self, key: Key, request: &[u8], instead: Option<&[u8]>) -> Placed {
+    /// Ends the watch that a session has at the server. The client gets `instead`, or the server's
+    /// reply.
+    fn unwatch(&mut self, id: SessionId, request: &[u8], instead: Option<&[u8]>) -> Dispatched {
         let instead = instead.map(<[u8]>::to_vec);
-        let placed = self.place_on_link(key, request, false, Some(Duty::Unwatch { instead }));
-        if placed == Placed::Done {
-            self.unpin(key, Pins::WATCH);
+        let placed =
+            self.dispatch_on_link(id, request, false, Some(Completion::Unwatch { instead }));
+        if placed == Dispatched::Done {
+            self.pinned.unpin(&mut self.plane, id, Pins::WATCH);
         }
         placed
     }
 
-    fn watches(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| session.pins.any(Pins::WATCH))
-    }
-
-    fn has_lost_watch(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        let rare = session.and_then(|session| session.rare.as_ref());
-        rare.is_some_and(|rare| rare.watch_lost)
-    }
-
-    fn forget_lost_watch(&mut self, key: Key) {
-        if let Some(session) = self.sessions.get_mut(key)
-            && let Some(rare) = &mut session.rare
-        {
-            rare.watch_lost = false;
-        }
-    }
-
-    /// A transaction ends without having been sent; its client gets this reply.
-    pub(crate) fn leave_transaction(&mut self, key: Key, reply: &[u8]) -> Placed {
+    /// Ends a transaction that was not sent. The client gets this reply.
+    pub(crate) fn leave_transaction(&mut self, id: SessionId, reply: &[u8]) -> Dispatched {
         let mut unwatch = Vec::new();
         encode::request(&mut unwatch, &["UNWATCH"]);
-        let placed = match self.watches(key) {
-            true => self.unwatch(key, &unwatch, Some(reply)),
-            false => self.answer_reply(key, reply),
+        let placed = match self.transactions.watches(&self.plane, id) {
+            true => self.unwatch(id, &unwatch, Some(reply)),
+            false => self.plane.answer_reply(id, reply),
         };
-        if placed == Placed::Done {
-            self.forget_lost_watch(key);
-            self.end_transaction(key);
+        if placed == Dispatched::Done {
+            self.transactions.forget_lost_watch(&mut self.plane, id);
+            self.transactions.end_transaction(&mut self.plane, id);
         }
         placed
     }
 
-    /// What a session has queued is sent, or will never be.
-    pub(crate) fn end_transaction(&mut self, key: Key) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        session.flags.remove(Flags::IN_MULTI);
-        // Its transaction is gone, so EXEC cannot be asked again by itself.
-        session.burst.count_as_many();
-        let rare = session.rare.as_mut();
-        if let Some(transaction) = rare.and_then(|rare| rare.transaction.take()) {
-            self.held_bytes -= transaction.held_bytes();
-        }
+    /// Refuses a request. If the session is in MULTI, its EXEC will fail.
+    pub(crate) fn refuse_queued(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        self.plane.abort_transaction(id);
+        self.answer_error(id, text)
     }
 
-    /// A request that is refused while a transaction is queued makes its EXEC fail.
-    pub(crate) fn refuse_queued(&mut self, key: Key, text: &[u8]) -> Placed {
-        self.abort_transaction(key);
-        self.answer_error(key, text)
-    }
-
-    /// An EXEC that is wrong in itself ends its transaction.
-    pub(crate) fn refuse_exec(&mut self, key: Key, text: &[u8]) -> Placed {
+    /// Refuses a malformed EXEC, which ends its transaction.
+    pub(crate) fn refuse_exec(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
         let why = text.strip_prefix(b"ERR ").unwrap_or(text);
         let mut reply = Vec::new();
         encode::error(
             &mut reply,
             &[b"EXECABORT Transaction discarded because of: ", why].concat(),
         );
-        self.leave_transaction(key, &reply)
+        self.leave_transaction(id, &reply)
     }
 
-    pub(crate) fn abort_transaction(&mut self, key: Key) {
-        if let Some(transaction) = self.transaction_of(key) {
-            transaction.aborted = true;
-        }
-    }
-
-    /// What the keys belong to that a session has queued since MULTI, if it has queued any.
-    pub(crate) fn queued_group(&self, key: Key) -> Option<Group> {
-        let rare = self
-            .sessions
-            .get(key)
-            .and_then(|session| session.rare.as_ref());
-        let transaction = rare.and_then(|rare| rare.transaction.as_ref());
-        transaction.and_then(|transaction| transaction.group)
-    }
-
-    /// From now on that is what its keys belong to.
-    pub(crate) fn bind_transaction(&mut self, key: Key, group: Group) {
-        if let Some(transaction) = self.transaction_of(key) {
-            transaction.group = Some(group);
-        }
-    }
-
-    fn transaction_of(&mut self, key: Key) -> Option<&mut Transaction> {
-        self.sessions
-            .get_mut(key)?
-            .rare
-            .as_mut()?
-            .transaction
-            .as_mut()
-    }
-
-    /// A request of a session that is in MULTI, and is none of those that end it.
-    pub(crate) fn queue(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    /// Queues a request of a session in MULTI. The requests that end a transaction do not come
+    /// here.
+    pub(crate) fn queue(&mut self, session_id: SessionId, request: &Request<'_>) -> Dispatched {
         let command = request.command;
-        if command.flags.has(CommandFlags::NO_MULTI) && !self.is_allowed_in_multi(key, request) {
-            let text = if self.speaks_of_commands_in_transactions(key) {
+        if command.flags.has(CommandFlags::NO_MULTI)
+            && !self
+                .transactions
+                .is_allowed_in_multi(&self.plane, session_id, request)
+        {
+            let text = if self
+                .transactions
+                .speaks_of_commands_in_transactions(&self.plane, session_id)
+            {
                 format!(
                     "ERR Command '{}' not allowed inside a transaction",
                     command.name
@@ -389,103 +350,117 @@ impl Engine {
             } else {
                 String::from("ERR Command not allowed inside a transaction")
             };
-            return self.refuse_queued(key, text.as_bytes());
+            return self.refuse_queued(session_id, text.as_bytes());
         }
-        let ours = match (command.answer, request.id) {
+        let local_result = match (command.answer, request.id) {
             (_, id::SELECT) => number::parse(request.arg(1))
                 .and_then(|db| u32::try_from(db).ok())
-                .map(Ours::Select),
-            (_, id::AUTH) => return self.queue_auth(key, request),
-            (_, id::HELLO) => return self.queue_hello(key, request),
+                .map(LocalResult::Select),
+            (_, id::AUTH) => return self.queue_auth(session_id, request),
+            (_, id::HELLO) => return self.queue_hello(session_id, request),
             (_, id::PUBLISH | id::SPUBLISH | id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB) => {
                 let name = request.args().nth(1).unwrap_or_default();
-                Some(Ours::Counted(request.id, name.to_vec()))
+                Some(LocalResult::Counted(request.id, name.to_vec()))
             }
-            (_, id::MONITOR) => Some(Ours::Said(NO_MONITOR)),
-            (_, id::SSUBSCRIBE) => Some(Ours::Said(NO_SSUBSCRIBE)),
-            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(Ours::NameTold),
-            // Behind a SUBSCRIBE it is answered as to a subscriber.
-            (_, id::PING) if self.has_steps(key) => Some(Ours::Here(request.keep())),
+            (_, id::MONITOR) => Some(LocalResult::Constant(NO_MONITOR)),
+            (_, id::SSUBSCRIBE) => Some(LocalResult::Constant(NO_SSUBSCRIBE)),
+            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(LocalResult::RedirectName),
+            // After a SUBSCRIBE in the same transaction, PING is answered as to a subscriber.
+            (_, id::PING) if self.transactions.has_steps(&mut self.plane, session_id) => {
+                Some(LocalResult::Local(request.keep()))
+            }
             (_, id::CLIENT_TRACKING) if let Some((at, to)) = redirect_asked(request) => {
-                return self.track_for(key, request, at, to);
+                return self.track_for(session_id, request, at, to);
             }
             (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
-                return self.queue_switch(key, Switch::of(request), None, request.bytes);
+                return self.queue_switch(
+                    session_id,
+                    ConnectionSwitch::of(request),
+                    None,
+                    request.bytes,
+                );
             }
-            (_, id::SCRIPT_FLUSH) => Some(Ours::FlushScripts),
+            (_, id::SCRIPT_FLUSH) => Some(LocalResult::FlushScripts),
             (_, id::INFO | id::UNWATCH) => None,
-            (Answer::Session | Answer::Pinned, _) => return self.queue_here(key, request),
-            _ => self.names_at(key, command).map(Ours::Named),
+            (Answer::Session | Answer::Pinned, _) => return self.queue_local(session_id, request),
+            _ => self
+                .scatter
+                .names_at(&self.plane, session_id, command)
+                .map(LocalResult::Named),
         };
-        if let Some(transaction) = self.transaction_of(key) {
+        if let Some(transaction) = self.plane.transaction_of(session_id) {
             transaction.writes |= request_may_write(request);
         }
-        self.enqueue(key, request.bytes, ours)
+        self.enqueue(session_id, request.bytes, local_result)
     }
 
-    fn queue_auth(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        // Of users of our own the server knows nothing.
-        let theirs = self.settings.users.is_empty();
-        match auth_asked(request).filter(|_| theirs) {
-            Some(whom) => self.queue_login(key, request, whom, request.bytes, None),
-            None => self.queue_here(key, request),
+    /// Queues AUTH.
+    fn queue_auth(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        // The server does not know the users that respool configures.
+        let has_server_users = self.plane.settings.users.is_empty();
+        match auth_asked(request).filter(|_| has_server_users) {
+            Some(login) => self.queue_login(id, request, login, request.bytes, None),
+            None => self.queue_local(id, request),
         }
     }
 
-    /// The server is asked for what is to hold for what follows, and not for the name: it would be
-    /// our link's.
-    fn queue_hello(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Ok(hello) = Hello::read(request) else {
-            return self.queue_here(key, request);
+    /// Queues HELLO. The block has it with version and credentials, which hold for the requests
+    /// behind it. The name stays out: at the server it would be the link's.
+    fn queue_hello(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let Ok(hello) = HelloArgs::read(request) else {
+            return self.queue_local(id, request);
         };
         let Some(version) = hello.version else {
-            return self.queue_here(key, request);
+            return self.queue_local(id, request);
         };
         let mut asked = Vec::new();
         let version = version.number().to_string();
         match hello.credentials {
-            Some((name, password)) if self.settings.users.is_empty() => {
+            Some((name, password)) if self.plane.settings.users.is_empty() => {
                 let words = [b"HELLO", version.as_bytes(), b"AUTH", name, password];
                 encode::request(&mut asked, &words);
                 let rest = Some(hello.without_credentials());
-                self.queue_login(key, request, (Some(name), password), &asked, rest)
+                self.queue_login(id, request, (Some(name), password), &asked, rest)
             }
-            Some((name, password)) if self.own_user(name, password).is_none() => {
-                self.queue_here(key, request)
+            Some((name, password))
+                if self.access.own_user(&self.plane, name, password).is_none() =>
+            {
+                self.queue_local(id, request)
             }
             _ => {
                 encode::request(&mut asked, &["HELLO", &version]);
-                self.enqueue(key, &asked, Some(Ours::Hello(request.keep())))
+                self.enqueue(id, &asked, Some(LocalResult::Hello(request.keep())))
             }
         }
     }
 
-    /// `asked`: as the server is to be; `hello`: what is left of a HELLO then.
+    /// Queues a login. `asked`: the bytes for the server. `hello`: the rest of a HELLO, without the
+    /// credentials.
     fn queue_login(
         &mut self,
-        key: Key,
+        id: SessionId,
         request: &Request<'_>,
         (name, password): (Option<&[u8]>, &[u8]),
         asked: &[u8],
-        hello: Option<Kept>,
-    ) -> Placed {
+        hello: Option<DeferredCheck>,
+    ) -> Dispatched {
         let Some(login) = credentials(name, password) else {
-            return self.queue_here(key, request);
+            return self.queue_local(id, request);
         };
-        // It counts when it is queued: EXEC asks about all of them at once.
-        let claim = match self.server_login_gate(key, &login) {
-            Gate::Open(claim) => claim,
-            Gate::Wait => return Placed::Wait,
-            Gate::Shut => {
-                self.abort_transaction(key);
-                return self.refuse_untried(key);
+        // The login attempt counts when it is queued: EXEC tries all of them at once.
+        let claim = match self.server_login_gate(id, &login) {
+            LoginGate::Open(claim) => claim,
+            LoginGate::Wait => return Dispatched::Wait,
+            LoginGate::Shut => {
+                self.plane.abort_transaction(id);
+                return self.access.refuse_untried(&mut self.plane, id);
             }
         };
-        self.end_login_turn(key);
+        self.access.end_login_turn(&mut self.plane, id);
         self.enqueue(
-            key,
+            id,
             asked,
-            Some(Ours::Login {
+            Some(LocalResult::Login {
                 login,
                 hello,
                 claim,
@@ -493,396 +468,410 @@ impl Engine {
         )
     }
 
-    fn queue_here(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        self.enqueue(key, request.bytes, Some(Ours::Here(request.keep())))
+    /// Queues a request about the session, which respool answers after the block.
+    fn queue_local(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        self.enqueue(id, request.bytes, Some(LocalResult::Local(request.keep())))
     }
 
-    /// `bytes`: as the server is to be asked.
+    /// Queues a switch such as CLIENT TRACKING. `bytes`: the request for the server.
     pub(crate) fn queue_switch(
         &mut self,
-        key: Key,
-        switch: Switch,
-        redirect: Option<Redirect>,
+        id: SessionId,
+        switch: ConnectionSwitch,
+        redirect: Option<TrackingRedirect>,
         bytes: &[u8],
-    ) -> Placed {
-        let had = self.has_switched_on(key, switch.pins);
-        let ours = Ours::Switch {
+    ) -> Dispatched {
+        let had = self.pinned.has_switched_on(&self.plane, id, switch.pins);
+        let local_result = LocalResult::Switch {
             switch,
             had,
             redirect,
         };
-        self.enqueue(key, bytes, Some(ours))
+        self.enqueue(id, bytes, Some(local_result))
     }
 
-    fn enqueue(&mut self, key: Key, bytes: &[u8], ours: Option<Ours>) -> Placed {
-        let max = self.settings.limits.transaction_bytes_max as usize;
-        let is_short = self.memory.is_above_bound(self.held_bytes + bytes.len());
-        let Some(transaction) = self.transaction_of(key) else {
+    /// Adds a request to the transaction and answers QUEUED. `bytes`: the request for the server.
+    fn enqueue(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        local_result: Option<LocalResult>,
+    ) -> Dispatched {
+        let max = self.plane.settings.limits.transaction_bytes_max as usize;
+        let is_short = self
+            .plane
+            .memory
+            .is_above_bound(self.plane.held_bytes + bytes.len());
+        let Some(transaction) = self.plane.transaction_of(session_id) else {
             unreachable!("a session in MULTI has a transaction");
         };
         let before = transaction.held_bytes();
         if before + bytes.len() > max {
             let text = b"ERR respool: the transaction is larger than transaction-bytes-max";
-            return self.refuse_queued(key, text);
+            return self.refuse_queued(session_id, text);
         }
         if transaction.aborted {
-            // It will never be sent: nothing more of it is kept.
-            return self.answer_reply(key, b"+QUEUED\r\n");
+            // An aborted transaction is never sent, so nothing more of it is kept.
+            return self.plane.answer_reply(session_id, b"+QUEUED\r\n");
         }
         if is_short {
-            // It will never be sent.
+            // There is no memory for the request: the transaction will never be sent.
             transaction.aborted = true;
             let names = std::mem::take(&mut transaction.scripts).len();
             let requests = std::mem::take(&mut transaction.requests).len();
-            let freed = requests + names * size_of::<Name>();
+            let freed = requests + names * size_of::<ScriptHash>();
             transaction.held -= freed;
-            self.held_bytes -= freed;
-            self.weigh(key);
-            return self.answer_reply(key, &bound_reply("worker-memory-bytes-max"));
+            self.plane.held_bytes -= freed;
+            self.plane.weigh(session_id);
+            return self
+                .plane
+                .answer_reply(session_id, &bound_reply("worker-memory-bytes-max"));
         }
-        let mut held = ours.as_ref().map_or(0, Ours::held_bytes);
+        let mut held = local_result.as_ref().map_or(0, LocalResult::held_bytes);
         let room = transaction.requests.capacity();
-        if ours.as_ref().is_none_or(Ours::in_block) {
+        if local_result.as_ref().is_none_or(LocalResult::in_block) {
             transaction.requests.extend_from_slice(bytes);
             let id = id_of(bytes);
-            if belief::runs_code(id)
+            if refusals::runs_code(id)
                 || id.is_some_and(|id| id == id::SCRIPT_LOAD || may_hold_up(id))
             {
                 transaction.runs_code = true;
                 let names = names_in(bytes);
-                held += names.len() * size_of::<Name>();
+                held += names.len() * size_of::<ScriptHash>();
                 transaction.scripts.extend(names);
             }
             shrink(&mut transaction.requests);
             held += bytes.len();
         }
         transaction
-            .ours
-            .extend(ours.map(|ours| (transaction.count, ours)));
+            .local_results
+            .extend(local_result.map(|local_result| (transaction.count, local_result)));
         transaction.count += 1;
         transaction.held += held;
         let has_grown = transaction.requests.capacity() != room;
-        self.held_bytes += held;
+        self.plane.held_bytes += held;
         if has_grown {
-            self.weigh(key);
+            self.plane.weigh(session_id);
         }
-        self.answer_reply(key, b"+QUEUED\r\n")
+        self.plane.answer_reply(session_id, b"+QUEUED\r\n")
     }
 
-    /// Whether something of a transaction is executed here.
-    fn has_steps(&mut self, key: Key) -> bool {
-        self.transaction_of(key).is_some_and(|transaction| {
-            let mut ours = transaction.ours.iter();
-            ours.any(|(_, ours)| matches!(ours, Ours::Here(_)))
-        })
-    }
-
-    /// The same for a command that the table does not have, and the server does.
-    /// `taints`: it may do anything with its connection.
-    pub(crate) fn queue_unknown(&mut self, key: Key, bytes: &[u8], taints: bool) -> Placed {
-        if let Some(transaction) = self.transaction_of(key) {
-            // What exactly it does is not known.
+    /// Queues a command that the server has and the table does not. `taints`: it may change its
+    /// connection in any way.
+    pub(crate) fn queue_unknown(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        taints: bool,
+    ) -> Dispatched {
+        if let Some(transaction) = self.plane.transaction_of(id) {
+            // The table does not say what the command does.
             transaction.writes = true;
             transaction.taints |= taints;
         }
-        self.enqueue(key, bytes, None)
+        self.enqueue(id, bytes, None)
     }
 
-    /// What one server's flags forbid and the one behind us allows.
-    fn is_allowed_in_multi(&self, key: Key, request: &Request<'_>) -> bool {
-        request.id == id::CLIENT_REPLY && !self.speaks_of_commands_in_transactions(key)
-    }
-
-    fn exec(&mut self, key: Key, closing: &[u8]) -> Placed {
-        let Some(transaction) = self.transaction_of(key) else {
+    /// Handles EXEC: pins the session if the block needs it, and sends the block.
+    fn exec(&mut self, id: SessionId, closing: &[u8]) -> Dispatched {
+        let Some(transaction) = self.plane.transaction_of(id) else {
             unreachable!("a session in MULTI has a transaction");
         };
         if transaction.aborted {
             let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-            return self.leave_transaction(key, text);
+            return self.leave_transaction(id, text);
         }
-        let ours = || transaction.ours.iter().map(|(_, ours)| ours);
-        let about_session = ours().any(Ours::is_about_session);
-        let taints = transaction.taints || ours().any(Ours::leaves_trace);
-        let pins = ours().filter_map(Ours::pins);
+        let local_results = || transaction.local_results.iter().map(|(_, result)| result);
+        let about_session = local_results().any(LocalResult::is_about_session);
+        let taints = transaction.taints || local_results().any(LocalResult::leaves_trace);
+        let pins = local_results().filter_map(LocalResult::pins);
         let pins: Vec<Pins> = pins.chain(taints.then_some(Pins::ONCE)).collect();
-        if self.has_lost_watch(key) {
-            let version = self.sessions.get(key).map(|session| session.version);
+        if self.transactions.has_lost_watch(&self.plane, id) {
+            let version = self.plane.sessions.get(id).map(|session| session.version);
             let mut nil = Vec::new();
             encode::null_array(&mut nil, version.unwrap_or_default());
-            return self.leave_transaction(key, &nil);
+            return self.leave_transaction(id, &nil);
         }
-        if about_session && self.hold_until_caught_up(key) {
-            return Placed::Wait;
+        if about_session && self.plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
         }
-        if let Some(reply) = self.refusal_of_redirects(key, pins.is_empty()) {
-            return self.leave_transaction(key, &reply);
+        if let Some(reply) = self.refusal_of_redirects(id, pins.is_empty()) {
+            return self.leave_transaction(id, &reply);
         }
-        self.turn_to_queued(key);
+        self.switch_to_queued(id);
         for pins in pins {
-            match self.pin(key, pins) {
+            match self.pinned.pin(&mut self.plane, id, pins) {
                 Ok(()) => {}
-                Err(Blocked::Wait) => return Placed::Wait,
-                Err(Blocked::Refused(reply)) => return self.leave_transaction(key, &reply),
+                Err(Blocked::Wait) => return Dispatched::Wait,
+                Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
             }
         }
         if taints {
-            self.taint_own_link(key);
+            self.plane.taint_own_link(id);
         }
         let code = self
-            .transaction_of(key)
+            .plane
+            .transaction_of(id)
             .filter(|transaction| transaction.runs_code)
             .map(|transaction| transaction.requests.clone());
         match code {
-            Some(code) => self.place_any_code(key, &code, |engine| {
-                engine.send_block(key, closing, about_session)
+            Some(code) => self.dispatch_any_code(id, &code, |engine| {
+                engine.send_block(id, closing, about_session)
             }),
-            None => self.send_block(key, closing, about_session),
+            None => self.send_block(id, closing, about_session),
         }
     }
 
-    /// EXEC: the block goes to the server.
-    fn send_block(&mut self, key: Key, closing: &[u8], about_session: bool) -> Placed {
+    /// Sends the block of an EXEC to the server.
+    fn send_block(&mut self, id: SessionId, closing: &[u8], about_session: bool) -> Dispatched {
         let scripts = self
-            .transaction_of(key)
+            .plane
+            .transaction_of(id)
             .map(|transaction| transaction.scripts.clone());
         let mut scripts = scripts.unwrap_or_default();
         // A block may name one script a thousand times.
         scripts.sort_unstable();
         scripts.dedup();
-        match self.load_scripts(key, &scripts) {
+        match self.load_scripts(id, &scripts) {
             Ok(_) => {}
-            Err(Blocked::Wait) => return Placed::Wait,
-            Err(Blocked::Refused(reply)) => return self.leave_transaction(key, &reply),
+            Err(Blocked::Wait) => return Dispatched::Wait,
+            Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
         }
-        let (block, duty) = self.block_of(key, closing);
-        match self.place_with(key, &block, false, duty) {
+        let (block, duty) = self.transactions.block_of(&mut self.plane, id, closing);
+        match self.dispatch_with(id, &block, false, duty) {
             Ok(placed) => {
-                self.end_transaction(key);
-                self.counters.transactions += 1;
-                self.unpin(key, Pins::WATCH.with(Pins::ONCE));
+                self.transactions.end_transaction(&mut self.plane, id);
+                self.plane.counters.transactions += 1;
+                self.pinned
+                    .unpin(&mut self.plane, id, Pins::WATCH.with(Pins::ONCE));
                 if about_session {
-                    // What becomes of the session will be known when the result is.
-                    self.hold_until_caught_up(key);
+                    // The result decides about the session's state, so later requests wait for it.
+                    self.plane.hold_until_caught_up(id);
                 }
                 placed
             }
-            Err(Duty::Block { exec, .. }) => {
-                // It has to wait, and is built again then.
-                if let (Some(exec), Some(transaction)) = (exec, self.transaction_of(key)) {
-                    transaction.ours = exec.ours;
+            Err(Completion::Block { exec, .. }) => {
+                // The block has to wait. It is built again for the next attempt.
+                if let (Some(exec), Some(transaction)) = (exec, self.plane.transaction_of(id)) {
+                    transaction.local_results = exec.local_results;
                 }
-                Placed::Wait
+                Dispatched::Wait
             }
-            Err(_) => unreachable!("the duty given back is the one that was given"),
+            Err(_) => unreachable!("the completion that comes back is the block's"),
         }
     }
 
-    /// To how many other sessions than this one a transaction redirects already.
-    pub(crate) fn redirects_queued(&mut self, key: Key, but: u64) -> usize {
-        let Some(transaction) = self.transaction_of(key) else {
-            return 0;
-        };
-        let redirects = transaction.ours.iter().filter_map(|(_, ours)| match ours {
-            Ours::Switch { redirect, .. } => redirect.as_ref(),
-            _ => None,
-        });
-        let others: HashSet<u64> = redirects
-            .map(|one| one.to)
-            .filter(|to| *to != but)
-            .collect();
-        others.len()
-    }
-
-    /// What an EXEC is told whose CLIENT TRACKING redirects, if it cannot be executed now.
-    fn refusal_of_redirects(&self, key: Key, needs_none: bool) -> Option<Vec<u8>> {
-        let session = self.sessions.get(key)?;
+    /// The refusal of an EXEC with CLIENT TRACKING REDIRECT in it, if it cannot be executed now.
+    fn refusal_of_redirects(&self, id: SessionId, needs_none: bool) -> Option<Vec<u8>> {
+        let session = self.plane.sessions.get(id)?;
         let transaction = session.rare.as_ref()?.transaction.as_ref()?;
-        let redirect = |(_, ours): &(u32, Ours)| match ours {
-            Ours::Switch { redirect, .. } => redirect.clone(),
+        let redirect = |(_, local_result): &(u32, LocalResult)| match local_result {
+            LocalResult::Switch { redirect, .. } => redirect.clone(),
             _ => None,
         };
-        let mut redirects = transaction.ours.iter().filter_map(redirect).peekable();
+        let mut redirects = transaction
+            .local_results
+            .iter()
+            .filter_map(redirect)
+            .peekable();
         redirects.peek()?;
-        if redirects.any(|redirect| self.has_lost(&redirect)) {
+        if redirects.any(|redirect| self.pinned.has_lost(&self.plane, &redirect)) {
             return Some(LOST_REDIRECT.to_vec());
         }
-        // Who holds one of the links that have a bound must not wait for another: others may do the
-        // same.
-        let full = !self.may_have_own_link(key);
+        // A session that holds one of the bounded links must not wait for a second one: another
+        // session may do the same, and both would wait.
+        let full = !self.pinned.may_have_own_link(&self.plane, id);
         (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned-links-max"))
     }
 
-    /// What a session has queued, as it goes to the server; and what becomes of the result.
-    fn block_of(&mut self, key: Key, closing: &[u8]) -> (Vec<u8>, Duty) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            unreachable!("it is the session's own request");
-        };
-        let watched = session.pins.any(Pins::WATCH);
-        let rare = session.rare.as_mut();
-        let Some(transaction) = rare.and_then(|rare| rare.transaction.as_mut()) else {
-            unreachable!("a session in MULTI has a transaction");
-        };
-        let (count, ours) = (transaction.count, std::mem::take(&mut transaction.ours));
-        let mut block = Vec::with_capacity(transaction.held_bytes() + 64);
-        block.extend_from_slice(&transaction.opening);
-        block.extend_from_slice(&transaction.requests);
-        block.extend_from_slice(closing);
-        let in_block = count - left_out(&ours);
-        let exec = (!ours.is_empty()).then(|| Box::new(Exec { count, ours }));
-        let duty = Duty::Block {
-            before: 1 + in_block,
-            came: 0,
-            exec,
-            opens: true,
-            refusal: None,
-            watched,
-            code: transaction.runs_code,
-        };
-        (block, duty)
-    }
-
-    /// The result of a block in which some requests were ours.
-    pub(crate) fn settle_exec(&mut self, link: Key, entry: Entry, exec: Exec, result: &[u8]) {
-        let key = self.owner_of(link, entry);
-        let expected = exec.count - left_out(&exec.ours);
+    /// Completes the result of a block with the results that respool makes or changes.
+    pub(crate) fn settle_exec(&mut self, link: LinkId, entry: Entry, exec: Exec, result: &[u8]) {
+        let id = self.plane.owner_of(link, entry);
+        let expected = exec.count - left_out(&exec.local_results);
         let elements = match elements_of(result) {
             Some(elements) if elements.len() == expected as usize => elements,
-            // An error, or nil; nothing was executed.
+            // An error or nil: nothing was executed.
             _ => {
-                for (_, ours) in exec.ours {
-                    if let Ours::Switch { switch, had, .. } = ours {
-                        self.settle_switch(key, (switch, had), None, b"");
+                for (_, local_result) in exec.local_results {
+                    if let LocalResult::Switch { switch, had, .. } = local_result {
+                        self.pinned
+                            .settle_switch(&mut self.plane, id, (switch, had), None, b"");
                     }
                 }
                 return self.pass_on(entry, result);
             }
         };
-        let woven = self.weave(link, key, exec, elements);
-        let given_up = entry.session == Key::NOBODY;
-        let db = woven.within.db;
-        if !woven.steps.is_empty() && !given_up {
-            self.begin_steps(key, woven.steps, (entry.silent, entry.at_ms));
+        let exec_reply = self.merge_results(link, id, exec, elements);
+        let given_up = entry.session == SessionId::NONE;
+        let db = exec_reply.within.db;
+        if !exec_reply.steps.is_empty() && !given_up {
+            self.transactions.begin_steps(
+                &mut self.plane,
+                id,
+                exec_reply.steps,
+                (entry.silent, entry.at_ms),
+            );
         }
-        let session = self.sessions.get_mut(key);
+        let session = self.plane.sessions.get_mut(id);
         if let Some(session) = session.filter(|session| session.db != db)
-            && let Some(link) = self.links.get_mut(link)
+            && let Some(link) = self.plane.links.get_mut(link)
         {
             // The link is the session's own.
             session.db = db;
-            link.key.db = db;
+            link.kind.db = db;
         }
-        self.pass_on(entry, &woven.first);
+        self.pass_on(entry, &exec_reply.first);
     }
 
-    /// Puts what the server has executed and what is ours into the order in which it was queued.
-    fn weave(&mut self, link: Key, key: Key, exec: Exec, elements: Vec<&[u8]>) -> Woven {
-        let session = self.sessions.get(key);
+    /// Puts the server's results and those of respool into the order in which the requests were
+    /// queued.
+    fn merge_results(
+        &mut self,
+        link: LinkId,
+        session_id: SessionId,
+        exec: Exec,
+        elements: Vec<&[u8]>,
+    ) -> ExecReply {
+        let session = self.plane.sessions.get(session_id);
         let pool = session.map(|session| session.pool);
-        let mut woven = Woven {
+        let mut exec_reply = ExecReply {
             first: Vec::new(),
             steps: VecDeque::new(),
-            within: Within {
+            within: CompositeReply {
                 count: exec.count,
                 db: session.map_or(0, |session| session.db),
                 user: session.map_or(CONFIGURED, |session| session.user),
             },
         };
-        encode::array(&mut woven.first, exec.count as usize);
-        let mut ours = exec.ours.into_iter().peekable();
+        encode::array(&mut exec_reply.first, exec.count as usize);
+        let mut local_results = exec.local_results.into_iter().peekable();
         let mut elements = elements.into_iter();
         for index in 0..exec.count {
-            let own = ours.next_if(|(place, _)| *place == index);
+            let own = local_results.next_if(|(place, _)| *place == index);
             let own = own.map(|(_, own)| own);
-            let element = match own.as_ref().is_none_or(Ours::in_block) {
+            let element = match own.as_ref().is_none_or(LocalResult::in_block) {
                 true => elements.next().unwrap_or_default(),
                 false => b"",
             };
             match own {
-                None | Some(Ours::FlushScripts) => woven.say(element),
-                Some(Ours::Switch {
+                None | Some(LocalResult::FlushScripts) => exec_reply.say(element),
+                Some(LocalResult::Switch {
                     switch,
                     had,
                     redirect,
                 }) => {
-                    self.settle_switch(key, (switch, had), redirect, element);
-                    woven.say(element);
+                    self.pinned.settle_switch(
+                        &mut self.plane,
+                        session_id,
+                        (switch, had),
+                        redirect,
+                        element,
+                    );
+                    exec_reply.say(element);
                 }
-                Some(Ours::Named(names)) => woven.say(&self.named_by(link, names, None, element)),
-                Some(Ours::NameTold) => woven.say(&self.name_told(key, element)),
-                Some(Ours::Select(selected)) => {
+                Some(LocalResult::Named(names)) => {
+                    exec_reply.say(
+                        &self
+                            .scatter
+                            .named_by(&self.plane, link, names, None, element),
+                    )
+                }
+                Some(LocalResult::RedirectName) => {
+                    exec_reply.say(&self.pinned.name_told(&self.plane, session_id, element))
+                }
+                Some(LocalResult::Select(selected)) => {
                     if element.starts_with(b"+") {
-                        woven.within.db = selected;
+                        exec_reply.within.db = selected;
                     }
-                    woven.say(element);
+                    exec_reply.say(element);
                 }
-                Some(Ours::Here(request) | Ours::Hello(request)) => woven.ask(request),
-                Some(Ours::Login {
+                Some(LocalResult::Local(request) | LocalResult::Hello(request)) => {
+                    exec_reply.ask(request)
+                }
+                Some(LocalResult::Login {
                     ref hello, claim, ..
                 }) if !agrees(hello.is_some(), element) => {
-                    self.login_was_wrong(key, claim);
-                    woven.say(element);
+                    self.login_was_wrong(session_id, claim);
+                    exec_reply.say(element);
                 }
-                Some(Ours::Login {
+                Some(LocalResult::Login {
                     login,
                     hello,
                     claim,
                 }) => {
                     self.login_was_right(claim);
-                    // Not before it has proved right: who may name users is anybody.
-                    let Some(user) = self.place_of_login(key, login) else {
-                        self.close_for(key, String::from("LOGINS_MAX: it is a user too many"));
-                        return woven;
+                    // A user gets a place only after the right password: any client may name any
+                    // user.
+                    let Some(user) = self.place_of_login(session_id, login) else {
+                        self.plane.close_for(
+                            session_id,
+                            String::from("LOGINS_MAX: clients of this worker use too many users"),
+                        );
+                        return exec_reply;
                     };
-                    self.become_user(key, link, (user, woven.within.db));
-                    woven.within.user = user;
+                    self.become_user(session_id, link, (user, exec_reply.within.db));
+                    exec_reply.within.user = user;
                     match hello {
-                        Some(rest) => woven.ask(rest),
-                        None => woven.say(element),
+                        Some(rest) => exec_reply.ask(rest),
+                        None => exec_reply.say(element),
                     }
                 }
-                Some(Ours::Counted(id, name)) => match self.count_duty(key, id, &name).zip(pool) {
-                    Some((duty, pool)) => woven.say(&self.recount(pool, &duty, element)),
-                    None => woven.say(element),
-                },
-                Some(Ours::Said(reply)) => woven.say(reply),
+                Some(LocalResult::Counted(id, name)) => {
+                    match self
+                        .pubsub
+                        .count_duty(&self.plane, session_id, id, &name)
+                        .zip(pool)
+                    {
+                        Some((duty, pool)) => {
+                            exec_reply.say(&self.pubsub.recount(pool, &duty, element))
+                        }
+                        None => exec_reply.say(element),
+                    }
+                }
+                Some(LocalResult::Constant(reply)) => exec_reply.say(reply),
             }
         }
-        woven
+        exec_reply
     }
 }
 
-/// The reply to an EXEC, put together.
-struct Woven {
-    /// What is known of it, up to the first step.
+/// The reply to an EXEC while it is put together.
+struct ExecReply {
+    /// The bytes up to the first step.
     first: Vec<u8>,
-    steps: VecDeque<Step>,
-    /// What the session is behind what was put together so far.
-    within: Within,
+    steps: VecDeque<ReplyStep>,
+    /// The state of the session after the results so far.
+    within: CompositeReply,
 }
 
-impl Woven {
+impl ExecReply {
+    /// Appends bytes that are known.
     fn say(&mut self, bytes: &[u8]) {
         match self.steps.back_mut() {
-            Some(Step::Reply(last)) => last.extend_from_slice(bytes),
-            Some(Step::Request { .. }) => self.steps.push_back(Step::Reply(bytes.to_vec())),
+            Some(ReplyStep::Reply(last)) => last.extend_from_slice(bytes),
+            Some(ReplyStep::Request { .. }) => {
+                self.steps.push_back(ReplyStep::Reply(bytes.to_vec()))
+            }
             None => self.first.extend_from_slice(bytes),
         }
     }
 
-    fn ask(&mut self, request: Kept) {
+    /// Appends a request that respool answers, in the present state of the session.
+    fn ask(&mut self, request: DeferredCheck) {
         let within = Some(self.within);
-        self.steps.push_back(Step::Request { request, within });
+        self.steps.push_back(ReplyStep::Request { request, within });
     }
 }
 
-/// As Redis says it when it executes what was queued (`monitorCommand`, `ssubscribeCommand`).
+/// The errors that Redis returns when it executes a queued request (`ssubscribeCommand`,
+/// `monitorCommand`).
 const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n";
-/// The connection that was to stand for the client that is named.
-const LOST_REDIRECT: &[u8] = b"-NOTSENT respool: the command was not executed; the connection that stood for the client to redirect to was lost\r\n";
+/// The stand-in for the client that CLIENT TRACKING REDIRECT names was lost.
+const LOST_REDIRECT: &[u8] = b"-NOTSENT respool: the command was not executed; \
+    the connection that stood for the client to redirect to was lost\r\n";
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
-/// Whether that is the reply to an AUTH, or to a HELLO with one, that was right.
+/// Whether this is the reply to a successful AUTH, or to a HELLO with a successful one.
 fn agrees(in_hello: bool, element: &[u8]) -> bool {
     match in_hello {
         true => matches!(element.first(), Some(b'*' | b'%')),
@@ -890,8 +879,8 @@ fn agrees(in_hello: bool, element: &[u8]) -> bool {
     }
 }
 
-/// The elements of an array, each with its bytes. `None` if it is none: a message in it is none of
-/// them, and was sent because one did not come.
+/// The elements of an array, each with its bytes. `None`: the bytes are no whole array, or a push
+/// message stands in it, as servers send it in place of a missing result.
 pub(crate) fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
     let header = array.windows(2).position(|end| end == b"\r\n")?;
     let (b'*', count) = array
@@ -916,12 +905,164 @@ pub(crate) fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
     rest.is_empty().then_some(elements)
 }
 
+impl Transactions {
+    pub(crate) fn is_in_multi(&self, plane: &DataPlane, id: SessionId) -> bool {
+        plane
+            .sessions
+            .get(id)
+            .is_some_and(|session| session.flags.any(Flags::IN_MULTI))
+    }
+
+    /// Whether the server's errors in a transaction name the command. Valkey 9 names it, and MULTI
+    /// and WATCH inside MULTI abort the transaction. Redis does neither.
+    fn speaks_of_commands_in_transactions(&self, plane: &DataPlane, id: SessionId) -> bool {
+        let release = plane.release_of(id);
+        release.is_some_and(|(server, (major, _))| server == "valkey" && major >= 9)
+    }
+
+    pub(crate) fn watches(&self, plane: &DataPlane, id: SessionId) -> bool {
+        let session = plane.sessions.get(id);
+        session.is_some_and(|session| session.pins.any(Pins::WATCH))
+    }
+
+    /// Whether a session's watch is lost: EXEC answers nil.
+    fn has_lost_watch(&self, plane: &DataPlane, id: SessionId) -> bool {
+        let session = plane.sessions.get(id);
+        let rare = session.and_then(|session| session.rare.as_ref());
+        rare.is_some_and(|rare| rare.watch_lost)
+    }
+
+    fn forget_lost_watch(&mut self, plane: &mut DataPlane, id: SessionId) {
+        if let Some(session) = plane.sessions.get_mut(id)
+            && let Some(rare) = &mut session.rare
+        {
+            rare.watch_lost = false;
+        }
+    }
+
+    /// Ends a transaction that was sent, or never will be.
+    pub(crate) fn end_transaction(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let Some(session) = plane.sessions.get_mut(id) else {
+            return;
+        };
+        session.flags.remove(Flags::IN_MULTI);
+        // The transaction is gone, so a repeated EXEC would not repeat it.
+        session.burst.count_as_many();
+        let rare = session.rare.as_mut();
+        if let Some(transaction) = rare.and_then(|rare| rare.transaction.take()) {
+            plane.held_bytes -= transaction.held_bytes();
+        }
+    }
+
+    /// The owner of the keys that a session has queued since MULTI, if it has queued any.
+    pub(crate) fn queued_group(&self, plane: &DataPlane, id: SessionId) -> Option<Group> {
+        let rare = plane
+            .sessions
+            .get(id)
+            .and_then(|session| session.rare.as_ref());
+        let transaction = rare.and_then(|rare| rare.transaction.as_ref());
+        transaction.and_then(|transaction| transaction.group)
+    }
+
+    /// Notes the owner of a transaction's keys.
+    pub(crate) fn bind_transaction(&mut self, plane: &mut DataPlane, id: SessionId, group: Group) {
+        if let Some(transaction) = plane.transaction_of(id) {
+            transaction.group = Some(group);
+        }
+    }
+
+    /// Whether respool answers a request of the transaction.
+    fn has_steps(&mut self, plane: &mut DataPlane, id: SessionId) -> bool {
+        plane.transaction_of(id).is_some_and(|transaction| {
+            let mut local_results = transaction.local_results.iter();
+            local_results.any(|(_, result)| matches!(result, LocalResult::Local(_)))
+        })
+    }
+
+    /// Whether the server allows a request in MULTI that the table forbids there.
+    fn is_allowed_in_multi(
+        &self,
+        plane: &DataPlane,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> bool {
+        request.id == id::CLIENT_REPLY
+            && !self.speaks_of_commands_in_transactions(plane, session_id)
+    }
+
+    /// The number of sessions to which a queued transaction redirects tracking messages, without
+    /// the session `but`.
+    pub(crate) fn redirects_queued(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        but: u64,
+    ) -> usize {
+        let Some(transaction) = plane.transaction_of(id) else {
+            return 0;
+        };
+        let redirects = transaction
+            .local_results
+            .iter()
+            .filter_map(|(_, local_result)| match local_result {
+                LocalResult::Switch { redirect, .. } => redirect.as_ref(),
+                _ => None,
+            });
+        let others: HashSet<u64> = redirects
+            .map(|one| one.to)
+            .filter(|to| *to != but)
+            .collect();
+        others.len()
+    }
+
+    /// The block of a session for the server, and the completion of its result.
+    fn block_of(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        closing: &[u8],
+    ) -> (Vec<u8>, Completion) {
+        let Some(session) = plane.sessions.get_mut(id) else {
+            unreachable!("the session that sent EXEC is open");
+        };
+        let watched = session.pins.any(Pins::WATCH);
+        let rare = session.rare.as_mut();
+        let Some(transaction) = rare.and_then(|rare| rare.transaction.as_mut()) else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        let count = transaction.count;
+        let local_results = std::mem::take(&mut transaction.local_results);
+        let mut block = Vec::with_capacity(transaction.held_bytes() + 64);
+        block.extend_from_slice(&transaction.opening);
+        block.extend_from_slice(&transaction.requests);
+        block.extend_from_slice(closing);
+        let in_block = count - left_out(&local_results);
+        let exec = (!local_results.is_empty()).then(|| {
+            Box::new(Exec {
+                count,
+                local_results,
+            })
+        });
+        let duty = Completion::Block {
+            before: 1 + in_block,
+            came: 0,
+            exec,
+            opens: true,
+            refusal: None,
+            watched,
+            code: transaction.runs_code,
+        };
+        (block, duty)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::elements_of;
 
+    /// An array splits into its elements. Other values and arrays that are cut off do not.
     #[test]
-    fn an_array_is_cut_into_its_elements_and_nothing_else_is() {
+    fn array_splits_into_elements_and_other_values_do_not() {
         let array = b"*3\r\n:1\r\n*2\r\n$1\r\na\r\n+b\r\n$-1\r\n";
         let elements: [&[u8]; 3] = [b":1\r\n", b"*2\r\n$1\r\na\r\n+b\r\n", b"$-1\r\n"];
         assert_eq!(elements_of(array).as_deref(), Some(&elements[..]));

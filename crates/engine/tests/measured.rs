@@ -1,9 +1,9 @@
-//! What is measured is what it is said to be.
+//! The scenarios of the benchmarks measure what their names say.
 
 #[path = "../benches/scenarios/mod.rs"]
 mod scenarios;
 
-/// A scenario whose clients get other replies than they asked for, or that never comes to an end, cannot pass.
+/// A scenario fails if its clients get wrong replies, or if it never ends.
 #[test]
 fn every_scenario_that_is_measured_goes_round() {
     for scenario in scenarios::all() {

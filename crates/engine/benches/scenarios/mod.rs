@@ -1,8 +1,9 @@
-//! What is measured of a request's way, without a socket: `speed.rs` takes the time of it, `instructions.rs`
-//! counts its instructions, and `tests/measured.rs` sees that it still asks and answers what it says.
+//! The scenarios of the measurements without a socket: `speed.rs` measures their time,
+//! `instructions.rs` counts their instructions, and `tests/measured.rs` checks that their requests
+//! get the right replies.
 //!
-//! A scenario is a round that can be repeated for ever: the same bytes come in, the same bytes leave. The
-//! pieces come from `respool-protocol`, the turns from the engine by its public surface alone.
+//! A scenario is a round that can be repeated for ever: the same bytes come in, and the same bytes
+//! leave. Pieces come from `respool-protocol`. Turns drive the engine by its public surface alone.
 
 #![allow(dead_code, reason = "no program uses all of it")]
 
@@ -10,24 +11,25 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
+use respool_engine::settings::Aim;
 use respool_engine::{Action, Engine, LinkId, SessionId, Time};
 use respool_protocol::{commands, encode, fan, reply, request, slot};
 
-#[path = "../../tests/world/mod.rs"]
+#[path = "../../tests/engine/world/mod.rs"]
 mod world;
 
 /// A part of a round that is counted by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All of it.
+    /// The whole round.
     Whole,
-    /// From the clients' bytes to the link's: scan, route, batch.
+    /// From the bytes of clients to the bytes of the link: scan, route, batch.
     Requests,
-    /// From the link's bytes to the clients'.
+    /// From the bytes of the link to the bytes of clients.
     Replies,
 }
 
-/// What executes the part that is counted, and nothing else: callgrind collects only in there.
+/// The function that runs the counted part, and no other code: callgrind collects only inside it.
 pub(crate) const COUNTED: &str = "*scenarios::counted*";
 
 #[inline(never)]
@@ -35,11 +37,11 @@ fn counted(what: &mut dyn FnMut()) {
     what();
 }
 
-/// Does a part of a round, so that it can be counted if it is the one to be counted.
+/// Runs a part of a round, inside `counted` if this part is to be counted.
 #[inline]
 fn part(part: Part, to_count: Part, mut what: impl FnMut()) {
-    // Hidden, it is called in both cases and inlined in none: there is one copy of it, as in the program that
-    // ships, and whatever it calls is inlined as there.
+    // As a `dyn` function it is called in both cases and inlined in none. So there is one copy of
+    // it, as in the program that ships, and the functions that it calls are inlined as there.
     let what: &mut dyn FnMut() = &mut what;
     let what = black_box(what);
     if part == to_count {
@@ -49,19 +51,19 @@ fn part(part: Part, to_count: Part, mut what: impl FnMut()) {
     }
 }
 
-/// One thing that is measured.
+/// One scenario.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// Requests, replies, names or keys of a round.
     pub(crate) per_round: u32,
-    /// Rounds that are enough to count.
+    /// Number of rounds that a count needs.
     pub(crate) rounds: u32,
     pub(crate) parts: &'static [Part],
-    /// Makes it ready, with this part to be counted, and returns what does a round.
+    /// Prepares the scenario with this part to be counted. Returns the function that runs a round.
     pub(crate) prepare: Box<dyn Fn(Part) -> Box<dyn FnMut()> + Send + Sync>,
 }
 
-/// Everything that is measured.
+/// All scenarios.
 pub(crate) fn all() -> Vec<Scenario> {
     let mut all = vec![
         scan_of_requests("request scan: GET, 1 in a buffer", Verb::Get, 1),
@@ -79,7 +81,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all
 }
 
-const TURNS: [Turn; 13] = [
+const TURNS: [Turn; 15] = [
     Turn::of("turn: 1 client, 1 GET", 1, 1, Verb::Get),
     Turn::of("turn: 50 clients, 1 GET each", 50, 1, Verb::Get),
     Turn::of("turn: 50 clients, 20 GET each", 50, 20, Verb::Get),
@@ -90,6 +92,8 @@ const TURNS: [Turn; 13] = [
         Verb::GetOfAnyLength,
     ),
     Turn::of("turn: 50 clients, 20 SET each", 50, 20, Verb::Set),
+    Turn::of("no wait: 1 client, 1 GET", 1, 1, Verb::Get).without_wait(),
+    Turn::of("no wait: 50 clients, 1 GET each", 50, 1, Verb::Get).without_wait(),
     Turn::of("joined: 1 client, 1 GET", 1, 1, Verb::Get).joined(),
     Turn::of("joined: 50 clients, 1 GET each", 50, 1, Verb::Get).joined(),
     Turn::of("joined: 50 clients, 20 GET each", 50, 20, Verb::Get).joined(),
@@ -162,7 +166,7 @@ fn scan_replies(scanner: &mut reply::Scanner, buffer: &[u8]) -> u32 {
     count
 }
 
-/// Mostly what is asked most, in both cases; a name that is long for the table; one that it does not have.
+/// The most frequent commands in both cases, a name that is long for the table, and an unknown one.
 const NAMES: [&str; 10] = [
     "GET",
     "get",
@@ -225,8 +229,8 @@ fn hash_keys(keys: &[String]) -> u32 {
 const FANNED_KEYS: u32 = 100;
 const FANNED_SERVERS: usize = 3;
 
-/// What several servers cost: a key's way to its share of the request, and its value's way back. Whose a key is
-/// costs next to nothing here; it is counted by itself.
+/// The cost of several servers: the way of a key to its part of the request, and the way of its
+/// value back. The owner's lookup costs next to nothing here, and is counted by itself.
 fn fan_out(name: &'static str) -> Scenario {
     Scenario {
         name,
@@ -295,12 +299,13 @@ fn server_of(key: &[u8]) -> u16 {
 struct Turn {
     name: &'static str,
     clients: u32,
-    /// Requests of each.
+    /// Number of requests of each client.
     depth: u32,
     verb: Verb,
-    /// Whether requests are fused and equal reads sent once, as is the default.
+    /// Whether requests are fused and equal reads collapsed, as by default.
     joins: bool,
-    /// Among which the keys are divided by their slots.
+    aim: Aim,
+    /// Number of servers among which keys are divided by slots.
     servers: u16,
 }
 
@@ -312,12 +317,21 @@ impl Turn {
             depth,
             verb,
             joins: false,
+            aim: Aim::ServerCpu,
             servers: 1,
         }
     }
 
     const fn among_three(self) -> Turn {
         Turn { servers: 3, ..self }
+    }
+
+    /// The same turn under a flush rule without a wait: `latency`, or `balanced` with room.
+    const fn without_wait(self) -> Turn {
+        Turn {
+            aim: Aim::Latency,
+            ..self
+        }
     }
 
     const fn joined(self) -> Turn {
@@ -343,23 +357,23 @@ fn turns(turn: Turn) -> Scenario {
     }
 }
 
-/// From when everything is asked to when it is answered, and from then to the next round. Both are less than
-/// the longest that a batch may be held back, as they are on one machine.
+/// The time from request to reply, and from the reply to the next request. Both are less than the
+/// longest wait of a batch, as on one machine.
 const SERVED_IN_US: u64 = 100;
 const ASKED_AGAIN_IN_US: u64 = 50;
 
-/// Clients of one worker, its engine, and the server behind it.
+/// Clients of one worker, its engine, and its server.
 struct Crowd {
     engine: Engine,
     now: Time,
     clients: Vec<Client>,
     server: Server,
-    /// Links that are being written.
+    /// Links that the engine writes.
     writing: Vec<LinkId>,
-    /// Bytes of a round's replies, and how many of them are still to come.
+    /// Bytes of the replies of a round, and how many of them are still to come.
     replies: usize,
     owed: usize,
-    /// What the clients got, in the rounds in which that is looked at.
+    /// Output of the clients, in rounds that are checked.
     got: Option<HashMap<SessionId, Vec<u8>>>,
     to_count: Part,
 }
@@ -377,12 +391,14 @@ impl Crowd {
             depth,
             verb,
             joins,
+            aim,
             servers,
             ..
         } = turn;
         let mut settings = world::pool_of(servers);
         settings.flush.fuse = joins;
         settings.flush.collapse = joins;
+        settings.flush.aim = aim;
         let mut engine = Engine::new(Arc::new(settings), world::worker(0, 1), Time(0));
         let links: Vec<LinkId> = (0..servers)
             .map(|_| match engine.poll_action() {
@@ -413,7 +429,7 @@ impl Crowd {
         }
         end_turn(&mut crowd.engine, &mut crowd.writing);
         crowd.write(Part::Requests);
-        // The greeting.
+        // The handshake.
         crowd.answer();
         crowd
     }
@@ -426,7 +442,7 @@ impl Crowd {
             if self.server.asked.is_empty() {
                 // The flush rule holds a batch.
                 let due = self.engine.deadline();
-                self.now = due.expect("what is owed has been asked, or will be at a known time");
+                self.now = due.expect("a batch that waits has a deadline");
             } else {
                 self.now.0 += SERVED_IN_US;
             }
@@ -434,7 +450,7 @@ impl Crowd {
         }
     }
 
-    /// A round after which every client has got what it asked for.
+    /// Runs a round and checks that every client got its replies.
     fn round_looked_at(&mut self) {
         self.got = Some(HashMap::new());
         self.round();
@@ -472,7 +488,7 @@ impl Crowd {
         self.write(Part::Replies);
     }
 
-    /// What a driver does at the end of a turn, with sockets that take everything.
+    /// Writes sockets as a driver does at the end of a turn. They take all bytes.
     fn write(&mut self, of: Part) {
         for link in &self.writing {
             self.server.take(*link, self.engine.link_output(*link));
@@ -490,7 +506,7 @@ impl Crowd {
                 }
                 self.engine.handle_session_written(session, count);
                 let owed = self.owed.checked_sub(count);
-                self.owed = owed.expect("nobody gets more than it asked for");
+                self.owed = owed.expect("each client gets as many bytes as it expects");
             }
             while self.engine.poll_action().is_some() {}
             while self.engine.poll_event().is_some() {}
@@ -505,16 +521,16 @@ fn end_turn(engine: &mut Engine, writing: &mut Vec<LinkId>) {
     }
 }
 
-/// Answers whatever the engine makes of the requests. What it was asked before it answers as it did then.
+/// A server that answers any requests. It answers known bytes with the same bytes as before.
 #[derive(Default)]
 struct Server {
     /// Bytes that came in one write, and the replies to them.
     known: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What came since the last turn, by its place in `known`.
+    /// Writes since the last turn, each by its place in `known`.
     asked: Vec<(LinkId, usize)>,
 }
 
-/// Writes that are remembered.
+/// Number of writes that are remembered.
 const KNOWN_MAX: usize = 64;
 
 impl Server {
@@ -539,7 +555,7 @@ fn replies_to(requests: &[u8]) -> Vec<u8> {
     let (mut at, mut out) = (0, Vec::new());
     while at < requests.len() {
         let Ok(request::Found::Request { len }) = scanner.scan(&requests[at..], true) else {
-            panic!("a link is written whole requests");
+            panic!("a link gets whole requests");
         };
         let request = &requests[at..at + len];
         let args: Vec<&[u8]> = scanner.spans().iter().map(|arg| arg.of(request)).collect();
@@ -565,9 +581,9 @@ fn replies_to(requests: &[u8]) -> Vec<u8> {
 #[derive(Clone, Copy)]
 enum Verb {
     Get,
-    /// Of so many keys in all.
+    /// GETs of 700 keys in all.
     GetOf700,
-    /// Of keys of four to thirty-five bytes.
+    /// GETs of keys of four to thirty-five bytes.
     GetOfAnyLength,
     Set,
 }
@@ -603,7 +619,7 @@ impl Verb {
         out
     }
 
-    /// Of each request its own, if there are enough.
+    /// The keys of the requests, all different if there are enough.
     fn keys(self, first: u32, count: u32) -> impl Iterator<Item = String> {
         let keys = match self {
             Verb::Get | Verb::GetOfAnyLength | Verb::Set => u32::MAX,
@@ -621,7 +637,7 @@ fn key(number: u32, width: u32) -> String {
     format!("key:{number:0width$}", width = width as usize)
 }
 
-/// Two bytes, mostly of its own.
+/// The value of a key: its last two bytes.
 fn value_of(key: &[u8]) -> &[u8] {
     &key[key.len() - 2..]
 }

@@ -1,67 +1,69 @@
-//! Whether a user may ask what is answered here, and whether the server knows it by that name at all. The server has
-//! the rules, so it is asked for the same, in a form that does nothing there: who may not is told so before anybody
-//! looks at the arguments.
+//! Whether the server's ACL allows a user a command that respool answers itself.
+//!
+//! The server has the rules, so respool asks it: it sends the same command with arguments that have
+//! no effect (a probe). A user without the right gets the server's error before respool looks at
+//! the arguments. The reply also tells whether the server has a command of this name.
 
 use std::collections::HashMap;
 
 use respool_protocol::commands::{Flags as CommandFlags, id};
 use respool_protocol::encode;
 
-use crate::duty::Duty;
+use crate::base::error::{self, Cause, Fate};
+use crate::base::handle::SessionId;
+use crate::base::settings::AwayError;
+use crate::base::time::Time;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, Dispatched, Request, is_select};
+use crate::data_plane::link::LinkKind;
+use crate::data_plane::session::Session;
 use crate::engine::Engine;
-use crate::failure::{self, Cause, Fate};
-use crate::link::LinkKey;
-use crate::requests::{Blocked, Placed, Request, is_select};
-use crate::session::Session;
-use crate::settings::AwayError;
-use crate::slots::Key;
-use crate::time::Time;
-use crate::unknown::{Subject, Whose};
+use crate::local::catalog::{ServerUser, Subject};
 
-/// What servers said of rights, as of a moment, by the bytes that they were asked.
+/// The replies of servers to probes, by user and by the bytes of the probe, each with its time.
 #[derive(Default)]
-pub(crate) struct Rights {
-    known: HashMap<(Whose, Vec<u8>), Right>,
+pub(crate) struct KnownRights {
+    known: HashMap<(ServerUser, Vec<u8>), KnownRight>,
 }
 
-struct Right {
+struct KnownRight {
     at: Time,
-    refusal: Option<Refusal>,
+    refusal: Option<RightRefusal>,
 }
 
-/// Why a server does not look at the arguments of a request.
+/// The reason for which a server does not look at the arguments of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// It has no command of this name.
+pub(crate) enum RightRefusal {
+    /// The server has no command of this name.
     Unknown,
-    /// It is not allowed: its error.
+    /// The ACL denies the command: the server's error.
     Denied(Vec<u8>),
-    /// The server has not said whether it is allowed, and the request could harm other clients.
+    /// The server has not answered yet, and the request could harm other clients.
     Untold,
 }
 
-/// How long a right is believed in: a server does not tell when its rules change.
+/// How long an answer about a right counts. A server does not tell when its rules change.
 pub(crate) const RIGHT_MS: u64 = 1_000;
-/// As Redis says it to a command that could be queued and may not be executed (`execCommand`).
+/// Redis's error to a queued command that the user may not execute any more (`execCommand`).
 const CHANGED: &[u8] = b"NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: no permission to execute the command or subcommand";
 
-impl Rights {
-    pub(crate) fn learn(&mut self, whose: Whose, probe: Vec<u8>, reply: &[u8], at: Time) {
+impl KnownRights {
+    pub(crate) fn learn(&mut self, user: ServerUser, probe: Vec<u8>, reply: &[u8], at: Time) {
         let refusal = match reply {
             [b'-', error @ ..] if error.starts_with(b"NOPERM") => {
-                Some(Refusal::Denied(error.trim_ascii_end().to_vec()))
+                Some(RightRefusal::Denied(error.trim_ascii_end().to_vec()))
             }
-            _ if reply.starts_with(b"-ERR unknown command") => Some(Refusal::Unknown),
+            _ if reply.starts_with(b"-ERR unknown command") => Some(RightRefusal::Unknown),
             _ => None,
         };
-        self.known.insert((whose, probe), Right { at, refusal });
+        self.known.insert((user, probe), KnownRight { at, refusal });
     }
 
-    pub(crate) fn doubt(&mut self, is_such: impl Fn(Whose) -> bool) {
+    pub(crate) fn doubt(&mut self, is_such: impl Fn(ServerUser) -> bool) {
         self.known.retain(|(of, _), _| !is_such(*of));
     }
 
-    /// What is believed in no more is dropped.
+    /// Drops answers that are too old.
     pub(crate) fn tick(&mut self, now: Time) {
         self.known
             .retain(|_, right| now.since_ms(right.at) < RIGHT_MS);
@@ -69,37 +71,41 @@ impl Rights {
 }
 
 impl Engine {
-    /// Why the server would not look into this request of a session, if that is what it says. `None`: the session
-    /// waits until that is known. `queued`: it is not to be executed yet.
+    /// Whether the server refuses this request of a session before it looks at the arguments. The
+    /// outer `None`: the session waits for the answer. `queued`: the request is not executed yet.
     pub(crate) fn refusal_of_right(
         &mut self,
-        key: Key,
+        id: SessionId,
         request: &Request<'_>,
         queued: bool,
-    ) -> Option<Option<Refusal>> {
-        let (Some(probe), Some(whose)) = (harmless(request, queued), self.whose(key)) else {
+    ) -> Option<Option<RightRefusal>> {
+        let (Some(probe), Some(user)) =
+            (harmless(request, queued), self.local.whose(&self.plane, id))
+        else {
             return Some(None);
         };
-        let about = (whose, probe);
-        let known = self.learned.rights.known.get(&about);
+        let about = (user, probe);
+        let known = self.local.catalog.rights.known.get(&about);
         if let Some(right) = known
-            && self.now.since_ms(right.at) < RIGHT_MS
+            && self.plane.now.since_ms(right.at) < RIGHT_MS
         {
             return Some(right.refusal.clone());
         }
-        let session = self.sessions.get(key)?;
-        let own = self.kind_of(session);
-        // The link on which the session rides, or would if it had none of its own.
+        let session = self.plane.sessions.get(id)?;
+        let own = self.plane.kind_of(session);
+        // The session's shared link, even while the session has a link of its own.
         let kind = match session.pins.is_empty() {
             true => own,
-            false => LinkKey {
+            false => LinkKind {
                 user: own.user,
-                ..self.first_link(own.server)
+                ..self.plane.first_link(own.server)
             },
         };
         let subject = Subject::Right(about.1.clone());
-        let asked = self.wait_for_lesson(key, kind, subject.clone(), |engine| {
-            engine.ask_on_shared(kind, &about.1, Duty::Learn(subject))
+        let asked = self.wait_for_info(id, kind, subject.clone(), |engine| {
+            engine
+                .plane
+                .ask_on_shared(kind, &about.1, Completion::Learn(subject))
         });
         if matches!(asked, Err(Blocked::Wait)) {
             return None;
@@ -107,107 +113,122 @@ impl Engine {
         Some(self.as_far_as_known(request, &about))
     }
 
-    /// Tells a session that may not ask this, or has it wait until that is known. `None`: it may.
-    pub(crate) fn refused_by_right(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
-        match self.refusal_of_right(key, request, false) {
-            None => Some(Placed::Wait),
-            Some(Some(Refusal::Denied(error))) => Some(self.answer_error(key, &error)),
-            Some(Some(Refusal::Untold)) => {
-                let error = self.untold_error(key, self.away_error(key));
-                Some(self.answer_error(key, &error))
+    /// Refuses a request that the user may not send, or has the session wait for the answer.
+    /// `None`: the user may send it.
+    pub(crate) fn refused_by_right(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Option<Dispatched> {
+        match self.refusal_of_right(id, request, false) {
+            None => Some(Dispatched::Wait),
+            Some(Some(RightRefusal::Denied(error))) => Some(self.answer_error(id, &error)),
+            Some(Some(RightRefusal::Untold)) => {
+                let error = self.untold_error(id, self.plane.away_error(id));
+                Some(self.answer_error(id, &error))
             }
-            Some(Some(Refusal::Unknown) | None) => None,
+            Some(Some(RightRefusal::Unknown) | None) => None,
         }
     }
 
     /// The error for a request whose right the server has not told. Nothing was denied: the request
     /// was not sent, as if the server were away.
-    pub(crate) fn untold_error(&self, key: Key, away: AwayError) -> Vec<u8> {
-        let server = self.whose(key).map(|(server, _)| server);
-        let server = server.map_or("the server", |server| &self.server(server).label);
-        failure::error_text(Fate::NotSent, away, Cause::Untold { server })
+    pub(crate) fn untold_error(&self, id: SessionId, away: AwayError) -> Vec<u8> {
+        let server = self.local.whose(&self.plane, id).map(|(server, _)| server);
+        let server = server.map_or("the server", |server| &self.plane.server(server).label);
+        error::error_text(Fate::NotSent, away, Cause::Untold { server })
     }
 
-    /// What was said last: a refusal holds until something else is said; a right that was had some time ago is none, where
-    /// others could be harmed by it.
-    fn as_far_as_known(&self, request: &Request<'_>, about: &(Whose, Vec<u8>)) -> Option<Refusal> {
-        let known = self.learned.rights.known.get(about);
+    /// The last known answer. A refusal counts until the server answers otherwise. An old
+    /// permission does not count for a request that could harm other clients.
+    fn as_far_as_known(
+        &self,
+        request: &Request<'_>,
+        about: &(ServerUser, Vec<u8>),
+    ) -> Option<RightRefusal> {
+        let known = self.local.catalog.rights.known.get(about);
         let refusal = known.and_then(|right| right.refusal.clone());
         refusal.or_else(|| untold(request))
     }
 
-    /// The same for a request that is executed within an EXEC, when the session was this user.
+    /// The error for a request within EXEC if its user may not execute it. `user`: the session's
+    /// user when the request runs. The outer `None`: the session waits for the answer.
     pub(crate) fn refusal_within(
         &mut self,
-        key: Key,
+        id: SessionId,
         request: &Request<'_>,
         user: u16,
     ) -> Option<Option<Vec<u8>>> {
-        // To the server, users of our own are one.
-        let theirs = self.settings.users.is_empty();
-        let is_still = |session: &Session| session.user == user || !theirs;
-        let refusal = if self.sessions.get(key).is_some_and(is_still) {
-            self.refusal_of_right(key, request, false)?
+        // To the server, all configured users of respool are one user.
+        let are_of_server = self.plane.settings.users.is_empty();
+        let is_still = |session: &Session| session.user == user || !are_of_server;
+        let refusal = if self.plane.sessions.get(id).is_some_and(is_still) {
+            self.refusal_of_right(id, request, false)?
         } else {
-            // It was asked for when this was queued, unless the session became this user behind that.
-            let whose = self.whose(key).map(|(server, _)| (server, user));
-            match harmless(request, false).zip(whose) {
+            // The probe was asked when the request was queued, unless AUTH stands in front of it in
+            // the transaction.
+            let user = self
+                .local
+                .whose(&self.plane, id)
+                .map(|(server, _)| (server, user));
+            match harmless(request, false).zip(user) {
                 None => None,
-                Some((probe, whose)) => match self.learned.rights.known.get(&(whose, probe)) {
+                Some((probe, user)) => match self.local.catalog.rights.known.get(&(user, probe)) {
                     Some(right) => right.refusal.clone(),
                     None => untold(request),
                 },
             }
         };
         Some(match refusal {
-            Some(Refusal::Untold) => Some(self.untold_error(key, AwayError::NotSent)),
-            Some(Refusal::Denied(_)) => Some(CHANGED.to_vec()),
-            // It was known when it was queued.
-            Some(Refusal::Unknown) | None => None,
+            Some(RightRefusal::Untold) => Some(self.untold_error(id, AwayError::NotSent)),
+            Some(RightRefusal::Denied(_)) => Some(CHANGED.to_vec()),
+            // An unknown command was refused when it was queued.
+            Some(RightRefusal::Unknown) | None => None,
         })
     }
 }
 
-/// Why a request is refused although the server has not refused it: it could harm other clients.
-fn untold(request: &Request<'_>) -> Option<Refusal> {
+/// Refuses a request without an answer of the server if the request could harm other clients.
+fn untold(request: &Request<'_>) -> Option<RightRefusal> {
     let harms = request.command.flags.has(CommandFlags::ADMIN);
-    harms.then_some(Refusal::Untold)
+    harms.then_some(RightRefusal::Untold)
 }
 
-/// The same request, by the same name, with arguments with which it does nothing on our link. `None`: the server itself
-/// gets it anyway, or everybody may ask it.
+/// The probe: the command of the request by the same name, with arguments that have no effect on
+/// our link. `None`: the server gets the request itself, or every user may send it.
 fn harmless(request: &Request<'_>, queued: bool) -> Option<Vec<u8>> {
     let arguments: &[&[u8]] = match request.id {
         id::CLIENT_ID | id::CLIENT_GETNAME | id::CLIENT_INFO => &[],
-        // To ask that is to do it. With an argument it is wrong, to newer servers whoever asks: so what is said of the
-        // right is said at EXEC.
+        // This probe is executed if the user may send it. With an argument it is an error, and
+        // newer servers check the argument before the right. So a queued one is checked at EXEC.
         id::CLIENT_UNPAUSE if queued => &[b"respool"],
         id::CLIENT_UNPAUSE => &[],
-        // To a server that is a section which it does not have.
+        // No server has a section of this name.
         id::INFO => &[b"respool"],
-        // What is no number is nothing to wait for.
+        // The server refuses arguments that are no numbers, so it does not wait.
         id::WAIT => &[b"respool", b"respool"],
         id::WAITAOF => &[b"respool", b"respool", b"respool"],
-        // As it is called already.
+        // The link has this name already.
         id::CLIENT_SETNAME => &[b"respool"],
         id::CLIENT_SETINFO => &[b"respool", b"respool"],
-        // What is no number is wrong everywhere. 0 is no client to some versions, and any to others.
+        // Every server refuses an argument that is no number. 0 is no client to some versions, and
+        // any client to others.
         id::CLIENT_LIST | id::CLIENT_KILL => &[b"ID", b"respool"],
         id::CLIENT_UNBLOCK | id::CLIENT_PAUSE => &[b"respool"],
         id::CLIENT_NO_EVICT | id::CLIENT_REPLY | id::CLIENT_CAPA => &[b"respool"],
-        // A subcommand that the table does not have.
+        // No table row has this subcommand.
         id::CLIENT => &[b"respool"],
-        // These only tell. Nobody's node is called so, and any word is in a slot.
+        // These commands only read. No node has this name, and every word has a slot.
         id::CLUSTER_SLOTS | id::CLUSTER_SHARDS | id::CLUSTER_NODES | id::CLUSTER_INFO => &[],
         id::CLUSTER_MYID | id::CLUSTER_MYSHARDID | id::CLUSTER_LINKS => &[],
         id::CLUSTER_KEYSLOT | id::CLUSTER_REPLICAS | id::CLUSTER_SLAVES => &[b"respool"],
-        // What is no number is no database. By another name it is refused here; and a Redis 8 that has just seen that
-        // takes it by this one, too.
+        // No database has this index. A renamed SELECT is refused here. A Redis 8 that has just
+        // seen the other name takes this one, too.
         id::SELECT if is_select(request.arg(0)) => &[b"respool"],
         _ => return None,
     };
     let named = request.command.name.split('|').count();
-    // However the client writes it.
+    // The probe writes the name in capitals, as clients may write it in any case.
     let names = request.args().take(named).map(<[u8]>::to_ascii_uppercase);
     let words: Vec<Vec<u8>> = names
         .chain(arguments.iter().map(|argument| argument.to_vec()))

@@ -1,47 +1,48 @@
-//! Who a session is: one of our own users, or, if there are none, whoever the server says.
+//! The user of a session: one of respool's configured users or, without any, a user of the server.
 //!
-//! Without users of our own, AUTH is the server's business: a session that has proved to the server
-//! who it is rides on links of that user, which greet the server with the same password. So the
-//! server's own rules hold for it, and a password is never believed because it was right an hour
-//! ago: every AUTH is answered by the server.
+//! Without configured users, AUTH is the server's business. A session that the server has accepted
+//! as a user is attached to links of that user, which send the same password in their handshake. So
+//! the server's own rules hold for the session. The server answers every AUTH: a password is never
+//! believed because it was right an hour ago.
 
 use std::collections::VecDeque;
 
 use respool_protocol::encode::{self, Version};
 
-use crate::duty::Duty;
-use crate::engine::Engine;
-use crate::entry::Entry;
-use crate::failure::is_servers_fault;
-use crate::limits::{
+use crate::access::Access;
+use crate::access::login_probe::{LoginClaim, LoginGate};
+use crate::base::error::is_servers_fault;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{
     CREDENTIALS_BYTES_MAX, DATABASES_OF_LOGIN_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX,
 };
-use crate::link::{Link, LinkKey, Role, State};
-use crate::login_probe::{Claim, Gate};
-use crate::pool::ServerId;
-use crate::requests::{Blocked, Kept, Placed, Request, bound_reply};
-use crate::session::{Flags, Session};
-use crate::settings::{Credentials, User};
-use crate::slots::Key;
-use crate::slow_readers::EVERYBODYS;
-use crate::steps::Step;
+use crate::base::settings::{Credentials, User};
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::session::{Flags, Session};
+use crate::engine::Engine;
+use crate::routing::pool::ServerId;
+use crate::transaction::composite::ReplyStep;
 
-/// Users of servers whose passwords clients have given: links greet with them. A place is free when
-/// no link and no session is that user.
+/// Users of servers whose passwords clients have given. Links send them in their handshake. An
+/// entry is free when no link and no session has that user.
 #[derive(Default)]
 pub(crate) struct Logins {
-    known: Vec<Option<Known>>,
-    /// Places that were taken so far.
+    known: Vec<Option<KnownLogin>>,
+    /// Number of entries made so far.
     taken: u64,
 }
 
 /// A login that a server of the pool has accepted.
-struct Known {
+struct KnownLogin {
     pool: u16,
     login: Credentials,
-    /// The place was taken as this one of all.
+    /// The number of this entry in the order of all entries.
     number: u64,
-    /// Databases that a session had selected before it became this user, each with the place of
+    /// Databases that sessions had selected before they became this user, each with the entry of
     /// the login that selected it. The newest is last.
     selected: VecDeque<(u32, u16)>,
 }
@@ -56,19 +57,19 @@ impl Logins {
         self.known.get(index)?.as_ref().map(|known| &known.login)
     }
 
-    /// The name of a user other than the configured one, at its server. `None`: its place is free.
+    /// The name of a user other than the configured one, at its server. `None`: the entry is free.
     pub(crate) fn name_of(&self, user: u16) -> Option<&str> {
         self.get(user).map(name_of)
     }
 
     fn find(&self, pool: u16, login: &Credentials) -> Option<u16> {
-        let same_as = |known: &Known| known.pool == pool && known.login == *login;
+        let same_as = |known: &KnownLogin| known.pool == pool && known.login == *login;
         let mut all = self.known.iter();
         let index = all.position(|known| known.as_ref().is_some_and(same_as))?;
         Some(index as u16 + 1)
     }
 
-    /// Of all places of a user in a pool the newest one, and how many there are.
+    /// The newest of a user's entries in a pool, and their number.
     fn of_name(&self, pool: u16, login: &Credentials) -> (Option<u16>, usize) {
         let name = name_of(login);
         let places = || {
@@ -92,7 +93,7 @@ impl Logins {
             None => return None,
         };
         self.taken += 1;
-        self.known[index] = Some(Known {
+        self.known[index] = Some(KnownLogin {
             pool,
             login,
             number: self.taken,
@@ -101,20 +102,20 @@ impl Logins {
         Some(index as u16 + 1)
     }
 
-    /// The links of a place greet with another password of its user from now on.
+    /// The links of this entry send another password of its user from now on.
     fn renew(&mut self, user: u16, login: Credentials) {
         if let Some(known) = self.known_mut(user) {
             known.login = login;
         }
     }
 
-    fn known_mut(&mut self, user: u16) -> Option<&mut Known> {
+    fn known_mut(&mut self, user: u16) -> Option<&mut KnownLogin> {
         let index = usize::from(user).checked_sub(1)?;
         self.known.get_mut(index)?.as_mut()
     }
 
-    /// A session that has selected `db` as `old` becomes `new`. A link of `new` to that database
-    /// may need a login that may select it.
+    /// Notes that a session becomes the user `new` and keeps the database `db`, which it has
+    /// selected as `old`. A link of `new` to that database may need a login that may select it.
     fn note_database(&mut self, db: u32, old: u16, new: u16) {
         let by = self.selected_by(old, db).unwrap_or(old);
         if db == 0 || by == new || by == CONFIGURED {
@@ -130,7 +131,7 @@ impl Logins {
         known.selected.push_back((db, by));
     }
 
-    /// The login by which sessions of a user had selected a database before they became that user.
+    /// The login that selected `db` for sessions before they became this user.
     fn selected_by(&self, user: u16, db: u32) -> Option<u16> {
         let index = usize::from(user).checked_sub(1)?;
         let known = self.known.get(index)?.as_ref()?;
@@ -138,8 +139,8 @@ impl Logins {
         all.find_map(|(of, by)| (*of == db).then_some(*by))
     }
 
-    /// The logins that may set up a connection to `db` where `user` has no right to, the best one
-    /// last.
+    /// The logins that may set up a connection to `db` if `user` has no right to select it. The
+    /// best one is last.
     pub(crate) fn beside(
         &self,
         user: u16,
@@ -151,7 +152,7 @@ impl Logins {
         }
         let default = || Credentials {
             user: None,
-            // Where no login is configured, the default user needs no password: any is right.
+            // Without a configured login the default user takes any password.
             password: String::new(),
             source: None,
         };
@@ -167,30 +168,30 @@ fn name_of(login: &Credentials) -> &str {
     login.user.as_deref().unwrap_or("default")
 }
 
-/// What an AUTH that the server is asked about was part of.
+/// An AUTH that waits for the answer of the server, and the request that it is part of.
 #[derive(Debug)]
 pub(crate) struct Login {
-    /// The user that the session becomes if the server agrees. The credentials get a place among
+    /// The user that the session becomes if the server agrees. The credentials get an entry in
     /// [`Logins`] only then.
     pub(crate) credentials: Credentials,
-    /// The rest of a HELLO: it is answered when the server has agreed.
-    hello: Option<Kept>,
-    /// What the server said to the AUTH.
+    /// The rest of a HELLO. It is answered when the server has agreed.
+    hello: Option<DeferredCheck>,
+    /// The server's reply to the AUTH.
     said: Option<Vec<u8>>,
-    /// What the login counts for its client's address.
-    pub(crate) claim: Claim,
+    /// The charge of this login on its client's address.
+    pub(crate) claim: LoginClaim,
 }
 
 impl Login {
-    /// Whether it is a part of HELLO.
+    /// Whether the AUTH is part of a HELLO.
     pub(crate) fn greets(&self) -> bool {
         self.hello.is_some()
     }
 
-    /// Whether that is the reply to the AUTH, and that to the HELLO behind it is still to come. A
-    /// Redis 7.2 and newer says nothing to an AUTH that fails while other replies wait in front of
-    /// it (`addAuthErrReply`): then the first reply is that to HELLO, which no server refuses who
-    /// has it.
+    /// Whether this is the reply to the AUTH, so that the reply to the HELLO after it is still to
+    /// come. Redis 7.2 and newer does not answer an AUTH that fails while earlier replies wait for
+    /// output (`addAuthErrReply`). Then the first reply is that to HELLO, which no server that
+    /// knows HELLO refuses.
     pub(crate) fn is_answered_by(&mut self, reply: &[u8]) -> bool {
         let is_auths = self.said.is_none()
             && matches!(reply.first(), Some(b'+' | b'-'))
@@ -213,94 +214,91 @@ pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>,
 }
 
 impl Engine {
-    pub(crate) fn auth(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    pub(crate) fn auth(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let Some((name, password)) = auth_asked(request) else {
-            return self.answer_error(key, b"ERR syntax error");
+            return self.answer_error(id, b"ERR syntax error");
         };
-        if self.settings.users.is_empty() {
-            return self.log_in(key, (name, password), None);
+        if self.plane.settings.users.is_empty() {
+            return self.log_in(id, (name, password), None);
         }
-        match self.authenticate(key, name.unwrap_or(b"default"), password) {
-            Ok(()) => self.answer_reply(key, b"+OK\r\n"),
+        match self.authenticate(id, name.unwrap_or(b"default"), password) {
+            Ok(()) => self.plane.answer_reply(id, b"+OK\r\n"),
             Err(placed) => placed,
         }
     }
 
-    /// One of our own users. `Err`: it waits, or is refused.
+    /// Logs a session in as a configured user of respool. `Err`: it waits, or is refused.
     pub(crate) fn authenticate(
         &mut self,
-        key: Key,
+        id: SessionId,
         name: &[u8],
         password: &[u8],
-    ) -> Result<(), Placed> {
-        let user = self.own_user(name, password);
+    ) -> Result<(), Dispatched> {
+        let user = self.access.own_user(&self.plane, name, password);
         let is_same = |session: &Session| {
             !session.flags.any(Flags::UNAUTHENTICATED) && user == Some(session.user)
         };
-        if self.sessions.get(key).is_some_and(is_same) {
+        if self.plane.sessions.get(id).is_some_and(is_same) {
             return Ok(());
         }
-        // It is answered at once, so it need not count beforehand.
-        let claim = match self.login_gate(key, true) {
-            Gate::Open(claim) => claim,
-            Gate::Wait => return Err(Placed::Wait),
-            Gate::Shut => return Err(self.refuse_untried(key)),
+        // A right password is answered at once, so it is not charged beforehand.
+        let claim = match self.login_gate(id, true) {
+            LoginGate::Open(claim) => claim,
+            LoginGate::Wait => return Err(Dispatched::Wait),
+            LoginGate::Shut => return Err(self.access.refuse_untried(&mut self.plane, id)),
         };
-        self.end_login_turn(key);
+        self.access.end_login_turn(&mut self.plane, id);
         let Some(user) = user else {
-            self.login_was_wrong(key, claim);
-            return Err(self.answer_error(key, WRONG));
+            self.login_was_wrong(id, claim);
+            return Err(self.answer_error(id, WRONG));
         };
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.plane.sessions.get_mut(id) {
             session.flags.remove(Flags::UNAUTHENTICATED);
             session.user = user;
         }
         Ok(())
     }
 
-    pub(crate) fn own_user(&self, name: &[u8], password: &[u8]) -> Option<u16> {
-        let is = |user: &User| {
-            same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
-        };
-        let found = self.settings.users.iter().position(is);
-        found.map(|index| index as u16)
-    }
-
-    /// Asks the server whether this is who it says. `hello`: what else the session asked for with
-    /// it, and in which version of the protocol the answer is to come.
+    /// Asks the server about a user name and password. `hello`: the rest of a HELLO with AUTH, and
+    /// the protocol version of its reply.
     pub(crate) fn log_in(
         &mut self,
-        key: Key,
+        id: SessionId,
         (name, password): (Option<&[u8]>, &[u8]),
-        hello: Option<(Version, Kept)>,
-    ) -> Placed {
-        if self.hold_until_caught_up(key) {
-            return Placed::Wait;
+        hello: Option<(Version, DeferredCheck)>,
+    ) -> Dispatched {
+        if self.plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
         }
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
         let Some(login) = credentials(name, password) else {
-            return self.answer_error(key, WRONG);
+            return self.answer_error(id, WRONG);
         };
         if name.map_or(0, <[u8]>::len) + password.len() > CREDENTIALS_BYTES_MAX {
-            return self.answer_reply(key, &bound_reply("CREDENTIALS_BYTES_MAX"));
+            return self
+                .plane
+                .answer_reply(id, &bound_reply("CREDENTIALS_BYTES_MAX"));
         }
         let (pinned, pool) = (session.pins.bind(), usize::from(session.pool));
-        let claim = match self.server_login_gate(key, &login) {
-            Gate::Open(claim) => claim,
-            Gate::Wait => return Placed::Wait,
-            Gate::Shut => return self.refuse_untried(key),
+        let claim = match self.server_login_gate(id, &login) {
+            LoginGate::Open(claim) => claim,
+            LoginGate::Wait => return Dispatched::Wait,
+            LoginGate::Shut => return self.access.refuse_untried(&mut self.plane, id),
         };
-        if !pinned && self.is_routed(key) && self.queued_group(key).is_none() {
-            // Any server will do, and where the session asked last may be one that is not there.
+        if !pinned
+            && self.plane.is_routed(id)
+            && self.transactions.queued_group(&self.plane, id).is_none()
+        {
+            // Any server will do, and the server of the last request may be away.
             let up = self.first_up(pool);
-            self.turn(key, up);
+            self.switch_server(id, up);
         }
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
-        let old = self.kind_of(session);
+        let old = self.plane.kind_of(session);
         let mut request = Vec::new();
         match name {
             Some(name) => encode::request(&mut request, &[b"AUTH".as_slice(), name, password]),
@@ -310,37 +308,40 @@ impl Engine {
         encode::request(&mut request, &["HELLO"]);
         let (server, pool, db) = (old.server, session.pool, session.db);
         let former = session.user;
-        let known = self.logins.find(pool, &login);
-        let known = known.filter(|user| !self.is_login_refused(*user, server));
+        let known = self.access.logins.find(pool, &login);
+        let known = known.filter(|user| !self.access.is_login_refused(&self.plane, *user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
         let link = match known {
-            _ if pinned => self.usable_link(key),
+            _ if pinned => self.usable_link(id),
             Some(user) => {
-                // The link is greeted before the server answers this AUTH.
-                self.logins.note_database(db, former, user);
-                let kind = LinkKey {
+                // The link may finish its handshake before the server answers this AUTH.
+                self.access.logins.note_database(db, former, user);
+                let kind = LinkKind {
                     user,
                     version,
                     ..old
                 };
-                self.login_link(key, kind)
+                self.access.login_link(&mut self.plane, id, kind)
             }
             // Only a login that the server has accepted gets a link of its own.
             None => {
-                self.end_login_turn(key);
+                self.access.end_login_turn(&mut self.plane, id);
                 let login = Login {
                     credentials: login,
                     hello: hello.map(|(_, rest)| rest),
                     said: None,
                     claim,
                 };
-                return self.probe_login(key, server, request, login);
+                return self
+                    .access
+                    .probe_login(&mut self.plane, id, server, request, login);
             }
         };
         if !matches!(link, Err(Blocked::Wait))
             && let Some(rare) = self
+                .plane
                 .sessions
-                .get_mut(key)
+                .get_mut(id)
                 .and_then(|session| session.rare.as_mut())
         {
             rare.login_asked_at = None;
@@ -348,126 +349,89 @@ impl Engine {
         }
         let link = match link {
             Ok(link) => link,
-            Err(Blocked::Wait) => return Placed::Wait,
+            Err(Blocked::Wait) => return Dispatched::Wait,
             Err(blocked) => {
                 self.login_was_right(claim);
                 return match blocked {
                     Blocked::Refused(reply) if hello.is_some() && is_servers_fault(&reply) => {
-                        self.close_greeting(key)
+                        self.local.close_greeting(&mut self.plane, id)
                     }
-                    blocked => self.blocked(key, blocked),
+                    blocked => self.plane.blocked(id, blocked),
                 };
             }
         };
-        let duty = Duty::Login(Box::new(Login {
+        let completion = Completion::Login(Box::new(Login {
             credentials: login,
             hello: hello.map(|(_, rest)| rest),
             said: None,
             claim,
         }));
-        // The session stays where it is until the server has agreed: nothing need be undone. Its
-        // own link is somebody else's from now on, whether or not the answer comes in time.
-        if let Some(state) = self.links.get_mut(link) {
+        // The session keeps its link until the server has agreed, so a refusal undoes nothing. A
+        // pinned link may have another user from now on, whether or not the answer comes in time.
+        if let Some(state) = self.plane.links.get_mut(link) {
             state.tainted |= pinned;
         }
-        self.put_on(link, key, &request, duty);
-        self.hold_until_caught_up(key);
-        Placed::Done
+        self.plane.put_on(link, id, &request, completion);
+        self.plane.hold_until_caught_up(id);
+        Dispatched::Done
     }
 
     /// Whether a session may ask its server about a login now. A login that a server has accepted
-    /// before, or that it is being asked about, counts for its address only when it is refused. The
-    /// login that the session has already does not wait.
-    pub(crate) fn server_login_gate(&mut self, key: Key, login: &Credentials) -> Gate {
-        let session = self.sessions.get(key);
+    /// before, or is being asked about, is charged to its address only when it is refused. A
+    /// session that repeats its own login does not wait.
+    pub(crate) fn server_login_gate(&mut self, id: SessionId, login: &Credentials) -> LoginGate {
+        let session = self.plane.sessions.get(id);
         if let Some(session) = session
             && !session.flags.any(Flags::UNAUTHENTICATED)
-            && self.logins.get(session.user) == Some(login)
+            && self.access.logins.get(session.user) == Some(login)
         {
-            return Gate::Open(Claim::free(session.peer));
+            return LoginGate::Open(LoginClaim::free(session.peer));
         }
         let was_right =
-            session.is_some_and(|session| self.logins.find(session.pool, login).is_some());
-        let presumed_right = was_right || self.is_being_asked(login);
-        self.login_gate(key, presumed_right)
+            session.is_some_and(|session| self.access.logins.find(session.pool, login).is_some());
+        let presumed_right = was_right || self.access.is_being_asked(&self.plane, login);
+        self.login_gate(id, presumed_right)
     }
 
-    /// The shared link of a user, once it is up: then the server has agreed to the password
-    /// already.
-    fn login_link(&mut self, key: Key, kind: LinkKey) -> Result<Key, Blocked> {
-        let link = self.shared_link_for(key, kind)?;
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Err(Blocked::Wait);
-        };
-        let asked_at = *session.rare().login_asked_at.get_or_insert(now);
-        let Some(state) = self.links.get_mut(link) else {
-            return Err(Blocked::Wait);
-        };
-        // An attempt that failed before this was asked says nothing about it.
-        let tried = state.attempted_at >= asked_at;
-        match &state.state {
-            State::Up => return Ok(link),
-            State::Resting { .. } if !tried => {}
-            State::Resting { .. } => {
-                return Err(Blocked::Refused(match &state.refusal {
-                    Some(text) => {
-                        let mut reply = Vec::new();
-                        encode::error(&mut reply, text);
-                        reply
-                    }
-                    None => self.no_link_reply(link, self.away_error(key)),
-                }));
-            }
-            State::Down
-            | State::Retrying { .. }
-            | State::Connecting { .. }
-            | State::Greeting { .. } => {}
-        }
-        self.wait_until_up(key, link).map_err(Blocked::Refused)?;
-        Err(Blocked::Wait)
-    }
-
-    /// The place of a login that a server has accepted, among those that links can be of. `None`:
-    /// there is no room for another.
+    /// The entry of a login that a server has accepted. `None`: the table is full.
     ///
-    /// A user without a password accepts every one, and each place has links of its own. So a user
-    /// has few places. A further password takes the place of the newest one: its links greet with
-    /// the password that the server has accepted last.
-    pub(crate) fn place_of_login(&mut self, key: Key, login: Credentials) -> Option<u16> {
-        let pool = self.sessions.get(key)?.pool;
-        if let Some(known) = self.logins.find(pool, &login) {
+    /// A user without a password accepts every password, and each entry has links of its own. So a
+    /// user has few entries. A further password replaces the newest one: links send the password
+    /// that the server has accepted last.
+    pub(crate) fn place_of_login(&mut self, id: SessionId, login: Credentials) -> Option<u16> {
+        let pool = self.plane.sessions.get(id)?.pool;
+        if let Some(known) = self.access.logins.find(pool, &login) {
             return Some(known);
         }
-        if self.logins.of_name(pool, &login).1 >= PASSWORDS_OF_USER_MAX {
+        if self.access.logins.of_name(pool, &login).1 >= PASSWORDS_OF_USER_MAX {
             self.forget_unused_logins();
-            let (newest, count) = self.logins.of_name(pool, &login);
+            let (newest, count) = self.access.logins.of_name(pool, &login);
             if count >= PASSWORDS_OF_USER_MAX {
                 let place = newest?;
-                self.logins.renew(place, login);
+                self.access.logins.renew(place, login);
                 return Some(place);
             }
         }
-        let logins = &self.logins.known;
+        let logins = &self.access.logins.known;
         if logins.iter().all(Option::is_some) && logins.len() >= LOGINS_MAX {
             self.forget_unused_logins();
         }
-        self.logins.add(pool, login)
+        self.access.logins.add(pool, login)
     }
 
-    /// Frees the places of users that no link and no session is.
+    /// Frees the entries of users that no link and no session has.
     fn forget_unused_logins(&mut self) {
         let mut used = vec![false; LOGINS_MAX + 1];
-        for (_, link) in self.links.iter() {
-            used[usize::from(link.key.user)] = true;
+        for (_, link) in self.plane.links.iter() {
+            used[usize::from(link.kind.user)] = true;
         }
-        for (_, session) in self.sessions.iter() {
+        for (_, session) in self.plane.sessions.iter() {
             used[usize::from(session.user)] = true;
         }
-        for hub in &self.hubs {
+        for hub in &self.pubsub.hubs {
             used[usize::from(hub.user)] = true;
         }
-        let users = (1..).zip(&self.logins.known);
+        let users = (1..).zip(&self.access.logins.known);
         let selected = users
             .filter(|(user, _)| used[*user])
             .filter_map(|(_, known)| known.as_ref());
@@ -475,15 +439,15 @@ impl Engine {
         for user in of_databases.collect::<Vec<u16>>() {
             used[usize::from(user)] = true;
         }
-        for (user, known) in (1..).zip(&mut self.logins.known) {
+        for (user, known) in (1..).zip(&mut self.access.logins.known) {
             if !used[usize::from(user)] && known.take().is_some() {
-                self.learned.forget_user(user);
+                self.local.catalog.forget_user(user);
             }
         }
     }
 
-    /// What the server says to an AUTH is known.
-    pub(crate) fn settle_login(&mut self, link: Key, entry: Entry, login: Login) {
+    /// Handles the server's reply to an AUTH.
+    pub(crate) fn settle_login(&mut self, link: LinkId, entry: Entry, login: Login) {
         let said = login.said.unwrap_or_else(|| {
             let mut wrong = Vec::new();
             encode::error(&mut wrong, WRONG);
@@ -494,21 +458,25 @@ impl Engine {
             return self.pass_on(entry, &said);
         }
         self.login_was_right(login.claim);
-        if self.sessions.get(entry.session).is_none() {
+        if self.plane.sessions.get(entry.session).is_none() {
             return;
         }
         let Some(user) = self.place_of_login(entry.session, login.credentials) else {
             return self.pass_on(entry, &bound_reply("LOGINS_MAX"));
         };
-        let probed = self.is_probe(link);
-        let Some(state) = self.links.get_mut(link) else {
+        let probed = self.access.is_probe(&self.plane, link);
+        let Some(state) = self.plane.links.get_mut(link) else {
             return;
         };
         let pinned = state.role == Role::Pinned { by: entry.session };
-        let version = state.key.version;
-        let db = self.sessions.get(entry.session).map_or(0, |its| its.db);
+        let version = state.kind.version;
+        let db = self
+            .plane
+            .sessions
+            .get(entry.session)
+            .map_or(0, |session| session.db);
         self.become_user(entry.session, link, (user, db));
-        if let Some(session) = self.sessions.get_mut(entry.session)
+        if let Some(session) = self.plane.sessions.get_mut(entry.session)
             && !pinned
             && !probed
         {
@@ -516,113 +484,62 @@ impl Engine {
         }
         match login.hello {
             Some(hello) => {
-                let steps = [Step::request(hello)].into();
-                self.begin_steps(entry.session, steps, (entry.silent, entry.at_ms));
+                let steps = [ReplyStep::request(hello)].into();
+                self.transactions.begin_steps(
+                    &mut self.plane,
+                    entry.session,
+                    steps,
+                    (entry.silent, entry.at_ms),
+                );
                 self.pass_on(entry, b"");
             }
             None => self.pass_on(entry, &said),
         }
         if !pinned
             && self
+                .plane
                 .sessions
                 .get(entry.session)
                 .is_some_and(Session::is_caught_up)
         {
             match probed {
-                true => self.ride_accepted(entry.session),
-                false => self.ride(entry.session, link),
-            }
-        }
-    }
-
-    /// A user has logged in. Its links that rest after a refusal or after losses connect now. A server may refuse the user for good, so a
-    /// refused link takes tokens. The link of a session that was just let in does not.
-    fn connect_links_of(&mut self, user: u16, own: Option<Key>) {
-        let rests = |(_, link): &(Key, &Link)| {
-            link.key.user == user
-                && link.role == Role::Shared
-                && matches!(link.state, State::Resting { .. })
-        };
-        let resting: Vec<(Key, ServerId, bool)> = self
-            .links
-            .iter()
-            .filter(rests)
-            .map(|(key, link)| (key, link.key.server, link.refusal.is_some()))
-            .collect();
-        for (key, server, was_refused) in resting {
-            if !was_refused || own == Some(key) || self.may_connect_refused(server) {
-                self.connect(key);
+                true => self.access.attach_accepted(&mut self.plane, entry.session),
+                false => self.plane.attach(entry.session, link),
             }
         }
     }
 
     /// The server has agreed, on this link, that a session is this user: by AUTH, or within EXEC.
     /// `db`: the database that the session has selected.
-    pub(crate) fn become_user(&mut self, key: Key, link: Key, (user, db): (u16, u32)) {
-        let Some(link) = self.links.get_mut(link) else {
+    pub(crate) fn become_user(
+        &mut self,
+        session_id: SessionId,
+        link: LinkId,
+        (user, db): (u16, u32),
+    ) {
+        let Some(link) = self.plane.links.get_mut(link) else {
             return;
         };
-        if link.role == (Role::Pinned { by: key }) {
-            link.key.user = user;
+        if link.role == (Role::Pinned { by: session_id }) {
+            link.kind.user = user;
         }
-        self.learned.doubt_user(user);
-        if let Some(session) = self.sessions.get_mut(key) {
+        self.local.catalog.doubt_user(user);
+        if let Some(session) = self.plane.sessions.get_mut(session_id) {
             let former = std::mem::replace(&mut session.user, user);
             session.flags.remove(Flags::UNAUTHENTICATED);
-            self.logins.note_database(db, former, user);
+            self.access.logins.note_database(db, former, user);
         }
-        let session = self.sessions.get(key);
-        let kind = session.map(|session| self.shared_kind_of(session));
-        let own = kind.and_then(|kind| self.shared.get(&kind).copied());
-        self.connect_links_of(user, own);
-    }
-
-    /// The kind of link that a session rides on.
-    pub(crate) fn kind_of(&self, session: &Session) -> LinkKey {
-        LinkKey {
-            server: session.server,
-            version: session.version,
-            db: session.db,
-            user: if self.settings.users.is_empty() {
-                session.user
-            } else {
-                CONFIGURED
-            },
-            lane: EVERYBODYS,
-        }
-    }
-
-    /// The name of a session's user.
-    pub(crate) fn user_name(&self, user: u16) -> &str {
-        let name = if self.settings.users.is_empty() {
-            self.logins
-                .get(user)
-                .and_then(|login| login.user.as_deref())
-        } else {
-            let user = self.settings.users.get(usize::from(user));
-            user.map(|user| user.name.as_str())
-        };
-        name.unwrap_or("default")
-    }
-
-    /// Whether a new session must authenticate first: to respool, or because a server demands it.
-    pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
-        let first = self.first_link(self.pools.home_of(pool));
-        let refusal = self
-            .shared
-            .get(&first)
-            .and_then(|link| self.links.get(*link))
-            .and_then(|link| link.refusal.as_deref());
-        !self.settings.users.is_empty()
-            || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
-            || self.is_login_withdrawn(pool)
+        let session = self.plane.sessions.get(session_id);
+        let kind = session.map(|session| self.plane.shared_kind_of(session));
+        let own = kind.and_then(|kind| self.plane.shared.get(&kind).copied());
+        self.access.connect_links_of(&mut self.plane, user, own);
     }
 }
 
-/// To AUTH, in Redis's words.
+/// Redis's error to a wrong AUTH.
 const WRONG: &[u8] = b"WRONGPASS invalid username-password pair or user is disabled.";
 
-/// What a client says who it is. `None`: no name or password of ours has such bytes.
+/// The credentials that a client names. `None`: they are not UTF-8, as all configured ones are.
 pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Credentials> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
     Some(Credentials {
@@ -632,7 +549,7 @@ pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Creden
     })
 }
 
-/// Compares without telling by its time where the difference lies.
+/// Compares without showing by its time where the difference lies.
 fn same(ours: &[u8], theirs: &[u8]) -> bool {
     let mut difference = ours.len() ^ theirs.len();
     for (index, byte) in theirs.iter().enumerate() {
@@ -641,11 +558,110 @@ fn same(ours: &[u8], theirs: &[u8]) -> bool {
     difference == 0
 }
 
+impl Access {
+    pub(crate) fn own_user(&self, plane: &DataPlane, name: &[u8], password: &[u8]) -> Option<u16> {
+        let is = |user: &User| {
+            same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
+        };
+        let found = plane.settings.users.iter().position(is);
+        found.map(|index| index as u16)
+    }
+
+    /// The name of a session's user.
+    pub(crate) fn user_name<'a>(&'a self, plane: &'a DataPlane, user: u16) -> &'a str {
+        let name = if plane.settings.users.is_empty() {
+            self.logins
+                .get(user)
+                .and_then(|login| login.user.as_deref())
+        } else {
+            let user = plane.settings.users.get(usize::from(user));
+            user.map(|user| user.name.as_str())
+        };
+        name.unwrap_or("default")
+    }
+
+    /// Whether a new session must authenticate first: to respool, or because a server demands it.
+    pub(crate) fn must_authenticate(&self, plane: &DataPlane, pool: usize) -> bool {
+        let first = plane.first_link(plane.pools.home_of(pool));
+        let refusal = plane
+            .shared
+            .get(&first)
+            .and_then(|link| plane.links.get(*link))
+            .and_then(|link| link.refusal.as_deref());
+        !plane.settings.users.is_empty()
+            || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
+            || plane.is_login_withdrawn(pool)
+    }
+
+    /// The shared link of a user. It is returned once it is up: then the server has agreed to the
+    /// password already.
+    fn login_link(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        kind: LinkKind,
+    ) -> Result<LinkId, Blocked> {
+        let link = plane.shared_link_for(id, kind)?;
+        let now = plane.now;
+        let Some(session) = plane.sessions.get_mut(id) else {
+            return Err(Blocked::Wait);
+        };
+        let asked_at = *session.rare().login_asked_at.get_or_insert(now);
+        let Some(state) = plane.links.get_mut(link) else {
+            return Err(Blocked::Wait);
+        };
+        // An attempt that failed before this login was asked does not tell about it.
+        let tried = state.attempted_at >= asked_at;
+        match &state.state {
+            LinkState::Up => return Ok(link),
+            LinkState::Backoff { .. } if !tried => {}
+            LinkState::Backoff { .. } => {
+                return Err(Blocked::Refused(match &state.refusal {
+                    Some(text) => {
+                        let mut reply = Vec::new();
+                        encode::error(&mut reply, text);
+                        reply
+                    }
+                    None => plane.no_link_reply(link, plane.away_error(id)),
+                }));
+            }
+            LinkState::Down
+            | LinkState::Retrying { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Greeting { .. } => {}
+        }
+        plane.wait_until_up(id, link).map_err(Blocked::Refused)?;
+        Err(Blocked::Wait)
+    }
+
+    /// A user has logged in. Connects its links that are in back-off after a refusal or after
+    /// losses. A server may refuse the user for good, so a refused link takes tokens. The link of
+    /// the session that has just logged in takes none.
+    fn connect_links_of(&mut self, plane: &mut DataPlane, user: u16, own: Option<LinkId>) {
+        let rests = |(_, link): &(LinkId, &Link)| {
+            link.kind.user == user
+                && link.role == Role::Shared
+                && matches!(link.state, LinkState::Backoff { .. })
+        };
+        let resting: Vec<(LinkId, ServerId, bool)> = plane
+            .links
+            .iter()
+            .filter(rests)
+            .map(|(id, link)| (id, link.kind.server, link.refusal.is_some()))
+            .collect();
+        for (id, server, was_refused) in resting {
+            if !was_refused || own == Some(id) || plane.may_connect_refused(server) {
+                plane.connect(id);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A place that is free has no name, not even that of the default user.
+    /// A free entry has no name, not even that of the default user.
     #[test]
     fn free_place_has_no_name() {
         let mut logins = Logins::default();

@@ -12,22 +12,22 @@
 //!   and at least GUESS_SPACING_US behind the login in front
 //! ```
 //!
-//! The wait is never longer than [`GUESS_WAIT_MS_MAX`]: a login whose turn would come later is
-//! refused then, untried. Sessions with a wrong password behind them queue apart from the others of
-//! their address. So a client that shares an address with guessers waits about a second, however
-//! many connections these have.
+//! The wait is never longer than [`GUESS_WAIT_MS_MAX`]: a login that would have to wait longer is
+//! refused at that time without a try. Sessions with a wrong password behind them queue apart from
+//! the others of their address. So a client that shares an address with guessers waits about a
+//! second, however many connections these have.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::limits::{
+use crate::base::limits::{
     GUESS_DELAY_MS_MAX, GUESS_DELAY_MS_MIN, GUESS_FORGIVEN_MS, GUESS_REPORT_MS, GUESS_SCORE_MAX,
     GUESS_SPACING_US, GUESS_WAIT_MS_MAX, GUESSERS_MAX, GUESSES_FREE, LOGIN_BURST_MS,
     LOGIN_SPACING_US, SOCKET_GUESS_DELAY_MS_MAX,
 };
-use crate::session::Peer;
-use crate::time::Time;
+use crate::base::time::Time;
+use crate::data_plane::session::Peer;
 
 /// Clients that share one score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,41 +71,41 @@ impl fmt::Display for Source {
     }
 }
 
-/// A login that is to be tried.
+/// A login that is about to be tried.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct LoginAttempt {
     /// The score grows only when the answer is a refusal.
     pub(crate) is_presumed_right: bool,
     /// A login of its session was refused before.
     pub(crate) has_failed: bool,
-    /// It may wait; if not, it is refused where it would have to.
+    /// It may wait. Otherwise it is refused where it would have to wait.
     pub(crate) may_wait: bool,
 }
 
 /// When a login is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct AttemptTime {
     /// It waits until then.
     pub(crate) at: Time,
     /// Then it is tried; if not, it is refused.
     pub(crate) is_tried: bool,
-    /// The score has grown for it already.
+    /// It is tried at that time. Otherwise it is refused.
     pub(crate) is_charged: bool,
 }
 
-/// The logins of one session, as far as they had to wait or were wrong.
+/// The state of a session whose logins had to wait or were wrong.
 #[derive(Default)]
 pub(crate) struct Attempts {
-    /// The turn of the login that the session waits with.
-    pub(crate) turn: Option<Turn>,
+    /// When the login for which the session waits is tried.
+    pub(crate) turn: Option<AttemptTime>,
     /// A login of the session was refused.
     pub(crate) has_failed: bool,
 }
 
-/// Refused logins of one source that the log has not told.
+/// Refused logins of one source that are not in the log yet.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Report {
-    /// `None`: several sources that are forgotten.
+pub(crate) struct GuessReport {
+    /// `None`: several sources whose entries were dropped.
     pub(crate) source: Option<Source>,
     pub(crate) count: u64,
 }
@@ -114,12 +114,11 @@ pub(crate) struct Report {
 ///
 /// Call [`GuessDelay::reserve`] for a login, and [`GuessDelay::handle_accepted`] or
 /// [`GuessDelay::handle_refused`] when its answer is known. Call [`GuessDelay::poll_report`] until
-/// it returns `None`. Time may run back by a little: workers share one of these.
+/// it returns `None`. Time may run back by a little: workers share one [`GuessDelay`].
 #[derive(Debug, Default)]
 pub(crate) struct GuessDelay {
     suspects: HashMap<Source, Suspect>,
-    /// Refused logins of sources that were forgotten before the log told them, and when the log
-    /// last told such logins.
+    /// Refused logins of sources whose entries were dropped before they were reported.
     forgotten: Untold,
 }
 
@@ -128,9 +127,9 @@ struct Suspect {
     score: u32,
     /// The part of the score for logins without an answer.
     unanswered: u32,
-    /// The score was last lowered, or left 0.
+    /// When the score was last lowered, or last left 0.
     since: Time,
-    /// When the last login of a session that has not failed is tried, and of one that has.
+    /// When the last login of a session that has not failed is tried; the same of one that has.
     last: [Time; 2],
     untold: Untold,
 }
@@ -138,7 +137,7 @@ struct Suspect {
 #[derive(Debug, Default)]
 struct Untold {
     count: u64,
-    /// The first of them.
+    /// When the first of them was refused.
     since: Time,
     told_at: Option<Time>,
 }
@@ -151,7 +150,8 @@ impl Untold {
         self.count += count;
     }
 
-    /// The first report follows the first wrong password after a second, so that it has a number.
+    /// Takes the count for a report. The first report follows the first wrong password after a
+    /// second, so that it counts the whole burst.
     fn take(&mut self, now: Time) -> Option<u64> {
         let is_due = match self.told_at {
             Some(told_at) => now.since_ms(told_at) >= GUESS_REPORT_MS,
@@ -164,7 +164,7 @@ impl Untold {
         Some(std::mem::take(&mut self.count))
     }
 
-    /// Whether the next wrong password can be told as if there had been none.
+    /// Whether the next wrong password is reported as if there had been none before.
     fn is_over(&self, now: Time) -> bool {
         let told = self.told_at;
         self.count == 0 && told.is_none_or(|told| now.since_ms(told) >= GUESS_REPORT_MS)
@@ -200,7 +200,7 @@ impl Suspect {
         self.score = self.score.saturating_sub(1);
     }
 
-    /// A login was wrong: the address is a guesser, though other logins have no answer. The logins
+    /// A login was wrong: the address is a guesser, even if other logins have no answer. The logins
     /// of sessions that left never get one.
     fn blame(&mut self, is_charged: bool) {
         if !is_charged {
@@ -210,8 +210,8 @@ impl Suspect {
         self.unanswered = self.unanswered.min(self.score.saturating_sub(1));
     }
 
-    /// How long the next login waits, and at least how long after the one in front, which is tried
-    /// at `last`.
+    /// How long the next login waits, and its least distance from the login in front, which is
+    /// tried at `last`.
     fn delay(&self, max_ms: u32, last: Time, now: Time) -> Option<(u32, u32)> {
         let above = self.score.checked_sub(GUESSES_FREE)?;
         let has_guessed = self.score > self.unanswered;
@@ -231,9 +231,14 @@ impl Suspect {
 }
 
 impl GuessDelay {
-    /// The turn of a login.
-    pub(crate) fn reserve(&mut self, source: Source, asked: Asked, now: Time) -> Turn {
-        let mut turn = Turn {
+    /// Reserves the time at which a login is tried.
+    pub(crate) fn reserve(
+        &mut self,
+        source: Source,
+        asked: LoginAttempt,
+        now: Time,
+    ) -> AttemptTime {
+        let mut turn = AttemptTime {
             at: now,
             is_tried: true,
             is_charged: false,
@@ -282,23 +287,23 @@ impl GuessDelay {
         suspect.untold.add(1, now);
     }
 
-    /// Refused logins that the log is to tell: of each source once a minute.
-    pub(crate) fn poll_report(&mut self, now: Time) -> Option<Report> {
+    /// Refused logins for the log: one report a minute for each source.
+    pub(crate) fn poll_report(&mut self, now: Time) -> Option<GuessReport> {
         let mut due = self.suspects.iter_mut();
         let due = due.find_map(|(source, suspect)| Some((*source, suspect.untold.take(now)?)));
         if let Some((source, count)) = due {
             let source = Some(source);
-            return Some(Report { source, count });
+            return Some(GuessReport { source, count });
         }
         let count = self.forgotten.take(now)?;
-        Some(Report {
+        Some(GuessReport {
             source: None,
             count,
         })
     }
 
-    /// The entry of a source, made if there is none. A full table forgets entries whose time is
-    /// over, or else the entry with the least score.
+    /// The entry of a source, made if there is none. A full table drops forgiven entries, or else
+    /// the entry with the least score.
     fn suspect(&mut self, source: Source, now: Time) -> &mut Suspect {
         if self.suspects.len() >= GUESSERS_MAX && !self.suspects.contains_key(&source) {
             self.make_room(now);
@@ -341,8 +346,8 @@ mod tests {
         Source::Address(IpAddr::from(number.to_be_bytes()))
     }
 
-    fn asked(is_presumed_right: bool, has_failed: bool) -> Asked {
-        Asked {
+    fn asked(is_presumed_right: bool, has_failed: bool) -> LoginAttempt {
+        LoginAttempt {
             is_presumed_right,
             has_failed,
             may_wait: true,
@@ -353,7 +358,7 @@ mod tests {
         Time(ms * 1_000)
     }
 
-    /// One wrong login after the other; returns when the last one was tried.
+    /// Sends one wrong login after the other. Returns when the last one was tried.
     fn guess(delays: &mut GuessDelay, from: Source, count: u32, mut now: Time) -> Time {
         for _ in 0..count {
             let turn = delays.reserve(from, asked(false, true), now);
@@ -456,7 +461,7 @@ mod tests {
         }
     }
 
-    /// Logins without an answer hide no wrong one, however many sessions leave before theirs.
+    /// Logins without an answer hide no wrong one, however many sessions leave before the answer.
     #[test]
     fn logins_of_sessions_that_left_hide_no_guess() {
         let mut delays = GuessDelay::default();
@@ -474,7 +479,7 @@ mod tests {
         assert!(tried <= 60 + 60_000 / GUESS_FORGIVEN_MS, "{tried}");
     }
 
-    /// Right logins leave nothing, be there ever so many at once.
+    /// Right logins leave no trace, even if many come at once.
     #[test]
     fn right_logins_cost_nothing() {
         let mut delays = GuessDelay::default();
@@ -499,12 +504,12 @@ mod tests {
         assert!(wait_ms(&mut delays, source(1), now) <= u64::from(GUESS_DELAY_MS_MAX));
     }
 
-    /// A login that may not wait is refused if it would have to wait, and takes no other login's
-    /// turn.
+    /// A login that may not wait is refused if it would have to wait, and takes no turn from
+    /// another login.
     #[test]
     fn login_that_may_not_wait_is_refused() {
         let mut delays = GuessDelay::default();
-        let hurried = Asked {
+        let hurried = LoginAttempt {
             may_wait: false,
             ..asked(false, false)
         };
@@ -559,7 +564,7 @@ mod tests {
         assert_eq!(told, u64::from(GUESSES_FREE + others));
     }
 
-    /// The log tells an address a second after its first wrong password, then once a minute with
+    /// The log names an address a second after its first wrong password, then once a minute with
     /// the number.
     #[test]
     fn report_comes_once_a_minute_with_the_number() {
@@ -589,7 +594,7 @@ mod tests {
         assert_eq!(Source::of(Peer::Unix).to_string(), "unix");
     }
 
-    /// Clients of a socket of the file system wait less, for they share one score.
+    /// Clients of a Unix socket wait less, since they share one score.
     #[test]
     fn socket_waits_less_than_an_address() {
         let mut delays = GuessDelay::default();

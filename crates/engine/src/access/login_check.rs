@@ -1,47 +1,48 @@
-//! Checks whether servers still accept the configured login, and what follows when one does not.
+//! Checks whether servers still accept the configured login, and handles a server that does not.
 //!
 //! A probing link carries the checks, beside the logins of clients (`login_probe`). With configured
 //! credentials a check is AUTH and HELLO. Without, it is RESET and HELLO, since RESET makes the
 //! connection an unauthenticated one. If a server does not know RESET (Redis before 6.2), a new
-//! probing link is connected, and its greeting is the check.
+//! probing link is connected, and its handshake is the check.
 
 use respool_protocol::encode;
 
-use crate::auth::CONFIGURED;
-use crate::duty::Duty;
-use crate::engine::Engine;
-use crate::link::{Link, Role};
-use crate::pool::ServerId;
-use crate::session::Flags;
-use crate::settings::Credentials;
-use crate::slots::Key;
-use crate::time::Time;
-use crate::trust::refuses_login;
+use crate::access::Access;
+use crate::access::auth::CONFIGURED;
+use crate::access::login_state::refuses_login;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::settings::Credentials;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::link::{Link, Role};
+use crate::data_plane::session::Flags;
+use crate::routing::pool::ServerId;
 
-/// The two requests of a check, and what the server has said so far.
+/// The two requests of a check, and the first reply.
 #[derive(Debug)]
-pub(crate) struct Check {
+pub(crate) struct LoginCheck {
     /// The first request is AUTH; else it is RESET.
     has_credentials: bool,
     /// The reply to the first request.
     first: Option<Vec<u8>>,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum CheckResult {
     Accepted,
     /// The server's error, without the dash.
     Refused(Vec<u8>),
-    /// RESET is not known, so the connection is still what its greeting made of it.
+    /// The server does not know RESET, so the connection is still as its handshake left it.
     NotReset,
     /// An error that is not about the login.
     Nothing,
 }
 
-impl Check {
+impl LoginCheck {
     /// The check, and its bytes.
-    fn new(credentials: Option<&Credentials>) -> (Check, Vec<u8>) {
+    fn new(credentials: Option<&Credentials>) -> (LoginCheck, Vec<u8>) {
         let mut bytes = Vec::new();
         match credentials {
             Some(own) => {
@@ -52,7 +53,7 @@ impl Check {
         }
         // Its reply comes in any case; see `Login::is_answered_by`.
         encode::request(&mut bytes, &["HELLO"]);
-        let check = Check {
+        let check = LoginCheck {
             has_credentials: credentials.is_some(),
             first: None,
         };
@@ -70,240 +71,169 @@ impl Check {
         is_first
     }
 
-    fn found(self, hello: &[u8]) -> Found {
+    fn found(self, hello: &[u8]) -> CheckResult {
         let error = |reply: &[u8]| {
             let text = reply.strip_prefix(b"-").unwrap_or_default();
             text.strip_suffix(b"\r\n").unwrap_or(text).to_vec()
         };
         match (self.has_credentials, self.first) {
-            (true, Some(first)) if first.starts_with(b"+") => Found::Accepted,
-            (true, Some(first)) if refuses_login(&error(&first)) => Found::Refused(error(&first)),
-            (true, Some(_)) => Found::Nothing,
-            // Redis 7.2 and newer says nothing to an AUTH that fails behind another reply.
-            (true, None) => Found::Refused(b"WRONGPASS".to_vec()),
-            (false, _) if refuses_login(&error(hello)) => Found::Refused(error(hello)),
-            (false, Some(first)) if first.starts_with(b"+") && !hello.starts_with(b"-") => {
-                Found::Accepted
+            (true, Some(first)) if first.starts_with(b"+") => CheckResult::Accepted,
+            (true, Some(first)) if refuses_login(&error(&first)) => {
+                CheckResult::Refused(error(&first))
             }
-            (false, Some(first)) if first.starts_with(b"-") => Found::NotReset,
-            (false, _) => Found::Nothing,
+            (true, Some(_)) => CheckResult::Nothing,
+            // Redis 7.2 and newer does not answer an AUTH that fails after another reply.
+            (true, None) => CheckResult::Refused(b"WRONGPASS".to_vec()),
+            (false, _) if refuses_login(&error(hello)) => CheckResult::Refused(error(hello)),
+            (false, Some(first)) if first.starts_with(b"+") && !hello.starts_with(b"-") => {
+                CheckResult::Accepted
+            }
+            (false, Some(first)) if first.starts_with(b"-") => CheckResult::NotReset,
+            (false, _) => CheckResult::Nothing,
         }
     }
 }
 
-impl Engine {
-    /// Asks for the checks that are due.
-    pub(crate) fn tick_login_checks(&mut self) {
-        let every_ms = self.settings.timeouts.login_check_ms;
-        if every_ms == 0 || !self.settings.users.is_empty() || self.sessions.len() == 0 {
+impl Access {
+    /// Starts the checks that are due.
+    pub(crate) fn tick_login_checks(&mut self, plane: &mut DataPlane) {
+        let every_ms = plane.settings.timeouts.login_check_ms;
+        if every_ms == 0 || !plane.settings.users.is_empty() || plane.sessions.len() == 0 {
             return;
         }
-        self.release_newcomers();
-        for index in 0..self.servers.len() {
+        self.release_newcomers(plane);
+        for index in 0..plane.servers.len() {
             let server = ServerId(index as u16);
-            let is_due = self.server(server).trust.is_check_due(self.now, every_ms);
-            if is_due && self.is_checked(server) {
-                self.check_login(server);
+            let is_due = plane.server(server).trust.is_check_due(plane.now, every_ms);
+            if is_due && self.is_checked(plane, server) {
+                self.check_login(plane, server);
             }
         }
     }
 
-    /// Asks whether a server accepts the login, though the last check was a moment ago.
-    pub(crate) fn check_login_now(&mut self, server: ServerId) {
-        let every_ms = self.settings.timeouts.login_check_ms;
-        let is_asked = every_ms > 0 && self.settings.users.is_empty() && self.sessions.len() > 0;
+    /// Checks whether a server accepts the login, even if the last check was a moment ago.
+    pub(crate) fn check_login_now(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let every_ms = plane.settings.timeouts.login_check_ms;
+        let is_asked = every_ms > 0 && plane.settings.users.is_empty() && plane.sessions.len() > 0;
         if is_asked
-            && self.server(server).trust.is_check_due(self.now, 0)
-            && self.is_checked(server)
+            && plane.server(server).trust.is_check_due(plane.now, 0)
+            && self.is_checked(plane, server)
         {
-            self.check_login(server);
+            self.check_login(plane, server);
         }
     }
 
-    fn check_login(&mut self, server: ServerId) {
-        let Some(link) = self.probing_link(server, true) else {
+    fn check_login(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let Some(link) = self.probing_link(plane, server, true) else {
             return;
         };
-        let (now, every_ms) = (self.now, self.settings.timeouts.login_check_ms);
-        let state = &mut self.servers[usize::from(server.0)];
+        let (now, every_ms) = (plane.now, plane.settings.timeouts.login_check_ms);
+        let state = &mut plane.servers[usize::from(server.0)];
         state.trust.handle_check(link, now, every_ms);
-        let (check, bytes) = Check::new(state.settings.credentials.as_ref());
-        self.put_ours(link, &bytes, Duty::Check(Box::new(check)));
+        let (check, bytes) = LoginCheck::new(state.settings.credentials.as_ref());
+        plane.put_ours(link, &bytes, Completion::Check(Box::new(check)));
     }
 
-    /// A check is answered.
-    pub(crate) fn settle_check(&mut self, key: Key, check: Check, hello: &[u8]) {
-        let Some(server) = self.links.get(key).map(|link| link.key.server) else {
+    /// Holds a new session until its servers have been checked, if their last answers are old.
+    pub(crate) fn check_newcomer(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let every_ms = plane.settings.timeouts.login_check_ms;
+        let Some(session) = plane.sessions.get(id) else {
             return;
         };
-        let now = self.now;
-        let trust = &mut self.servers[usize::from(server.0)].trust;
-        trust.handle_check_end(key);
-        match check.found(hello) {
-            Found::Accepted => {
-                let was_withdrawn = trust.handle_check_accepted(now);
-                self.tell_accepted(server, was_withdrawn);
-            }
-            Found::Refused(error) => self.login_refused(server, &error),
-            Found::NotReset => {
-                let is_idle = |link: &Link| link.ledger.is_empty();
-                if self.links.get(key).is_some_and(is_idle) {
-                    self.close_link(key);
-                }
-            }
-            Found::Nothing => {}
-        }
-        self.release_newcomers();
-    }
-
-    /// A new session waits until its servers have been asked, if they have not been for a while.
-    pub(crate) fn check_newcomer(&mut self, key: Key) {
-        let every_ms = self.settings.timeouts.login_check_ms;
-        let Some(session) = self.sessions.get(key) else {
-            return;
-        };
-        if every_ms == 0 || !self.settings.users.is_empty() {
+        if every_ms == 0 || !plane.settings.users.is_empty() {
             return;
         }
         let pool = usize::from(session.pool);
-        let now = self.now;
-        let is_stale = |server: &&ServerId| self.server(**server).trust.is_stale(now, every_ms);
-        let servers = self.pools[pool].servers().iter();
+        let now = plane.now;
+        let is_stale = |server: &&ServerId| plane.server(**server).trust.is_stale(now, every_ms);
+        let servers = plane.pools[pool].servers().iter();
         for server in servers.filter(is_stale).copied().collect::<Vec<_>>() {
-            if self.is_checked(server) {
-                self.check_login(server);
+            if self.is_checked(plane, server) {
+                self.check_login(plane, server);
             }
         }
-        if self.holds_newcomers(pool) {
-            self.login_probes.newcomers.push(key);
-            self.hold(key, Flags::HOLD_LINK);
+        if self.holds_newcomers(plane, pool) {
+            self.login_probes.newcomers.push(id);
+            plane.hold(id, Flags::HOLD_LINK);
         }
     }
 
-    fn holds_newcomers(&self, pool: usize) -> bool {
-        let holds = |server: &ServerId| self.server(*server).trust.holds_newcomers(self.now);
-        self.pools[pool].servers().iter().any(holds)
+    pub(crate) fn holds_newcomers(&self, plane: &DataPlane, pool: usize) -> bool {
+        let holds = |server: &ServerId| plane.server(*server).trust.holds_newcomers(plane.now);
+        plane.pools[pool].servers().iter().any(holds)
     }
 
-    /// New sessions whose servers have answered go on; or the time to wait for that is over.
-    pub(crate) fn release_newcomers(&mut self) {
-        for key in std::mem::take(&mut self.login_probes.newcomers) {
-            let Some(pool) = self.sessions.get(key).map(|session| session.pool) else {
+    /// Releases new sessions whose servers have answered, or whose time to wait is over.
+    pub(crate) fn release_newcomers(&mut self, plane: &mut DataPlane) {
+        for id in std::mem::take(&mut self.login_probes.newcomers) {
+            let Some(pool) = plane.sessions.get(id).map(|session| session.pool) else {
                 continue;
             };
             let pool = usize::from(pool);
-            if self.holds_newcomers(pool) {
-                self.login_probes.newcomers.push(key);
+            if self.holds_newcomers(plane, pool) {
+                self.login_probes.newcomers.push(id);
                 continue;
             }
             // `is_unauthenticated` clears the flag of a session that need not authenticate any
             // more.
-            let must_log_in = self.is_login_withdrawn(pool);
-            if let Some(session) = self.sessions.get_mut(key).filter(|_| must_log_in) {
+            let must_log_in = plane.is_login_withdrawn(pool);
+            if let Some(session) = plane.sessions.get_mut(id).filter(|_| must_log_in) {
                 session.flags |= Flags::UNAUTHENTICATED;
             }
-            self.release(key, Flags::HOLD_LINK);
+            plane.release(id, Flags::HOLD_LINK);
         }
     }
 
     /// Whether the login at a server is checked: a link with the configured login is up, so the
     /// server would serve new sessions.
-    fn is_checked(&self, server: ServerId) -> bool {
-        self.decides_login(server)
-            && !self.server(server).unknown
-            && self.serves_as_configured(server)
-    }
-
-    /// Whether sessions must authenticate where a server refuses the configured login. A replica
-    /// does not decide that: its users may differ.
-    fn decides_login(&self, server: ServerId) -> bool {
-        let state = self.server(server);
-        !state.gone && state.replica_of.is_none() && !self.owns_nothing(server)
+    pub(crate) fn is_checked(&self, plane: &DataPlane, server: ServerId) -> bool {
+        plane.decides_login(server)
+            && !plane.server(server).unknown
+            && self.serves_as_configured(plane, server)
     }
 
     /// Whether a shared link of the configured login is up.
-    fn serves_as_configured(&self, server: ServerId) -> bool {
-        self.links.iter().any(|(_, link)| {
-            link.key.server == server
-                && link.key.user == CONFIGURED
+    fn serves_as_configured(&self, plane: &DataPlane, server: ServerId) -> bool {
+        plane.links.iter().any(|(_, link)| {
+            link.kind.server == server
+                && link.kind.user == CONFIGURED
                 && link.role == Role::Shared
                 && link.is_up()
         })
     }
 
-    /// A server accepts the configured login in a greeting.
-    pub(crate) fn login_accepted(&mut self, server: ServerId) {
-        let now = self.now;
-        let trust = &mut self.servers[usize::from(server.0)].trust;
-        let was_withdrawn = trust.handle_accepted(now);
-        self.tell_accepted(server, was_withdrawn);
-    }
-
-    fn tell_accepted(&mut self, server: ServerId, was_withdrawn: bool) {
-        let state = self.server(server);
-        if was_withdrawn && self.decides_login(server) {
-            let pool = usize::from(state.pool);
-            let text = format!("{} accepts the configured login again", state.label);
-            self.tell_event(pool, text);
-            self.trust_sessions(server);
-        }
-    }
-
-    /// A server refuses the configured login.
-    pub(crate) fn login_refused(&mut self, server: ServerId, error: &[u8]) {
-        let is_sought = self.seek_password(server, error);
-        let now = self.now;
-        let trust = &mut self.servers[usize::from(server.0)].trust;
-        let withdrawn = trust.handle_refused(error, now);
-        if withdrawn.is_some() && is_sought {
-            trust.handle_sought(now);
-        }
-        if let Some(since) = withdrawn.filter(|_| self.decides_login(server)) {
-            let state = self.server(server);
-            let pool = usize::from(state.pool);
-            let text = format!(
-                "{} does not accept the configured login any more ({}): new sessions must authenticate, older sessions keep their links",
-                state.label,
-                String::from_utf8_lossy(error)
-            );
-            self.tell_event(pool, text);
-            self.doubt_sessions(server, since);
-        }
-    }
-
-    /// Sessions on the configured login that came in since then must authenticate. One that holds
-    /// something without asking again, a link of its own or subscriptions, is closed.
-    fn doubt_sessions(&mut self, server: ServerId, since: Time) {
-        // Without checks the last accepted answer may be that of a greeting days ago.
-        let is_checked = self.settings.timeouts.login_check_ms > 0;
-        if !is_checked || !self.settings.users.is_empty() {
+    /// A handshake on this link was refused for want of a password. Sessions that have lost their
+    /// connection by that must authenticate. Sessions with a link that is up keep it.
+    pub(crate) fn flag_unauthenticated(&mut self, plane: &mut DataPlane, id: LinkId) {
+        let Some(link) = plane.links.get(id) else {
+            return;
+        };
+        let server = link.kind.server;
+        if !plane.settings.users.is_empty() || !plane.decides_login(server) {
             return;
         }
-        let pool = self.pool_of(server).whole;
-        for key in self.sessions.keys() {
-            let Some(session) = self.sessions.get_mut(key) else {
+        let others_serve = self.serves_as_configured(plane, server);
+        let pool = plane.pool_of(server).whole;
+        for session in plane.sessions.ids() {
+            let Some(session) = plane.sessions.get_mut(session) else {
                 continue;
             };
-            if session.pool != pool || session.user != CONFIGURED || session.accepted_at <= since {
-                continue;
-            }
-            session.flags |= Flags::UNAUTHENTICATED;
-            if !session.pins.is_empty() || session.listens() {
-                let reason = String::from("the server withdrew the login before the client came");
-                self.close_for(key, reason);
+            let is_concerned = session.pool == pool && (!others_serve || session.link == id);
+            if session.user == CONFIGURED && is_concerned {
+                session.flags |= Flags::UNAUTHENTICATED;
             }
         }
     }
 
-    /// Sessions need not authenticate any more, once no server withdraws the login. A session that
-    /// only listens asks nothing, and so would not find that out itself.
-    fn trust_sessions(&mut self, server: ServerId) {
-        let pool = self.pool_of(server).whole;
-        if !self.settings.users.is_empty() || self.is_login_withdrawn(usize::from(pool)) {
+    /// Sessions need not authenticate any more once no server withdraws the login. A session that
+    /// only listens sends no request that would clear its flag.
+    fn trust_sessions(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let pool = plane.pool_of(server).whole;
+        if !plane.settings.users.is_empty() || plane.is_login_withdrawn(usize::from(pool)) {
             return;
         }
-        for key in self.sessions.keys() {
-            if let Some(session) = self.sessions.get_mut(key)
+        for id in plane.sessions.ids() {
+            if let Some(session) = plane.sessions.get_mut(id)
                 && session.pool == pool
                 && session.user == CONFIGURED
             {
@@ -312,36 +242,98 @@ impl Engine {
         }
     }
 
-    /// Whether a server of a pool has withdrawn the configured login.
-    pub(crate) fn is_login_withdrawn(&self, pool: usize) -> bool {
-        let withdrawn = |(index, server): (usize, &crate::pool::Server)| {
-            server.trust.is_withdrawn()
-                && usize::from(self.pools[usize::from(server.pool)].whole) == pool
-                && self.decides_login(ServerId(index as u16))
-        };
-        self.servers.iter().enumerate().any(withdrawn)
-    }
-
-    /// A greeting on this link was refused for want of a password. Sessions that have lost their
-    /// connection by that must authenticate. Sessions whose own link is up keep it.
-    pub(crate) fn flag_unauthenticated(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
-            return;
-        };
-        let server = link.key.server;
-        if !self.settings.users.is_empty() || !self.decides_login(server) {
+    /// Sessions on the configured login that came after `since` must authenticate. A session with a
+    /// pinned link or subscriptions would never be asked, so it is closed.
+    fn doubt_sessions(&mut self, plane: &mut DataPlane, server: ServerId, since: Time) {
+        // Without checks the last accepted answer may be that of a handshake days ago.
+        let is_checked = plane.settings.timeouts.login_check_ms > 0;
+        if !is_checked || !plane.settings.users.is_empty() {
             return;
         }
-        let others_serve = self.serves_as_configured(server);
-        let pool = self.pool_of(server).whole;
-        for session in self.sessions.keys() {
-            let Some(session) = self.sessions.get_mut(session) else {
+        let pool = plane.pool_of(server).whole;
+        for id in plane.sessions.ids() {
+            let Some(session) = plane.sessions.get_mut(id) else {
                 continue;
             };
-            let is_concerned = session.pool == pool && (!others_serve || session.link == key);
-            if session.user == CONFIGURED && is_concerned {
-                session.flags |= Flags::UNAUTHENTICATED;
+            if session.pool != pool || session.user != CONFIGURED || session.accepted_at <= since {
+                continue;
             }
+            session.flags |= Flags::UNAUTHENTICATED;
+            if !session.pins.is_empty() || session.listens() {
+                let reason = String::from("the server withdrew the login before the client came");
+                plane.close_for(id, reason);
+            }
+        }
+    }
+
+    /// Handles the last reply of a check.
+    pub(crate) fn settle_check(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LinkId,
+        check: LoginCheck,
+        hello: &[u8],
+    ) {
+        let Some(server) = plane.links.get(id).map(|link| link.kind.server) else {
+            return;
+        };
+        let now = plane.now;
+        let trust = &mut plane.servers[usize::from(server.0)].trust;
+        trust.handle_check_end(id);
+        match check.found(hello) {
+            CheckResult::Accepted => {
+                let was_withdrawn = trust.handle_check_accepted(now);
+                self.tell_accepted(plane, server, was_withdrawn);
+            }
+            CheckResult::Refused(error) => self.login_refused(plane, server, &error),
+            CheckResult::NotReset => {
+                let is_idle = |link: &Link| link.ledger.is_empty();
+                if plane.links.get(id).is_some_and(is_idle) {
+                    plane.close_link(id);
+                }
+            }
+            CheckResult::Nothing => {}
+        }
+        self.release_newcomers(plane);
+    }
+
+    /// A server accepts the configured login in a handshake.
+    pub(crate) fn login_accepted(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let now = plane.now;
+        let trust = &mut plane.servers[usize::from(server.0)].trust;
+        let was_withdrawn = trust.handle_accepted(now);
+        self.tell_accepted(plane, server, was_withdrawn);
+    }
+
+    fn tell_accepted(&mut self, plane: &mut DataPlane, server: ServerId, was_withdrawn: bool) {
+        let state = plane.server(server);
+        if was_withdrawn && plane.decides_login(server) {
+            let pool = usize::from(state.pool);
+            let text = format!("{} accepts the configured login again", state.label);
+            plane.tell_event(pool, text);
+            self.trust_sessions(plane, server);
+        }
+    }
+
+    /// A server refuses the configured login.
+    pub(crate) fn login_refused(&mut self, plane: &mut DataPlane, server: ServerId, error: &[u8]) {
+        let is_sought = self.seek_password(plane, server, error);
+        let now = plane.now;
+        let trust = &mut plane.servers[usize::from(server.0)].trust;
+        let withdrawn = trust.handle_refused(error, now);
+        if withdrawn.is_some() && is_sought {
+            trust.handle_sought(now);
+        }
+        if let Some(since) = withdrawn.filter(|_| plane.decides_login(server)) {
+            let state = plane.server(server);
+            let pool = usize::from(state.pool);
+            let text = format!(
+                "{} does not accept the configured login any more ({}): new sessions must authenticate, older sessions keep their links",
+                state.label,
+                String::from_utf8_lossy(error)
+            );
+            plane.tell_event(pool, text);
+            self.doubt_sessions(plane, server, since);
         }
     }
 }
@@ -353,8 +345,8 @@ mod tests {
     const HELLO: &[u8] = b"*2\r\n$6\r\nserver\r\n$5\r\nredis\r\n";
     const NOAUTH: &[u8] = b"-NOAUTH HELLO must be called\r\n";
 
-    fn found(credentials: Option<&Credentials>, replies: &[&[u8]]) -> Found {
-        let (mut check, _) = Check::new(credentials);
+    fn found(credentials: Option<&Credentials>, replies: &[&[u8]]) -> CheckResult {
+        let (mut check, _) = LoginCheck::new(credentials);
         let (hello, in_front) = replies.split_last().expect("HELLO is answered");
         for reply in in_front {
             assert!(check.is_answered_by(reply));
@@ -366,14 +358,17 @@ mod tests {
     /// Each server release answers in its own way.
     #[test]
     fn check_reads_the_answers_of_every_release() {
-        let refused = |text: &[u8]| Found::Refused(text.to_vec());
+        let refused = |text: &[u8]| CheckResult::Refused(text.to_vec());
         for (replies, expected) in [
-            (vec![b"+RESET\r\n".as_slice(), HELLO], Found::Accepted),
+            (vec![b"+RESET\r\n".as_slice(), HELLO], CheckResult::Accepted),
             (vec![b"+RESET\r\n", NOAUTH], refused(&NOAUTH[1..28])),
             // Redis 6.2, where RESET needs a login.
             (vec![b"-NOAUTH x\r\n", NOAUTH], refused(&NOAUTH[1..28])),
-            (vec![b"-ERR unknown command\r\n", HELLO], Found::NotReset),
-            (vec![b"+RESET\r\n", b"-ERR x\r\n"], Found::Nothing),
+            (
+                vec![b"-ERR unknown command\r\n", HELLO],
+                CheckResult::NotReset,
+            ),
+            (vec![b"+RESET\r\n", b"-ERR x\r\n"], CheckResult::Nothing),
         ] {
             assert_eq!(found(None, &replies), expected, "{replies:?}");
         }
@@ -383,12 +378,12 @@ mod tests {
             source: None,
         };
         for (replies, expected) in [
-            (vec![b"+OK\r\n".as_slice(), HELLO], Found::Accepted),
+            (vec![b"+OK\r\n".as_slice(), HELLO], CheckResult::Accepted),
             (vec![b"-WRONGPASS x\r\n", HELLO], refused(b"WRONGPASS x")),
             (vec![b"-WRONGPASS x\r\n", NOAUTH], refused(b"WRONGPASS x")),
             (vec![HELLO], refused(b"WRONGPASS")),
             (vec![NOAUTH], refused(b"WRONGPASS")),
-            (vec![b"-ERR busy\r\n", HELLO], Found::Nothing),
+            (vec![b"-ERR busy\r\n", HELLO], CheckResult::Nothing),
         ] {
             assert_eq!(found(Some(&own), &replies), expected, "{replies:?}");
         }

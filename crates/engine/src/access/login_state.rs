@@ -1,8 +1,8 @@
-//! Whether a server accepts the configured login: what it said to the last greeting or check.
+//! The state of the configured login at a server: its answer to the last handshake or check.
 //!
 //! A server keeps a connection that it has accepted, though its password changes or its user is
-//! switched off. So an old link does not tell whether the server would accept the same login now.
-//! Greetings tell it, and checks in between.
+//! switched off. So an old link does not show whether the server would accept the same login now.
+//! Handshakes show it, and checks in between.
 //!
 //! ```text
 //!   Unknown ──accepts──► Accepted ──NOAUTH, WRONGPASS──► Withdrawn
@@ -10,27 +10,26 @@
 //!                            └────────────accepts────────────┘
 //! ```
 //!
-//! While a login is withdrawn, new sessions must authenticate. Sessions that were there when the
-//! last accepted answer was asked for keep their links; those that came later must authenticate,
-//! too.
+//! While a login is withdrawn, new sessions must authenticate. Sessions that existed when the last
+//! accepted answer was asked for keep their links. Later ones must authenticate, too.
 
-use crate::slots::Key;
-use crate::time::Time;
+use crate::base::handle::LinkId;
+use crate::base::time::Time;
 
-/// What one server says to the configured login. Its caller reports greetings and checks in the
-/// order in which they are answered.
+/// The answers of one server to the configured login. The caller reports handshakes and checks in
+/// the order in which they are answered.
 #[derive(Debug, Default)]
-pub(crate) struct Trust {
-    state: State,
+pub(crate) struct LoginState {
+    state: LoginPhase,
     /// When the server last accepted or refused the login.
     heard_at: Time,
-    /// When the last check that accepted the login was asked: sessions that came before were let in
-    /// rightly.
+    /// When the last check that accepted the login was asked. Sessions that came before were
+    /// accepted rightly.
     vouched_at: Time,
     /// When the last check was asked.
     checked_at: Time,
     /// The link on which that check waits for its answer.
-    checking: Option<Key>,
+    checking: Option<LinkId>,
     /// Whether new sessions wait for that answer: the one before was old.
     holding: bool,
     /// Since when a new password is sought, after the login was withdrawn.
@@ -38,7 +37,7 @@ pub(crate) struct Trust {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum LoginPhase {
     /// The server has never accepted the login.
     #[default]
     Unknown,
@@ -49,9 +48,9 @@ enum State {
 }
 
 /// Getters.
-impl Trust {
+impl LoginState {
     pub(crate) fn is_withdrawn(&self) -> bool {
-        self.state == State::Withdrawn
+        self.state == LoginPhase::Withdrawn
     }
 
     /// Whether a check may be asked: the last one is answered and at least this old.
@@ -66,8 +65,8 @@ impl Trust {
         self.checking.is_none() && now.since_ms(self.heard_at) >= most_ms
     }
 
-    /// Whether new sessions wait for the answer to a check, or for a new password. Both take at most
-    /// [`NEWCOMER_WAIT_MS`].
+    /// Whether new sessions wait for the answer to a check, or for a new password. Both take at
+    /// most [`NEWCOMER_WAIT_MS`].
     pub(crate) fn holds_newcomers(&self, now: Time) -> bool {
         let is_young = |since| now.since_ms(since) < NEWCOMER_WAIT_MS;
         let is_checked = self.checking.is_some() && self.holding && is_young(self.checked_at);
@@ -77,21 +76,21 @@ impl Trust {
     /// The word for INFO.
     pub(crate) fn word(&self) -> &'static str {
         match self.state {
-            State::Unknown => "unknown",
-            State::Accepted => "accepted",
-            State::Withdrawn => "withdrawn",
+            LoginPhase::Unknown => "unknown",
+            LoginPhase::Accepted => "accepted",
+            LoginPhase::Withdrawn => "withdrawn",
         }
     }
 }
 
 /// Events.
-impl Trust {
-    /// A greeting was accepted. Whether the login was withdrawn before.
+impl LoginState {
+    /// A handshake was accepted. Whether the login was withdrawn before.
     pub(crate) fn handle_accepted(&mut self, now: Time) -> bool {
         self.heard_at = now;
         self.vouched_at = now;
         self.sought_at = None;
-        std::mem::replace(&mut self.state, State::Accepted) == State::Withdrawn
+        std::mem::replace(&mut self.state, LoginPhase::Accepted) == LoginPhase::Withdrawn
     }
 
     /// The check was accepted. Whether the login was withdrawn before.
@@ -101,16 +100,16 @@ impl Trust {
         was_withdrawn
     }
 
-    /// A greeting or a check was refused with this error. If that withdraws the login, returns the
-    /// time since which sessions may have come in wrongly.
+    /// A handshake or a check was refused with this error. If that withdraws the login, returns the
+    /// time since which sessions may have been accepted wrongly.
     pub(crate) fn handle_refused(&mut self, error: &[u8], now: Time) -> Option<Time> {
         if !refuses_login(error) {
             return None;
         }
         self.heard_at = now;
-        let withdraws = self.state == State::Accepted;
+        let withdraws = self.state == LoginPhase::Accepted;
         if withdraws {
-            self.state = State::Withdrawn;
+            self.state = LoginPhase::Withdrawn;
         }
         withdraws.then_some(self.vouched_at)
     }
@@ -121,14 +120,14 @@ impl Trust {
     }
 
     /// A check was asked on this link.
-    pub(crate) fn handle_check(&mut self, link: Key, now: Time, every_ms: u32) {
+    pub(crate) fn handle_check(&mut self, link: LinkId, now: Time, every_ms: u32) {
         self.holding = self.is_stale(now, every_ms);
         self.checked_at = now;
         self.checking = Some(link);
     }
 
     /// The check on this link is answered, or lost with it. Whether there was one.
-    pub(crate) fn handle_check_end(&mut self, link: Key) -> bool {
+    pub(crate) fn handle_check_end(&mut self, link: LinkId) -> bool {
         let ends = self.checking == Some(link);
         if ends {
             self.checking = None;
@@ -137,10 +136,10 @@ impl Trust {
     }
 }
 
-/// How long a check usually takes until it is answered, with the tick that asks it, milliseconds.
+/// How long an answer to a check usually takes, with the tick that asks for it, milliseconds.
 const ANSWER_MS: u64 = 100;
-/// How long a new session waits for a check at most, milliseconds. A new session does not wait
-/// longer for a slow server, which serves no session just then.
+/// How long a new session waits for a check at most, milliseconds. A server that is slower than
+/// that serves no session just then.
 const NEWCOMER_WAIT_MS: u64 = 500;
 
 /// Whether an error, without the dash in front, is about the login: no credentials, or wrong ones.
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
 
     const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
-    const LINK: Key = Key {
+    const LINK: LinkId = LinkId {
         index: 1,
         generation: 1,
     };
@@ -163,7 +162,7 @@ mod tests {
     /// A login that was never accepted has no old links, so its refusal withdraws nothing.
     #[test]
     fn refusal_withdraws_only_an_accepted_login() {
-        let mut trust = Trust::default();
+        let mut trust = LoginState::default();
         let now = Time(0);
         assert_eq!(trust.handle_refused(NOAUTH, now), None);
         assert!(!trust.is_withdrawn());
@@ -172,7 +171,11 @@ mod tests {
         assert!(!trust.is_withdrawn());
         assert_eq!(trust.handle_refused(b"WRONGPASS", now), Some(now));
         assert!(trust.is_withdrawn());
-        assert_eq!(trust.handle_refused(NOAUTH, now), None, "it is told once");
+        assert_eq!(
+            trust.handle_refused(NOAUTH, now),
+            None,
+            "a withdrawal is reported once"
+        );
         assert!(trust.handle_accepted(now));
         assert!(!trust.is_withdrawn());
     }
@@ -180,7 +183,7 @@ mod tests {
     /// A server that does not answer is not asked again.
     #[test]
     fn check_waits_for_the_answer_to_the_last_one() {
-        let mut trust = Trust::default();
+        let mut trust = LoginState::default();
         let at = |ms| Time(0).plus_ms(ms);
         assert!(!trust.is_check_due(at(499), 500));
         assert!(trust.is_check_due(at(500), 500));
@@ -194,7 +197,7 @@ mod tests {
     /// An answer that is old lets no new session in; one that does not come holds none up for long.
     #[test]
     fn newcomers_wait_for_a_check_only_if_the_last_answer_is_old() {
-        let mut trust = Trust::default();
+        let mut trust = LoginState::default();
         let at = |ms| Time(0).plus_ms(ms);
         trust.handle_accepted(at(100));
         trust.handle_check(LINK, at(600), 500);
@@ -214,7 +217,7 @@ mod tests {
     /// A new password is sought for a moment, then new sessions must authenticate.
     #[test]
     fn newcomers_wait_for_a_new_password_for_a_while() {
-        let mut trust = Trust::default();
+        let mut trust = LoginState::default();
         let at = |ms| Time(0).plus_ms(ms);
         trust.handle_accepted(at(0));
         trust.handle_refused(NOAUTH, at(100));
@@ -225,11 +228,11 @@ mod tests {
         assert!(!trust.holds_newcomers(at(201)));
     }
 
-    /// Sessions that came after the last accepted answer was asked for came in wrongly, if the next
-    /// one withdraws the login. An error about something else is no answer.
+    /// Sessions that came after the last accepted answer was asked for were accepted wrongly if the
+    /// next answer withdraws the login. An error about another subject is no answer.
     #[test]
     fn withdrawal_tells_since_when_sessions_came_in_wrongly() {
-        let mut trust = Trust::default();
+        let mut trust = LoginState::default();
         let at = |ms| Time(0).plus_ms(ms);
         trust.handle_accepted(at(100));
         trust.handle_check(LINK, at(600), 500);
@@ -246,8 +249,8 @@ mod tests {
     /// A link that is lost ends the check on it, and no check on another link.
     #[test]
     fn check_ends_with_its_own_link() {
-        let mut trust = Trust::default();
-        let other = Key { index: 2, ..LINK };
+        let mut trust = LoginState::default();
+        let other = LinkId { index: 2, ..LINK };
         trust.handle_check(LINK, Time(0), 500);
         assert!(!trust.handle_check_end(other));
         assert!(!trust.is_check_due(Time(0).plus_ms(5_000), 500));

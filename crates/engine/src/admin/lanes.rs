@@ -1,92 +1,92 @@
-//! Questions to all workers, and sessions that wait to ask one, in lanes by the kind of question.
+//! Queries to all workers, and sessions that wait to ask one, in lanes by the kind of query.
 //!
 //! Each lane has places of its own, so a flood of one kind leaves the others their places. A
-//! session has one question under way. At a full lane it waits in the order of asking, so a long
+//! session has one query under way. At a full lane sessions wait in the order of asking, so a long
 //! pipeline takes one place in each round.
 
 use std::collections::VecDeque;
 
-use crate::limits::QUESTIONS_MAX;
-use crate::slots::Key;
+use crate::base::handle::SessionId;
+use crate::base::limits::QUESTIONS_MAX;
 
-/// The kind of a question.
+/// The kind of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// CLIENT LIST: its answers are large.
+pub(crate) enum QueryLane {
+    /// CLIENT LIST. Its answers are large.
     List,
-    /// CLIENT PAUSE: its answers come when requests before it are answered.
+    /// CLIENT PAUSE. It is answered when the requests before it are.
     Pause,
-    /// CLIENT UNBLOCK: its answers may wait for a server.
+    /// CLIENT UNBLOCK. Its answer may wait for a server.
     Unblock,
-    /// CONFIG SET: its session has a bound, and never waits.
+    /// CONFIG SET. It never waits: each session may have a few under way.
     Setting,
-    /// All others: each worker answers at once.
+    /// All others. Each worker answers at once.
     Quick,
 }
 
-impl Lane {
-    const ALL: [Lane; 5] = [
-        Lane::List,
-        Lane::Pause,
-        Lane::Unblock,
-        Lane::Setting,
-        Lane::Quick,
+impl QueryLane {
+    const ALL: [QueryLane; 5] = [
+        QueryLane::List,
+        QueryLane::Pause,
+        QueryLane::Unblock,
+        QueryLane::Setting,
+        QueryLane::Quick,
     ];
 }
 
-/// How full the lanes are. Call [`Lanes::begin`] and [`Lanes::end`] in pairs. Call [`Lanes::next`]
-/// after each end, and let the session that it names ask again.
+/// The use of the lanes. Call [`QueryLanes::begin`] and [`QueryLanes::end`] in pairs. Call
+/// [`QueryLanes::next`] after each end, and let the sessions that it returns ask again.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes {
-    places: [Places; Lane::ALL.len()],
+pub(crate) struct QueryLanes {
+    places: [LanePlaces; QueryLane::ALL.len()],
 }
 
 #[derive(Debug, Default)]
-struct Places {
-    /// Questions under way.
+struct LanePlaces {
+    /// Number of queries under way.
     open: usize,
     /// Sessions that wait, the next one first.
-    waiters: VecDeque<Key>,
+    waiters: VecDeque<SessionId>,
 }
 
-impl Lanes {
-    fn of(&mut self, lane: Lane) -> &mut Places {
+impl QueryLanes {
+    fn of(&mut self, lane: QueryLane) -> &mut LanePlaces {
         &mut self.places[lane as usize]
     }
 
     /// Whether a session may ask, or has to wait. A session whose turn has come does not wait
     /// behind sessions that came later. `places`: the places of the lane now, if fewer than
     /// [`QUESTIONS_MAX`].
-    pub(crate) fn may_ask(&mut self, lane: Lane, has_waited: bool, places: usize) -> bool {
+    pub(crate) fn may_ask(&mut self, lane: QueryLane, has_waited: bool, places: usize) -> bool {
         let of = self.of(lane);
         of.open < places.min(QUESTIONS_MAX) && (has_waited || of.waiters.is_empty())
     }
 
-    /// A session waits. If it had waited before, it goes on where it was: in front.
-    pub(crate) fn wait(&mut self, lane: Lane, session: Key, has_waited: bool) {
+    /// A session waits. A session that has waited before keeps its place in front.
+    pub(crate) fn wait(&mut self, lane: QueryLane, session: SessionId, has_waited: bool) {
         match has_waited {
             true => self.of(lane).waiters.push_front(session),
             false => self.of(lane).waiters.push_back(session),
         }
     }
 
-    /// A question is under way.
-    pub(crate) fn begin(&mut self, lane: Lane) {
+    /// A query is under way.
+    pub(crate) fn begin(&mut self, lane: QueryLane) {
         self.of(lane).open += 1;
     }
 
-    /// A question has its reply.
-    pub(crate) fn end(&mut self, lane: Lane) {
+    /// A query has its reply.
+    pub(crate) fn end(&mut self, lane: QueryLane) {
         self.of(lane).open -= 1;
     }
 
-    /// Takes sessions off that may ask now. `lists_max`: places of the lane of lists.
-    pub(crate) fn next(&mut self, lists_max: usize) -> Vec<Key> {
+    /// Takes off the sessions that may ask now. `lists_max`: places of the lane of lists.
+    pub(crate) fn next(&mut self, lists_max: usize) -> Vec<SessionId> {
         let mut next = Vec::new();
-        for lane in Lane::ALL {
+        for lane in QueryLane::ALL {
             let of = self.of(lane);
             let places = match lane {
-                Lane::List => lists_max.min(QUESTIONS_MAX),
+                QueryLane::List => lists_max.min(QUESTIONS_MAX),
                 _ => QUESTIONS_MAX,
             };
             let room = places.saturating_sub(of.open).min(of.waiters.len());
@@ -97,13 +97,13 @@ impl Lanes {
 
     /// Removes and returns the waiting sessions for which `is_over` is true. It looks at all
     /// waiting sessions: call it in a tick, and not after each question.
-    pub(crate) fn take_over(&mut self, is_over: impl Fn(Key) -> bool) -> Vec<Key> {
+    pub(crate) fn take_over(&mut self, is_over: impl Fn(SessionId) -> bool) -> Vec<SessionId> {
         let mut over = Vec::new();
         for of in &mut self.places {
-            of.waiters.retain(|key| {
-                let is_over = is_over(*key);
+            of.waiters.retain(|id| {
+                let is_over = is_over(*id);
                 if is_over {
-                    over.push(*key);
+                    over.push(*id);
                 }
                 !is_over
             });
@@ -121,8 +121,8 @@ impl Lanes {
 mod tests {
     use super::*;
 
-    fn key(index: u32) -> Key {
-        Key {
+    fn session(index: u32) -> SessionId {
+        SessionId {
             index,
             generation: 1,
         }
@@ -131,43 +131,43 @@ mod tests {
     /// A full lane lets sessions in as they came, and leaves the other lanes alone.
     #[test]
     fn full_lane_lets_sessions_in_as_they_came() {
-        let mut lanes = Lanes::default();
+        let mut lanes = QueryLanes::default();
         for _ in 0..QUESTIONS_MAX {
-            assert!(lanes.may_ask(Lane::Quick, false, usize::MAX));
-            lanes.begin(Lane::Quick);
+            assert!(lanes.may_ask(QueryLane::Quick, false, usize::MAX));
+            lanes.begin(QueryLane::Quick);
         }
-        assert!(!lanes.may_ask(Lane::Quick, true, usize::MAX));
-        assert!(lanes.may_ask(Lane::List, false, usize::MAX));
+        assert!(!lanes.may_ask(QueryLane::Quick, true, usize::MAX));
+        assert!(lanes.may_ask(QueryLane::List, false, usize::MAX));
         for index in 0..3 {
-            lanes.wait(Lane::Quick, key(index), false);
+            lanes.wait(QueryLane::Quick, session(index), false);
         }
         assert_eq!(lanes.next(9), []);
-        lanes.end(Lane::Quick);
+        lanes.end(QueryLane::Quick);
         // A session that comes now is behind those that wait.
-        assert!(!lanes.may_ask(Lane::Quick, false, usize::MAX));
-        assert_eq!(lanes.next(9), [key(0)]);
-        assert!(lanes.may_ask(Lane::Quick, true, usize::MAX));
-        lanes.begin(Lane::Quick);
+        assert!(!lanes.may_ask(QueryLane::Quick, false, usize::MAX));
+        assert_eq!(lanes.next(9), [session(0)]);
+        assert!(lanes.may_ask(QueryLane::Quick, true, usize::MAX));
+        lanes.begin(QueryLane::Quick);
         // A session whose turn came and whose place is gone again is the next one.
-        lanes.wait(Lane::Quick, key(0), true);
-        lanes.end(Lane::Quick);
-        assert_eq!(lanes.next(9), [key(0)]);
+        lanes.wait(QueryLane::Quick, session(0), true);
+        lanes.end(QueryLane::Quick);
+        assert_eq!(lanes.next(9), [session(0)]);
         assert!(!lanes.is_calm());
     }
 
     /// A session at its deadline is taken off though its lane is full.
     #[test]
     fn session_at_its_deadline_is_taken_off() {
-        let mut lanes = Lanes::default();
-        lanes.begin(Lane::List);
+        let mut lanes = QueryLanes::default();
+        lanes.begin(QueryLane::List);
         for index in 0..4 {
-            lanes.wait(Lane::List, key(index), false);
+            lanes.wait(QueryLane::List, session(index), false);
         }
-        assert!(!lanes.may_ask(Lane::List, true, 1));
+        assert!(!lanes.may_ask(QueryLane::List, true, 1));
         assert_eq!(lanes.next(1), []);
-        assert_eq!(lanes.take_over(|key| key.index == 2), [key(2)]);
-        assert_eq!(lanes.next(3), [key(0), key(1)]);
-        assert_eq!(lanes.take_over(|_| true), [key(3)]);
+        assert_eq!(lanes.take_over(|id| id.index == 2), [session(2)]);
+        assert_eq!(lanes.next(3), [session(0), session(1)]);
+        assert_eq!(lanes.take_over(|_| true), [session(3)]);
         assert!(lanes.is_calm());
     }
 }

@@ -4,13 +4,13 @@ use respool_protocol::encode::{self, Version};
 
 /// The lines of one worker's sessions, in one buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lines {
+pub struct ClientLines {
     text: String,
     /// Each session by its id, and where its line ends.
     ends: Vec<(u64, usize)>,
 }
 
-impl Lines {
+impl ClientLines {
     /// Appends the line of a session: `write` appends it to the text.
     pub(crate) fn push(&mut self, id: u64, write: impl FnOnce(&mut String)) {
         write(&mut self.text);
@@ -48,10 +48,10 @@ impl Lines {
 pub(crate) fn reply(
     out: &mut Vec<u8>,
     version: Version,
-    workers: &[Lines],
+    workers: &[ClientLines],
     named: Option<Vec<u64>>,
 ) {
-    let mut lines: Vec<(u64, &str)> = workers.iter().flat_map(Lines::iter).collect();
+    let mut lines: Vec<(u64, &str)> = workers.iter().flat_map(ClientLines::iter).collect();
     lines.sort_unstable_by_key(|(id, _)| *id);
     let named = match &named {
         None => return write(out, version, lines.iter().map(|(_, line)| *line)),
@@ -71,15 +71,15 @@ fn write<'a>(out: &mut Vec<u8>, version: Version, lines: impl Iterator<Item = &'
 mod tests {
     use super::*;
 
-    fn lines(ids: &[u64]) -> Lines {
-        let mut lines = Lines::default();
+    fn lines(ids: &[u64]) -> ClientLines {
+        let mut lines = ClientLines::default();
         for id in ids {
             lines.push(*id, |text| text.push_str(&format!("{id}\n")));
         }
         lines
     }
 
-    fn text(workers: &[Lines], named: Option<Vec<u64>>) -> String {
+    fn text(workers: &[ClientLines], named: Option<Vec<u64>>) -> String {
         let mut out = Vec::new();
         reply(&mut out, Version::Resp2, workers, named);
         String::from_utf8(out).expect("lines are text")
@@ -88,7 +88,7 @@ mod tests {
     /// Lines of all workers come by age, or as the client named their sessions.
     #[test]
     fn lines_come_by_age_or_as_they_were_named() {
-        let workers = [lines(&[3, 1]), lines(&[2]), Lines::default()];
+        let workers = [lines(&[3, 1]), lines(&[2]), ClientLines::default()];
         assert_eq!(text(&workers, None), "$6\r\n1\n2\n3\n\r\n");
         let named = Some(vec![2, 9, 3, 2]);
         assert_eq!(text(&workers, named), "$6\r\n2\n3\n2\n\r\n");

@@ -1,4 +1,5 @@
-//! What of our own can be switched while we run: CONFIG SET and CONFIG GET of names that begin with `respool.`.
+//! Options of respool that can be changed while it runs: CONFIG SET and CONFIG GET of names that
+//! begin with `respool.`.
 //!
 //! ```text
 //!   CONFIG SET respool.fuse no ──> the server: may this user?  ──  "Unknown option": it may
@@ -6,42 +7,53 @@
 //!                                        OK, when all have done it <─┘
 //! ```
 //!
-//! Rights are the server's. It is asked the same, knows no such name, and says so to who may; what it says to anybody else is
-//! passed on. What is set holds for the pool of the listener by which the client came, or for that listener alone, in
-//! all workers, until it is set again or respool ends.
+//! The server decides on the right. It gets the same command, lacks the name, and says so to a user
+//! with the right. Any other reply is passed on. A value holds in all workers for the pool of the
+//! client's listener, or for that listener alone. It holds until it is set again or respool ends.
 
 use respool_protocol::commands::id;
 use respool_protocol::encode;
 
-use crate::directory::matches;
-use crate::duty::Duty;
+use crate::admin::Admin;
+use crate::admin::workers::{ReplyForm, WorkerQuery};
+use crate::base::handle::SessionId;
+use crate::base::settings::{Aim, FlushRule};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::arrivals::ArrivalForecast;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::Role;
+use crate::data_plane::session::Flags;
 use crate::engine::{Engine, Event};
-use crate::entry::Entry;
-use crate::fleet::{Form, Question};
-use crate::link::Role;
-use crate::requests::{Placed, Request};
-use crate::returns::Returns;
-use crate::session::Flags;
-use crate::settings::FlushRule;
-use crate::slots::Key;
-use crate::time::Time;
+use crate::pubsub::subscriber_counts::matches;
 
-/// Whether what the clients of one listener ask waits for others, and takes part in what leaves together.
+/// The coalescing of requests by the clients of one listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Levels {
-    pub(crate) hold: bool,
+    /// The aim of the flush rule. `None`: that of the pool.
+    pub(crate) aim: Option<Aim>,
+    /// The pool of the listener, once an option of the listener was set.
+    pool: u16,
     pub(crate) fuse: bool,
     pub(crate) collapse: bool,
 }
 
 impl Levels {
     pub(crate) const ALL: Levels = Levels {
-        hold: true,
+        aim: None,
+        pool: 0,
         fuse: true,
         collapse: true,
     };
 
-    /// Those of a listener, of those that were set.
+    /// Whether the listener belongs to this pool and has this aim of its own.
+    pub(crate) fn aims_at(&self, aim: Aim, pool: u16) -> bool {
+        self.aim == Some(aim) && self.pool == pool
+    }
+
+    /// The levels of a listener, or the defaults if none were set.
     #[inline]
     pub(crate) fn of(set: &[Levels], listener: u16) -> Levels {
         let levels = set.get(usize::from(listener));
@@ -49,38 +61,61 @@ impl Levels {
     }
 }
 
-/// What was asked of us, and waits for what the server says to it.
+/// A CONFIG SET or GET that waits for the server's reply.
 #[derive(Debug)]
-pub(crate) enum Control {
+pub(crate) enum PendingControl {
     Get { patterns: Vec<Vec<u8>> },
     Set { pairs: Vec<(Vec<u8>, Vec<u8>)> },
 }
 
-/// What a name stands for.
+/// An option that can be set at run time.
 struct Dial {
     name: &'static str,
-    kind: Kind,
+    kind: DialKind,
     get: fn(&FlushRule, &Levels) -> u32,
     set: fn(&mut FlushRule, &mut Levels, u32),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DialKind {
     Switch,
-    Number { min: u32, max: u32 },
+    Number {
+        min: u32,
+        max: u32,
+    },
+    /// One of these words, by its index.
+    Word(&'static [&'static str]),
 }
 
-/// Every name, in the order in which they are listed.
+/// The words for aims. `pool`: the listener has the aim of its pool.
+const AIMS: [&str; Aim::ALL.len()] = [
+    Aim::Balanced.name(),
+    Aim::Latency.name(),
+    Aim::ServerCpu.name(),
+];
+const AIMS_OR_POOLS: [&str; Aim::ALL.len() + 1] = [AIMS[0], AIMS[1], AIMS[2], "pool"];
+
+/// The index of an aim among the words, and back.
+fn index_of(aim: Option<Aim>) -> u32 {
+    let index = aim.and_then(|aim| Aim::ALL.iter().position(|other| *other == aim));
+    index.unwrap_or(Aim::ALL.len()) as u32
+}
+
+fn aim_at(index: u32) -> Option<Aim> {
+    Aim::ALL.get(index as usize).copied()
+}
+
+/// All names, in the order of CONFIG GET.
 const DIALS: [Dial; 8] = [
     Dial {
-        name: "respool.hold",
-        kind: Kind::Switch,
-        get: |rule, _| rule.hold.into(),
-        set: |rule, _, value| rule.hold = value != 0,
+        name: "respool.flush-rule",
+        kind: DialKind::Word(&AIMS),
+        get: |rule, _| index_of(Some(rule.aim)),
+        set: |rule, _, value| rule.aim = aim_at(value).unwrap_or_default(),
     },
     Dial {
         name: "respool.max-delay-us",
-        kind: Kind::Number {
+        kind: DialKind::Number {
             min: FlushRule::MAX_DELAY_US_MIN,
             max: FlushRule::MAX_DELAY_US_MAX,
         },
@@ -89,13 +124,13 @@ const DIALS: [Dial; 8] = [
     },
     Dial {
         name: "respool.fuse",
-        kind: Kind::Switch,
+        kind: DialKind::Switch,
         get: |rule, _| rule.fuse.into(),
         set: |rule, _, value| rule.fuse = value != 0,
     },
     Dial {
         name: "respool.fused-keys-max",
-        kind: Kind::Number {
+        kind: DialKind::Number {
             min: FlushRule::FUSED_KEYS_MAX_MIN,
             max: FlushRule::FUSED_KEYS_MAX_MAX,
         },
@@ -104,25 +139,25 @@ const DIALS: [Dial; 8] = [
     },
     Dial {
         name: "respool.collapse",
-        kind: Kind::Switch,
+        kind: DialKind::Switch,
         get: |rule, _| rule.collapse.into(),
         set: |rule, _, value| rule.collapse = value != 0,
     },
     Dial {
-        name: "respool.listener.hold",
-        kind: Kind::Switch,
-        get: |_, levels| levels.hold.into(),
-        set: |_, levels, value| levels.hold = value != 0,
+        name: "respool.listener.flush-rule",
+        kind: DialKind::Word(&AIMS_OR_POOLS),
+        get: |_, levels| index_of(levels.aim),
+        set: |_, levels, value| levels.aim = aim_at(value),
     },
     Dial {
         name: "respool.listener.fuse",
-        kind: Kind::Switch,
+        kind: DialKind::Switch,
         get: |_, levels| levels.fuse.into(),
         set: |_, levels, value| levels.fuse = value != 0,
     },
     Dial {
         name: "respool.listener.collapse",
-        kind: Kind::Switch,
+        kind: DialKind::Switch,
         get: |_, levels| levels.collapse.into(),
         set: |_, levels, value| levels.collapse = value != 0,
     },
@@ -130,12 +165,12 @@ const DIALS: [Dial; 8] = [
 
 const PREFIX: &[u8] = b"respool.";
 
-/// Whether a name, or a pattern, is about us.
+/// Whether a name or a pattern is about respool's options.
 fn is_ours(name: &[u8]) -> bool {
     name.len() >= PREFIX.len() && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
 }
 
-/// Whether a CONFIG SET or GET is about us, at least in part.
+/// Whether a CONFIG SET or GET names an option of respool.
 pub(crate) fn is_control(request: &Request<'_>) -> bool {
     names(request).any(is_ours)
 }
@@ -154,20 +189,25 @@ fn names<'a>(request: &Request<'a>) -> impl Iterator<Item = &'a [u8]> {
 }
 
 impl Engine {
-    /// CONFIG SET or GET of something of ours. What is wrong in its form the server says best.
-    pub(crate) fn place_control(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    /// CONFIG SET or GET of respool's options. The server answers a malformed one.
+    pub(crate) fn dispatch_control(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
         let in_multi = |flags: Flags| flags.any(Flags::IN_MULTI);
         if self
+            .plane
             .sessions
-            .get(key)
+            .get(session_id)
             .is_some_and(|session| in_multi(session.flags))
         {
             let text = b"ERR respool: its own options are not for transactions";
-            return self.refuse_queued(key, text);
+            return self.refuse_queued(session_id, text);
         }
         if !names(request).all(is_ours) {
             let text = b"ERR respool: its own options and those of the server need a command each";
-            return self.answer_error(key, text);
+            return self.answer_error(session_id, text);
         }
         let args: Vec<Vec<u8>> = request
             .args()
@@ -175,33 +215,33 @@ impl Engine {
             .map(<[u8]>::to_ascii_lowercase)
             .collect();
         let control = match request.id {
-            id::CONFIG_GET => Control::Get { patterns: args },
+            id::CONFIG_GET => PendingControl::Get { patterns: args },
             _ => {
                 let (pairs, rest) = args.as_chunks::<2>();
                 if !rest.is_empty() {
-                    return self.place_on_link(key, request.bytes, false, None);
+                    return self.dispatch_on_link(session_id, request.bytes, false, None);
                 }
                 let pair = |[name, value]: &[Vec<u8>; 2]| (name.clone(), value.clone());
                 let pairs = pairs.iter().map(pair).collect();
-                Control::Set { pairs }
+                PendingControl::Set { pairs }
             }
         };
-        let duty = Duty::Control(Box::new(control));
+        let completion = Completion::Control(Box::new(control));
         let reads = request.id == id::CONFIG_GET;
-        self.place_on_link(key, request.bytes, reads, Some(duty))
+        self.dispatch_on_link(session_id, request.bytes, reads, Some(completion))
     }
 
-    /// What the server says to it.
-    pub(crate) fn settle_control(&mut self, entry: Entry, control: Control, reply: &[u8]) {
-        let Some(session) = self.sessions.get(entry.session) else {
-            // Its client has been told that it was given up: nothing is set.
+    /// Handles the server's reply to a CONFIG SET or GET of respool's options.
+    pub(crate) fn settle_control(&mut self, entry: Entry, control: PendingControl, reply: &[u8]) {
+        let Some(session) = self.plane.sessions.get(entry.session) else {
+            // The client has got an error for the request: nothing is set.
             return;
         };
         let (pool, listener, version) = (session.pool, session.listener, session.version);
         match control {
-            Control::Get { patterns } if matches!(reply, b"*0\r\n" | b"%0\r\n") => {
-                let levels = Levels::of(&self.levels, listener);
-                let rule = &self.pools[usize::from(pool)].flush;
+            PendingControl::Get { patterns } if matches!(reply, b"*0\r\n" | b"%0\r\n") => {
+                let levels = Levels::of(&self.plane.levels, listener);
+                let rule = &self.plane.pools[usize::from(pool)].flush;
                 let asked = |dial: &&Dial| {
                     let name = dial.name.as_bytes();
                     patterns.iter().any(|pattern| matches(pattern, name))
@@ -216,8 +256,12 @@ impl Engine {
                 }
                 self.pass_on(entry, &out);
             }
-            Control::Set { pairs } if UNKNOWN.iter().any(|start| reply.starts_with(start)) => {
-                match values(&pairs).and_then(|values| self.check_rule(pool, values)) {
+            PendingControl::Set { pairs }
+                if UNKNOWN.iter().any(|start| reply.starts_with(start)) =>
+            {
+                match values(&pairs)
+                    .and_then(|values| self.admin.check_rule(&self.plane, (pool, listener), values))
+                {
                     Ok(values) => self.set_everywhere(entry, (pool, listener), values),
                     Err(text) => {
                         let mut out = Vec::new();
@@ -230,32 +274,6 @@ impl Engine {
         }
     }
 
-    /// What may not be at the start may not be set later. Returns what is to be set.
-    fn check_rule(
-        &self,
-        pool: u16,
-        values: Vec<(usize, u32)>,
-    ) -> Result<Vec<(usize, u32)>, String> {
-        let (of, mut levels) = (&self.pools[usize::from(pool)], Levels::ALL);
-        let mut rule = of.flush.clone();
-        for (dial, value) in &values {
-            (DIALS[*dial].set)(&mut rule, &mut levels, *value);
-        }
-        let failed = |name: &str, why: &str| {
-            let text = format!("(possibly related to argument '{name}') - {why}");
-            Err(format!("ERR CONFIG SET failed {text}"))
-        };
-        let timeouts = &self.settings.timeouts;
-        if rule.outwaits(timeouts) {
-            let why = format!(
-                "what is held for max-delay-us = {} would time out before it is sent: request-timeout-ms is {}",
-                rule.max_delay_us, timeouts.request_ms
-            );
-            return failed("respool.max-delay-us", &why);
-        }
-        Ok(values)
-    }
-
     fn set_everywhere(
         &mut self,
         entry: Entry,
@@ -266,80 +284,25 @@ impl Engine {
             .iter()
             .map(|(dial, value)| format!("{}={}", DIALS[*dial].name, DIALS[*dial].text(*value)))
             .collect();
-        let Some(session) = self.sessions.get(entry.session) else {
+        let Some(session) = self.plane.sessions.get(entry.session) else {
             return;
         };
         let (peer, listener_address) = (session.peer.to_string(), session.local.to_string());
-        let question = Question::Set {
-            at: (self.now, self.worker.index),
+        let question = WorkerQuery::Set {
+            at: (self.plane.now, self.plane.worker.index),
             pool,
             listener,
             values,
         };
-        if self.ask_in_place(entry, question, Form::Ok) {
-            let pool = self.settings.pools[usize::from(pool)].name.clone();
-            self.tell(Event::OptionsSet {
+        if self.ask_in_place(entry, question, ReplyForm::Ok) {
+            let pool = self.plane.settings.pools[usize::from(pool)].name.clone();
+            self.plane.emit(Event::OptionsSet {
                 peer,
                 pool,
                 listener: listener_address,
                 options: options.join(" "),
             });
         }
-    }
-
-    /// In this worker. Of what is set twice at a time, the later one holds in every worker, in whatever order they hear of it.
-    pub(crate) fn set_dials(
-        &mut self,
-        at: (Time, usize),
-        (pool, listener): (u16, u16),
-        values: &[(usize, u32)],
-    ) {
-        let mut levels = Levels::of(&self.levels, listener);
-        let Some(of) = self.pools.get_mut(usize::from(pool)) else {
-            return;
-        };
-        let before = of.flush.max_delay_us;
-        for &(index, value) in values {
-            let dial = &DIALS[index];
-            let whose = if dial.is_of_listener() {
-                listener
-            } else {
-                pool
-            };
-            let last = self.set_at.entry((index, whose)).or_insert(at);
-            if *last <= at {
-                *last = at;
-                (dial.set)(&mut of.flush, &mut levels, value);
-            }
-        }
-        let max_delay_us = of.flush.max_delay_us;
-        if max_delay_us != before {
-            // The slots of a calendar are as long as the wait.
-            of.expect_anew();
-        }
-        let rule = of.flush.clone();
-        self.pools.set_parts(usize::from(pool), &rule);
-        *self.levels_mut(listener) = levels;
-        for link in self.links.keys() {
-            if let Some(link) = self.links.get_mut(link)
-                && self.pools[usize::from(self.servers[usize::from(link.key.server.0)].pool)].whole
-                    == pool
-                && link.role == Role::Shared
-            {
-                link.try_again();
-                if max_delay_us != before {
-                    link.returns = Returns::new(max_delay_us);
-                }
-            }
-        }
-    }
-
-    fn levels_mut(&mut self, listener: u16) -> &mut Levels {
-        let index = usize::from(listener);
-        if self.levels.len() <= index {
-            self.levels.resize(index + 1, Levels::ALL);
-        }
-        &mut self.levels[index]
     }
 }
 
@@ -350,21 +313,26 @@ impl Dial {
 
     fn text(&self, value: u32) -> String {
         match self.kind {
-            Kind::Switch if value == 0 => "no".to_owned(),
-            Kind::Switch => "yes".to_owned(),
-            Kind::Number { .. } => value.to_string(),
+            DialKind::Switch if value == 0 => "no".to_owned(),
+            DialKind::Switch => "yes".to_owned(),
+            DialKind::Number { .. } => value.to_string(),
+            DialKind::Word(words) => words
+                .get(value as usize)
+                .copied()
+                .unwrap_or_default()
+                .to_owned(),
         }
     }
 
-    /// A value as Redis reads one, or why not.
+    /// Reads a value as Redis does, or returns the reason for which it cannot.
     fn read(&self, text: &[u8]) -> Result<u32, String> {
         match self.kind {
-            Kind::Switch => match text {
+            DialKind::Switch => match text {
                 b"yes" => Ok(1),
                 b"no" => Ok(0),
                 _ => Err("argument must be 'yes' or 'no'".to_owned()),
             },
-            Kind::Number { min, max } => {
+            DialKind::Number { min, max } => {
                 let number = std::str::from_utf8(text)
                     .ok()
                     .and_then(|text| text.parse().ok());
@@ -374,11 +342,21 @@ impl Dial {
                     .filter(|number| (min..=max).contains(number))
                     .ok_or_else(|| format!("argument must be between {min} and {max} inclusive"))
             }
+            DialKind::Word(words) => {
+                let index = words.iter().position(|word| word.as_bytes() == text);
+                let index = index.map(|index| index as u32);
+                index.ok_or_else(|| {
+                    format!(
+                        "argument(s) must be one of the following: {}",
+                        words.join(", ")
+                    )
+                })
+            }
         }
     }
 }
 
-/// All of them, or why none of them: in the words of Redis 7.
+/// Reads all pairs. If one is wrong, returns the error in the words of Redis 7.
 fn values(pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<(usize, u32)>, String> {
     let mut values: Vec<(usize, u32)> = Vec::new();
     for (name, value) in pairs {
@@ -401,8 +379,117 @@ fn values(pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<(usize, u32)>, String> {
     Ok(values)
 }
 
-/// How servers say that they have no option of that name.
+/// Errors of servers to an unknown option.
 const UNKNOWN: [&[u8]; 2] = [b"-ERR Unknown option", b"-ERR Unsupported CONFIG parameter"];
+
+impl Admin {
+    /// Refuses values that the configuration would refuse at the start, too. Returns the values.
+    fn check_rule(
+        &self,
+        plane: &DataPlane,
+        (pool, listener): (u16, u16),
+        values: Vec<(usize, u32)>,
+    ) -> Result<Vec<(usize, u32)>, String> {
+        let of = &plane.pools[usize::from(pool)];
+        let mut levels = Levels::of(&plane.levels, listener);
+        let mut rule = of.flush.clone();
+        for (dial, value) in &values {
+            (DIALS[*dial].set)(&mut rule, &mut levels, *value);
+        }
+        let failed = |name: &str, why: &str| {
+            let text = format!("(possibly related to argument '{name}') - {why}");
+            Err(format!("ERR CONFIG SET failed {text}"))
+        };
+        let timeouts = &plane.settings.timeouts;
+        // A listener of the pool may have an aim with a longer wait than the pool's.
+        let others = plane.levels.iter().enumerate();
+        let others =
+            others.filter(|(at, levels)| levels.pool == pool && *at != usize::from(listener));
+        let set = others.filter_map(|(_, levels)| levels.aim);
+        let outwaits = |aim| {
+            let rule = FlushRule {
+                aim,
+                ..rule.clone()
+            };
+            rule.outwaits(timeouts)
+        };
+        if set.chain(levels.aim).chain([rule.aim]).any(outwaits) {
+            let why = format!(
+                "a request held for max-delay-us = {} would time out before it is sent: request-timeout-ms is {}",
+                rule.max_delay_us, timeouts.request_ms
+            );
+            return failed("respool.max-delay-us", &why);
+        }
+        Ok(values)
+    }
+
+    /// Sets options in this worker. If two sessions set an option at the same time, the later
+    /// change wins in every worker, in whatever order the workers hear of them.
+    pub(crate) fn set_dials(
+        &mut self,
+        plane: &mut DataPlane,
+        at: (Time, usize),
+        (pool, listener): (u16, u16),
+        values: &[(usize, u32)],
+    ) {
+        let mut levels = Levels::of(&plane.levels, listener);
+        let Some(of) = plane.pools.get_mut(usize::from(pool)) else {
+            return;
+        };
+        let (before, aim) = (of.flush.max_delay_us, of.flush.aim);
+        for &(index, value) in values {
+            let dial = &DIALS[index];
+            let owner = if dial.is_of_listener() {
+                listener
+            } else {
+                pool
+            };
+            let last = self.set_at.entry((index, owner)).or_insert(at);
+            if *last <= at {
+                *last = at;
+                (dial.set)(&mut of.flush, &mut levels, value);
+            }
+        }
+        let max_delay_us = of.flush.max_delay_us;
+        if max_delay_us != before {
+            // The slots of an arrival wheel are as long as the wait.
+            of.expect_anew();
+        }
+        levels.pool = pool;
+        let rule = of.flush.clone();
+        plane.pools.set_parts(usize::from(pool), &rule);
+        if (rule.max_delay_us, rule.aim) != (before, aim) {
+            for server in &mut plane.servers {
+                if plane.pools[usize::from(server.pool)].whole == pool {
+                    server.load.reset();
+                }
+            }
+        }
+        plane.set_waits();
+        *self.levels_mut(plane, listener) = levels;
+        for link in plane.links.ids() {
+            if let Some(link) = plane.links.get_mut(link)
+                && plane.pools[usize::from(plane.servers[usize::from(link.kind.server.0)].pool)]
+                    .whole
+                    == pool
+                && link.role == Role::Shared
+            {
+                link.try_again();
+                if max_delay_us != before {
+                    link.forecast = ArrivalForecast::new(max_delay_us);
+                }
+            }
+        }
+    }
+
+    fn levels_mut<'a>(&mut self, plane: &'a mut DataPlane, listener: u16) -> &'a mut Levels {
+        let index = usize::from(listener);
+        if plane.levels.len() <= index {
+            plane.levels.resize(index + 1, Levels::ALL);
+        }
+        &mut plane.levels[index]
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -414,8 +501,9 @@ mod tests {
         values(&pairs.iter().map(pair).collect::<Vec<_>>())
     }
 
+    /// Values are read as Redis reads its own options: all of them, or none and an error.
     #[test]
-    fn values_are_read_as_redis_reads_its_own_and_all_or_none() {
+    fn values_are_read_as_redis_reads_them() {
         assert_eq!(
             read(&[("respool.fuse", "no"), ("respool.max-delay-us", "500")]),
             Ok(vec![(2, 0), (1, 500)])
@@ -432,20 +520,26 @@ mod tests {
             (("respool.max-delay-us", "soon"), "parsed into an integer"),
             (("respool.nosuch", "1"), "Unknown option"),
             (("respool.", "1"), "Unknown option"),
-            (("respool.hold", "no"), "duplicate"),
+            (("respool.flush-rule", "latency"), "duplicate"),
+            (
+                ("respool.listener.flush-rule", "no"),
+                "one of the following: balanced, latency",
+            ),
         ] {
-            let error = read(&[("respool.hold", "no"), wrong]).unwrap_err();
+            let error = read(&[("respool.flush-rule", "latency"), wrong]).unwrap_err();
             assert!(error.contains(why), "{wrong:?}: {error}");
         }
     }
 
+    /// Each value of each option is read back as it was set.
     #[test]
-    fn what_is_set_is_what_is_read_back() {
+    fn option_is_read_back_as_it_was_set() {
         let (mut rule, mut levels) = (FlushRule::default(), Levels::ALL);
         for dial in &DIALS {
             for value in match dial.kind {
-                Kind::Switch => [0, 1],
-                Kind::Number { min, max } => [min, max],
+                DialKind::Switch => vec![0, 1],
+                DialKind::Number { min, max } => vec![min, max],
+                DialKind::Word(words) => (0..words.len() as u32).collect(),
             } {
                 (dial.set)(&mut rule, &mut levels, value);
                 assert_eq!((dial.get)(&rule, &levels), value, "{}", dial.name);

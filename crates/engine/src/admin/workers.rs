@@ -1,8 +1,8 @@
-//! All workers seen as one: questions that a session puts to every worker, and their answers.
+//! Queries of a session to all workers, and their answers.
 //!
-//! The session takes its place in the order of replies when it asks, and goes on. Each worker, this
-//! one too, gives its part; when the last part has come the reply goes to that place. A worker that
-//! gives none within [`QUESTION_MS`] leaves the session with an error, not without an answer.
+//! The session takes its place in the order of replies when it asks, and goes on. Each worker
+//! answers, the asking one too. With the last answer the reply goes to that place. If a worker does
+//! not answer within [`QUESTION_MS`], the session gets an error.
 //!
 //! ```text
 //!   session    ask           handle_answer x count  ->  reply at its place
@@ -16,187 +16,188 @@ use std::sync::Arc;
 
 use respool_protocol::encode;
 
-use crate::clients::{Filter, Unblock};
+use crate::admin::Admin;
+use crate::admin::clients::{Filter, Unblock};
+use crate::admin::lanes::{QueryLane, QueryLanes};
+use crate::admin::listing::{self, ClientLines};
+use crate::base::error::{self, Cause, Fate};
+use crate::base::handle::SessionId;
+use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, bound_reply};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::session::Flags;
 use crate::engine::{Action, Engine};
-use crate::entry::Entry;
-use crate::failure::{self, Cause, Fate};
-use crate::here::OK;
-use crate::lanes::{Lane, Lanes};
-use crate::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
-use crate::listing::{self, Lines};
-use crate::redirect::Found;
-use crate::requests::{Blocked, Kept, Placed, bound_reply};
-use crate::scripts::ShownBy;
-use crate::session::Flags;
-use crate::slots::Key;
-use crate::steps::Step;
-use crate::time::Time;
+use crate::local::OK;
+use crate::local::scripts::ShownBy;
+use crate::pinned::tracking_redirect::TargetNews;
+use crate::transaction::composite::ReplyStep;
 
-/// What is asked of every worker.
+/// A query to every worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum WorkerQuery {
     /// The sessions that pass, each as a line of CLIENT LIST.
     List(Box<Filter>),
-    /// To close the sessions that pass; how many they were.
+    /// Close the sessions that pass. The answer is their number.
     Kill(Box<Filter>),
-    /// To hold back what CLIENT PAUSE names. Answered when nothing that was let through before is
-    /// still on its way.
+    /// Hold the requests that CLIENT PAUSE names. Answered when no request that passed before is
+    /// still in flight.
     Pause {
-        /// Of the sessions of which pool.
+        /// The pool of the sessions.
         pool: u16,
         /// The end, by the clock that all workers share.
         until: Time,
-        /// Everything, not only what may write.
+        /// Whether all requests are held, not only those that may write.
         all: bool,
     },
-    /// To end that.
+    /// End the pause of a pool.
     Unpause {
-        /// In which pool.
+        /// The pool of the sessions.
         pool: u16,
     },
-    /// To end the wait of a session in a command that blocks; whether it was in one.
+    /// End the wait of a session in a blocking command. The answer is 1 if it waited.
     Unblock {
-        /// Which session.
+        /// The id of the session.
         id: u64,
-        /// If it is one of this pool.
+        /// The pool of the session; a session of another pool is not found.
         pool: u16,
-        /// How its command is answered.
+        /// The reply to the blocking command.
         how: Unblock,
     },
-    /// Whether a session is here, to which others redirect what they track.
+    /// Whether this worker has the session to which another one redirects its invalidations.
     Target {
-        /// Which session.
+        /// The id of the session.
         to: u64,
-        /// If it is one of this pool.
+        /// The pool of the session; a session of another pool is not found.
         pool: u16,
     },
-    /// To tell that session what the server had to say.
+    /// Pass an invalidation on to the target of a redirect.
     Tell {
-        /// Which session.
+        /// The id of the target.
         to: u64,
-        /// In RESP3.
+        /// The push, in RESP3.
         push: Vec<u8>,
     },
-    /// That session is gone.
+    /// The target of redirects has left.
     TargetGone {
-        /// Which session.
+        /// The id of the target.
         to: u64,
     },
-    /// To set options of ours, by their place among all and their values.
+    /// Set options of respool, by their indices and values.
     Set {
-        /// When, and by a session of which worker.
+        /// The time of the change, and the worker of the session that made it.
         at: (Time, usize),
-        /// In which pool.
+        /// The pool whose options change.
         pool: u16,
-        /// For which listener.
+        /// The listener whose options change.
         listener: u16,
-        /// Which, and to what.
+        /// Pairs of option and value.
         values: Vec<(usize, u32)>,
     },
-    /// To forget the scripts that were seen. No session waits for the answer.
+    /// Drop the scripts of a pool. No session waits for the answer.
     ForgetScripts {
-        /// In which pool.
+        /// The pool of the scripts.
         pool: u16,
     },
-    /// To remember a script. No session waits for the answer.
+    /// Remember a script. No session waits for the answer.
     ShowScript {
-        /// In which pool.
+        /// The pool of the script.
         pool: u16,
-        /// The script.
+        /// The body of the script.
         body: Arc<[u8]>,
         /// The users that have shown it.
         shown_by: ShownBy,
     },
 }
 
-impl Question {
-    /// Among which others it waits for its turn.
-    fn lane(&self) -> Lane {
+impl WorkerQuery {
+    /// The lane in which a session waits to ask this query.
+    fn lane(&self) -> QueryLane {
         match self {
-            Question::List(_) => Lane::List,
-            Question::Pause { .. } => Lane::Pause,
-            Question::Unblock { .. } => Lane::Unblock,
-            Question::Set { .. } => Lane::Setting,
-            _ => Lane::Quick,
+            WorkerQuery::List(_) => QueryLane::List,
+            WorkerQuery::Pause { .. } => QueryLane::Pause,
+            WorkerQuery::Unblock { .. } => QueryLane::Unblock,
+            WorkerQuery::Set { .. } => QueryLane::Setting,
+            _ => QueryLane::Quick,
         }
     }
 }
 
-/// One worker's part of the answer.
+/// The answer of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum WorkerReply {
     /// Lines of sessions.
-    Lines(Lines),
-    /// How many.
+    Lines(ClientLines),
+    /// A number of sessions.
     Count(u64),
 }
 
-/// How the answers become a reply.
+/// The way in which the answers become a reply.
 #[derive(Debug)]
-pub(crate) enum Form {
-    /// The lines: in the order of these ids, or of their own.
+pub(crate) enum ReplyForm {
+    /// The lines, in the order of these ids or by age.
     Lines(Option<Vec<u64>>),
     /// The sum.
     Sum,
-    /// OK if the sum is not 0, as the old form of CLIENT KILL has it.
+    /// OK if the sum is not 0, as in the old form of CLIENT KILL.
     AnyKilled,
     /// OK.
     Ok,
-    /// The request goes on, now that it is known whether the session is there to which it
-    /// redirects.
-    Target { to: u64, request: Kept },
+    /// The request goes on, now that it is known whether its redirect target exists.
+    Target { to: u64, request: DeferredCheck },
 }
 
-/// A question that is not answered by every worker yet.
+/// A query that some workers have not answered.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingQuery {
     ticket: u64,
-    session: Key,
+    session: SessionId,
     /// Its place in the order of the session's replies.
     seq: u32,
     at: Time,
-    lane: Lane,
-    form: Form,
+    lane: QueryLane,
+    form: ReplyForm,
     /// Workers that have not answered.
     missing: usize,
     /// Lines of the workers that have answered.
-    lines: Vec<Lines>,
+    lines: Vec<ClientLines>,
     sum: u64,
-    /// The session wants no reply.
+    /// Whether the session gets no reply.
     silent: bool,
-    /// The error that it gets if nobody was found: what was named may not be there at all.
+    /// The error if no session was found. The user that the filter names may not exist at all.
     doubt: Option<Vec<u8>>,
 }
 
-/// Questions of one worker's sessions.
+/// The queries of one worker's sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {
-    /// Those that are not answered by every worker yet, oldest first.
-    open: VecDeque<Asked>,
-    /// How full the lanes are, and the sessions that wait.
-    lanes: Lanes,
+pub(crate) struct PendingQueries {
+    /// Queries that some workers have not answered, oldest first.
+    open: VecDeque<PendingQuery>,
+    /// Queries under way and waiting sessions, by lane.
+    lanes: QueryLanes,
 }
 
-impl Questions {
-    /// Questions of one session that are under way.
-    fn of_session(&self, key: Key) -> usize {
-        let its = |asked: &&Asked| asked.session == key;
-        self.open.iter().filter(its).count()
+impl PendingQueries {
+    /// Number of queries of a session that are under way.
+    fn of_session(&self, id: SessionId) -> usize {
+        let is_of = |asked: &&PendingQuery| asked.session == id;
+        self.open.iter().filter(is_of).count()
     }
 
-    /// Bytes of answers that wait for others.
+    /// Bytes of answers to queries that other workers have not answered.
     fn held_bytes(&self) -> usize {
         let lines = self.open.iter().flat_map(|asked| &asked.lines);
-        lines.map(Lines::memory_bytes).sum()
+        lines.map(ClientLines::memory_bytes).sum()
     }
 }
 
-/// A pause that waits for what was let through before it.
+/// A pause that waits for requests that passed before it.
 #[derive(Debug)]
-pub(crate) struct Settling {
-    /// Whose links.
+pub(crate) struct SettlingPause {
+    /// The pool of the pause.
     pool: u16,
-    /// Who asked.
+    /// The worker of the session that asked.
     to: usize,
     ticket: u64,
     /// When it began, [`Time::stamp_ms`].
@@ -204,143 +205,155 @@ pub(crate) struct Settling {
 }
 
 impl Engine {
-    /// Another worker's session asks. The answer is an [`Action::Answer`], in this turn or a later
-    /// one.
-    pub fn handle_question(&mut self, from: usize, ticket: u64, question: Question) {
+    /// A session of another worker asks. The answer is an [`Action::Answer`], in this turn or a
+    /// later one.
+    pub fn handle_question(&mut self, from: usize, ticket: u64, question: WorkerQuery) {
         let answer = match question {
-            Question::List(filter) => Answer::Lines(self.list_clients(&filter)),
-            Question::Kill(filter) => Answer::Count(self.kill_clients(&filter)),
-            Question::Pause { pool, until, all } => {
-                self.begin_pause(pool, until, all);
-                self.settling.push(Settling {
+            WorkerQuery::List(filter) => WorkerReply::Lines(self.list_clients(&filter)),
+            WorkerQuery::Kill(filter) => WorkerReply::Count(self.kill_clients(&filter)),
+            WorkerQuery::Pause { pool, until, all } => {
+                self.admin.begin_pause(&mut self.plane, pool, until, all);
+                self.admin.settling_pauses.push(SettlingPause {
                     pool,
                     to: from,
                     ticket,
-                    since_ms: self.now.stamp_ms(),
+                    since_ms: self.plane.now.stamp_ms(),
                 });
                 return;
             }
-            Question::Unpause { pool } => {
-                self.end_pause(pool);
-                Answer::Count(0)
+            WorkerQuery::Unpause { pool } => {
+                self.admin.end_pause(&mut self.plane, pool);
+                WorkerReply::Count(0)
             }
-            Question::Target { to, pool } => Answer::Count(self.become_target(to, pool).into()),
-            Question::Tell { to, push } => {
-                self.tell_target(to, &push);
-                Answer::Count(0)
+            WorkerQuery::Target { to, pool } => {
+                WorkerReply::Count(self.pinned.become_target(&mut self.plane, to, pool).into())
             }
-            Question::TargetGone { to } => {
-                self.target_gone(to);
-                Answer::Count(0)
+            WorkerQuery::Tell { to, push } => {
+                self.pinned.tell_target(&mut self.plane, to, &push);
+                WorkerReply::Count(0)
             }
-            Question::Set {
+            WorkerQuery::TargetGone { to } => {
+                self.pinned.target_gone(&mut self.plane, to);
+                WorkerReply::Count(0)
+            }
+            WorkerQuery::Set {
                 at,
                 pool,
                 listener,
                 values,
             } => {
-                self.set_dials(at, (pool, listener), &values);
-                Answer::Count(0)
+                self.admin
+                    .set_dials(&mut self.plane, at, (pool, listener), &values);
+                WorkerReply::Count(0)
             }
-            Question::ForgetScripts { pool } => {
-                self.scripts.forget(pool);
-                Answer::Count(0)
+            WorkerQuery::ForgetScripts { pool } => {
+                self.local.scripts.forget(pool);
+                WorkerReply::Count(0)
             }
-            Question::ShowScript {
+            WorkerQuery::ShowScript {
                 pool,
                 body,
                 shown_by,
             } => {
-                self.scripts.learn(pool, body, &shown_by);
-                Answer::Count(0)
+                self.local.scripts.learn(pool, body, &shown_by);
+                WorkerReply::Count(0)
             }
-            // Whether it was in one, only the server can tell.
-            Question::Unblock { id, pool, how }
+            // Only the server knows whether the session waits.
+            WorkerQuery::Unblock { id, pool, how }
                 if self.unblock((id, pool), how, (from, ticket)) =>
             {
                 return;
             }
-            Question::Unblock { .. } => Answer::Count(0),
+            WorkerQuery::Unblock { .. } => WorkerReply::Count(0),
         };
         self.give_answer(from, ticket, answer);
     }
 
-    /// A worker's part of the answer to a question of ours.
-    pub fn handle_answer(&mut self, ticket: u64, answer: Answer) {
+    /// The answer of one worker to a query of this worker.
+    pub fn handle_answer(&mut self, ticket: u64, answer: WorkerReply) {
         let Some(index) = self
-            .asked
+            .admin
+            .queries
             .open
             .iter()
             .position(|asked| asked.ticket == ticket)
         else {
-            // It came too late: the client has its error.
+            // The answer is late: the client has got an error.
             return;
         };
-        let asked = &mut self.asked.open[index];
+        let asked = &mut self.admin.queries.open[index];
         match answer {
-            Answer::Lines(lines) => asked.lines.push(lines),
-            Answer::Count(count) => asked.sum += count,
+            WorkerReply::Lines(lines) => asked.lines.push(lines),
+            WorkerReply::Count(count) => asked.sum += count,
         }
         asked.missing -= 1;
         if asked.missing == 0
-            && let Some(asked) = self.asked.open.remove(index)
+            && let Some(asked) = self.admin.queries.open.remove(index)
         {
-            self.asked.lanes.end(asked.lane);
+            self.admin.queries.lanes.end(asked.lane);
             self.reply_to(asked);
-            self.next_questions();
+            self.admin.next_questions(&mut self.plane);
         }
     }
 
-    /// A session asks all workers. It gets its reply in this place of its order.
+    /// Asks all workers for a session. The reply takes the next place in its order.
     pub(crate) fn ask(
         &mut self,
-        key: Key,
-        question: Question,
-        form: Form,
+        id: SessionId,
+        question: WorkerQuery,
+        form: ReplyForm,
         doubt: Option<Vec<u8>>,
-    ) -> Placed {
-        if self.asked.of_session(key) > 0 && self.hold_until_caught_up(key) {
-            return Placed::Wait;
+    ) -> Dispatched {
+        if self.admin.queries.of_session(id) > 0 && self.plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
         }
         let lane = question.lane();
-        let places = self.places_of(lane);
-        let has_waited = self.deadline_of(key).is_some();
-        if !self.asked.lanes.may_ask(lane, has_waited, places) {
-            return self.wait_to_ask(key, lane, has_waited);
+        let places = self.admin.places_of(&self.plane, lane);
+        let has_waited = self.plane.deadline_of(id).is_some();
+        if !self.admin.queries.lanes.may_ask(lane, has_waited, places) {
+            return self.wait_to_ask(id, lane, has_waited);
         }
-        self.set_gives_up_at(key, None);
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
+        self.plane.set_gives_up_at(id, None);
+        let Some(session) = self.plane.sessions.get_mut(id) else {
+            return Dispatched::Done;
         };
         let seq = session.take_seq();
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
-        self.counters.requests_answered_here += 1;
-        self.ask_for(key, (seq, silent), question, form, doubt);
-        Placed::Done
+        self.plane.counters.requests_answered_here += 1;
+        self.ask_for(id, (seq, silent), question, form, doubt);
+        Dispatched::Done
     }
 
-    /// A session waits until its lane has a place, or until its deadline.
-    fn wait_to_ask(&mut self, key: Key, lane: Lane, has_waited: bool) -> Placed {
-        if self.is_past_deadline(key) {
-            self.set_gives_up_at(key, None);
-            return self.blocked(key, Blocked::Refused(bound_reply("questions_max")));
+    /// Holds a session until its lane has a place, or until its deadline.
+    fn wait_to_ask(&mut self, id: SessionId, lane: QueryLane, has_waited: bool) -> Dispatched {
+        if self.plane.is_past_deadline(id) {
+            self.plane.set_gives_up_at(id, None);
+            return self
+                .plane
+                .blocked(id, Blocked::Refused(bound_reply("questions_max")));
         }
-        self.begin_to_wait_for(key, QUESTION_MS);
-        self.asked.lanes.wait(lane, key, has_waited);
-        if let Some(session) = self.sessions.get_mut(key)
+        self.pinned
+            .begin_to_wait_for(&mut self.plane, id, QUESTION_MS);
+        self.admin.queries.lanes.wait(lane, id, has_waited);
+        if let Some(session) = self.plane.sessions.get_mut(id)
             && session.is_caught_up()
         {
-            // Nothing that is answered would end this hold.
+            // No reply is outstanding that would end this hold.
             session.flags.remove(Flags::HOLD_DRAIN);
         }
-        self.hold(key, Flags::HOLD_ROOM);
-        Placed::Wait
+        self.plane.hold(id, Flags::HOLD_ROOM);
+        Dispatched::Wait
     }
 
-    /// The same for a request that has its place. Returns whether they are asked; if not, its
-    /// client is told.
-    pub(crate) fn ask_in_place(&mut self, entry: Entry, question: Question, form: Form) -> bool {
-        let has_room = self.asked.of_session(entry.session) < SETTINGS_PER_SESSION_MAX;
+    /// Asks all workers for a request that has its place. Returns whether it was asked. If not, the
+    /// client gets an error.
+    pub(crate) fn ask_in_place(
+        &mut self,
+        entry: Entry,
+        question: WorkerQuery,
+        form: ReplyForm,
+    ) -> bool {
+        let has_room = self.admin.queries.of_session(entry.session) < SETTINGS_PER_SESSION_MAX;
         if has_room {
             let place = (entry.seq, entry.silent);
             self.ask_for(entry.session, place, question, form, None);
@@ -352,214 +365,227 @@ impl Engine {
 
     fn ask_for(
         &mut self,
-        key: Key,
+        id: SessionId,
         (seq, silent): (u32, bool),
-        question: Question,
-        form: Form,
+        question: WorkerQuery,
+        form: ReplyForm,
         doubt: Option<Vec<u8>>,
     ) {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+        let ticket = self.admin.next_ticket;
+        self.admin.next_ticket += 1;
         let lane = question.lane();
-        self.asked.lanes.begin(lane);
-        self.asked.open.push_back(Asked {
+        self.admin.queries.lanes.begin(lane);
+        self.admin.queries.open.push_back(PendingQuery {
             ticket,
-            session: key,
+            session: id,
             seq,
-            at: self.now,
+            at: self.plane.now,
             lane,
             form,
-            missing: self.worker.count,
+            missing: self.plane.worker.count,
             lines: Vec::new(),
             sum: 0,
             silent,
             doubt,
         });
-        if self.worker.count > 1 {
-            self.act(Action::Ask {
+        if self.plane.worker.count > 1 {
+            self.plane.push_action(Action::Ask {
                 ticket,
                 question: question.clone(),
             });
         }
-        self.handle_question(self.worker.index, ticket, question);
+        self.handle_question(self.plane.worker.index, ticket, question);
     }
 
-    /// Tells the other workers something; their answers are not waited for. Returns the ticket.
-    pub(crate) fn tell_others(&mut self, question: &Question) -> u64 {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        if self.worker.count > 1 {
-            let question = question.clone();
-            self.act(Action::Ask { ticket, question });
-        }
-        ticket
+    /// Sends a query to all workers, this one too. No session waits for the answers.
+    pub(crate) fn tell_all(&mut self, question: WorkerQuery) {
+        let ticket = self.admin.tell_others(&mut self.plane, &question);
+        self.handle_question(self.plane.worker.index, ticket, question);
     }
 
-    /// The same for all workers.
-    pub(crate) fn tell_all(&mut self, question: Question) {
-        let ticket = self.tell_others(&question);
-        self.handle_question(self.worker.index, ticket, question);
-    }
-
-    pub(crate) fn give_answer(&mut self, to: usize, ticket: u64, answer: Answer) {
-        if to == self.worker.index {
+    pub(crate) fn give_answer(&mut self, to: usize, ticket: u64, answer: WorkerReply) {
+        if to == self.plane.worker.index {
             self.handle_answer(ticket, answer);
         } else {
-            self.act(Action::Answer { to, ticket, answer });
+            self.plane
+                .push_action(Action::Answer { to, ticket, answer });
         }
     }
 
-    /// Bytes of answers that wait for others.
-    pub(crate) fn answers_bytes(&self) -> usize {
-        self.asked.held_bytes()
-    }
-
-    /// How many lists of clients may be under way at once: together they are a small part of the
-    /// bound. They begin in the order of their requests.
-    fn lists_max(&self) -> usize {
-        let sessions = self.sessions.len() as u64 + self.fleet.sessions;
-        let bytes = (sessions * LISTED_BYTES).max(1);
-        let most = self.settings.limits.worker_memory_bytes_max / LISTS_SHARE / bytes;
-        usize::try_from(most).unwrap_or(QUESTIONS_MAX).max(1)
-    }
-
-    /// How many questions of a kind may be under way.
-    fn places_of(&self, lane: Lane) -> usize {
-        match lane {
-            Lane::List if self.worker.count > 1 => self.lists_max(),
-            _ => QUESTIONS_MAX,
-        }
-    }
-
-    /// A question has its reply: sessions that wait ask theirs.
-    fn next_questions(&mut self) {
-        if self.asked.lanes.is_calm() {
-            return;
-        }
-        let lists = self.places_of(Lane::List);
-        let next = self.asked.lanes.next(lists);
-        self.release_askers(next);
-    }
-
-    /// Time has passed: sessions that have waited for too long to ask are refused.
-    fn end_waits_to_ask(&mut self) {
-        if self.asked.lanes.is_calm() {
-            return;
-        }
-        let mut lanes = std::mem::take(&mut self.asked.lanes);
-        let is_over = |key| self.sessions.get(key).is_none() || self.is_past_deadline(key);
-        let over = lanes.take_over(is_over);
-        self.asked.lanes = lanes;
-        self.release_askers(over);
-    }
-
-    /// The first of those that are resumed is the last one that is released.
-    fn release_askers(&mut self, sessions: Vec<Key>) {
-        for key in sessions.into_iter().rev() {
-            self.release(key, Flags::HOLD_ROOM);
-        }
-    }
-
-    fn reply_to(&mut self, asked: Asked) {
-        let Some(session) = self.sessions.get(asked.session) else {
+    fn reply_to(&mut self, asked: PendingQuery) {
+        let Some(session) = self.plane.sessions.get(asked.session) else {
             return;
         };
         let mut reply = Vec::new();
         match asked.form {
             _ if asked.doubt.is_some()
-                && asked.lines.iter().all(Lines::is_empty)
+                && asked.lines.iter().all(ClientLines::is_empty)
                 && asked.sum == 0 =>
             {
                 if !asked.silent {
                     encode::error(&mut reply, &asked.doubt.unwrap_or_default());
                 }
             }
-            Form::Target { to, request } => {
+            ReplyForm::Target { to, request } => {
                 let is_here = asked.sum > 0;
-                if let Some(session) = self.sessions.get_mut(asked.session) {
-                    session.rare().redirect_found = Some(Found { to, is_here });
+                if let Some(session) = self.plane.sessions.get_mut(asked.session) {
+                    session.rare().redirect_found = Some(TargetNews { to, is_here });
                 }
-                let steps = [Step::request(request)].into();
-                self.begin_steps(asked.session, steps, (asked.silent, asked.at.stamp_ms()));
+                let steps = [ReplyStep::request(request)].into();
+                self.transactions.begin_steps(
+                    &mut self.plane,
+                    asked.session,
+                    steps,
+                    (asked.silent, asked.at.stamp_ms()),
+                );
             }
             _ if asked.silent => {}
-            Form::Lines(named) => {
+            ReplyForm::Lines(named) => {
                 listing::reply(&mut reply, session.version, &asked.lines, named);
-                // Before the reply is copied to the session's output.
+                // Freed before the reply is copied to the session's output.
                 drop(asked.lines);
             }
-            Form::Sum => encode::integer(&mut reply, asked.sum as i64),
-            Form::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
-            Form::AnyKilled | Form::Ok => reply.extend_from_slice(OK),
+            ReplyForm::Sum => encode::integer(&mut reply, asked.sum as i64),
+            ReplyForm::AnyKilled if asked.sum == 0 => {
+                encode::error(&mut reply, b"ERR No such client")
+            }
+            ReplyForm::AnyKilled | ReplyForm::Ok => reply.extend_from_slice(OK),
         }
-        self.deliver(asked.session, asked.seq, 1, &reply);
+        self.plane.deliver(asked.session, asked.seq, 1, &reply);
     }
 
-    /// Answers the pauses for which nothing that came before them is on its way any more.
+    /// Answers the pauses whose earlier requests are all answered.
     pub(crate) fn settle_pauses(&mut self) {
-        if self.settling.is_empty() {
+        if self.admin.settling_pauses.is_empty() {
             return;
         }
-        // What was moved in its batch, or is asked again, stands behind what is younger. What waits
-        // for something at the server may wait for ever, and is not waited for: a server that is
-        // paused itself does not, either.
-        let (links, servers, pools) = (&self.links, &self.servers, &self.pools);
-        let now = self.now.stamp_ms();
-        let sessions = &self.sessions;
-        let put_off = [&self.put_off_now, &self.put_off_sessions];
+        // The whole ledger is searched, since a request that was moved or sent again stands behind
+        // younger ones. Links with a blocking command or a tunnel are left out: these may wait for
+        // ever, and a paused server does not wait for them, either.
+        let (links, servers, pools) = (&self.plane.links, &self.plane.servers, &self.plane.pools);
+        let now = self.plane.now.stamp_ms();
+        let sessions = &self.plane.sessions;
+        let deferring = [&self.redirects.now, &self.redirects.sessions];
         let oldest = |pool: u16| {
-            let delayed = put_off.into_iter().flatten().filter_map(|key| {
-                let session = sessions.get(*key).filter(|session| session.pool == pool)?;
-                session.rare.as_deref()?.delayed.oldest_at_ms()
+            let delayed = deferring.into_iter().flatten().filter_map(|id| {
+                let session = sessions.get(*id).filter(|session| session.pool == pool)?;
+                session.rare.as_deref()?.deferred.oldest_at_ms()
             });
             links
                 .iter()
                 .filter(|(_, link)| !link.waits && link.tunnel.is_none())
                 .filter(|(_, link)| {
-                    let part = servers[usize::from(link.key.server.0)].pool;
+                    let part = servers[usize::from(link.kind.server.0)].pool;
                     pools[usize::from(part)].whole == pool
                 })
                 .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
                 .chain(delayed)
                 .min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)
         };
-        let settled = |pause: &mut Settling| {
+        let settled = |pause: &mut SettlingPause| {
             oldest(pause.pool).is_none_or(|at| at.wrapping_sub(pause.since_ms) as i32 > 0)
         };
-        let settled: Vec<Settling> = self.settling.extract_if(.., settled).collect();
+        let settled: Vec<SettlingPause> =
+            self.admin.settling_pauses.extract_if(.., settled).collect();
         for pause in settled {
-            self.give_answer(pause.to, pause.ticket, Answer::Count(0));
+            self.give_answer(pause.to, pause.ticket, WorkerReply::Count(0));
+        }
+    }
+}
+
+/// Average bytes of a session's line in a list of clients, at most.
+const LISTED_BYTES: u64 = 1 << 10;
+
+/// The lists of clients under way at once take at most this fraction of the worker's memory bound.
+/// One list is always allowed.
+const LISTS_SHARE: u64 = 32;
+
+impl Admin {
+    /// Sends a query to the other workers without a session that waits. Returns the ticket.
+    pub(crate) fn tell_others(&mut self, plane: &mut DataPlane, question: &WorkerQuery) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        if plane.worker.count > 1 {
+            let question = question.clone();
+            plane.push_action(Action::Ask { ticket, question });
+        }
+        ticket
+    }
+
+    /// Bytes of answers to queries that other workers have not answered.
+    pub(crate) fn answers_bytes(&self) -> usize {
+        self.queries.held_bytes()
+    }
+
+    /// Number of lists of clients that may be under way at once. Together they take a small part of
+    /// the memory bound. They begin in the order of their requests.
+    pub(crate) fn lists_max(&self, plane: &DataPlane) -> usize {
+        let sessions = plane.sessions.len() as u64 + plane.other_workers.sessions;
+        let bytes = (sessions * LISTED_BYTES).max(1);
+        let most = plane.settings.limits.worker_memory_bytes_max / LISTS_SHARE / bytes;
+        usize::try_from(most).unwrap_or(QUESTIONS_MAX).max(1)
+    }
+
+    /// Number of queries of a lane that may be under way.
+    fn places_of(&self, plane: &DataPlane, lane: QueryLane) -> usize {
+        match lane {
+            QueryLane::List if plane.worker.count > 1 => self.lists_max(plane),
+            _ => QUESTIONS_MAX,
         }
     }
 
-    /// Gives up on workers that do not answer.
-    pub(crate) fn tick_questions(&mut self) {
-        let now = self.now;
-        let over = |asked: &Asked| now.since_ms(asked.at) >= u64::from(QUESTION_MS);
-        while self.asked.open.front().is_some_and(over)
-            && let Some(asked) = self.asked.open.pop_front()
+    /// A query has its reply: releases sessions that wait to ask.
+    fn next_questions(&mut self, plane: &mut DataPlane) {
+        if self.queries.lanes.is_calm() {
+            return;
+        }
+        let lists = self.places_of(plane, QueryLane::List);
+        let next = self.queries.lanes.next(lists);
+        self.release_askers(plane, next);
+    }
+
+    /// Releases sessions that have waited too long to ask: they are refused.
+    fn end_waits_to_ask(&mut self, plane: &mut DataPlane) {
+        if self.queries.lanes.is_calm() {
+            return;
+        }
+        let mut lanes = std::mem::take(&mut self.queries.lanes);
+        let is_over = |id| plane.sessions.get(id).is_none() || plane.is_past_deadline(id);
+        let over = lanes.take_over(is_over);
+        self.queries.lanes = lanes;
+        self.release_askers(plane, over);
+    }
+
+    /// Releases sessions so that they continue in this order: the session released last continues
+    /// first.
+    fn release_askers(&mut self, plane: &mut DataPlane, sessions: Vec<SessionId>) {
+        for id in sessions.into_iter().rev() {
+            plane.release(id, Flags::HOLD_ROOM);
+        }
+    }
+
+    /// Answers queries with an error when a worker has not answered in time.
+    pub(crate) fn tick_questions(&mut self, plane: &mut DataPlane) {
+        let now = plane.now;
+        let over = |asked: &PendingQuery| now.since_ms(asked.at) >= u64::from(QUESTION_MS);
+        while self.queries.open.front().is_some_and(over)
+            && let Some(asked) = self.queries.open.pop_front()
         {
-            self.asked.lanes.end(asked.lane);
-            self.settling
-                .retain(|pause| pause.to != self.worker.index || pause.ticket != asked.ticket);
+            self.queries.lanes.end(asked.lane);
+            self.settling_pauses
+                .retain(|pause| pause.to != plane.worker.index || pause.ticket != asked.ticket);
             let mut reply = Vec::new();
             let cause = Cause::Workers {
                 limit_ms: QUESTION_MS,
             };
             if !asked.silent {
-                failure::append_reply(&mut reply, Fate::Unknown, cause);
+                error::append_reply(&mut reply, Fate::Unknown, cause);
             }
-            // If it was to be queued.
-            self.abort_transaction(asked.session);
-            self.deliver(asked.session, asked.seq, 1, &reply);
+            // Within a transaction the command could not be queued.
+            plane.abort_transaction(asked.session);
+            plane.deliver(asked.session, asked.seq, 1, &reply);
         }
-        self.end_waits_to_ask();
-        self.next_questions();
+        self.end_waits_to_ask(plane);
+        self.next_questions(plane);
     }
 }
-
-/// What a session's line takes in a list of clients, on average at most.
-const LISTED_BYTES: u64 = 1 << 10;
-
-/// Lists of clients under way at once take one part of so many of the bound, or are one.
-const LISTS_SHARE: u64 = 32;

@@ -1,18 +1,18 @@
-//! Where servers are that name themselves by addresses that respool cannot reach.
+//! How respool reaches servers that name themselves by other addresses.
 //!
 //! Behind NAT, in containers and behind forwarded ports, the nodes of a Cluster and Sentinels name
-//! addresses of their own network. A map says where each of these is reached from here:
+//! addresses of their own network. A map translates each of these:
 //!
 //! ```text
-//!   10.0.0.1:6379=127.0.0.1:7001             that address
-//!   10.0.0.1=127.0.0.1                       every port of that host, which stays as it is
+//!   10.0.0.1:6379=127.0.0.1:7001             one address
+//!   10.0.0.1=127.0.0.1                       every port of a host; the port stays
 //!   10.0.0.1:7000-7005=10.1.0.1:17000-17005  each port of a range, in their order
 //!   redis-*:6379=*.example:6379              the right `*` repeats the text of the left one
 //! ```
 //!
 //! An address goes through the map once. Entries without a `*` in their host come first: those with
-//! one port, then those with a range, then those with any port. Of the others the first that fits
-//! counts. An address that fits no entry stays as it is.
+//! one port, then those with a range, then those with any port. Of the other entries the first that
+//! fits counts. An address that fits no entry stays unchanged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,39 +20,40 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use respool_protocol::cluster::{Endpoint, HOST_BYTES_MAX};
 
-use crate::limits::ADDRESS_MAP_MAX;
+use crate::base::limits::ADDRESS_MAP_MAX;
 
 /// The entries of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap {
     /// In the order in which they were given.
-    entries: Vec<Entry>,
-    /// Those without a `*` in their host, by that host: their places among the entries.
-    by_host: BTreeMap<String, Places>,
-    /// Those with one.
+    entries: Vec<MapEntry>,
+    /// The places of entries without a `*` in their host, by host.
+    by_host: BTreeMap<String, HostEntries>,
+    /// The places of entries with a `*`.
     patterns: Vec<usize>,
 }
 
-/// The entries for one host, by their places.
+/// The places of the entries for one host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Places {
-    /// With one port.
+struct HostEntries {
+    /// Entries with one port.
     by_port: HashMap<u16, usize>,
-    /// With a range of ports.
+    /// Entries with a range of ports.
     ranges: Vec<usize>,
+    /// The entry for any port.
     any_port: Option<usize>,
 }
 
-/// An address as servers name it, and as respool reaches it.
+/// An entry: an address as servers name it, and as respool reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    from: Side,
-    to: Side,
+pub struct MapEntry {
+    from: MapSide,
+    to: MapSide,
 }
 
 /// One side of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Side {
+struct MapSide {
     host: Host,
     ports: Ports,
 }
@@ -62,7 +63,7 @@ struct Side {
 enum Host {
     /// A name in lower case, or an IP address without brackets.
     Exactly(String),
-    /// One `*` between these two.
+    /// The texts before and behind one `*`.
     Around(String, String),
 }
 
@@ -75,7 +76,7 @@ enum Ports {
     Range(u16, u16),
 }
 
-/// Why entries are no map.
+/// Why a list of entries is no valid map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapError {
     /// Two entries have this left side.
@@ -107,9 +108,9 @@ impl AddressMap {
     /// A map of these entries.
     ///
     /// # Errors
-    /// When two entries have the same left side, when entries lead back to where they began, or when
-    /// there are too many.
-    pub fn new(entries: Vec<Entry>) -> Result<AddressMap, MapError> {
+    /// When two entries have the same left side, when entries lead back to where they began, or
+    /// when there are too many.
+    pub fn new(entries: Vec<MapEntry>) -> Result<AddressMap, MapError> {
         if entries.len() > ADDRESS_MAP_MAX {
             return Err(MapError::TooMany);
         }
@@ -151,9 +152,9 @@ impl AddressMap {
         }
     }
 
-    /// Whether entries lead from the left side of this one to other addresses and back. An entry that
-    /// leads to itself is no loop: it excepts its address from a pattern.
-    fn leads_back(&self, entry: &Entry) -> bool {
+    /// Whether entries lead from the left side of this one to other addresses and back. An entry
+    /// that leads to itself is no loop: it exempts its address from a pattern.
+    fn leads_back(&self, entry: &MapEntry) -> bool {
         let Host::Exactly(host) = &entry.from.host else {
             return false;
         };
@@ -165,7 +166,7 @@ impl AddressMap {
             },
         };
         let mut at = start.clone();
-        // A way of more steps than there are entries meets one of them twice.
+        // A path with more steps than there are entries meets an entry twice.
         for _ in 0..self.entries.len() {
             let next = self.apply(&at);
             if next == at {
@@ -179,17 +180,17 @@ impl AddressMap {
         false
     }
 
-    /// Whether it has no entry.
+    /// Whether the map has no entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The entries as [`Entry::parse`] reads them.
-    pub fn entries(&self) -> &[Entry] {
+    /// The entries as [`MapEntry::parse`] reads them.
+    pub fn entries(&self) -> &[MapEntry] {
         &self.entries
     }
 
-    /// Where a server is reached that is named by this address.
+    /// The address at which respool reaches a server that is named by `said`.
     pub fn apply(&self, said: &Endpoint) -> Endpoint {
         if self.is_empty() {
             return said.clone();
@@ -208,12 +209,12 @@ impl AddressMap {
     }
 }
 
-impl Entry {
+impl MapEntry {
     /// Reads `HOST[:PORTS]=HOST[:PORTS]`.
     ///
     /// # Errors
-    /// Names the mistake in the text.
-    pub fn parse(text: &str) -> Result<Entry, String> {
+    /// Returns the mistake in the text.
+    pub fn parse(text: &str) -> Result<MapEntry, String> {
         let Some((from, to)) = text.split_once('=') else {
             return Err(
                 "must be NAMED=REACHED, such as 10.0.0.1:6379=127.0.0.1:7001: it lacks the `=`"
@@ -223,7 +224,7 @@ impl Entry {
         if to.contains('=') {
             return Err("has two `=`: one entry is NAMED=REACHED".into());
         }
-        let (from, to) = (Side::parse(from.trim())?, Side::parse(to.trim())?);
+        let (from, to) = (MapSide::parse(from.trim())?, MapSide::parse(to.trim())?);
         if matches!(to.host, Host::Around(..)) && !matches!(from.host, Host::Around(..)) {
             return Err("has a `*` in the host on the right, and none on the left".into());
         }
@@ -238,10 +239,10 @@ impl Entry {
             }
             (_, Ports::Any) => {}
         }
-        Ok(Entry { from, to })
+        Ok(MapEntry { from, to })
     }
 
-    /// The only address that the entry leads to. `None`: it leads to several.
+    /// The only address to which the entry leads. `None`: it leads to several.
     pub fn only_address(&self) -> Option<Endpoint> {
         let Host::Exactly(host) = &self.to.host else {
             return None;
@@ -280,18 +281,18 @@ impl Entry {
     }
 }
 
-impl Side {
-    fn parse(text: &str) -> Result<Side, String> {
+impl MapSide {
+    fn parse(text: &str) -> Result<MapSide, String> {
         if text.contains("://") || text.starts_with("unix:") {
             return Err("each side is HOST or HOST:PORT, without a scheme".into());
         }
         let (host, ports) = match text.rsplit_once(':') {
-            // The colons of `[::1]` are no port's.
+            // The colons of `[::1]` separate no port.
             Some((_, port)) if port.ends_with(']') => (text, None),
             Some((host, ports)) => (host, Some(ports)),
             None => (text, None),
         };
-        Ok(Side {
+        Ok(MapSide {
             host: Host::parse(host)?,
             ports: ports.map_or(Ok(Ports::Any), Ports::parse)?,
         })
@@ -361,7 +362,7 @@ impl Ports {
         }
     }
 
-    /// How far a port is from the first one. `None`: it is not one of them.
+    /// The distance of a port from the first one. `None`: the port is not in the range.
     fn offset_of(self, port: u16) -> Option<u16> {
         match self {
             Ports::Any => Some(0),
@@ -370,7 +371,7 @@ impl Ports {
     }
 }
 
-/// A host as entries have it.
+/// A host in the form that entries have.
 fn fold(host: &str) -> String {
     match host.parse::<IpAddr>() {
         Ok(address) => address.to_string(),
@@ -378,13 +379,13 @@ fn fold(host: &str) -> String {
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for MapEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.from, self.to)
     }
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for MapSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             Host::Exactly(host) if host.contains(':') => write!(f, "[{host}]")?,
@@ -407,7 +408,7 @@ mod tests {
 
     fn map(entries: &[&str]) -> Result<AddressMap, MapError> {
         let entry =
-            |text: &&str| Entry::parse(text).unwrap_or_else(|what| panic!("{text}: {what}"));
+            |text: &&str| MapEntry::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         AddressMap::new(entries.iter().map(entry).collect())
     }
 
@@ -421,9 +422,9 @@ mod tests {
     }
 
     #[test]
-    fn entry_of_one_address_says_it() {
+    fn entry_to_one_address_names_it() {
         let only = |text: &str| {
-            let entry = Entry::parse(text).expect(text);
+            let entry = MapEntry::parse(text).expect(text);
             entry.only_address().map(|at| (at.host, at.port))
         };
         for (text, host, port) in [
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn each_form_of_an_entry_leads_where_its_text_says() {
+    fn each_form_of_entry_translates_addresses() {
         for (entry, host, port, expected) in [
             (
                 "10.0.0.1:6379=127.0.0.1:7001",
@@ -504,7 +505,7 @@ mod tests {
         assert_eq!(reached(&AddressMap::default(), "Host", 1), "Host 1");
     }
 
-    /// The entry that says most about an address counts, wherever it stands.
+    /// The most specific entry for an address counts, at whatever place.
     #[test]
     fn entry_without_a_pattern_comes_first() {
         let map = map(&[
@@ -513,7 +514,7 @@ mod tests {
             "10.0.0.1=host:1",
             "10.0.0.1:6000-7000=range:1",
             "10.0.0.1:6379=one:1",
-            // Excepted from the pattern.
+            // Exempt from the pattern.
             "10.0.0.2=10.0.0.2",
         ])
         .expect("a map");
@@ -530,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_told_why() {
+    fn error_names_the_mistake_of_an_entry() {
         for (text, error) in [
             ("", "it lacks the `=`"),
             ("10.0.0.1:6379", "it lacks the `=`"),
@@ -558,13 +559,13 @@ mod tests {
             ("redis://a=b", "without a scheme"),
             ("a=unix:/b", "without a scheme"),
         ] {
-            let told = Entry::parse(text).expect_err(text);
-            assert!(told.contains(error), "{text}: {told}");
+            let shown = MapEntry::parse(text).expect_err(text);
+            assert!(shown.contains(error), "{text}: {shown}");
         }
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn contradictory_entries_are_refused() {
         for (entries, error) in [
             (&["a:1=b:1", "A:1=c:1"][..], MapError::Twice("a:1".into())),
             (&["a=b", "a:*=c"], MapError::Twice("a".into())),
@@ -577,7 +578,7 @@ mod tests {
         ] {
             assert_eq!(map(entries), Err(error), "{entries:?}");
         }
-        // The address of one may be where another one is reached.
+        // An address on the right may be another entry's address on the left.
         for entries in [
             &["a:1=a:2", "a:2=a:3"][..],
             &["a=a"],
@@ -585,22 +586,22 @@ mod tests {
         ] {
             assert!(map(entries).is_ok(), "{entries:?}");
         }
-        let many = (0..=ADDRESS_MAP_MAX).map(|number| Entry::parse(&format!("h{number}=g")));
+        let many = (0..=ADDRESS_MAP_MAX).map(|number| MapEntry::parse(&format!("h{number}=g")));
         let many = many.collect::<Result<_, _>>().expect("entries");
         assert_eq!(AddressMap::new(many), Err(MapError::TooMany));
     }
 
     proptest! {
-        /// No text makes it panic, each entry is shown as it is read, and no address fails.
+        /// No text panics, each entry is shown as it is read, and every address has a result.
         #[test]
         fn entries_are_shown_as_they_are_read(
             texts in prop::collection::vec("[a-c*.]{0,3}(:[0-9*-]{0,3})?=[a-c*.]{0,3}(:[0-9*-]{0,3})?", 0..6),
             host in "[a-c.]{0,4}",
             port in 1..12_u16,
         ) {
-            let entries: Vec<Entry> = texts.iter().filter_map(|text| Entry::parse(text).ok()).collect();
+            let entries: Vec<MapEntry> = texts.iter().filter_map(|text| MapEntry::parse(text).ok()).collect();
             for entry in &entries {
-                prop_assert_eq!(Entry::parse(&entry.to_string()), Ok(entry.clone()));
+                prop_assert_eq!(MapEntry::parse(&entry.to_string()), Ok(entry.clone()));
             }
             if let Ok(map) = AddressMap::new(entries) {
                 map.apply(&Endpoint { host, port });

@@ -1,6 +1,6 @@
-//! Bytes on their way out, and the memory they lie in.
+//! Buffers of bytes on their way out, and their memory.
 
-/// Bytes that wait to be written: appended behind, taken in front.
+/// Bytes that wait to be written: appended at the back, taken from the front.
 ///
 /// ```text
 ///   | taken | to be written | room |
@@ -33,7 +33,7 @@ impl Outgoing {
         self.bytes.capacity()
     }
 
-    /// Gives back room: the socket has taken what it takes, and the rest may wait for long.
+    /// Frees unused memory, because the remaining bytes may wait for long.
     pub(crate) fn settle(&mut self) {
         if self.start > self.len() / 4 {
             self.bytes.drain(..self.start);
@@ -42,9 +42,9 @@ impl Outgoing {
         shrink(&mut self.bytes);
     }
 
-    /// Where to append; memory comes from `spare` when there is none yet.
+    /// The buffer to append to. A buffer without memory takes some from `spare`.
     #[inline]
-    pub(crate) fn tail(&mut self, spare: &mut Spare) -> &mut Vec<u8> {
+    pub(crate) fn tail(&mut self, spare: &mut SpareBuffers) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = spare.take();
         }
@@ -53,22 +53,22 @@ impl Outgoing {
 
     /// The first `count` bytes were written, or never will be.
     #[inline]
-    pub(crate) fn take(&mut self, count: usize, spare: &mut Spare) {
+    pub(crate) fn take(&mut self, count: usize, spare: &mut SpareBuffers) {
         self.start += count;
         debug_assert!(self.start <= self.bytes.len());
         if self.start == self.bytes.len() {
             self.start = 0;
             spare.give(std::mem::take(&mut self.bytes));
         } else if self.start >= COMPACT_BYTES && self.start * 2 >= self.bytes.len() {
-            // A reader that never quite catches up must not make the part in front grow for ever.
+            // A slow reader that never catches up must not make the taken part grow for ever.
             self.bytes.drain(..self.start);
             self.start = 0;
         }
     }
 }
 
-/// Bytes of a link: they are kept until they are answered, so that what was lost with a connection
-/// and did no harm can be sent again.
+/// Bytes of a link. They are kept until they are answered, so that harmless requests can be sent
+/// again after a lost connection.
 ///
 /// ```text
 ///   | answered | written, unanswered | unwritten | room |
@@ -79,7 +79,7 @@ pub(crate) struct Unanswered {
     bytes: Vec<u8>,
     answered: usize,
     written: usize,
-    /// Something was answered that had not been written whole.
+    /// A request was answered before it had been written whole.
     overtaken: bool,
 }
 
@@ -89,19 +89,19 @@ impl Unanswered {
         self.bytes.capacity()
     }
 
-    /// Gives back the room of a link that owes nothing.
+    /// Frees the memory of a link that owes nothing.
     pub(crate) fn settle(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = Vec::new();
         }
     }
 
-    /// Everything that was not answered.
+    /// All bytes without an answer.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.answered..]
     }
 
-    /// What the kernel has not taken.
+    /// The bytes that the kernel has not taken.
     #[inline]
     pub(crate) fn unwritten(&self) -> &[u8] {
         &self.bytes[self.written..]
@@ -112,7 +112,7 @@ impl Unanswered {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The last `count` bytes, which the kernel has not seen, are to be replaced.
+    /// Takes back the last `count` bytes, which the kernel has not seen.
     pub(crate) fn take_back(&mut self, count: usize) {
         debug_assert!(count <= self.bytes.len() - self.written);
         self.bytes.truncate(self.bytes.len() - count);
@@ -124,7 +124,7 @@ impl Unanswered {
         debug_assert!(self.written <= self.bytes.len());
     }
 
-    /// Whether something was answered before it was asked: what else is said cannot be trusted.
+    /// Whether a request was answered before it was sent: later replies cannot be trusted.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.overtaken
     }
@@ -150,7 +150,7 @@ impl Unanswered {
         }
     }
 
-    /// Starts anew with these bytes, none of them written.
+    /// Replaces all bytes by these, of which none is written.
     pub(crate) fn replace(&mut self, bytes: Vec<u8>) {
         *self = Unanswered {
             bytes,
@@ -159,36 +159,37 @@ impl Unanswered {
     }
 }
 
-/// Frees the room of a buffer whose bytes may wait for long, if it is more than half of them. A
-/// quarter stays, so a buffer that grows and is shrunk in turn is copied once per quarter.
+/// Frees the room of a buffer whose bytes may wait for long, if the room exceeds half their length.
+/// A quarter stays, so a buffer that grows and shrinks by turns is copied once per quarter.
 pub(crate) fn shrink(bytes: &mut Vec<u8>) {
     if bytes.capacity() > bytes.len() + bytes.len() / 2 + SMALL_BYTES {
         bytes.shrink_to(bytes.len() + bytes.len() / 4);
     }
 }
 
-/// So much room is no loss.
+/// Room that is not worth freeing.
 const SMALL_BYTES: usize = 512;
 
+/// The part in front is removed when it has this size and half of the bytes.
 const COMPACT_BYTES: usize = 64 << 10;
 
-/// Buffers that nobody uses. Whoever becomes idle gives its buffer back, so an idle session holds
-/// none, and the few that a turn needs stay warm in the processor's cache.
+/// Unused buffers. A session that becomes idle gives its buffer back, so an idle session holds
+/// none. The few buffers that a turn needs stay warm in the processor's cache.
 #[derive(Debug, Default)]
-pub(crate) struct Spare {
+pub(crate) struct SpareBuffers {
     buffers: Vec<Vec<u8>>,
 }
 
-/// What a fresh buffer has room for; it grows by doubling.
+/// The capacity of a fresh buffer, bytes; it grows by doubling.
 const FRESH_BYTES: usize = 512;
-/// Room that a link keeps between batches.
+/// Room that a link keeps between batches, bytes.
 const LINK_BYTES_KEPT: usize = 64 << 10;
-/// A buffer that grew beyond this is freed, not kept.
+/// A buffer that grew beyond this is freed, bytes.
 const SPARE_BYTES_MAX: usize = 16 << 10;
 /// How many buffers are kept: at most four megabytes in a worker.
 const SPARES_MAX: usize = 256;
 
-impl Spare {
+impl SpareBuffers {
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.buffers
             .pop()
@@ -214,8 +215,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_appended_is_taken_in_order_and_memory_goes_back() {
-        let mut spare = Spare::default();
+    fn bytes_leave_in_order_and_memory_goes_back() {
+        let mut spare = SpareBuffers::default();
         let mut out = Outgoing::default();
         out.tail(&mut spare).extend_from_slice(b"hello world");
         out.take(6, &mut spare);
@@ -228,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_never_catches_up_does_not_make_the_buffer_grow() {
-        let mut spare = Spare::default();
+    fn slow_reader_does_not_make_the_buffer_grow() {
+        let mut spare = SpareBuffers::default();
         let mut out = Outgoing::default();
         for _ in 0..1000 {
             out.tail(&mut spare).extend_from_slice(&[7; 10_000]);

@@ -1,4 +1,4 @@
-//! What an engine counts: plain numbers of one worker, added up by who collects them.
+//! The counters of an engine: plain numbers of one worker. The driver adds up all workers.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Adds another worker's.
+            /// Adds the counters of another worker.
             pub fn add(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)+
             }
@@ -22,18 +22,18 @@ macro_rules! counters {
                 [$((stringify!($name), Counted::from(self.$name)),)+].into_iter()
             }
 
-            /// What each of them counts, in the same order.
+            /// The name and the text of each counter, in the same order.
             pub const TEXTS: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc,)+)),)+];
         }
     };
 }
 
-/// What a counter holds.
+/// The value of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// A number.
     Number(u64),
-    /// How often which size was met.
+    /// A histogram of sizes.
     Sizes(Sizes),
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// How often which size was met: 1, 2, up to 4, up to 8, and so on up to 1024; and more.
+/// A histogram of sizes: 1, 2, up to 4, up to 8, and so on up to 1024; and larger ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     buckets: [u64; Sizes::BUCKETS],
@@ -68,15 +68,14 @@ pub struct Sizes {
 impl Sizes {
     const BUCKETS: usize = 12;
 
-    /// A size was met.
+    /// Counts a size.
     pub(crate) fn note(&mut self, size: usize) {
         let bucket = size.max(1).next_power_of_two().trailing_zeros() as usize;
         self.buckets[bucket.min(Sizes::BUCKETS - 1)] += 1;
         self.sum += size as u64;
     }
 
-    /// The buckets: the largest size that each is for, and how often it was met. The last one is
-    /// for all that is larger.
+    /// The largest size of each bucket, and its count. The last bucket is for all larger sizes.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let last = Sizes::BUCKETS - 1;
         let largest = move |bucket: usize| (bucket < last).then_some(1 << bucket);
@@ -84,7 +83,7 @@ impl Sizes {
         counts.map(move |(bucket, count)| (largest(bucket), count))
     }
 
-    /// All sizes together: divided by how many there were, their mean.
+    /// The sum of all sizes. Divided by their number it is their mean.
     pub fn sum(&self) -> u64 {
         self.sum
     }
@@ -117,13 +116,13 @@ counters! {
     sessions_total: u64,
     /// Sessions now.
     sessions: u64,
-    /// Sessions we closed for breaking a rule or a bound.
+    /// Sessions that respool closed because they broke a rule or a bound.
     sessions_closed_by_us: u64,
     /// Of these, sessions closed before they authenticated: too late, or because memory was short.
     sessions_closed_unauthenticated: u64,
     /// Requests read from clients.
     requests: u64,
-    /// Requests answered here, without a server.
+    /// Requests that respool answered without a server.
     requests_answered_here: u64,
     /// Bytes read from clients.
     session_bytes_in: u64,
@@ -135,18 +134,17 @@ counters! {
     link_ups: u64,
     /// Links that were lost, or could not be established.
     link_downs: u64,
-    /// Servers that cannot be reached, now: each worker counts for itself those to which it has no
-    /// link.
+    /// Servers that cannot be reached, now. Each worker counts the servers to which it has no link.
     servers_away: u64,
     /// Requests put on links.
     link_requests: u64,
     /// Batches: writes that carried requests to a server.
     batches: u64,
-    /// Of these, how many had so many requests as clients asked them: one, two, up to 4, 8, ...
-    /// 1024, and more; and all their requests together.
+    /// The sizes of these batches, in requests as clients sent them: one, two, up to 4, 8, ...
+    /// 1024, and more; and the sum of the sizes.
     batch_requests: Sizes,
-    /// Batches that left because nothing was in flight and nobody else was expected, or since
-    /// nothing is held there.
+    /// Batches that left because the link was idle and no session was expected, or because the
+    /// flush rule holds no batch there.
     flushed_idle: u64,
     /// Batches that left because they were full.
     flushed_full: u64,
@@ -154,28 +152,28 @@ counters! {
     flushed_late: u64,
     /// MGETs and MSETs that were made of several requests.
     fused_batches: u64,
-    /// GETs in them, with those that are the same.
+    /// GETs that left in such an MGET, equal ones included.
     fused_gets: u64,
-    /// SETs in them.
+    /// SETs that left in such an MSET.
     fused_sets: u64,
-    /// Reads that took the answer to an equal one.
+    /// Reads that took the reply of an equal read.
     collapsed: u64,
-    /// Commands that servers did not get, because what was asked left as one with others.
+    /// Commands that servers did not get, because requests left joined.
     commands_saved: u64,
-    /// Requests that had to be asked again, each by itself: commands that were not saved in the
-    /// end.
+    /// Requests that left joined and had to be sent again alone, so that no command was saved.
     asked_again: u64,
-    /// How often a link stopped fusing GETs, for a while or for as long as it lasts: too many found
-    /// nothing, or the server refused it ...
+    /// How often a link stopped joining GETs, for a while or for good: too many found nothing, or
+    /// the server refused the MGET.
     gets_left_alone: u64,
-    /// ... or SETs: the server refused it ...
+    /// How often a link stopped joining SETs because the server refused the MSET.
     sets_left_alone: u64,
-    /// ... or both, to a node of a Cluster: too few came side by side with another of their slot
-    /// ...
+    /// How often a link to a node of a Cluster stopped joining GETs and SETs: too few neighbours
+    /// had the same slot.
     slots_left_alone: u64,
-    /// ... or looking for equal reads: too few were, or copies were too large.
+    /// How often a link stopped looking for equal reads: too few were equal, or copies were too
+    /// large.
     reads_left_alone: u64,
-    /// Replies from servers. What came in one for an MGET that was made of GETs counts by values.
+    /// Replies from servers. A reply to a joined MGET counts once for each value.
     link_replies: u64,
     /// Bytes read from servers.
     link_bytes_in: u64,
@@ -189,22 +187,22 @@ counters! {
     failed_not_sent: u64,
     /// Requests that failed after they were sent.
     failed_unknown: u64,
-    /// Requests that were sent again, after a link was lost, captured or taken over: reads, and others
-    /// that may run twice.
+    /// Requests that were sent again after a link was lost, drained or taken over: reads, and
+    /// others that may run twice.
     reads_sent_again: u64,
-    /// Requests that a node of a Cluster sent to another one, whose their slot had become ...
+    /// Requests that a node of a Cluster redirected to the new owner of their slot (MOVED).
     redirected_moved: u64,
-    /// ... or to which it was on its way ...
+    /// Requests that a node redirected while their slot was moving (ASK).
     redirected_ask: u64,
-    /// ... or that a node did not execute just then: asked again a little later.
+    /// Requests that a server refused for a moment, sent again a little later.
     refused_for_now: u64,
-    /// How often nodes of Clusters were asked which of them owns what.
+    /// Refreshes of the topology: how often nodes of Clusters were asked for the owners of slots.
     topology_refreshes: u64,
-    /// Requests refused because we do not pass such on.
+    /// Requests refused because respool does not support the command.
     refused: u64,
     /// Logins of clients that were refused, by a server or by respool.
     logins_refused: u64,
-    /// Requests too large to hold, cut through on a link of their own.
+    /// Requests too large to hold, streamed on a link of their own.
     streamed_requests: u64,
     /// Sessions that were given a link of their own.
     pins: u64,
@@ -212,27 +210,28 @@ counters! {
     pinned_links_full: u64,
     /// How often a large request needed a streaming link, and `streaming-links-max` was reached.
     streaming_links_full: u64,
-    /// How often a request needed another link that sessions share, and `links-max` was reached.
+    /// How often a request needed another shared link, and `links-max` was reached.
     links_full: u64,
-    /// How often a request waited because its reply might have made a link owe more than its server
-    /// allows: `client-output-buffer-limit` or `maxmemory-clients`.
+    /// How often a request waited because its reply might have passed a limit of the server:
+    /// `client-output-buffer-limit` or `maxmemory-clients`.
     reply_room_waits: u64,
     /// Idle links that were closed to make room for others within `links-max`.
     links_closed_for_room: u64,
-    /// Sessions that lost a streaming link because they were too slow while others waited for one.
+    /// Sessions that lost a streaming link because they were too slow while other sessions waited
+    /// for one.
     slow_uploads_ended: u64,
-    /// Sessions that lost the link on which they watched keys because others waited for one.
+    /// Sessions that lost the link on which they watched keys because other sessions waited for
+    /// one.
     watches_ended: u64,
     /// Transactions sent.
     transactions: u64,
-    /// Scripts sent along because their server had forgotten them.
+    /// Scripts loaded again because their server had forgotten them.
     scripts_sent_along: u64,
-    /// Links taken out of sharing because a slow session held them up.
+    /// Links drained because a slow session held them up.
     captured_links: u64,
-    /// Links left to what they owed because their server gave no answer there and answered on
-    /// another link.
+    /// Links drained because their server did not answer there, but answered on another link.
     takeovers: u64,
-    /// Blocking commands sent so that they do not wait, where no pinned link was free.
+    /// Blocking commands sent in a form that does not wait, because no pinned link was free.
     polls: u64,
     /// Channels and patterns that sessions subscribe to, each for itself, now.
     subscriptions: u64,
@@ -240,27 +239,27 @@ counters! {
     messages_in: u64,
     /// Messages put into the outputs of sessions.
     messages_out: u64,
-    /// Bytes held for sessions, now, by their length.
+    /// Bytes held for sessions, now, by the lengths of buffers.
     held_bytes: u64,
-    /// Memory that is compared with `worker-memory-bytes-max`, now: these bytes with the room
-    /// behind them, and what the accounts below have beside them. The accounts are measured in
+    /// Memory that is compared with `worker-memory-bytes-max`, now: the held bytes, the unused room
+    /// of their buffers, and the other memory in the accounts below. The accounts are measured in
     /// turn, so they may be a second old.
     memory_bytes: u64,
-    /// Of it, replies and messages that clients have not taken.
+    /// Part of it: replies and messages that clients have not taken.
     memory_output_bytes: u64,
-    /// Of it, requests that have not come whole.
+    /// Part of it: requests that have not come whole.
     memory_incomplete_bytes: u64,
-    /// Of it, requests that wait: behind another one, for EXEC, to be asked again.
+    /// Part of it: requests that wait behind another one, for EXEC, or to be sent again.
     memory_queued_bytes: u64,
-    /// Of it, channels and patterns, with their names.
+    /// Part of it: channels and patterns, with their names.
     memory_subscription_bytes: u64,
-    /// Of it, replies before their turn, parts of replies, and answers of other workers.
+    /// Part of it: replies before their place, parts of replies, and answers of other workers.
     memory_answer_bytes: u64,
-    /// Of it, names of clients and the state that few sessions have.
+    /// Part of it: names of clients, and state that few sessions have.
     memory_state_bytes: u64,
-    /// Of it, links: requests that are not answered, and replies that have not come whole.
+    /// Part of it: unanswered requests of links, and replies that have not come whole.
     memory_link_bytes: u64,
-    /// Of it, what sessions hold that have not authenticated.
+    /// Part of it: memory of sessions that have not authenticated.
     memory_unauthenticated_bytes: u64,
 }
 
@@ -269,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_counted_where_it_is_the_largest_power_of_two_or_less() {
+    fn size_counts_in_the_smallest_bucket_that_holds_it() {
         let mut sizes = Sizes::default();
         [1, 2, 3, 4, 5, 8, 9, 1_024, 1_025, 70_000]
             .into_iter()
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn every_counter_says_what_it_counts() {
+    fn every_counter_has_a_text() {
         let named = Counters::default();
         let names: Vec<_> = named.each().map(|(name, _)| name).collect();
         let texts: Vec<_> = Counters::TEXTS.iter().map(|(name, _)| *name).collect();

@@ -1,50 +1,51 @@
-//! What became of a request that got no reply, and how its client is told.
+//! The fate of a request that got no reply, and the error that its client gets.
 
 use respool_protocol::encode;
 
-use crate::engine::Engine;
-use crate::entry::Entry;
-use crate::session::{Flags, Session};
-use crate::settings::AwayError;
-use crate::slots::Key;
+use crate::base::handle::SessionId;
+use crate::base::settings::AwayError;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::session::{Flags, Session};
 
-/// Whether a failed request can have been executed. A third fate, `Replied`, needs no word here:
+/// Whether a failed request may have been executed. The third fate, `Replied`, needs no variant:
 /// then the reply itself went to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The server never got the whole request: it surely was not executed.
+    /// The server never got the whole request: it was surely not executed.
     NotSent,
-    /// The server may have got the whole request, and gave no answer: it may have been executed.
+    /// The server may have got the whole request, and gave no reply: it may have been executed.
     Unknown,
 }
 
-/// Why a request failed. The fault is a server's or ours; a client's own faults are answered in
-/// Redis's words, by who finds them.
+/// Why a request failed. The fault is that of a server or of respool. Faults of clients are
+/// answered in Redis's words where they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause<'a> {
-    /// No connection to the server, with what the last attempt came to.
+    /// No connection to the server; `reason`: how the last attempt failed.
     NoLink { server: &'a str, reason: &'a str },
     /// The connection was lost.
     LinkLost { server: &'a str, reason: &'a str },
     /// The request's deadline passed.
     Deadline { server: &'a str, limit_ms: u32 },
-    /// Its keys are another server's than this one's, and no one could be found who has them.
+    /// The server no longer owns the slot, and the new owner cannot be found.
     Moved { server: &'a str },
-    /// It was cut through, so only its client can send it again, and its keys are on their way to
-    /// another server or there.
+    /// The request was too large to hold, so only its client can send it again. Its slot is moving
+    /// or has moved to another server.
     TooLargeToMove { server: &'a str },
-    /// A bound of ours, by its name.
+    /// A limit of respool is reached. `name`: its option.
     Bound { name: &'static str },
-    /// Its client sent it too slowly while others waited at this bound.
+    /// The client sent the request too slowly while others waited at this limit. `least`: bytes a
+    /// second.
     Slow { name: &'static str, least: u64 },
-    /// Another worker gave no answer.
+    /// Another worker has not answered.
     Workers { limit_ms: u32 },
-    /// The server has not said whether the client may run it.
+    /// The server has not said whether the client may run the command.
     Untold { server: &'a str },
 }
 
 impl Cause<'_> {
-    /// Whether the server cannot be reached. Then it helps to ask again a moment later.
+    /// Whether the server cannot be reached: then a later attempt may succeed.
     fn is_server_away(&self) -> bool {
         matches!(
             self,
@@ -53,17 +54,17 @@ impl Cause<'_> {
     }
 }
 
-/// Appends the error reply. The code in front is for programs, the rest for people.
+/// Appends an error reply. The code in front is for programs, the rest for people.
 pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
     append_reply_as(out, fate, AwayError::NotSent, cause);
 }
 
-/// The same. `away` is the code if the server is away and the command was not executed.
+/// Appends an error reply. `away`: the code if the server is away and the command was not executed.
 pub(crate) fn append_reply_as(out: &mut Vec<u8>, fate: Fate, away: AwayError, cause: Cause<'_>) {
     encode::error(out, &error_text(fate, away, cause));
 }
 
-/// The text of that error.
+/// The text of an error reply, without the protocol around it. `away` as in [`append_reply_as`].
 pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u8> {
     let (code, fate) = match fate {
         Fate::NotSent if cause.is_server_away() => (away.code(), NOT_EXECUTED),
@@ -77,20 +78,21 @@ pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u
             format!("no reply from {server} within {limit_ms} ms")
         }
         Cause::Moved { server } => {
-            format!("{server} has its keys no more, and it could not be asked of who has them")
+            format!("{server} no longer owns the key's slot, and the new owner cannot be found")
         }
         Cause::TooLargeToMove { server } => format!(
-            "{server} does not have its keys just now, and it is too large to be held: send it again"
+            "{server} does not own the key's slot now, and the command is too large to hold: \
+             send it again"
         ),
         Cause::Bound { name } => format!("the limit {name} is reached"),
         Cause::Slow { name, least } => {
-            format!("it came at less than {least} bytes a second while others waited for {name}")
+            format!("it came at less than {least} bytes a second while others waited at {name}")
         }
         Cause::Workers { limit_ms } => {
             format!("another worker of respool gave no answer within {limit_ms} ms")
         }
         Cause::Untold { server } => {
-            format!("no answer whether this user may run it from {server}")
+            format!("no answer whether this user may run it came from {server}")
         }
     };
     format!("{code} respool: {fate}; {cause}").into_bytes()
@@ -98,41 +100,8 @@ pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u
 
 const NOT_EXECUTED: &str = "the command was not executed";
 
-impl Engine {
-    /// The code for a request that is being placed, if its server is away.
-    pub(crate) fn away_error(&self, session: Key) -> AwayError {
-        self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
-    }
-
-    /// The code for a request that was placed, if its server is away.
-    pub(crate) fn away_error_of(&mut self, entry: Entry) -> AwayError {
-        if self.is_part(entry) {
-            // The other parts may have been executed.
-            return AwayError::NotSent;
-        }
-        self.away_error_if(entry.session, |session| {
-            let waiting = session.held.len();
-            session
-                .burst
-                .was_alone(entry.seq, session.next_seq, waiting)
-        })
-    }
-
-    fn away_error_if(&self, session: Key, is_alone: impl Fn(&Session) -> bool) -> AwayError {
-        // A request in a transaction cannot be asked again by itself.
-        // A client that has not taken the reply before may have sent both in one pipeline.
-        let may = |session: &Session| {
-            !session.flags.any(Flags::IN_MULTI) && session.out.is_empty() && is_alone(session)
-        };
-        match self.sessions.get(session).is_some_and(may) {
-            true => self.settings.away_error,
-            false => AwayError::NotSent,
-        }
-    }
-}
-
-/// The code for a request without a link, if the server has refused that link. A refusal that lasts
-/// is no reason to ask again.
+/// The code for a request whose link the server has refused. A refusal that lasts is no reason to
+/// try again, so it gets `NOTSENT`.
 pub(crate) fn away_error_at(refusal: Option<&[u8]>, away: AwayError) -> AwayError {
     const PASSING: [&[u8]; 4] = [
         b"ERR max number of clients",
@@ -140,15 +109,15 @@ pub(crate) fn away_error_at(refusal: Option<&[u8]>, away: AwayError) -> AwayErro
         b"MASTERDOWN ",
         b"BUSY ",
     ];
-    let passes = |words: &[u8]| PASSING.iter().any(|start| words.starts_with(start));
-    match refusal.is_none_or(passes) {
+    let is_passing = |words: &[u8]| PASSING.iter().any(|start| words.starts_with(start));
+    match refusal.is_none_or(is_passing) {
         true => away,
         false => AwayError::NotSent,
     }
 }
 
-/// Whether an error reply says that a request failed because of its server, and not at a bound of
-/// ours.
+/// Whether an error reply says that a request failed because of its server, and not at a limit of
+/// respool.
 pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {
     const CODES: [&[u8]; 4] = [
         b"-NOTSENT ",
@@ -161,12 +130,45 @@ pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {
     is_ours && !reply.windows(bound.len()).any(|text| text == bound)
 }
 
+impl DataPlane {
+    /// The code for a request that is being dispatched, if its server is away.
+    pub(crate) fn away_error(&self, session: SessionId) -> AwayError {
+        self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
+    }
+
+    /// The code for a request that was dispatched, if its server is away.
+    pub(crate) fn away_error_of(&mut self, entry: Entry) -> AwayError {
+        if self.is_share(entry) {
+            // The other shares may have been executed.
+            return AwayError::NotSent;
+        }
+        self.away_error_if(entry.session, |session| {
+            let waiting = session.held.len();
+            session
+                .burst
+                .was_alone(entry.seq, session.next_seq, waiting)
+        })
+    }
+
+    fn away_error_if(&self, session: SessionId, is_alone: impl Fn(&Session) -> bool) -> AwayError {
+        // A request in a transaction cannot be sent again by itself. A client with untaken replies
+        // may have sent both requests in one pipeline.
+        let may = |session: &Session| {
+            !session.flags.any(Flags::IN_MULTI) && session.out.is_empty() && is_alone(session)
+        };
+        match self.sessions.get(session).is_some_and(may) {
+            true => self.settings.away_error,
+            false => AwayError::NotSent,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_code_of_an_error_says_whether_the_command_may_have_run() {
+    fn code_says_whether_the_command_may_have_run() {
         let text = |fate, cause| {
             let mut out = Vec::new();
             append_reply(&mut out, fate, cause);
@@ -204,7 +206,8 @@ mod tests {
                     limit_ms: 5
                 }
             ),
-            "-UNKNOWN respool: the command was sent and may have been executed; no reply from h:1 within 5 ms\r\n"
+            "-UNKNOWN respool: the command was sent and may have been executed; \
+             no reply from h:1 within 5 ms\r\n"
         );
     }
 }

@@ -1,14 +1,15 @@
-//! What respool refuses as the server would, in Redis's own words; and what only respool refuses.
+//! Errors for requests that respool refuses: in Redis's own words where the server would refuse
+//! them, too.
 
 use respool_protocol::commands::{Command, Refusal};
 
-use crate::requests::Request;
+use crate::data_plane::ingress::Request;
 
-/// Redis's text.
+/// Redis's text for a session that has to authenticate.
 pub(crate) const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
 
-/// Redis's text (`commandCheckExistence`, 7.0): 128 bytes of the name, then of the arguments. Before 7.0 it
-/// had other quotes, and commas.
+/// Redis's text (`commandCheckExistence`, 7.0): at most 128 bytes of the name, and then of the
+/// arguments. Before 7.0 it has other quotes, and commas.
 pub(crate) fn unknown_command(args: &[&[u8]], before_7: bool) -> Vec<u8> {
     let (open, close, behind): (&[u8], &[u8], &[u8]) = if before_7 {
         (b"`", b"`", b"`, ")
@@ -39,30 +40,31 @@ pub(crate) fn unknown_command(args: &[&[u8]], before_7: bool) -> Vec<u8> {
     .concat()
 }
 
-/// Redis's text (`commandCheckExistence`, 7.0). `container`: as the client calls it, which the server may have renamed.
+/// Redis's text (`commandCheckExistence`, 7.0). `container`: the command as the client names it,
+/// which the server may have renamed.
 pub(crate) fn unknown_subcommand(container: &[u8], sub: &[u8]) -> Vec<u8> {
     wrong_subcommand(b"ERR unknown subcommand '", container, sub, 128)
 }
 
 /// Redis's text (`addReplySubcommandSyntaxError`, 7.0).
 pub(crate) fn malformed_subcommand(request: &Request<'_>) -> Vec<u8> {
-    let what = b"ERR unknown subcommand or wrong number of arguments for '";
-    wrong_subcommand(what, request.arg(0), request.arg(1), 128)
+    let text = b"ERR unknown subcommand or wrong number of arguments for '";
+    wrong_subcommand(text, request.arg(0), request.arg(1), 128)
 }
 
-/// The same in 6.2, of an unknown one, too.
+/// Redis's text before 7.0, also for an unknown subcommand.
 pub(crate) fn unknown_subcommand_before_7(request: &Request<'_>) -> Vec<u8> {
-    let what = b"ERR Unknown subcommand or wrong number of arguments for '";
-    wrong_subcommand(what, request.arg(0), request.arg(1), usize::MAX)
+    let text = b"ERR Unknown subcommand or wrong number of arguments for '";
+    wrong_subcommand(text, request.arg(0), request.arg(1), usize::MAX)
 }
 
-fn wrong_subcommand(what: &[u8], container: &[u8], sub: &[u8], shown: usize) -> Vec<u8> {
+fn wrong_subcommand(text: &[u8], container: &[u8], sub: &[u8], shown: usize) -> Vec<u8> {
     let sub = &c_string(sub)[..c_string(sub).len().min(shown)];
     let container = c_string(container).to_ascii_uppercase();
-    [what, sub, b"'. Try ", &container, b" HELP."].concat()
+    [text, sub, b"'. Try ", &container, b" HELP."].concat()
 }
 
-/// To Redis's error texts an argument is a C string.
+/// The part of an argument that Redis's error texts show: they end it at the first zero byte.
 pub(crate) fn c_string(arg: &[u8]) -> &[u8] {
     arg.split(|&byte| byte == 0).next().unwrap_or_default()
 }
@@ -73,7 +75,7 @@ pub(crate) fn wrong_arity(command: &Command) -> Vec<u8> {
     format!("ERR wrong number of arguments for '{name}' command").into_bytes()
 }
 
-/// Redis's text (`processCommand`, 7.0). Before 7.0 there were no shard channels.
+/// Redis's text (`processCommand`, 7.0). Versions before 7.0 had no shard channels.
 pub(crate) fn not_in_subscription(name: &[u8], before_7: bool) -> Vec<u8> {
     let kinds = if before_7 { "(P)" } else { "(P|S)" };
     let why = format!(
@@ -82,14 +84,16 @@ pub(crate) fn not_in_subscription(name: &[u8], before_7: bool) -> Vec<u8> {
     [b"ERR Can't execute '", name, why.as_bytes()].concat()
 }
 
-/// To a SELECT by another name.
-pub(crate) const RENAMED_SELECT: &[u8] = b"ERR respool: the server calls SELECT otherwise (rename-command), but it is by SELECT \
-    that respool gives a link its database: give it its name back, or use only the database of --backend";
+/// The error for SELECT where the server has renamed it.
+pub(crate) const RENAMED_SELECT: &[u8] =
+    b"ERR respool: the server has renamed SELECT (rename-command), and respool needs it to change \
+    the database of a link: undo the renaming, or use only the database of --backend";
 
+/// The error for a command that respool does not support.
 pub(crate) fn refusal(command: &Command, why: Refusal) -> Vec<u8> {
     let why = match why {
-        Refusal::Replication => "it is spoken between servers",
-        Refusal::ConnectionState => "it is about the server's connection, which others share",
+        Refusal::Replication => "it belongs to replication, which is between servers",
+        Refusal::ConnectionState => "it changes the connection to the server, which sessions share",
     };
     format!(
         "ERR respool: '{}' is not supported: {why}",

@@ -1,65 +1,65 @@
-//! Every maximum of the engine that a client, a server or an operator can meet, in one place, with
-//! what happens at it. What only says how much memory is worth keeping stands where it is kept.
-//!
-//! Limits marked *wire* are Redis's own: a client meets the same error at the same size whether it
-//! speaks to us or to the server. The others bound what we hold on behalf of others.
+//! Every limit of the engine that a client, a server or an operator can meet, with its effect.
+//! Sizes of buffers and caches that nothing depends on stand where they are used.
 
 use respool_protocol::request::UNAUTHENTICATED_BULK_BYTES_MAX;
 
 /// The named bounds of one worker. Sizes in bytes, counts without unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sessions of the whole process. At it: the newcomer is told so and closed, as Redis does.
+    /// Sessions of the whole process. At the limit: a new client gets an error and is closed, as in
+    /// Redis.
     pub sessions_max: u32,
-    /// Requests of one session that are not answered yet. At it: the session is not read.
+    /// Unanswered requests of one session. At the limit: the session is not read.
     pub session_depth_max: u32,
-    /// Reply bytes a session has not taken. At it: the session is not read, and a link that is
-    /// bringing it more replies stops being shared (see `Link` for what that means).
+    /// Reply bytes that a session has not taken. At the limit: the session is not read, and a
+    /// shared link that brings more for it is drained (see `Link`).
     pub session_output_soft_bytes: u32,
-    /// Reply bytes a session has not taken, at which the link that brings more is not read either,
-    /// for as long as [`Limits::session_stall_ms`] allows; then the session is closed.
+    /// Reply bytes that a session has not taken, at which the link that brings more is not read
+    /// either, for [`Limits::session_stall_ms`] at most. Then the session is closed.
     pub session_output_hard_bytes: u32,
-    /// How long a session at its hard output bound may take nothing at all before it is closed,
+    /// How long a session at its hard output limit may take nothing before it is closed,
     /// milliseconds.
     pub session_stall_ms: u32,
-    /// Bytes of requests that are read of a session, and held, while it takes no replies. At it:
-    /// the session is closed after [`Limits::session_stall_ms`].
+    /// Bytes of requests that respool reads and holds for a session that takes no replies. At the
+    /// limit: the session is closed after [`Limits::session_stall_ms`].
     pub session_input_bytes_max: u32,
-    /// How long requests of other sessions may wait behind sessions at their hard output bounds,
+    /// How long requests of other sessions may wait behind sessions at their hard output limits,
     /// milliseconds. The time is summed over all links of a kind and all sessions that block them.
-    /// At it: such a session is closed.
+    /// At the limit: such a session is closed.
     pub stranger_stall_ms: u32,
-    /// Bytes of an incomplete request held for scanning. A request that is larger is cut through
-    /// to the server on a link of its own.
+    /// Bytes of an incomplete request that are held for scanning. A larger request is streamed to
+    /// the server on a link of its own.
     pub request_held_bytes_max: u32,
-    /// Links of one worker on which one large request each travels. At it: the next one waits.
+    /// Links of one worker that stream one large request each. At the limit: the next large request
+    /// waits.
     pub streaming_links_max: u32,
-    /// Links of one worker to all servers, except those that sessions have for themselves; or four
-    /// for each node of its Clusters, if that is more: they may grow. At it: the idlest link makes
-    /// room. If none is idle, what needs one more waits until its deadline.
+    /// Links of one worker to all servers, except links of one session. It is raised to four for
+    /// each node of its Clusters, because they may grow. At the limit: the link that was idle
+    /// longest is closed. If none is idle, requests that need another link wait until their
+    /// deadline.
     pub links_max: u32,
-    /// Links of one worker that one session each has for itself: because it waits there (BLPOP), or
-    /// for what the server knows about it (WATCH, CLIENT TRACKING, MONITOR), or to stand for it
-    /// (REDIRECT). A session that tracks at several servers has one to each. At it: as
-    /// [`Settings::pinned_links_full`](crate::settings::Settings::pinned_links_full) says.
+    /// Links of one worker that one session each has for itself: it waits there (BLPOP), the server
+    /// keeps state for it (WATCH, CLIENT TRACKING, MONITOR), or the link stands for it (REDIRECT).
+    /// A session that tracks at several servers has one to each. At the limit:
+    /// [`Settings::pinned_links_full`](crate::base::settings::Settings::pinned_links_full) decides.
     pub pinned_links_max: u32,
-    /// Bytes that a session may queue between MULTI and EXEC. At it: the transaction is refused.
-    pub transaction_bytes_max: u32,
-    /// Channels and patterns that one session may subscribe to. At it: what would pass it is
+    /// Bytes that a session may queue between MULTI and EXEC. At the limit: the transaction is
     /// refused.
+    pub transaction_bytes_max: u32,
+    /// Channels and patterns of one session. At the limit: further ones are refused.
     pub session_subscriptions_max: u32,
-    /// Channels and patterns that all sessions of one worker may subscribe to, each for itself. At
-    /// it: the same.
+    /// Channels and patterns of all sessions of one worker, counted for each session. At the limit:
+    /// further ones are refused.
     pub worker_subscriptions_max: u32,
-    /// Requests on one link that are not answered yet. At it: the sessions that add more wait.
+    /// Unanswered requests of one link. At the limit: sessions with further requests wait.
     pub link_ledger_max: u32,
-    /// Bytes of requests on one link that are not answered yet; they are kept until then. It is a
-    /// 64th of [`Limits::worker_memory_bytes_max`] at the most. At it: the sessions that add more
+    /// Bytes of unanswered requests of one link, which are kept until they are answered. At most a
+    /// 64th of [`Limits::worker_memory_bytes_max`]. At the limit: sessions with further requests
     /// wait.
     pub link_unanswered_bytes_max: u32,
     /// Bytes of memory that one worker holds for its sessions. At seven eighths of it: sessions
-    /// that have not authenticated and old incomplete requests are given up, and the session that
-    /// is owed most is not read. At it: that session is closed.
+    /// that have not authenticated and old incomplete requests are given up, and the session with
+    /// most output is not read. At the limit: that session is closed.
     pub worker_memory_bytes_max: u64,
 }
 
@@ -87,27 +87,28 @@ impl Default for Limits {
     }
 }
 
-/// What one link may hold, so that the links to many databases together hold a part of
-/// [`Limits::worker_memory_bytes_max`].
+/// The greatest [`Limits::link_unanswered_bytes_max`]: the links to many databases together hold a
+/// part of [`Limits::worker_memory_bytes_max`].
 pub(crate) fn unanswered_bytes_max(limits: &Limits) -> u32 {
     let most = (limits.worker_memory_bytes_max / UNANSWERED_SHARE).max(UNANSWERED_BYTES_MIN);
     u32::try_from(most).unwrap_or(u32::MAX)
 }
 
-/// A link holds one part of so many of [`Limits::worker_memory_bytes_max`], or this many bytes.
+/// A link may hold [`Limits::worker_memory_bytes_max`] divided by this.
 const UNANSWERED_SHARE: u64 = 64;
+/// The least bytes that a link may hold.
 const UNANSWERED_BYTES_MIN: u64 = 64 << 10;
 
-/// What several servers may answer to the requests of one session before one of them is whole: MGET
-/// and KEYS are put together here. At it: an error, or the session is closed where several such
-/// requests come to that together.
+/// Bytes of parts that several servers have answered to the requests of one session, before any
+/// reply is whole: replies to MGET and KEYS are merged here. At the limit: an error. If several
+/// such requests of the session reach it together, the session is closed.
 pub(crate) fn gathered_bytes_max(limits: &Limits) -> usize {
     let most = limits.worker_memory_bytes_max / GATHERED_SHARE;
     let most = most.max(limits.session_output_hard_bytes.into());
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-/// The option that this bound comes from, with its value.
+/// The option from which [`gathered_bytes_max`] comes, with its value.
 pub(crate) fn gathered_bytes_option(limits: &Limits) -> String {
     let (memory, hard) = (
         limits.worker_memory_bytes_max,
@@ -119,128 +120,130 @@ pub(crate) fn gathered_bytes_option(limits: &Limits) -> String {
     }
 }
 
-/// One session holds one part of so many of [`Limits::worker_memory_bytes_max`] that way, or
-/// [`Limits::session_output_hard_bytes`].
+/// The parts of one session may hold [`Limits::worker_memory_bytes_max`] divided by this, or
+/// [`Limits::session_output_hard_bytes`] if that is more.
 const GATHERED_SHARE: u64 = 8;
 
-/// The least value of [`Limits::worker_memory_bytes_max`] that the options take.
+/// The least value of [`Limits::worker_memory_bytes_max`] in options.
 pub const WORKER_MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// Bytes of requests that one session may have held before it has authenticated: AUTH with a name
-/// and a password of the longest kind. At it: a request that is not whole is refused, and the
-/// session closed; a session that waits for the answer to AUTH is not read.
+/// Bytes of requests held for one session that has not authenticated: AUTH with the longest name
+/// and password. At the limit: an incomplete request is refused and the session closed; a session
+/// that waits for the reply to AUTH is not read.
 pub const UNAUTHENTICATED_HELD_BYTES_MAX: usize =
     2 * UNAUTHENTICATED_BULK_BYTES_MAX as usize + (4 << 10);
 
 /// The sessions of a worker that have not authenticated may together hold
-/// [`Limits::worker_memory_bytes_max`] divided by this. At it: the sessions that hold most are
-/// closed, until half of that is held.
+/// [`Limits::worker_memory_bytes_max`] divided by this. At the limit: sessions are closed, the
+/// largest first, until half of that is held.
 pub const UNAUTHENTICATED_SHARE: usize = 16;
 
-// One of them is never closed for what it may hold.
+// One session alone never reaches the share of all.
 const _: () = assert!(
     UNAUTHENTICATED_HELD_BYTES_MAX as u64 <= WORKER_MEMORY_BYTES_MIN / UNAUTHENTICATED_SHARE as u64
 );
 
-/// When memory is short, a request that has been incomplete for so long is given up before any
-/// output, milliseconds. Younger requests are given up only if incomplete requests fill the memory.
+/// When memory is short, requests that have been incomplete for this long are given up before any
+/// output, milliseconds. Younger ones are given up only if incomplete requests fill the memory.
 pub const INCOMPLETE_OLD_MS: u32 = 1_000;
 
-/// Bytes of invalidations that one session has not been told, because they wait for its replies. At
-/// it: the session is told to forget all keys.
+/// Bytes of invalidations that wait for the replies of one session. At the limit: the client is
+/// told to forget all keys.
 pub const INVALIDATIONS_HELD_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of the CLIENT TRACKING requests that are kept for one session, to be sent on its later
-/// links. At it: the next one is refused.
+/// links. At the limit: the next one is refused.
 pub const TRACKING_BYTES_MAX: usize = 16 << 10;
 
-/// The longest name that a client may give itself or its library: every session may keep three.
+/// The longest name that a client may give itself or its library, bytes. A session may have three
+/// such names.
 pub const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// Bytes of one MGET or MSET that we make of many requests. At it: another one, as at
-/// [`FlushRule::fused_keys_max`](crate::settings::FlushRule::fused_keys_max).
+/// Bytes of one MGET or MSET that respool makes of many requests. At the limit: another one begins,
+/// as at [`FlushRule::fused_keys_max`](crate::base::settings::FlushRule::fused_keys_max).
 pub const FUSED_BYTES_MAX: usize = 8 << 10;
-/// Bytes that a session sends while something of it that has left with others is not answered. At
-/// it: it is not read.
+/// Bytes that a session sends while a joined request of it is unanswered. At the limit: the session
+/// is not read.
 pub const FUSED_WAITING_BYTES_MAX: usize = 64 << 10;
-/// How long ago a user may have been seen to have the right to GET, or to SET, milliseconds. Half
-/// of it later one request goes by itself to see it again; after all of it nothing is fused until
-/// it is seen.
+/// How long the proof counts that a user has the right to GET, or to SET, milliseconds. After half
+/// of it one request leaves alone to renew the proof. After all of it nothing is joined until it is
+/// renewed.
 pub const RIGHT_SEEN_MS: u64 = 1_000;
 
 /// Bytes a second that a request on a streaming link must bring, or its reply take away, while
-/// others wait for one. The slowest session below that loses its link.
+/// other sessions wait for one. The slowest session below that loses its link.
 pub const UPLOAD_BYTES_PER_S_MIN: u64 = 64 << 10;
 /// How long the rate of a session on a streaming link is measured before it counts, milliseconds.
 pub const UPLOAD_WINDOW_MS: u64 = 1_000;
-/// How long a session may hold a streaming link below [`UPLOAD_BYTES_PER_S_FAIR`] while others wait
-/// for one, milliseconds. Half of the deadline of a request, if that is less.
+/// How long a session may hold a streaming link below [`UPLOAD_BYTES_PER_S_FAIR`] while other
+/// sessions wait for one, milliseconds. At most half of the deadline of a request.
 pub const UPLOAD_HELD_MS: u32 = 5_000;
 /// Bytes a second at which a session may hold a streaming link until its request has come whole,
-/// though others wait. The largest value of a server, 512 MiB, takes two minutes.
+/// though other sessions wait. The largest value of a server, 512 MiB, takes two minutes.
 pub const UPLOAD_BYTES_PER_S_FAIR: u64 = 4 << 20;
 
-/// How long a session may hold a link of its own by WATCH alone while others wait for one,
-/// milliseconds. Half of the deadline of a request, if that is less. Then its EXEC answers nil.
+/// How long a session may hold a link of its own by WATCH alone while other sessions wait for one,
+/// milliseconds. At most half of the deadline of a request. At the limit: the link is taken, and
+/// EXEC answers nil.
 pub const WATCH_HELD_MS: u32 = 3_000;
 
-/// Links to one server that were left to what they owe, with a successor each, or are about to be.
-/// The successors are outside `links_max`, so others get the server's BUSY at that bound, too. At
-/// it: no further link is left.
+/// Links to one server that a successor has replaced or is about to replace, and that still owe
+/// replies. The successors do not count for `links_max`, so sessions get the server's BUSY at that
+/// limit, too. At the limit: no further link is replaced.
 pub const TAKEOVER_LINKS_PER_SERVER: usize = 2;
 
-/// Bytes of requests that are sent again on a successor. At it: further sessions wait for the link
-/// that was left. A large pipeline of reads takes less.
+/// Bytes of requests that are sent again on a successor. At the limit: further sessions wait for
+/// the old link. A large pipeline of reads takes less.
 pub const TAKEOVER_BYTES_MAX: usize = 1 << 20;
 
 /// Links to one server for SCRIPT KILL, FUNCTION KILL, FUNCTION STATS and SHUTDOWN, one command
-/// each, if no other link is left for them. They are outside all other bounds, and stay for [`LINK_UNUSED_MS`].
-/// At it: the next such command waits.
+/// each, if no other link can carry them. They count for no other limit, and stay for
+/// [`LINK_UNUSED_MS`]. At the limit: the next such command waits.
 pub const EMERGENCY_LINKS_PER_SERVER: usize = 2;
 
-/// Questions of one kind (CLIENT LIST, PAUSE, UNBLOCK, and others) to all workers that are not
-/// answered yet. At it: the next session waits, for [`QUESTION_MS`] at the most. A session has one
-/// under way.
+/// Queries of one kind (CLIENT LIST, PAUSE, UNBLOCK and others) to all workers that are not
+/// answered yet; a session has one at a time. At the limit: the next session waits, for
+/// [`QUESTION_MS`] at most.
 pub const QUESTIONS_MAX: usize = 64;
 
-/// Options that one session sets for all workers, by CONFIG SET, of which not every worker knows
-/// yet. At it: the next one is refused.
+/// Options that one session has set for all workers by CONFIG SET, and that some workers do not
+/// have yet. At the limit: the next one is refused.
 pub const SETTINGS_PER_SESSION_MAX: usize = 16;
 
-/// Links of one worker that a server has refused, and that no session needs. At it: the oldest one
-/// is forgotten.
+/// Links of one worker that a server has refused and that no session needs. At the limit: the
+/// oldest one is removed.
 pub const REFUSED_LINKS_MAX: usize = 16;
 
-/// Bytes of requests to subscribe, or to leave, that one link has not answered. At it: the next
-/// ones wait.
+/// Bytes of SUBSCRIBE, UNSUBSCRIBE and the like that are unanswered on one link. At the limit:
+/// further ones wait.
 pub const SUBSCRIBING_BYTES_MAX: usize = 128 << 10;
 
-/// How long a question to all workers may wait for its turn, and then for its answers,
-/// milliseconds. At it: the client gets an error.
+/// How long a query to all workers may wait to be sent, and then for its answers, milliseconds. At
+/// the limit: the client gets an error.
 pub const QUESTION_MS: u32 = 5_000;
 
-/// How long the requests for a new owner of keys wait until its keyspace notifications are
-/// subscribed to, milliseconds. At it: they leave, and the notifications of the first may be lost.
+/// How long requests for a new owner of keys wait until respool subscribes to its keyspace
+/// notifications, milliseconds. At the limit: they leave, and the first notifications may be lost.
 pub const BRANCH_WAIT_MS: u64 = 100;
 
-/// A link that nobody has needed for this long is closed, milliseconds: a hub's without
-/// subscriptions, a session's own that was given back, a shared one without riders, but for the
-/// first one of a server.
+/// A link without use for this long is closed, milliseconds: the link of a hub without
+/// subscriptions, an idle link that was given back, or a shared link without sessions, except the
+/// first one to a server.
 pub const LINK_UNUSED_MS: u32 = 10_000;
 
-/// Bytes of an open batch at which it leaves although the link is busy: what Redis reads at once
-/// (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
+/// Bytes of an open batch at which it leaves although the link is busy. Redis reads this much at
+/// once (its `PROTO_IOBUF_LEN`), so a larger batch would save the server nothing.
 pub const BATCH_BYTES_MAX: usize = 16 << 10;
-/// The same where most of it may leave together: as one they take about half as much, and the more
-/// there are, the more are the same.
+/// Bytes of an open batch at which it leaves although the link is busy, if most of its requests may
+/// be joined. Joined they take about half the bytes, and the more there are, the more are equal.
 pub const JOINED_BATCH_BYTES_MAX: usize = 2 * BATCH_BYTES_MAX;
 
-/// Bytes of answers that wait for the rest, where several servers were asked at once. At it: they
-/// are written.
+/// Bytes of replies that wait for the rest of a session's replies, where several servers were asked
+/// at once. At the limit: they are written.
 pub const KEPT_BYTES_MAX: usize = BATCH_BYTES_MAX;
 
-/// Reply bytes that one session may be owed at a time on a link that all share, by the sizes of its
-/// last large replies. Above: it rides apart, on a link for large readers.
+/// Reply bytes that a shared link may owe one session at a time, estimated by the sizes of its last
+/// large replies. Above: the session goes on a link for large readers.
 pub const REPLIES_OWED_MAX: u64 = 256 << 10;
 
 /// Bytes of a reply below which it does not count for [`REPLIES_OWED_MAX`].
@@ -249,51 +252,54 @@ pub const LARGE_REPLY_BYTES: usize = 4 << 10;
 /// Links of one kind, for each worker, that large readers share.
 pub const LARGE_READER_LINKS: u8 = 2;
 
-/// Links of one kind, for each worker, that slow readers share. All links apart together are at
-/// most a quarter of [`Limits::links_max`]. At it: these sessions ride with all others.
+/// Links of one kind, for each worker, that slow readers share. All links in lanes together are at
+/// most a quarter of [`Limits::links_max`]. At the limit: slow readers stay on the link of all
+/// other sessions.
 pub const SLOW_READER_LINKS: u8 = 2;
 
-/// Links of one kind, for each worker, for code that has not come back quickly (see `quick_code.rs`).
-/// Together they are at most a quarter of [`Limits::links_max`]. At it: code travels with all requests.
+/// Links of one kind, for each worker, for code that has not come back quickly (see
+/// `quick_code.rs`). Together they are at most a quarter of [`Limits::links_max`]. At the limit:
+/// code stays on the link of all other requests.
 pub const CODE_LINKS: u8 = 1;
 
-/// How long code goes on a link apart after a link was stuck behind it, milliseconds.
+/// How long code goes on a link of the code lane after a link was stuck behind it, milliseconds.
 pub const CODE_SLOW_MS: u32 = 60_000;
 
-/// Scripts, functions and commands that one worker knows to be quick or slow. At it: those that
-/// were not used lately are forgotten.
+/// Scripts, functions and commands that one worker knows to be quick or slow. At the limit: those
+/// that were not used lately are forgotten.
 pub const QUICK_CODE_MAX: usize = 8 << 10;
 
-/// How long a session rides apart after it was last seen as a large or slow reader, milliseconds.
+/// How long a session stays in its lane after it was last seen as a large or slow reader,
+/// milliseconds.
 pub const APART_MS: u32 = 60_000;
 
-/// Sessions of one worker that ride apart. At it: the next one rides with all others.
+/// Sessions of one worker in lanes for readers. At the limit: the next one stays on the link of all
+/// other sessions.
 pub const APART_SESSIONS_MAX: usize = 4 << 10;
 
-/// The wait of strangers behind slow readers is forgiven by one part in so many of the time that
-/// passes. In the long run strangers wait for 2 % of the time.
+/// The time for which sessions have waited behind slow readers shrinks by the time that passes,
+/// divided by this. In the long run sessions wait for 2 % of the time.
 pub const STRANGERS_WAIT_SHARE: u64 = 50;
 
-/// Tokens for links younger than a second to one server that connect again at once when they are
-/// lost while the server is well. A link that answered something takes one token, another link
-/// takes [`RECONNECT_UNANSWERED_TOKENS`]. At it: such links rest first, and requests fail
-/// ...
+/// Tokens by which links younger than a second, to one server, connect again at once when they are
+/// lost while the server is well. A link that has answered takes one token, another link takes
+/// [`RECONNECT_UNANSWERED_TOKENS`]. At the limit: such links back off first, and requests fail.
 pub const RECONNECT_TOKENS_MAX: u32 = 100;
-/// ... until a token has grown, milliseconds for each.
+/// The time in which one such token grows, milliseconds.
 pub const RECONNECT_TOKEN_MS: u32 = 20;
-/// Tokens that a link takes which answered nothing, while another link to its server is up.
+/// Tokens that a link takes which has answered nothing, while another link to its server is up.
 pub const RECONNECT_UNANSWERED_TOKENS: u32 = 20;
 
-/// Bytes of the scripts that one worker remembers. At it: those that were not used for the longest
-/// time are forgotten.
+/// Bytes of the scripts that one worker remembers. At the limit: the scripts that were unused
+/// longest are forgotten.
 pub const SCRIPT_BYTES_MAX: usize = 4 << 20;
 
-/// Users that have shown one script by EVAL, as many as respool remembers for each script. At it:
-/// the script is not loaded for further users that may not load it themselves.
+/// Users that have shown one script by EVAL, as many as respool remembers for each script. At the
+/// limit: the script is not loaded for further users that may not load it themselves.
 pub const SCRIPT_USERS_MAX: usize = 16;
 
-/// How long the link of a user that is connected waits for the configured user to load the scripts
-/// that its requests name, milliseconds. At it: they leave, and may be answered by NOSCRIPT.
+/// How long a link of another user waits for the configured user to load the scripts that its
+/// requests name, milliseconds. At the limit: the requests leave, and may be answered by NOSCRIPT.
 pub const SCRIPTS_WAIT_MS: u64 = 500;
 
 /// How long the configured user does not load a script again that a server has refused,
@@ -301,111 +307,112 @@ pub const SCRIPTS_WAIT_MS: u64 = 500;
 pub const SCRIPTS_REFUSED_MS: u64 = 1_000;
 
 /// Scripts that respool knows to be loaded on one connection, or by the configured user at one
-/// server. At it: they are loaded again.
+/// server. At the limit: they are loaded again.
 pub const SCRIPTS_LOADED_MAX: usize = 4_096;
 
-/// Sessions to which one transaction may redirect what it tracks: each has a link that stands for
-/// it, out of those that have a bound, as long as the transaction is open.
+/// Sessions to which one transaction may redirect its tracking. While the transaction is open, each
+/// has a link that stands for it and counts for `pinned_links_max`.
 pub const REDIRECTS_QUEUED_MAX: usize = 4;
 
-/// Sentinels that one worker listens to for one pool. Others are listened to when of these one is
+/// Sentinels that one worker listens to for one pool. Another one is taken when one of these is
 /// gone.
 pub const SENTINELS_WATCHED_MAX: usize = 5;
 
-/// See [`Limits::links_max`].
+/// Links of one worker for each node of its Clusters, see [`Limits::links_max`].
 pub const LINKS_PER_SERVER: usize = 4;
 
-/// Servers that one worker knows of, in all its pools, with those that are gone. At it: what a
-/// Cluster's nodes say of another one is not followed.
+/// Servers that one worker knows in all its pools, those that are gone included. At the limit:
+/// further nodes of a Cluster are ignored.
 pub const SERVERS_MAX: usize = 8 << 10;
 
-/// Replicas of one primary that are read. At it: what is said of others is left alone.
+/// Replicas of one primary that are read. At the limit: further replicas are ignored.
 pub const REPLICAS_READ_MAX: usize = 32;
 
-/// Servers of which INFO says how they fare. At it: those that are up are left out first.
+/// Servers in INFO. At the limit: servers that are up are left out first.
 pub const SERVERS_SHOWN_MAX: usize = 256;
 
 /// Links of one worker to one server that try the logins of clients and check the configured login.
-/// They do not count among [`Limits::links_max`]. At it: logins wait for one another.
+/// They do not count for [`Limits::links_max`]. At the limit: logins wait for one another.
 pub const LOGIN_PROBES_PER_SERVER: usize = 2;
 
-/// Logins that one probing link is asked about at once. At it: the next ones wait.
+/// Logins that one probing link tries at once. At the limit: further logins wait.
 pub const LOGINS_PER_PROBE: usize = 16;
 
-/// Logins of one worker that wait for a probing link. At it: the next one is refused.
+/// Logins of one worker that wait for a probing link. At the limit: the next one is refused.
 pub const LOGIN_QUEUE_MAX: usize = 1 << 10;
 
-/// Addresses of which one process remembers wrong passwords. At it: the address with the least
-/// score is forgotten.
+/// Addresses for which one process remembers wrong passwords. At the limit: the address with the
+/// least score is forgotten.
 pub const GUESSERS_MAX: usize = 4 << 10;
 
-/// Wrong passwords of one address that cost no delay. From there on each doubles the delay of the
+/// Wrong passwords of one address that cost no delay. Each further one doubles the delay of the
 /// address's next login.
 pub const GUESSES_FREE: u32 = 8;
 
-/// The delay of a login after [`GUESSES_FREE`] wrong passwords of its address ...
+/// The delay of a login after [`GUESSES_FREE`] wrong passwords of its address, milliseconds.
 pub const GUESS_DELAY_MS_MIN: u32 = 50;
-/// ... and after many, milliseconds ...
+/// The longest delay of a login after wrong passwords of its address, milliseconds.
 pub const GUESS_DELAY_MS_MAX: u32 = 1_000;
-/// ... and the same for all sockets of the file system, milliseconds.
+/// The longest delay of a login by a socket of the file system, milliseconds. All such sockets
+/// count as one address.
 pub const SOCKET_GUESS_DELAY_MS_MAX: u32 = 200;
 
-/// Wrong passwords of one address that count. At it: another one changes nothing.
+/// Wrong passwords of one address that count. At the limit: another one changes nothing.
 pub const GUESS_SCORE_MAX: u32 = 16;
 
-/// In this time one wrong password of an address is forgiven, milliseconds.
+/// The time in which one wrong password of an address is forgiven, milliseconds.
 pub const GUESS_FORGIVEN_MS: u32 = 5_000;
 
-/// From one login that had to wait to the next one of its address, microseconds.
+/// The time between two logins of an address that had to wait, microseconds.
 pub const GUESS_SPACING_US: u32 = 5_000;
 
-/// Scripts in use that are spared, and told to the other workers, while one is forgotten. At it:
-/// the next one is forgotten though it is in use.
+/// Scripts in use that are kept, and told to the other workers, while one script is forgotten. At
+/// the limit: the next script is forgotten though it is in use.
 pub const SPARED_SCRIPTS_MAX: usize = 64;
 
-/// From one new login to the next one of an address that has sent no wrong password,
-/// microseconds, once [`GUESSES_FREE`] of them have no answer.
+/// The time between two new logins of an address that has sent no wrong password, microseconds,
+/// once [`GUESSES_FREE`] of them are unanswered.
 pub const LOGIN_SPACING_US: u32 = 1_000;
 
-/// So far ahead such turns are given; from there on they are [`GUESS_SPACING_US`] apart,
-/// milliseconds.
+/// How far ahead logins are scheduled at that spacing, milliseconds. Later ones are
+/// [`GUESS_SPACING_US`] apart.
 pub const LOGIN_BURST_MS: u32 = 500;
 
-/// How long a login waits for its turn because of wrong passwords of its address, milliseconds. At
-/// it: refused, untried.
+/// How long a login waits because of wrong passwords of its address, milliseconds. At the limit: it
+/// is refused without a try.
 pub const GUESS_WAIT_MS_MAX: u32 = 2_000;
 
-/// How often the log tells the wrong passwords of one address, milliseconds.
+/// The time between two log lines on wrong passwords of one address, milliseconds.
 pub const GUESS_REPORT_MS: u64 = 60_000;
 
-// A login that waits alone is tried.
+// A login that waits alone is always tried.
 const _: () = assert!(GUESS_DELAY_MS_MAX < GUESS_WAIT_MS_MAX && GUESSES_FREE < GUESS_SCORE_MAX);
 
-/// Bytes of a name and a password that a client may log in with. At it: refused, without asking a
+/// Bytes of a name and password with which a client logs in. At the limit: refused without asking a
 /// server.
 pub const CREDENTIALS_BYTES_MAX: usize = 8 << 10;
 
-/// Blocking commands that one worker polls in one tick, where no pinned link is free. At it: the
-/// others take their turn in the next ticks.
+/// Blocking commands that one worker polls in one tick, when no pinned link is free. At the limit:
+/// the others are polled in the next ticks.
 pub const POLLS_PER_TICK: usize = 64;
-/// From one poll for a blocking command to the next, milliseconds.
+/// The time between two polls of a blocking command, milliseconds.
 pub const POLL_AGAIN_MS: u32 = 100;
 
-/// Users of servers whose passwords clients have given to one worker, and who are still in use.
+/// Users in use whose passwords clients have given to one worker.
 pub const LOGINS_MAX: usize = 1 << 10;
-/// Passwords of one user of a pool's servers that links greet with. At it: a session with another
-/// password that a server accepts rides on links that greet with the newest of these.
+/// Passwords of one user of a pool's servers with which links log in. At the limit: a session with
+/// another valid password uses links with the newest of these.
 pub const PASSWORDS_OF_USER_MAX: usize = 4;
-/// Databases of a login for which respool remembers the login that selected them. At it: the oldest
-/// is forgotten.
+/// Databases of a login for which respool remembers the login that selected them. At the limit: the
+/// oldest is forgotten.
 pub const DATABASES_OF_LOGIN_MAX: usize = 16;
 
-/// Commands that the table does not have of which one worker remembers what a server said. At it:
+/// Commands outside of the table about which one worker remembers the server's word. At the limit:
 /// all are forgotten, and asked for again.
 pub const LEARNED_COMMANDS_MAX: usize = 1 << 10;
 
-/// Addresses of one Cluster that a redirect has named, and no topology answer yet. The same number
-/// holds for addresses that a node has named since. At it: the oldest one is forgotten.
+/// Addresses of one Cluster that a redirect has named and no topology answer yet. As many are
+/// remembered that a node has named since. At the limit: the oldest one is forgotten.
 pub const ADDRESSES_SOUGHT_MAX: usize = 64;
 
 /// The most entries of one address map: as many as a Cluster may have nodes.

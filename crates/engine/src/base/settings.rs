@@ -1,4 +1,4 @@
-//! What an engine is told before it starts. Plain data: reading it does nothing.
+//! The settings of an engine. They are plain data: reading them does nothing.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -6,23 +6,24 @@ use std::path::PathBuf;
 use respool_protocol::commands::CommandId;
 use respool_protocol::hashing::Placement;
 
-use crate::address_map::AddressMap;
-use crate::limits::Limits;
+use crate::base::address_map::AddressMap;
+use crate::base::limits::Limits;
 
-/// Everything one worker's engine needs to know. All workers of a process get the same one.
+/// Everything that the engine of a worker needs to know. All workers of a process get equal
+/// settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Named bounds.
+    /// The limits of a worker.
     pub limits: Limits,
     /// Deadlines.
     pub timeouts: Timeouts,
-    /// When a link's open batch leaves: at first, in every pool that has no rule of its own.
+    /// When a link's open batch leaves, at first, in every pool without a rule of its own.
     pub flush: FlushRule,
-    /// Who may connect. Empty: everybody, as with a Redis without a password.
+    /// The users that may connect. Empty: every client may, as with a Redis without a password.
     pub users: Vec<User>,
-    /// The pools behind us; listeners name them by index.
+    /// The pools behind respool; listeners name them by index.
     pub pools: Vec<PoolSettings>,
-    /// What becomes of a request that needs a link of its own when there is none to be had.
+    /// What happens to a request that needs a link of its own when none is free.
     pub pinned_links_full: WhenFull,
     /// The code of the error for a request that was not executed because its server is away.
     pub away_error: AwayError,
@@ -30,9 +31,9 @@ pub struct Settings {
     pub lost_subscriptions: LostSubscriptions,
     /// Commands that no client may use.
     pub refused: HashSet<CommandId>,
-    /// DEBUG OBJECT passes, even if DEBUG is refused.
+    /// DEBUG OBJECT is allowed, even if DEBUG is refused.
     pub passes_debug_object: bool,
-    /// Servers are asked what they bound for a connection: `client-output-buffer-limit` and
+    /// Servers are asked for their output limits of a connection: `client-output-buffer-limit` and
     /// `maxmemory-clients`.
     pub asks_output_limits: bool,
 }
@@ -43,20 +44,21 @@ pub enum WhenFull {
     /// The session waits until there is room.
     #[default]
     Wait,
-    /// It gets an error.
+    /// The request gets an error.
     Refuse,
 }
 
 /// The code of the error for a request that was not executed because its server is away. A request
-/// in a pipeline has `NotSent` in any case: client libraries repeat whole pipelines for the others.
+/// in a pipeline always gets `NotSent`, because client libraries repeat whole pipelines for the
+/// other codes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AwayError {
-    /// `LOADING`: most plain clients that repeat a request for some error do so for this one.
+    /// `LOADING`: of the clients that repeat a request after an error, most do so for this one.
     #[default]
     Loading,
-    /// `TRYAGAIN`: the same for clients of a Cluster.
+    /// `TRYAGAIN`: most Cluster clients repeat a request after this error.
     TryAgain,
-    /// `NOTSENT`: no client library knows it.
+    /// `NOTSENT`: no client library repeats a request after this error.
     NotSent,
 }
 
@@ -70,32 +72,33 @@ impl AwayError {
     }
 }
 
-/// What becomes of the subscribers of a link that is lost. Messages may have been missed.
+/// What happens to the subscribers of a link that is lost. They may have missed messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LostSubscriptions {
-    /// Their sessions are closed, as their connections would be.
+    /// Their sessions are closed, as their connections to the server would be.
     #[default]
     Close,
-    /// Their channels are subscribed to again, and they are not told.
+    /// Their channels are subscribed to again, without a word to them.
     Keep,
 }
 
-/// Deadlines, in milliseconds; 0 switches one off where its text says so.
+/// Deadlines, in milliseconds; 0 switches a deadline off where its text says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From when a request is read to its reply. At it the client gets an error that says whether
-    /// the request was sent; a reply that comes later is dropped. 0: no deadline. A wait for the
-    /// client, for the end of CLIENT PAUSE or for replies in front that come does not count.
+    /// From the reading of a request to its reply. At the deadline the client gets an error that
+    /// says whether the request was sent, and a later reply is dropped. 0: no deadline. Time in
+    /// which a request waits for its client, for the end of CLIENT PAUSE, or for earlier replies
+    /// that keep coming does not count.
     pub request_ms: u32,
-    /// For a connection to a server, with its handshake.
+    /// The time for a connection to a server, with its handshake.
     pub connect_ms: u32,
-    /// How long a link that owes replies may bring no byte at all before it is given up.
+    /// How long a link that owes replies may bring no byte before it is given up.
     pub link_stall_ms: u32,
-    /// The first pause between two attempts to connect; it doubles, with jitter ...
+    /// The first pause between two attempts to connect. It doubles each time, with jitter.
     pub reconnect_min_ms: u32,
-    /// ... up to this.
+    /// The longest pause between two attempts to connect.
     pub reconnect_max_ms: u32,
-    /// How long requests wait for a server that has gone away, from the loss on. 0: not at all.
+    /// How long requests wait for a server that is away, from its loss on. 0: not at all.
     pub outage_hold_ms: u32,
     /// How long a session may be idle before it is closed. 0: for ever.
     pub session_idle_ms: u32,
@@ -122,43 +125,69 @@ impl Default for Timeouts {
     }
 }
 
-/// When the requests gathered for a link leave.
+/// The aim of a flush rule: whether the open batch of a link that owes replies waits for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// The batch waits while the server or the worker is busy (`data_plane/flush_rule`).
+    #[default]
+    Balanced,
+    /// The batch leaves at the end of its turn.
+    Latency,
+    /// The batch waits at any load, for [`FlushRule::max_delay_us`] at most.
+    ServerCpu,
+}
+
+impl Aim {
+    /// Every aim.
+    pub const ALL: [Aim; 3] = [Aim::Balanced, Aim::Latency, Aim::ServerCpu];
+
+    /// The name in options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Aim::Balanced => "balanced",
+            Aim::Latency => "latency",
+            Aim::ServerCpu => "server-cpu",
+        }
+    }
+}
+
+/// When the open batch of a link leaves, and which requests are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushRule {
-    /// Level 2: hold the batch of a busy link until the one in flight has come back.
-    /// Off: every batch leaves at the end of the turn that gathered it.
-    pub hold: bool,
-    /// The longest that a request waits in an open batch, microseconds.
+    /// When the batch of a busy link is held.
+    pub aim: Aim,
+    /// The longest wait of a request in an open batch, microseconds.
     pub max_delay_us: u32,
-    /// Level 3: GETs of a batch leave as one MGET, and SETs without options as one MSET.
+    /// GETs of a batch leave as one MGET, and SETs without options as one MSET.
     pub fuse: bool,
-    /// The most keys in one of them. At it: another one.
+    /// The most keys in one MGET or MSET. Above it, another one begins.
     pub fused_keys_max: u32,
-    /// Level 4: of reads in a batch that are the same, one is sent.
+    /// Of equal reads in a batch, one is sent.
     pub collapse: bool,
 }
 
 impl FlushRule {
-    /// The least that [`FlushRule::max_delay_us`] can be ...
+    /// The least value of [`FlushRule::max_delay_us`].
     pub const MAX_DELAY_US_MIN: u32 = 1;
-    /// ... and the most.
+    /// The greatest value of [`FlushRule::max_delay_us`].
     pub const MAX_DELAY_US_MAX: u32 = 1_000_000;
-    /// The least that [`FlushRule::fused_keys_max`] can be ...
+    /// The least value of [`FlushRule::fused_keys_max`].
     pub const FUSED_KEYS_MAX_MIN: u32 = 2;
-    /// ... and the most: in so few bytes as one has at the most there is no room for more.
+    /// The greatest value of [`FlushRule::fused_keys_max`]: the bytes of one MGET hold no more
+    /// keys.
     pub const FUSED_KEYS_MAX_MAX: u32 = 1_000;
 
-    /// Whether what is held may time out before it is sent: such a rule is refused.
+    /// Whether a held request may reach its deadline before it is sent: such a rule is refused.
     pub fn outwaits(&self, timeouts: &Timeouts) -> bool {
         let request_us = u64::from(timeouts.request_ms) * 1_000;
-        self.hold && request_us != 0 && u64::from(self.max_delay_us) >= request_us
+        self.aim != Aim::Latency && request_us != 0 && u64::from(self.max_delay_us) >= request_us
     }
 }
 
 impl Default for FlushRule {
     fn default() -> Self {
         FlushRule {
-            hold: true,
+            aim: Aim::Balanced,
             max_delay_us: 200,
             fuse: true,
             fused_keys_max: 128,
@@ -167,31 +196,31 @@ impl Default for FlushRule {
     }
 }
 
-/// Somebody who may connect to us.
+/// A user that may connect to respool.
 #[derive(Clone, PartialEq, Eq)]
 pub struct User {
-    /// `default` is who `AUTH password` means.
+    /// The name; `AUTH password` means `default`.
     pub name: String,
-    /// Clear text.
+    /// The password in clear text.
     pub password: String,
-    /// Where the password comes from, if it may change.
+    /// The source of the password, if it may change.
     pub source: Option<PasswordSource>,
 }
 
 /// A source of passwords, such as a file, by a number that the owner of the settings gives. The
-/// engine reads no file: it names the source when a server refuses a password from it, and is told
-/// a new one by `Engine::handle_password`.
+/// engine reads no file: it names the source when a server refuses a password from it, and gets a
+/// new one by `Engine::handle_password`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PasswordSource(pub u16);
 
-/// Who we are to a server.
+/// The login of respool to a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// `None`: the server's default user.
+    /// The user; `None`: the server's default user.
     pub user: Option<String>,
-    /// Clear text.
+    /// The password in clear text.
     pub password: String,
-    /// Where the password comes from, if it may change.
+    /// The source of the password, if it may change.
     pub source: Option<PasswordSource>,
 }
 
@@ -211,27 +240,27 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// One logical Redis behind us.
+/// One logical Redis behind respool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSettings {
-    /// As logs and metrics call it.
+    /// The name in logs and metrics.
     pub name: String,
-    /// Which servers it has and which of them owns which keys.
+    /// The servers, and the owners of keys.
     pub kind: PoolKind,
-    /// Where its keys are read.
+    /// Where keys are read.
     pub reads: Reads,
-    /// When a link's open batch leaves: at first, instead of [`Settings::flush`].
+    /// When a link's open batch leaves, at first; `None`: [`Settings::flush`].
     pub flush: Option<FlushRule>,
-    /// Where clients reach it, as those are told that speak to a Cluster; `None`: where they have
-    /// reached it.
+    /// The address that clients of a Cluster get for this pool; `None`: the address that they have
+    /// connected to.
     pub announce: Option<Announced>,
     /// How a Cluster shows itself to clients.
     pub shows: Shows,
-    /// Where servers are reached that its nodes or Sentinels name.
+    /// How respool reaches the addresses that nodes and Sentinels name.
     pub address_map: AddressMap,
 }
 
-/// How a Cluster behind us shows itself to clients, in INFO, HELLO and CLUSTER alike.
+/// How a Cluster behind respool shows itself to clients, in INFO, HELLO and CLUSTER alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shows {
     /// As a Cluster of one node, which owns all slots.
@@ -241,12 +270,12 @@ pub enum Shows {
     Server,
 }
 
-/// Where clients reach us, where ports or addresses are mapped in front of us.
+/// The address at which clients reach respool, if ports or addresses are mapped in front of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announced {
     /// A host name or an IP address (IPv6 without brackets).
     pub host: String,
-    /// `None`: the port where they have reached us.
+    /// The port; `None`: the port that the client has connected to.
     pub port: Option<u16>,
 }
 
@@ -263,23 +292,23 @@ impl std::fmt::Display for Announced {
     }
 }
 
-/// Where keys are read that a primary with replicas owns. Without replicas, as with
-/// [`PoolKind::Single`], it must say nothing.
+/// Where the keys of a primary with replicas are read. For [`PoolKind::Single`] and other pools
+/// without replicas it must be the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
-    /// At whom.
+    /// The servers that are read.
     pub policy: ReadPolicy,
-    /// The zone that we are in: whoever is in it, too, comes before all others.
+    /// Our zone: servers in it come before all others.
     pub zone: Option<String>,
-    /// Zones by how the hosts of servers begin; the longest counts, and before what a server says
-    /// itself.
+    /// Zones by the prefixes of host names. The longest prefix counts, and it counts more than a
+    /// server's own report.
     pub zones: Vec<(String, String)>,
-    /// The part of the reads that servers get in comparison with others. 0: none; not named: 1.
+    /// The weights of servers, which set their shares of the reads. 0: no reads; not listed: 1.
     pub weights: Vec<(Address, u32)>,
-    /// How long a session that reads its own writes (it has said READWRITE) reads at primaries
-    /// after it has written something, milliseconds. 0: always.
+    /// How long a session that reads its own writes (it has sent READWRITE) reads at primaries
+    /// after a write, milliseconds. 0: always.
     pub own_writes_ms: u32,
-    /// All sessions begin so, and not only those do that say it.
+    /// All sessions read their own writes from the beginning, without READWRITE.
     pub all_own_writes: bool,
 }
 
@@ -296,19 +325,19 @@ impl Default for Reads {
     }
 }
 
-/// At whom is read.
+/// The servers that are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadPolicy {
-    /// The primary alone.
+    /// The primary only.
     #[default]
     Primary,
-    /// The primary; while it is not there, a replica.
+    /// The primary; while it is away, a replica.
     PreferPrimary,
-    /// A replica; if there is none, it is an error.
+    /// A replica; an error if there is none.
     Replica,
-    /// A replica; if there is none, the primary.
+    /// A replica; the primary if there is none.
     PreferReplica,
-    /// Whoever answers soonest, be it a replica or the primary.
+    /// The server that answers soonest, replica or primary.
     Nearest,
 }
 
@@ -327,8 +356,8 @@ impl Reads {
 
     pub(crate) fn weight_of(&self, address: &Address) -> u32 {
         let mut named = self.weights.iter();
-        let its = named.find(|(its, _)| its == address);
-        its.map_or(1, |(_, weight)| *weight)
+        let weight = named.find(|(known, _)| known == address);
+        weight.map_or(1, |(_, weight)| *weight)
     }
 }
 
@@ -337,73 +366,73 @@ impl Reads {
 pub enum PoolKind {
     /// One server owns every key.
     Single(ServerSettings),
-    /// Primaries that Sentinels watch: one alone, or several among which keys are divided as among
+    /// Primaries that Sentinels watch: one, or several that divide the keys as in
     /// [`PoolKind::Sharded`].
     Watched {
-        /// Sentinels to be asked first; they know the others. Who we are to the first of them holds
-        /// for all.
+        /// The first Sentinels to ask; they know the others. The credentials of the first hold for
+        /// all.
         sentinels: Vec<ServerSettings>,
-        /// What the Sentinels call the primaries, at least one.
+        /// The names of the primaries at the Sentinels, at least one.
         primaries: Vec<String>,
-        /// How to reach any of those, but for its address.
+        /// The settings of each primary, but for its address.
         template: ServerSettings,
-        /// Which of several owns a key.
+        /// The rule that divides the keys among several primaries.
         placement: Option<Placement>,
     },
-    /// A Redis or Valkey Cluster: its nodes say which of them owns which keys.
+    /// A Redis or Valkey Cluster: its nodes name the owners of slots.
     Cluster {
-        /// Nodes to be asked first; from the answers come all others. Who we are to the first of
-        /// them, and its database, hold for every node.
+        /// The first nodes to ask; their answers name all others. The credentials and the database
+        /// of the first hold for every node.
         seeds: Vec<ServerSettings>,
     },
-    /// Plain servers that do not know of each other; which of them owns a key is said by its hash.
+    /// Plain servers that do not know of each other. The hash of a key names its owner.
     Sharded {
-        /// In the order from which the placement was made.
+        /// The servers, in the order for which the placement was made.
         shards: Vec<ServerSettings>,
-        /// Which of them owns a key.
+        /// The rule that divides the keys among the servers.
         placement: Placement,
     },
-    /// Several of the others; in which of them a key is, is said by how it begins.
+    /// Several pools of the other kinds. The prefix of a key names its subpool.
     ByPrefix {
-        /// Of all that fit a key the longest counts. The first one is for all other keys, whatever
-        /// its prefix.
-        parts: Vec<Part>,
+        /// The subpools. Of all prefixes of a key the longest counts. The first subpool is for all
+        /// other keys, whatever its prefix.
+        parts: Vec<PrefixPool>,
     },
 }
 
-/// Where the keys are that begin in one way.
+/// A subpool: the pool of the keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// How they begin.
+pub struct PrefixPool {
+    /// The prefix.
     pub prefix: Vec<u8>,
-    /// Its servers see them without that.
+    /// The prefix is removed before the servers see the keys.
     pub strip: bool,
-    /// Any kind that has no parts itself.
+    /// Any kind without subpools.
     pub kind: PoolKind,
-    /// Where its keys are read, as [`PoolSettings::reads`]; what that says of a pool with parts
-    /// counts for none.
+    /// Where keys are read. The [`PoolSettings::reads`] of a pool with subpools count for none of
+    /// them.
     pub reads: Reads,
 }
 
-/// How to reach one server.
+/// The settings of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Where it listens.
+    /// The address where the server listens.
     pub address: Address,
-    /// Who we are to it.
+    /// The login of respool to the server.
     pub credentials: Option<Credentials>,
-    /// The database a session starts in.
+    /// The database in which a session starts.
     pub db: u32,
 }
 
-/// Where a process listens.
+/// An address where a process listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
     /// A host name or an IP address (IPv6 without brackets) and a port.
     Tcp {
-        /// Resolved at every attempt to connect.
+        /// A host name or an IP address, resolved at every attempt to connect.
         host: String,
-        /// 0 asks the kernel for a free one, where we listen.
+        /// The port; where respool listens, 0 asks the kernel for a free one.
         port: u16,
     },
     /// A socket in the file system.

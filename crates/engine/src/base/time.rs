@@ -7,22 +7,23 @@ use std::ops::Add;
 pub struct Time(pub u64);
 
 impl Time {
-    /// From `earlier` to here, in microseconds; 0 if it is later.
+    /// Microseconds from `earlier` to this time; 0 if `earlier` is later.
     pub fn since_us(self, earlier: Time) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// From `earlier` to here, in milliseconds.
+    /// Milliseconds from `earlier` to this time; 0 if `earlier` is later.
     pub fn since_ms(self, earlier: Time) -> u64 {
         self.since_us(earlier) / 1000
     }
 
-    /// `ms` milliseconds later.
+    /// The time `ms` milliseconds later.
     pub fn plus_ms(self, ms: u32) -> Time {
         Time(self.0 + u64::from(ms) * 1000)
     }
 
-    /// Milliseconds as ledgers keep them: they wrap after 49 days, and are only ever subtracted.
+    /// The time in milliseconds as ledgers keep it. It wraps after 49 days, so only differences
+    /// count.
     pub(crate) fn stamp_ms(self) -> u32 {
         (self.0 / 1000) as u32
     }
@@ -31,7 +32,7 @@ impl Time {
 impl Add<u32> for Time {
     type Output = Time;
 
-    /// That many microseconds later.
+    /// The time `us` microseconds later.
     fn add(self, us: u32) -> Time {
         Time(self.0 + u64::from(us))
     }

@@ -1,8 +1,9 @@
-//! When sessions are expected back: what lets a batch wait for its crowd and not for a timer.
+//! Forecasts when sessions send their next requests. A batch waits for these requests, and not for
+//! a timer.
 //!
-//! A session that gets its last outstanding reply usually asks again after about as long as last time.
-//! A link writes that moment down in a calendar of short slots; when its batch could leave, the
-//! calendar says how many more requests are about to come within the time that anybody may wait.
+//! A session that gets its last outstanding reply usually sends again after about as long as last
+//! time. Its link notes that moment in a wheel of short slots. When a batch could leave, the wheel
+//! says how many more requests will come within the longest wait.
 //!
 //! ```text
 //!   slot        cur-2  cur-1   cur   cur+1  cur+2          cur+508
@@ -10,28 +11,29 @@
 //!   forgotten <--------- about to come ----------> later
 //! ```
 //!
-//! The calendar may be wrong. Somebody who asks on two connections in turn is never two: whoever is
-//! expected comes only after who is here was answered. So a wait that brought less than half of whom it
-//! was for makes the link doubt: it lets the next 1, 3, 7, ... batches go without waiting. A wait that
-//! paid ends the doubt.
+//! The wheel may be wrong. A client that uses two connections alternately never sends on both at
+//! once: the expected session sends only after the present request is answered. If a wait brings
+//! less than half of the expected requests, the link doubts the forecast. It then lets the next 1,
+//! 3, 7, ... batches leave without waiting. A wait that pays ends the doubt.
 
-use crate::time::Time;
+use crate::base::time::Time;
 
-/// Slots of the calendar. A wait is two slots long: who takes longer than some 250 waits to come back
-/// is not expected at all.
+/// Slots of the wheel. A wait is two slots long. A session that takes longer than some 250 waits is
+/// not expected at all.
 const SLOTS: u32 = 512;
-/// How many slots a wait spans, and by how many a session may be late.
+/// Slots that a wait spans. A session may also be late by as many.
 const WAIT: u32 = 2;
-/// A batch does not wait for the last of its crowd: whoever is less than this part of those who came
-/// asks for the next one, and server and clients are at work at the same time. Measured with
-/// `respool-lab eight --pipeline 1`: 0.96 of the direct throughput, where waiting for all gave 0.85.
+/// A batch does not wait for the last sessions of a crowd. If the expected requests are at most
+/// this fraction of those that came, they go into the next batch. So server and clients work at the
+/// same time. Measured with `respool-lab eight --pipeline 1`: 0.96 of the direct throughput, where
+/// waiting for all gave 0.85.
 const STRAGGLERS: u32 = 4;
-/// Most batches that leave without waiting, after waits in vain.
+/// The most batches that leave without waiting, after waits in vain.
 const DOUBT_MAX: u32 = 1023;
 
-/// Who is expected, and when.
+/// How many sessions are expected in each slot of time.
 #[derive(Debug)]
-pub(crate) struct Calendar {
+pub(crate) struct ArrivalWheel {
     counts: [u16; SLOTS as usize],
     /// The slot of the present moment.
     now: u32,
@@ -39,61 +41,65 @@ pub(crate) struct Calendar {
     slot_us: u64,
 }
 
-/// Whom a link expects, and whether to wait for them. Where a pool has several servers, its links have one calendar in common, and
-/// each its own doubt: whose the next request of a session is, nobody knows, but of many sessions each server gets a share.
+/// How many requests a link expects, and whether a batch waits for them.
+///
+/// The links of a pool with several servers share one wheel, and each has its own doubt. The server
+/// of a session's next request is unknown. Of many sessions, each server gets a share.
 #[derive(Debug)]
-pub(crate) struct Returns {
-    calendar: Calendar,
-    /// Batches that shall leave without waiting.
+pub(crate) struct ArrivalForecast {
+    wheel: ArrivalWheel,
+    /// Batches that leave without waiting, from now on.
     skip: u32,
+    /// How many such batches followed the last wait in vain; 0 after a wait that paid.
     doubt: u32,
-    /// Of the wait that is on: how many it was for, and how many requests the batch had.
+    /// The wait that is on: the requests expected, and those in the batch, when it began.
     wait: Option<(u32, u32)>,
 }
 
-/// A place in the calendar; [`Expected::NOT`] for who is in none.
+/// A session's slot in the wheel; [`ArrivalSlot::NOT`] if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expected(u32);
+pub(crate) struct ArrivalSlot(u32);
 
-impl Expected {
-    pub(crate) const NOT: Expected = Expected(u32::MAX);
+impl ArrivalSlot {
+    pub(crate) const NOT: ArrivalSlot = ArrivalSlot(u32::MAX);
 }
 
-impl Calendar {
+impl ArrivalWheel {
     pub(crate) fn new(max_delay_us: u32) -> Self {
-        Calendar {
+        ArrivalWheel {
             counts: [0; SLOTS as usize],
             now: 0,
             slot_us: u64::from(max_delay_us / WAIT).max(1),
         }
     }
 
-    /// A session was answered and comes back in about `gap_us`.
+    /// Notes a session that was answered and sends again in about `gap_us`.
     #[inline]
-    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> Expected {
+    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> ArrivalSlot {
         let slot = ((now.0 + u64::from(gap_us)) / self.slot_us) as u32;
-        // Compared with the calendar's own moment, which may lie behind by some turns.
+        // The wheel's own moment may lie some turns behind.
         if slot.wrapping_sub(self.now) >= SLOTS - WAIT - 1 {
-            return Expected::NOT;
+            return ArrivalSlot::NOT;
         }
         let count = &mut self.counts[(slot % SLOTS) as usize];
         *count = count.saturating_add(1);
-        Expected(slot)
+        ArrivalSlot(slot)
     }
 
-    /// A session came back, or never will.
+    /// Takes a session out that has sent again, or that never will.
     #[inline]
-    pub(crate) fn came(&mut self, expected: Expected) {
-        // Who is overdue was forgotten.
-        if expected != Expected::NOT && expected.0.wrapping_sub(self.now.wrapping_sub(WAIT)) < SLOTS
+    pub(crate) fn came(&mut self, expected: ArrivalSlot) {
+        // `expected_soon` has cleared the slot of an overdue session.
+        if expected != ArrivalSlot::NOT
+            && expected.0.wrapping_sub(self.now.wrapping_sub(WAIT)) < SLOTS
         {
             let count = &mut self.counts[(expected.0 % SLOTS) as usize];
             *count = count.saturating_sub(1);
         }
     }
 
-    /// How many are about to come.
-    pub(crate) fn soon(&mut self, now: Time) -> u32 {
+    /// The number of sessions that are about to send.
+    pub(crate) fn expected_soon(&mut self, now: Time) -> u32 {
         let slot = (now.0 / self.slot_us) as u32;
         let passed = slot.wrapping_sub(self.now);
         for forgotten in 0..passed.min(SLOTS) {
@@ -107,35 +113,35 @@ impl Calendar {
     }
 }
 
-impl Returns {
+impl ArrivalForecast {
     pub(crate) fn new(max_delay_us: u32) -> Self {
-        Returns {
-            calendar: Calendar::new(max_delay_us),
+        ArrivalForecast {
+            wheel: ArrivalWheel::new(max_delay_us),
             skip: 0,
             doubt: 0,
             wait: None,
         }
     }
 
-    /// See [`Calendar::expect`].
+    /// See [`ArrivalWheel::expect`].
     #[inline]
-    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> Expected {
-        self.calendar.expect(now, gap_us)
+    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> ArrivalSlot {
+        self.wheel.expect(now, gap_us)
     }
 
-    /// See [`Calendar::came`].
+    /// See [`ArrivalWheel::came`].
     #[inline]
-    pub(crate) fn came(&mut self, expected: Expected) {
-        self.calendar.came(expected);
+    pub(crate) fn came(&mut self, expected: ArrivalSlot) {
+        self.wheel.came(expected);
     }
 
-    /// Whether a batch of `gathered` requests that could leave now shall wait for more.
+    /// Whether a batch of `gathered` requests that could leave now waits for more.
     pub(crate) fn worth_waiting(&mut self, now: Time, gathered: u32) -> bool {
-        let soon = self.calendar.soon(now);
+        let soon = self.wheel.expected_soon(now);
         self.worth_waiting_for(soon, gathered)
     }
 
-    /// The same where so many are about to come.
+    /// Whether a batch of `gathered` requests waits, if `soon` more are about to come.
     pub(crate) fn worth_waiting_for(&mut self, soon: u32, gathered: u32) -> bool {
         if soon * STRAGGLERS <= gathered {
             if self.wait.take().is_some() {
@@ -153,12 +159,14 @@ impl Returns {
         true
     }
 
-    /// The batch that waited is gone, by whatever way: the next one has a wait of its own.
+    /// Forgets the wait of a batch that has left for any reason. The next batch has a wait of its
+    /// own.
     pub(crate) fn end_wait(&mut self) {
         self.wait = None;
     }
 
-    /// The longest wait is over, and the batch leaves with `gathered` requests.
+    /// Judges the wait of a batch that leaves with `gathered` requests, because the longest wait is
+    /// over.
     pub(crate) fn waited(&mut self, gathered: u32) {
         if let Some((awaited, before)) = self.wait.take() {
             if (gathered - before) * 2 >= awaited {
@@ -173,7 +181,7 @@ impl Returns {
 
 const _: () = assert!(
     SLOTS.is_power_of_two(),
-    "slot numbers wrap, and must go on in order when they do"
+    "slot numbers wrap around u32 and must stay in order there"
 );
 
 #[cfg(test)]
@@ -182,70 +190,82 @@ mod tests {
 
     const MAX_DELAY_US: u32 = 200;
 
+    /// A batch does not wait for the lone client whose request it holds.
     #[test]
-    fn who_is_alone_is_never_waited_for() {
-        let mut returns = Returns::new(MAX_DELAY_US);
+    fn lone_client_never_waits() {
+        let mut forecast = ArrivalForecast::new(MAX_DELAY_US);
         for request in 0..1000 {
             let now = Time(request * 50);
-            let expected = returns.expect(now, 20);
-            returns.came(expected);
-            assert!(!returns.worth_waiting(Time(now.0 + 20), 1));
+            let expected = forecast.expect(now, 20);
+            forecast.came(expected);
+            assert!(!forecast.worth_waiting(Time(now.0 + 20), 1));
         }
     }
 
+    /// A batch waits for a crowd until four fifths of it have come.
     #[test]
-    fn a_crowd_is_waited_for_until_most_have_come() {
-        let mut returns = Returns::new(MAX_DELAY_US);
-        let crowd: Vec<Expected> = (0..50).map(|_| returns.expect(Time(1000), 100)).collect();
+    fn batch_waits_for_most_of_a_crowd() {
+        let mut forecast = ArrivalForecast::new(MAX_DELAY_US);
+        let crowd: Vec<ArrivalSlot> = (0..50).map(|_| forecast.expect(Time(1000), 100)).collect();
         for (come, expected) in crowd.into_iter().enumerate() {
-            // Ten stragglers are a quarter of forty.
-            assert_eq!(returns.worth_waiting(Time(1100), come as u32), come < 40);
-            returns.came(expected);
+            // The last ten are a quarter of forty.
+            assert_eq!(forecast.worth_waiting(Time(1100), come as u32), come < 40);
+            forecast.came(expected);
         }
     }
 
+    /// A session that does not come in its slot is not expected any longer.
     #[test]
-    fn who_stays_away_is_forgotten() {
-        let mut returns = Returns::new(MAX_DELAY_US);
-        let expected = returns.expect(Time(1000), 100);
-        assert!(returns.worth_waiting(Time(1100), 1));
-        assert!(returns.worth_waiting(Time(1300), 1));
-        assert!(!returns.worth_waiting(Time(1500), 1));
-        returns.came(expected);
-        assert!(returns.calendar.counts.iter().all(|count| *count == 0));
+    fn absent_session_is_forgotten() {
+        let mut forecast = ArrivalForecast::new(MAX_DELAY_US);
+        let expected = forecast.expect(Time(1000), 100);
+        assert!(forecast.worth_waiting(Time(1100), 1));
+        assert!(forecast.worth_waiting(Time(1300), 1));
+        assert!(!forecast.worth_waiting(Time(1500), 1));
+        forecast.came(expected);
+        assert!(forecast.wheel.counts.iter().all(|count| *count == 0));
     }
 
+    /// A session that sends rarely has no slot.
     #[test]
-    fn who_comes_much_later_is_not_expected() {
-        let mut returns = Returns::new(MAX_DELAY_US);
-        assert_eq!(returns.expect(Time(0), 60_000), Expected::NOT);
-        assert_eq!(returns.expect(Time(0), u32::MAX), Expected::NOT);
+    fn rare_session_is_not_expected() {
+        let mut forecast = ArrivalForecast::new(MAX_DELAY_US);
+        assert_eq!(forecast.expect(Time(0), 60_000), ArrivalSlot::NOT);
+        assert_eq!(forecast.expect(Time(0), u32::MAX), ArrivalSlot::NOT);
     }
 
+    /// After each wait in vain more batches leave without waiting.
     #[test]
     fn waits_in_vain_become_rare() {
-        let mut returns = Returns::new(MAX_DELAY_US);
+        let mut forecast = ArrivalForecast::new(MAX_DELAY_US);
         let mut waits = 0;
         for request in 0..10_000u64 {
             let now = Time(1000 + request * 100);
-            // Two connections in turn: the other one is expected, and never comes first.
-            let other = returns.expect(now, 50);
-            if returns.worth_waiting(now, 1) {
+            // One client uses two connections alternately: the other one is expected, and never
+            // comes first.
+            let other = forecast.expect(now, 50);
+            if forecast.worth_waiting(now, 1) {
                 waits += 1;
-                returns.waited(1);
+                forecast.waited(1);
             }
-            returns.came(other);
+            forecast.came(other);
         }
         assert!((1..=20).contains(&waits), "{waits} waits in vain");
     }
 
+    /// A wheel that was not asked for a long time expects no session.
     #[test]
-    fn a_calendar_that_slept_for_long_is_empty() {
-        let mut returns = Returns::new(MAX_DELAY_US);
+    fn wheel_is_empty_after_a_long_time() {
+        let mut forecast = ArrivalForecast::new(MAX_DELAY_US);
         for gap in 0..100 {
-            returns.expect(Time(0), gap * 100);
+            forecast.expect(Time(0), gap * 100);
         }
-        assert_eq!(returns.calendar.soon(Time(u64::from(u32::MAX) * 300)), 0);
-        assert!(returns.calendar.counts.iter().all(|count| *count == 0));
+        assert_eq!(
+            forecast
+                .wheel
+                .expected_soon(Time(u64::from(u32::MAX) * 300)),
+            0
+        );
+        assert!(forecast.wheel.counts.iter().all(|count| *count == 0));
     }
 }

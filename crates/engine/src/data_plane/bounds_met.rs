@@ -1,16 +1,18 @@
-//! Bounds that requests have met: each is counted, and told to the operator once a minute.
+//! Bounds that requests have met. Each meeting is counted, and reported to the operator once a
+//! minute.
 
-use crate::engine::{Engine, Event};
-use crate::limits::{
+use crate::base::limits::{
     UPLOAD_BYTES_PER_S_FAIR, UPLOAD_BYTES_PER_S_MIN, UPLOAD_HELD_MS, WATCH_HELD_MS,
 };
-use crate::time::Time;
-use crate::waiters::Waiters;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::waiters::Waiters;
+use crate::engine::Event;
 
-/// How often one bound is told to the operator, milliseconds.
-const TOLD_EVERY_MS: u64 = 60_000;
+/// How often one bound is reported to the operator, milliseconds.
+const REPORT_EVERY_MS: u64 = 60_000;
 
-/// A bound at which requests wait for a good that others hold.
+/// A bound on links at which requests wait while other sessions use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     PinnedLinks,
@@ -21,7 +23,7 @@ pub(crate) enum Bound {
 impl Bound {
     const ALL: [Bound; 3] = [Bound::PinnedLinks, Bound::StreamingLinks, Bound::Links];
 
-    /// The option that sets it.
+    /// The option that sets the bound.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bound::PinnedLinks => "pinned-links-max",
@@ -30,13 +32,13 @@ impl Bound {
         }
     }
 
-    /// What becomes of a request that meets it.
+    /// The effect on a request that meets the bound.
     fn effect(self) -> String {
         match self {
             Bound::PinnedLinks => format!(
                 "blocking commands are polled for; other requests that need a link of their own \
-                 wait, or fail with NOTSENT at their deadline; a session that holds a link by WATCH alone loses it after \
-                 {WATCH_HELD_MS} ms"
+                 wait, or fail with NOTSENT at their deadline; a session that holds a link by \
+                 WATCH alone loses it after {WATCH_HELD_MS} ms"
             ),
             Bound::StreamingLinks => format!(
                 "large requests wait, or fail with NOTSENT at their deadline; the slowest upload \
@@ -53,28 +55,29 @@ impl Bound {
     }
 }
 
-/// When each bound was told last, and the sessions that wait for shared links. Query it with
-/// [`Bounds::is_to_tell`] each time a bound is met.
+/// When each bound was last reported, and the sessions that wait for shared links. Call
+/// [`Bounds::is_report_due`] each time a bound is met.
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
-    /// Sessions that wait for room within `links-max`: see [`crate::link_room`].
+    /// Sessions that wait for room within `links-max`: see [`crate::data_plane::link_limit`].
     pub(crate) link_waiters: Waiters,
-    told_at: [Option<Time>; Bound::ALL.len()],
+    /// When each bound was last reported, by [`Bound`].
+    reported_at: [Option<Time>; Bound::ALL.len()],
 }
 
 impl Bounds {
-    /// Whether the operator is told now. Time never runs back.
-    fn is_to_tell(&mut self, bound: Bound, now: Time) -> bool {
-        let told_at = &mut self.told_at[bound as usize];
-        let is_due = told_at.is_none_or(|at| now.since_ms(at) >= TOLD_EVERY_MS);
+    /// Whether the operator gets a report now. Time never runs back.
+    fn is_report_due(&mut self, bound: Bound, now: Time) -> bool {
+        let reported_at = &mut self.reported_at[bound as usize];
+        let is_due = reported_at.is_none_or(|at| now.since_ms(at) >= REPORT_EVERY_MS);
         if is_due {
-            *told_at = Some(now);
+            *reported_at = Some(now);
         }
         is_due
     }
 }
 
-impl Engine {
+impl DataPlane {
     /// A request has met a bound: it waits, or is refused.
     pub(crate) fn note_bound(&mut self, bound: Bound) {
         match bound {
@@ -82,8 +85,8 @@ impl Engine {
             Bound::StreamingLinks => self.counters.streaming_links_full += 1,
             Bound::Links => self.counters.links_full += 1,
         }
-        if self.bounds.is_to_tell(bound, self.now) {
-            self.tell(Event::BoundReached {
+        if self.bounds.is_report_due(bound, self.now) {
+            self.emit(Event::BoundReached {
                 name: bound.name(),
                 effect: bound.effect(),
             });
@@ -96,15 +99,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_bound_is_told_once_a_minute() {
+    fn each_bound_is_reported_once_a_minute() {
         let mut bounds = Bounds::default();
         let minute = Time(0).plus_ms(60_000);
         for bound in Bound::ALL {
-            assert!(bounds.is_to_tell(bound, Time(0)));
-            assert!(!bounds.is_to_tell(bound, Time(0).plus_ms(59_999)));
+            assert!(bounds.is_report_due(bound, Time(0)));
+            assert!(!bounds.is_report_due(bound, Time(0).plus_ms(59_999)));
         }
-        assert!(bounds.is_to_tell(Bound::StreamingLinks, minute));
-        assert!(!bounds.is_to_tell(Bound::StreamingLinks, minute.plus_ms(1)));
-        assert!(bounds.is_to_tell(Bound::PinnedLinks, minute.plus_ms(1)));
+        assert!(bounds.is_report_due(Bound::StreamingLinks, minute));
+        assert!(!bounds.is_report_due(Bound::StreamingLinks, minute.plus_ms(1)));
+        assert!(bounds.is_report_due(Bound::PinnedLinks, minute.plus_ms(1)));
     }
 }

@@ -1,50 +1,50 @@
 //! Whether a request is alone: the only one that its session has sent since it was owed nothing.
 //!
-//! Some client libraries repeat a whole pipeline when one request in it gets an error that says 'ask
-//! again'. The other requests may have been executed. So only a request that is alone gets such an
-//! error.
+//! Some client libraries repeat a whole pipeline when one request in it gets an error that says
+//! 'ask again'. The other requests may have been executed. So only a request that is alone gets
+//! such an error.
 
 /// The requests of a session since all of its earlier ones were answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
-    /// The place of its first request in the order of replies.
+    /// The place of the first request in the order of replies.
     first: u32,
-    /// Its bytes, as far as they came before the session was owed anything for them.
+    /// Bytes that came before the session was owed a reply to the first request.
     bytes: u32,
-    /// The last request that needed [`crate::requests`]' slow way: its place ...
+    /// The place of the last request on the slow path of [`crate::data_plane::ingress`].
     placed: u32,
-    /// ... and its bytes.
+    /// The bytes of that request.
     placed_bytes: u32,
 }
 
-/// A burst of so many bytes may be a piece of a pipeline: redis-py writes a pipeline in pieces of at
-/// least 6,000 bytes, and each may end with a request.
+/// A burst of so many bytes may be a piece of a pipeline: redis-py writes a pipeline in pieces of
+/// at least 6,000 bytes, and each may end with a request.
 const PIECE_BYTES_MIN: u32 = 4 << 10;
 
-/// As a burst counts them.
+/// A length as a burst stores it.
 fn counted(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 impl Burst {
-    /// A burst begins with so many bytes. Its first request has the place `seq`.
+    /// Begins a burst with so many bytes. Its first request has the place `seq`.
     #[inline]
     pub(crate) fn begin(&mut self, seq: u32, bytes: usize) {
         (self.first, self.bytes) = (seq, counted(bytes));
     }
 
-    /// More bytes came behind those that wait.
+    /// Adds bytes that came behind those that wait.
     pub(crate) fn extend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(counted(bytes));
     }
 
-    /// A request of so many bytes is to have the place `seq`.
+    /// Notes that a request of so many bytes is to have the place `seq`.
     pub(crate) fn place(&mut self, seq: u32, bytes: usize) {
         (self.placed, self.placed_bytes) = (seq, counted(bytes));
     }
 
-    /// No request of the burst counts as alone, because to repeat the request would not repeat all
-    /// of its effects, or because its bytes cannot be compared with those of the burst.
+    /// Makes no request of the burst count as alone: to repeat the request would not repeat all of
+    /// its effects, or its bytes cannot be compared with those of the burst.
     pub(crate) fn count_as_many(&mut self) {
         self.first = self.first.wrapping_sub(1);
     }

@@ -1,146 +1,156 @@
-//! Levels 3 and 4 of coalescing: the GETs of a batch leave as one MGET, its SETs without options as one MSET,
-//! and of reads that are the same, one is sent.
+//! Coalescing, levels 3 and 4: the GETs of a batch leave as one MGET, its SETs without options as
+//! one MSET, and equal reads are sent once.
 //!
 //! ```text
-//!   gathered:   GET a   SET b 1   INCR c   LLEN l   GET d   SET e 2   LLEN l   GET a      of eight sessions
-//!   sent:       INCR c   MSET b 1 e 2   LLEN l   MGET a d
-//!   ledger:     INCR c | Sets(2), b, e | LLEN l, the same | Gets(2), a, the same, d
+//!   batch:    GET a  SET b 1  INCR c  LLEN l  GET d  SET e 2  LLEN l  GET a   (of eight sessions)
+//!   sent:     INCR c   MSET b 1 e 2   LLEN l   MGET a d
+//!   ledger:   INCR c | Sets(2), b, e | LLEN l, its equal | Gets(2), a, its equal, d
 //! ```
 //!
-//! Each part has an entry of its own, with its session and its place there. No client can tell, because of
-//! seven rules:
-//! - Requests of different sessions that were gathered at one moment may run in any order: none of them was
-//!   answered. Those of one session keep theirs: what is moved runs behind all others of the batch, first SETs, then
-//!   reads, then GETs; so it is moved only if its session has asked for nothing behind it that would run before.
-//! - A read takes the answer of an equal one that is in the same batch. Among what is moved nothing writes behind a read,
-//!   so no write comes in between. What a session reads of one key it reads in its order: so whoever reads in more than one
-//!   way (GET and STRLEN) takes an answer only if nothing that it asked before runs later. Whoever only GETs may be
-//!   answered for one key as of a moment before that of the key it asked for first: both lie within the batch. That order is
-//!   kept where it costs nothing, within an MGET.
-//! - A session that has parts, or takes another's answer, is not asked for more until all of it is answered. So
-//!   whatever has to be asked again can be asked again as if it had never been sent.
-//! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, as a GET for all who want it, and so is what
-//!   their sessions have read of that key behind it; where reads are not joined, or a session reads in more than one way,
-//!   everything that they have asked behind it. What is asked again is fused no more, so its answer is one. An answer that
-//!   is too much to be copied is given to the first, and the others ask again.
-//! - An error to an MGET or MSET is of the whole: every part is asked again by itself, and has its own answer; of an MSET
-//!   only if the error says that nothing was executed. What one session sets is in one MSET: none of it is executed before
-//!   something of it that is refused.
-//! - A node of a Cluster takes keys of one slot together, and no others. So there what is in an MGET or MSET stood side by
-//!   side and is of one slot; where that is rare, nothing is joined.
-//! - Whoever may MGET need not have the right to GET, nor the server a GET. So GETs are fused only where one that stood
-//!   for itself was not refused a short while ago; and so with SETs.
+//! Each part has an entry of its own in the ledger, with its session and place. No client can tell,
+//! because of seven rules:
+//! - Requests of different sessions in one batch may run in any order, because none of them was
+//!   answered. Requests of one session keep their order. Moved requests run behind all others of
+//!   the batch: first SETs, then reads, then GETs. So a request is moved only if its session has no
+//!   later request that would run before it.
+//! - A read takes the reply of an equal one in the same batch. Among moved requests no write runs
+//!   behind a read, so no write comes in between. The reads of one key by one session run in their
+//!   order. So a session that reads in more than one way (GET and STRLEN) takes a reply only if
+//!   none of its earlier requests runs later. A session that only sends GETs may get the value of
+//!   one key as of a moment before that of a key it asked for first: both moments lie within the
+//!   batch. That order is kept where it costs nothing, within an MGET.
+//! - A session with a part, or with the reply of an equal read, sends no further request until all
+//!   of its requests are answered. So each of its requests can be sent again as if it had never
+//!   been sent.
+//! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, by one GET for all
+//!   sessions that want it. Later reads of that key by their sessions are sent again, too. Where
+//!   reads are not collapsed, or a session reads in more than one way, all of its later requests
+//!   are sent again. Repeated requests are not fused any more, so their replies are final. A reply
+//!   too large to be copied goes to the first session, and the others ask again.
+//! - An error reply to an MGET or MSET is for the whole. Every part is sent again by itself and
+//!   gets its own reply; those of an MSET only if the error says that nothing was executed. The
+//!   SETs of one session are in one MSET: no later one is executed before an earlier one that is
+//!   refused.
+//! - A node of a Cluster takes keys of one slot together, and no others. So the parts of an MGET or
+//!   MSET are neighbours of one slot there. Where such neighbours are rare, nothing is joined.
+//! - A user with the right to MGET need not have the right to GET, and the server need not have
+//!   GET. So GETs are fused only if a GET by itself was not refused a short while ago. The same
+//!   holds for SETs.
 //!
-//! Who looks at the server itself can tell: MONITOR, SLOWLOG and INFO show what was sent.
+//! The server itself shows the difference: MONITOR, SLOWLOG and INFO name the commands that were
+//! sent.
 
 use respool_protocol::number;
 use respool_protocol::slot::hash_slot;
 
-use crate::control::Levels;
-use crate::engine::Engine;
-use crate::entry::{Before, Class, Entry, GET, SET};
-use crate::limits::{FUSED_BYTES_MAX, RIGHT_SEEN_MS};
-use crate::link::Link;
-use crate::replies::Delivery;
-use crate::session::{Flags, Session};
-use crate::slots::{Key, Slots};
-use crate::time::Time;
-use crate::twins::{Twins, hash};
+use crate::admin::runtime_config::Levels;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{FUSED_BYTES_MAX, RIGHT_SEEN_MS};
+use crate::base::slab::Slab;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::dedup::{Dedup, hash};
+use crate::data_plane::egress::Delivery;
+use crate::data_plane::ledger::{Class, EarlierAttempt, Entry, GET, SET};
+use crate::data_plane::link::Link;
+use crate::data_plane::session::{Flags, Session};
 
-/// Where a batch is put into its new order; kept for the next one.
+/// The work space in which a batch is rearranged; kept for the next batch.
 #[derive(Default)]
 pub(crate) struct Coalescing {
-    /// The batch as it was gathered.
+    /// The entries of the batch, in their old order.
     entries: Vec<Entry>,
-    /// Its requests by what becomes of them ([`Move`]), from its end on.
-    parts: [Vec<Part>; 4],
-    /// Of those that are looked at: which are the same, and how they are sent.
-    twins: Twins,
+    /// The requests by their sections ([`BatchMove`]), from the end of the batch on.
+    parts: [Vec<BatchPart>; 4],
+    /// Equal requests of one section.
+    dedup: Dedup,
+    /// The requests that are sent of a section.
     blocks: Blocks,
-    order: Order,
+    order: BatchOrder,
 }
 
 /// The new order of a batch.
 #[derive(Default)]
-struct Order {
+struct BatchOrder {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
 }
 
-/// A request of the batch: its place there, and that of its bytes.
+/// A request of the batch: its index there, and the start of its bytes.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct BatchPart {
     index: u32,
     at: u32,
 }
 
-/// The batch as it was gathered.
+/// The batch in its old order.
 #[derive(Clone, Copy)]
-struct Gathered<'a> {
+struct GatheredBatch<'a> {
     entries: &'a [Entry],
     bytes: &'a [u8],
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> GatheredBatch<'a> {
     #[inline]
-    fn entry(&self, part: Part) -> &'a Entry {
+    fn entry(&self, part: BatchPart) -> &'a Entry {
         &self.entries[part.index as usize]
     }
 
-    /// The bytes of a request, but for so many at their beginning.
+    /// The bytes of a request, without the first `from`.
     #[inline]
-    fn bytes(&self, part: Part, from: usize) -> &'a [u8] {
+    fn bytes(&self, part: BatchPart, from: usize) -> &'a [u8] {
         let at = part.at as usize;
         &self.bytes[at + from..at + self.entry(part).len as usize]
     }
 }
 
-/// Where a request is moved to in its batch: what is more runs earlier.
+/// The section of the batch to which a request is moved. A greater section runs earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Move {
-    /// Into an MGET.
+pub(crate) enum BatchMove {
+    /// The GETs, which leave as MGETs at the end.
     #[default]
     Get,
-    /// To the reads in front of that.
+    /// Other reads, in front of the GETs.
     Read,
-    /// Into an MSET, in front of those.
+    /// The SETs, which leave as MSETs in front of the reads.
     Set,
-    /// It stays where it is.
+    /// All other requests, which stay in their order.
     Not,
 }
 
-/// How what is moved is sent.
+/// How the requests of a section are sent.
 #[derive(Clone, Copy)]
-struct Section {
-    /// As parts of such a request; `None`: each for itself.
+struct BatchSection {
+    /// The head of the request that joins them. `None`: each is sent by itself.
     whole: Option<(Class, &'static [u8])>,
+    /// The class of each part.
     part: Class,
-    /// Arguments of each part.
+    /// The number of arguments of each part.
     args: usize,
-    /// Whether parts that are the same are sent once.
+    /// Whether equal parts are sent once.
     collapses: bool,
-    /// What a part is that has no other to leave with. A read is still one that was moved: its answer may have to wait for
-    /// what its session asked before.
+    /// The class of a lone part. A lone read counts as moved: its reply may have to wait for
+    /// earlier requests of its session.
     alone: Class,
 }
 
-/// By [`Move`].
-const SECTIONS: [Section; 3] = [
-    Section {
+/// The sections, by [`BatchMove`].
+const SECTIONS: [BatchSection; 3] = [
+    BatchSection {
         whole: Some((Class::Gets, b"\r\n$4\r\nMGET\r\n")),
         part: Class::OfGets,
         args: 1,
         collapses: true,
         alone: Class::Moved,
     },
-    Section {
+    BatchSection {
         whole: None,
         part: Class::Moved,
         args: 0,
         collapses: true,
         alone: Class::Moved,
     },
-    Section {
+    BatchSection {
         whole: Some((Class::Sets, b"\r\n$4\r\nMSET\r\n")),
         part: Class::OfSets,
         args: 2,
@@ -149,13 +159,13 @@ const SECTIONS: [Section; 3] = [
     },
 ];
 
-impl Section {
-    /// How so many parts are sent.
-    fn of(self, count: usize) -> Section {
+impl BatchSection {
+    /// How `count` parts are sent.
+    fn of(self, count: usize) -> BatchSection {
         if count > 1 {
             return self;
         }
-        Section {
+        BatchSection {
             whole: None,
             part: self.alone,
             collapses: false,
@@ -164,28 +174,360 @@ impl Section {
     }
 }
 
-impl Engine {
-    /// A batch is about to leave: what can leave together does.
-    pub(crate) fn coalesce(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
-            return;
+/// The blocks of a batch, numbered from its start. A block is one request that is sent, and it is
+/// executed at once.
+#[derive(Default)]
+struct Blocks {
+    /// The number of the last block.
+    last: u32,
+    /// The most parts of a block.
+    keys_max: usize,
+    /// The slot of all parts of the last block, where slots count.
+    slot: u16,
+    /// The number of parts in each block of a section.
+    of_section: Vec<usize>,
+    /// The bytes in the last block.
+    bytes: usize,
+}
+
+/// The SETs of one session in a batch that leave in one MSET. In two, a later one might be executed
+/// although an earlier one is refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SetRun {
+    parts: u16,
+    bytes: u16,
+    /// The slot of all of them, where slots count.
+    slot: u16,
+}
+
+const _: () = assert!(FUSED_BYTES_MAX <= u16::MAX as usize);
+
+impl SetRun {
+    fn is_empty(self) -> bool {
+        self.parts == 0
+    }
+
+    /// Adds a SET if one MSET may have all of the run. Returns whether it did.
+    #[inline]
+    fn takes<const BY_SLOT: bool>(&mut self, set: &[u8], keys_max: usize) -> bool {
+        let has_room = usize::from(self.parts) < keys_max
+            && usize::from(self.bytes) + set.len() <= FUSED_BYTES_MAX;
+        let slot = match BY_SLOT && has_room {
+            true => slot_of(&set[SET.len()..]),
+            false => self.slot,
         };
-        // Asked once for all of them: whoever has no Cluster has no use for the answer.
-        match self.pool_of(link.key.server).cluster() {
-            Some(_) => self.coalesce_as::<true>(key),
-            None => self.coalesce_as::<false>(key),
+        let fits = has_room && (!BY_SLOT || self.is_empty() || slot == self.slot);
+        if fits {
+            self.parts += 1;
+            self.bytes += set.len() as u16;
+            self.slot = slot;
+        }
+        fits
+    }
+}
+
+impl Blocks {
+    /// Makes sure that the last block has room for all of a run.
+    fn begin_run<const BY_SLOT: bool>(&mut self, run: SetRun) {
+        let is_other = BY_SLOT && run.slot != self.slot;
+        if is_other || !self.has_room_for(run.parts.into(), run.bytes.into()) {
+            self.begin(run.slot);
         }
     }
 
-    /// `BY_SLOT`: the parts of one request have to be of one slot.
+    fn begin(&mut self, slot: u16) {
+        self.of_section.push(0);
+        self.bytes = 0;
+        self.slot = slot;
+        self.last += 1;
+    }
+
+    /// Whether the last block has room for so many more parts and bytes.
+    #[inline]
+    fn has_room_for(&self, parts: usize, bytes: usize) -> bool {
+        let last = self.of_section.last();
+        last.is_some_and(|count| count + parts <= self.keys_max)
+            && self.bytes + bytes <= FUSED_BYTES_MAX
+    }
+
+    /// The block of the next part that is sent, with so many bytes.
+    #[inline]
+    fn take(&mut self, section: &BatchSection, bytes: usize, slot: impl Fn() -> u16) -> u32 {
+        match section.whole {
+            None => self.begin(0),
+            Some(_) => {
+                let slot = slot();
+                if slot != self.slot || !self.has_room_for(1, bytes) {
+                    self.begin(slot);
+                }
+            }
+        }
+        if let Some(count) = self.of_section.last_mut() {
+            *count += 1;
+        }
+        self.bytes += bytes;
+        self.last
+    }
+}
+
+/// The slot of the first argument of `args`, which are in wire format.
+fn slot_of(args: &[u8]) -> u16 {
+    let first = || {
+        let line = args.iter().position(|byte| *byte == b'\r')?;
+        let len = usize::try_from(number::parse(args.get(1..line)?)?).ok()?;
+        args.get(line + 2..)?.get(..len)
+    };
+    hash_slot(first().unwrap_or_default())
+}
+
+/// Decides which parts of a section are sent, and in which blocks. Each other part takes the reply
+/// of an equal earlier one.
+#[inline(never)]
+fn choose<const BY_SLOT: bool>(
+    section: &BatchSection,
+    parts: &[BatchPart],
+    batch: GatheredBatch<'_>,
+    dedup: &mut Dedup,
+    blocks: &mut Blocks,
+    levels: &[Levels],
+    sessions: &mut Slab<SessionId, Session>,
+) {
+    blocks.of_section.clear();
+    dedup.clear(if section.collapses { parts.len() } else { 0 });
+    let from = section.part.beginning().len();
+    let mut current = SessionId::NONE;
+    let mut session: Option<&mut Session> = None;
+    let mut collapses = false;
+    for (index, part) in parts.iter().enumerate() {
+        let entry = batch.entry(*part);
+        if entry.session != current {
+            current = entry.session;
+            session = sessions.get_mut(current);
+            if let Some(session) = &mut session {
+                collapses = section.collapses && Levels::of(levels, session.listener).collapse;
+                if section.whole.is_some() {
+                    session.flags |= Flags::FUSED;
+                }
+                if section.part == Class::OfSets {
+                    blocks.begin_run::<BY_SLOT>(session.sets);
+                }
+            }
+        }
+        let Some(session) = &mut session else {
+            unreachable!("only requests of open sessions are moved");
+        };
+        let place = collapses.then(|| {
+            let own = batch.bytes(*part, from);
+            dedup.find(own, |other| batch.bytes(parts[other as usize], from) == own)
+        });
+        if let Some(leader) = place.and_then(|place| place.leader) {
+            let block = dedup.leaders()[leader].block;
+            if block >= session.block || !session.reads_in_order {
+                session.block = session.block.max(block);
+                session.flags |= Flags::FUSED;
+                dedup.follow(leader, index as u32);
+                continue;
+            }
+        }
+        session.block = blocks.take(section, entry.len as usize, || match BY_SLOT {
+            true => slot_of(batch.bytes(*part, from)),
+            false => 0,
+        });
+        if section.collapses {
+            dedup.lead(place, index as u32, session.block);
+        }
+    }
+}
+
+/// The requests of a section that leave in MGETs or MSETs.
+#[derive(Default)]
+struct Fused {
+    wholes: u64,
+    /// The requests that these answer.
+    requests: u64,
+}
+
+impl BatchOrder {
+    /// Begins the new order with the requests that stay.
+    fn begin(&mut self, stay: &[BatchPart], batch: GatheredBatch<'_>) {
+        self.bytes.clear();
+        self.entries.clear();
+        for part in stay.iter().rev() {
+            self.bytes.extend_from_slice(batch.bytes(*part, 0));
+            self.entries.push(*batch.entry(*part));
+        }
+    }
+
+    /// Appends the requests of a section that are sent, and the entries of all of its requests.
     #[inline(never)]
-    fn coalesce_as<const BY_SLOT: bool>(&mut self, key: Key) {
-        let Some(link) = self.links.get_mut(key) else {
+    fn write(
+        &mut self,
+        section: &BatchSection,
+        parts: &[BatchPart],
+        batch: GatheredBatch<'_>,
+        dedup: &Dedup,
+        blocks: &Blocks,
+    ) -> Fused {
+        let (mut parts_left, mut leaders_left) = (parts, dedup.leaders());
+        let collapses = section.collapses;
+        let mut fused = Fused::default();
+        for count in &blocks.of_section {
+            let section = section.of(*count);
+            let from = section.part.beginning().len();
+            let sent = |part: BatchPart| {
+                let mut entry = *batch.entry(part);
+                entry.class = section.part;
+                entry.len -= from as u32;
+                entry
+            };
+            let entries_before = self.entries.len();
+            if collapses {
+                let (block, rest) = leaders_left.split_at(*count);
+                leaders_left = rest;
+                let first = batch.entry(parts[block[0].string as usize]);
+                self.begin_block(&section, *count, first);
+                for leader in block {
+                    let part = parts[leader.string as usize];
+                    self.bytes.extend_from_slice(batch.bytes(part, from));
+                    self.entries.push(sent(part));
+                    self.entries
+                        .extend(dedup.followers(leader).map(|follower| Entry {
+                            class: Class::Same,
+                            len: 0,
+                            ..*batch.entry(parts[follower as usize])
+                        }));
+                }
+            } else {
+                let (block, rest) = parts_left.split_at(*count);
+                parts_left = rest;
+                self.begin_block(&section, *count, batch.entry(block[0]));
+                for part in block {
+                    self.bytes.extend_from_slice(batch.bytes(*part, from));
+                }
+                self.entries.extend(block.iter().map(|part| sent(*part)));
+            }
+            if section.whole.is_some() {
+                fused.wholes += 1;
+                fused.requests += (self.entries.len() - entries_before - 1) as u64;
+            }
+        }
+        fused
+    }
+
+    /// Appends the head of `count` parts, if the section has one. Its entry is as old as the first
+    /// part.
+    fn begin_block(&mut self, section: &BatchSection, count: usize, first: &Entry) {
+        let Some((class, name)) = section.whole else {
             return;
         };
-        let pool = self.servers[usize::from(link.key.server.0)].pool;
+        let start = self.bytes.len();
+        self.bytes.push(b'*');
+        number::append(&mut self.bytes, (1 + count * section.args) as i64);
+        self.bytes.extend_from_slice(name);
+        self.entries.push(Entry {
+            class,
+            len: (self.bytes.len() - start) as u32,
+            ..Entry::of(SessionId::NONE, count as u32, first.at_ms)
+        });
+    }
+}
+
+/// Whether a request is a GET or SET without options, in the usual encoding.
+fn is_plain(request: &[u8], beginning: &[u8]) -> bool {
+    // The command name behind this may be in upper or lower case.
+    const NAME_AT: usize = 8;
+    request.len() > beginning.len() && request[..NAME_AT] == beginning[..NAME_AT]
+}
+
+/// The requests that a session sends again on one link.
+pub(crate) struct RepeatedRead {
+    link: LinkId,
+    /// Whether all later requests of the session are sent again, too. Otherwise only equal ones
+    /// are: the reads of one key by a session run in their order.
+    all: bool,
+    /// The hashes of the requests. If two requests share a hash, one is sent again in vain.
+    requests: Vec<u64>,
+}
+
+impl RepeatedRead {
+    fn on(link: LinkId) -> RepeatedRead {
+        RepeatedRead {
+            link,
+            all: false,
+            requests: Vec::new(),
+        }
+    }
+
+    fn has_before(&self, request: &[u8]) -> bool {
+        self.all || self.requests.contains(&hash(request))
+    }
+}
+
+/// Whether an error says that the user may not send such a command, or that the server has none. A
+/// refusal because of a key does not count.
+fn refuses_command(error: &[u8]) -> bool {
+    const ACCESS: &[u8] = b"permissions to access";
+    let of_a_key = || error.windows(ACCESS.len()).any(|words| words == ACCESS);
+    let of_user = error.starts_with(b"NOPERM") && !of_a_key();
+    of_user || error.starts_with(b"NOAUTH") || error.starts_with(b"ERR unknown command")
+}
+
+/// Whether an error says that the command was not executed. A server does not execute what it
+/// refuses itself. But it may be a proxy before other servers, which may have lost a reply.
+fn executed_nothing(error: &[u8]) -> bool {
+    const WORDS: [&[u8]; 15] = [
+        b"NOPERM ",
+        b"NOAUTH ",
+        b"OOM ",
+        b"READONLY ",
+        b"MISCONF ",
+        b"NOREPLICAS ",
+        b"CROSSSLOT ",
+        b"MOVED ",
+        b"ASK ",
+        b"TRYAGAIN ",
+        b"CLUSTERDOWN ",
+        b"LOADING ",
+        b"BUSY ",
+        b"MASTERDOWN ",
+        b"NOTSENT ",
+    ];
+    WORDS.iter().any(|word| error.starts_with(word))
+        || error.starts_with(b"ERR unknown command")
+        || error.starts_with(b"ERR unsupported command")
+}
+
+/// The most bytes of an error reply. No server sends a longer one.
+const HEAD_BYTES_MAX: usize = 4 << 10;
+
+/// Whether an element of an MGET is nil. GET might reply nil, or an error.
+#[inline]
+pub(crate) fn is_nil(element: &[u8]) -> bool {
+    matches!(element, b"$-1\r\n" | b"_\r\n")
+}
+
+impl DataPlane {
+    /// Joins the requests of a batch that is about to leave.
+    pub(crate) fn coalesce(&mut self, id: LinkId) {
+        let Some(link) = self.links.get(id) else {
+            return;
+        };
+        // Asked once for the whole batch: outside a Cluster, slots do not matter.
+        match self.pool_of(link.kind.server).cluster() {
+            Some(_) => self.coalesce_as::<true>(id),
+            None => self.coalesce_as::<false>(id),
+        }
+    }
+
+    /// Joins the requests of a batch. `BY_SLOT`: all keys of one request must be of one slot.
+    #[inline(never)]
+    fn coalesce_as<const BY_SLOT: bool>(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        let pool = self.servers[usize::from(link.kind.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
-        let count = link.gathered() as u32;
+        let count = link.batched() as u32;
         let fuse = rule.fuse && (!BY_SLOT || link.by_slot.pays(count));
         let gets = fuse && link.gets.pays(count);
         let sets = fuse && link.sets.pays(count);
@@ -194,7 +536,7 @@ impl Engine {
         let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
         let fuse_gets = gets && seen(link.may_get, RIGHT_SEEN_MS);
         let fuse_sets = sets && seen(link.may_set, RIGHT_SEEN_MS);
-        // In good time, so that it need not end.
+        // The next try comes early, so the right need not run out.
         let mut try_get = gets && !seen(link.may_get, RIGHT_SEEN_MS / 2);
         let mut try_set = sets && !seen(link.may_set, RIGHT_SEEN_MS / 2);
         let mut tries = [None; 2];
@@ -210,71 +552,74 @@ impl Engine {
         link.copy_gathered(&mut work.entries);
         let bytes = link.gathered_bytes();
         let mut at = bytes.len();
-        // Most come one behind the other: a session is looked up once for all that it has asked in one piece.
-        let mut of = Key::NOBODY;
+        // Requests of a session mostly stand together. It is looked up once for each such run.
+        let mut current = SessionId::NONE;
         let mut session: Option<&mut Session> = None;
         let mut levels = Levels::ALL;
-        // Whose the last SET is that was moved.
-        let mut set_of = Key::NOBODY;
-        // From the end on: what a session asks later is known when it is decided what becomes of what it asks.
+        // The session of the last SET that was moved.
+        let mut set_session = SessionId::NONE;
+        // From the end on: a request's section depends on the later requests of its session.
         for (index, entry) in work.entries.iter().enumerate().rev() {
             let behind = at;
             at -= entry.len as usize;
-            let part = Part {
+            let part = BatchPart {
                 index: index as u32,
                 at: at as u32,
             };
-            if entry.session != of {
-                of = entry.session;
-                session = self.sessions.get_mut(of);
+            if entry.session != current {
+                current = entry.session;
+                session = self.sessions.get_mut(current);
                 if let Some(session) = &mut session {
                     levels = Levels::of(&self.levels, session.listener);
                     if session.batch != batch {
                         session.batch = batch;
-                        session.behind = Move::Get;
+                        session.behind = BatchMove::Get;
                         session.block = 0;
-                        session.sets = Run::default();
+                        session.sets = SetRun::default();
                     }
                 }
             }
             let Some(session) = &mut session else {
-                work.parts[Move::Not as usize].push(part);
+                work.parts[BatchMove::Not as usize].push(part);
                 continue;
             };
             let request = &bytes[at..behind];
-            let may = |to: Move| session.behind <= to && !entry.duty;
+            let may = |to: BatchMove| session.behind <= to && !entry.duty;
             let to = match entry.class {
                 Class::Get if try_get && !entry.duty => {
                     try_get = false;
                     tries[0] = Some(index);
-                    Move::Not
+                    BatchMove::Not
                 }
                 Class::Set if try_set && !entry.duty => {
                     try_set = false;
                     tries[1] = Some(index);
-                    Move::Not
+                    BatchMove::Not
                 }
                 Class::Get
-                    if fuse_gets && levels.fuse && may(Move::Get) && is_plain(request, GET) =>
+                    if fuse_gets
+                        && levels.fuse
+                        && may(BatchMove::Get)
+                        && is_plain(request, GET) =>
                 {
-                    Move::Get
+                    BatchMove::Get
                 }
-                Class::Get | Class::Pure if collapse && levels.collapse && may(Move::Read) => {
+                Class::Get | Class::Pure if collapse && levels.collapse && may(BatchMove::Read) => {
                     session.reads_in_order |= !request.starts_with(GET);
-                    Move::Read
+                    BatchMove::Read
                 }
                 Class::Set
                     if fuse_sets
                         && levels.fuse
-                        && may(Move::Set)
+                        && may(BatchMove::Set)
                         && is_plain(request, SET)
-                        && (session.sets.is_empty() || set_of == of)
+                        && (session.sets.is_empty() || set_session == current)
                         && session.sets.takes::<BY_SLOT>(request, keys_max) =>
                 {
-                    set_of = of;
-                    Move::Set
+                    set_session = current;
+                    BatchMove::Set
                 }
-                _ => Move::Not,
+                _ => BatchMove::Not,
             };
             session.behind = to;
             work.parts[to as usize].push(part);
@@ -282,29 +627,34 @@ impl Engine {
         for index in tries.into_iter().flatten() {
             work.entries[index] = link.try_right(index);
         }
-        let moved = &work.parts[..Move::Not as usize];
+        let moved = &work.parts[..BatchMove::Not as usize];
         if moved.iter().any(|parts| parts.len() > 1) {
-            self.rearrange::<BY_SLOT>(key, &mut work, collapse);
+            self.rearrange::<BY_SLOT>(id, &mut work, collapse);
         }
         self.coalescing = work;
     }
 
     /// Puts the batch into its new order.
-    // Not inlined, nor is what it calls: registers are few.
+    // Not inlined, and its callees are not either, because registers are few.
     #[inline(never)]
-    fn rearrange<const BY_SLOT: bool>(&mut self, key: Key, work: &mut Coalescing, collapse: bool) {
-        let Some(link) = self.links.get_mut(key) else {
+    pub(crate) fn rearrange<const BY_SLOT: bool>(
+        &mut self,
+        id: LinkId,
+        work: &mut Coalescing,
+        collapse: bool,
+    ) {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         let Coalescing {
             entries,
             parts: [moved @ .., stay],
-            twins,
+            dedup,
             blocks,
             order,
         } = work;
         let bytes = link.gathered_bytes();
-        let batch = Gathered { entries, bytes };
+        let batch = GatheredBatch { entries, bytes };
         order.begin(stay, batch);
         blocks.last = 0;
         let (mut candidates, mut same, mut saved) = (0, 0, 0);
@@ -318,15 +668,15 @@ impl Engine {
                 &section,
                 parts,
                 batch,
-                twins,
+                dedup,
                 blocks,
                 &self.levels,
                 sessions,
             );
-            let fused = order.write(&section, parts, batch, twins, blocks);
+            let fused = order.write(&section, parts, batch, dedup, blocks);
             if section.collapses {
                 candidates += parts.len();
-                same += parts.len() - twins.leaders().len();
+                same += parts.len() - dedup.leaders().len();
             }
             if BY_SLOT && section.whole.is_some() {
                 fusable += blocks.of_section.iter().sum::<usize>();
@@ -359,301 +709,12 @@ impl Engine {
         }
         link.rearrange(&order.bytes, &order.entries);
     }
-}
 
-/// What is executed at once: one request that is sent. They are numbered through a batch.
-#[derive(Default)]
-struct Blocks {
-    last: u32,
-    /// The most parts in one.
-    keys_max: usize,
-    /// Of all parts of the last one, where slots count.
-    slot: u16,
-    /// Of each of a section: how many parts are sent with it.
-    of_section: Vec<usize>,
-    /// Bytes in the last one.
-    bytes: usize,
-}
-
-/// The SETs of one session in a batch that leave together: in one MSET, or the later ones might be executed and the earlier
-/// ones be refused.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Run {
-    parts: u16,
-    bytes: u16,
-    /// Of all of them, where slots count.
-    slot: u16,
-}
-
-const _: () = assert!(FUSED_BYTES_MAX <= u16::MAX as usize);
-
-impl Run {
-    fn is_empty(self) -> bool {
-        self.parts == 0
-    }
-
-    /// Takes one more in, if all of it may be in one MSET.
-    #[inline]
-    fn takes<const BY_SLOT: bool>(&mut self, set: &[u8], keys_max: usize) -> bool {
-        let has_room = usize::from(self.parts) < keys_max
-            && usize::from(self.bytes) + set.len() <= FUSED_BYTES_MAX;
-        let slot = match BY_SLOT && has_room {
-            true => slot_of(&set[SET.len()..]),
-            false => self.slot,
-        };
-        let fits = has_room && (!BY_SLOT || self.is_empty() || slot == self.slot);
-        if fits {
-            self.parts += 1;
-            self.bytes += set.len() as u16;
-            self.slot = slot;
-        }
-        fits
-    }
-}
-
-impl Blocks {
-    /// All of a run belongs into one block: into the last one, if it fits.
-    fn begin_run<const BY_SLOT: bool>(&mut self, run: Run) {
-        let is_other = BY_SLOT && run.slot != self.slot;
-        if is_other || !self.has_room_for(run.parts.into(), run.bytes.into()) {
-            self.begin(run.slot);
-        }
-    }
-
-    fn begin(&mut self, slot: u16) {
-        self.of_section.push(0);
-        self.bytes = 0;
-        self.slot = slot;
-        self.last += 1;
-    }
-
-    /// Whether the last one does.
-    #[inline]
-    fn has_room_for(&self, parts: usize, bytes: usize) -> bool {
-        let last = self.of_section.last();
-        last.is_some_and(|count| count + parts <= self.keys_max)
-            && self.bytes + bytes <= FUSED_BYTES_MAX
-    }
-
-    /// The block of the next part that is sent, with so many bytes.
-    #[inline]
-    fn take(&mut self, section: &Section, bytes: usize, slot: impl Fn() -> u16) -> u32 {
-        match section.whole {
-            None => self.begin(0),
-            Some(_) => {
-                let slot = slot();
-                if slot != self.slot || !self.has_room_for(1, bytes) {
-                    self.begin(slot);
-                }
-            }
-        }
-        if let Some(count) = self.of_section.last_mut() {
-            *count += 1;
-        }
-        self.bytes += bytes;
-        self.last
-    }
-}
-
-/// The slot of the first of arguments as they are on the wire.
-fn slot_of(args: &[u8]) -> u16 {
-    let first = || {
-        let line = args.iter().position(|byte| *byte == b'\r')?;
-        let len = usize::try_from(number::parse(args.get(1..line)?)?).ok()?;
-        args.get(line + 2..)?.get(..len)
-    };
-    hash_slot(first().unwrap_or_default())
-}
-
-/// Decides which parts of a section are sent, and in which blocks; to the others the answer to an earlier one is theirs,
-/// too.
-#[inline(never)]
-fn choose<const BY_SLOT: bool>(
-    section: &Section,
-    parts: &[Part],
-    batch: Gathered<'_>,
-    twins: &mut Twins,
-    blocks: &mut Blocks,
-    levels: &[Levels],
-    sessions: &mut Slots<Session>,
-) {
-    blocks.of_section.clear();
-    twins.clear(if section.collapses { parts.len() } else { 0 });
-    let from = section.part.beginning().len();
-    let mut of = Key::NOBODY;
-    let mut session: Option<&mut Session> = None;
-    let mut collapses = false;
-    for (index, part) in parts.iter().enumerate() {
-        let entry = batch.entry(*part);
-        if entry.session != of {
-            of = entry.session;
-            session = sessions.get_mut(of);
-            if let Some(session) = &mut session {
-                collapses = section.collapses && Levels::of(levels, session.listener).collapse;
-                if section.whole.is_some() {
-                    session.flags |= Flags::FUSED;
-                }
-                if section.part == Class::OfSets {
-                    blocks.begin_run::<BY_SLOT>(session.sets);
-                }
-            }
-        }
-        let Some(session) = &mut session else {
-            unreachable!("what is moved was found to have a session");
-        };
-        let place = collapses.then(|| {
-            let own = batch.bytes(*part, from);
-            twins.find(own, |other| batch.bytes(parts[other as usize], from) == own)
-        });
-        if let Some(leader) = place.and_then(|place| place.leader) {
-            let block = twins.leaders()[leader].block;
-            if block >= session.block || !session.reads_in_order {
-                session.block = session.block.max(block);
-                session.flags |= Flags::FUSED;
-                twins.follow(leader, index as u32);
-                continue;
-            }
-        }
-        session.block = blocks.take(section, entry.len as usize, || match BY_SLOT {
-            true => slot_of(batch.bytes(*part, from)),
-            false => 0,
-        });
-        if section.collapses {
-            twins.lead(place, index as u32, session.block);
-        }
-    }
-}
-
-/// What of a section leaves in MGETs or MSETs.
-#[derive(Default)]
-struct Fused {
-    wholes: u64,
-    /// How many requests they answer.
-    requests: u64,
-}
-
-impl Order {
-    /// With what stays where it is.
-    fn begin(&mut self, stay: &[Part], batch: Gathered<'_>) {
-        self.bytes.clear();
-        self.entries.clear();
-        for part in stay.iter().rev() {
-            self.bytes.extend_from_slice(batch.bytes(*part, 0));
-            self.entries.push(*batch.entry(*part));
-        }
-    }
-
-    /// What is sent of a section, and the entries of all of it.
-    #[inline(never)]
-    fn write(
-        &mut self,
-        section: &Section,
-        parts: &[Part],
-        batch: Gathered<'_>,
-        twins: &Twins,
-        blocks: &Blocks,
-    ) -> Fused {
-        let (mut parts_left, mut leaders_left) = (parts, twins.leaders());
-        let collapses = section.collapses;
-        let mut fused = Fused::default();
-        for count in &blocks.of_section {
-            let section = section.of(*count);
-            let from = section.part.beginning().len();
-            let sent = |part: Part| {
-                let mut entry = *batch.entry(part);
-                entry.class = section.part;
-                entry.len -= from as u32;
-                entry
-            };
-            let entries_before = self.entries.len();
-            if collapses {
-                let (block, rest) = leaders_left.split_at(*count);
-                leaders_left = rest;
-                let first = batch.entry(parts[block[0].string as usize]);
-                self.begin_block(&section, *count, first);
-                for leader in block {
-                    let part = parts[leader.string as usize];
-                    self.bytes.extend_from_slice(batch.bytes(part, from));
-                    self.entries.push(sent(part));
-                    self.entries
-                        .extend(twins.followers(leader).map(|follower| Entry {
-                            class: Class::Same,
-                            len: 0,
-                            ..*batch.entry(parts[follower as usize])
-                        }));
-                }
-            } else {
-                let (block, rest) = parts_left.split_at(*count);
-                parts_left = rest;
-                self.begin_block(&section, *count, batch.entry(block[0]));
-                for part in block {
-                    self.bytes.extend_from_slice(batch.bytes(*part, from));
-                }
-                self.entries.extend(block.iter().map(|part| sent(*part)));
-            }
-            if section.whole.is_some() {
-                fused.wholes += 1;
-                fused.requests += (self.entries.len() - entries_before - 1) as u64;
-            }
-        }
-        fused
-    }
-
-    /// The head of so many parts, if they have one; as old as the first.
-    fn begin_block(&mut self, section: &Section, count: usize, first: &Entry) {
-        let Some((class, name)) = section.whole else {
-            return;
-        };
-        let start = self.bytes.len();
-        self.bytes.push(b'*');
-        number::append(&mut self.bytes, (1 + count * section.args) as i64);
-        self.bytes.extend_from_slice(name);
-        self.entries.push(Entry {
-            class,
-            len: (self.bytes.len() - start) as u32,
-            ..Entry::of(Key::NOBODY, count as u32, first.at_ms)
-        });
-    }
-}
-
-/// Whether a request is a GET or SET and no more, in the one way to write that.
-fn is_plain(request: &[u8], beginning: &[u8]) -> bool {
-    // The name may be in any case.
-    const NAME_AT: usize = 8;
-    request.len() > beginning.len() && request[..NAME_AT] == beginning[..NAME_AT]
-}
-
-/// What a session asks a link again.
-pub(crate) struct Asking {
-    link: Key,
-    /// Everything that it asked behind that is asked again, too. Else only what is the same: what a session reads of one
-    /// key it reads in its order.
-    all: bool,
-    /// Which requests, by their hashes. That of another at worst has one asked again in vain.
-    requests: Vec<u64>,
-}
-
-impl Asking {
-    fn on(link: Key) -> Asking {
-        Asking {
-            link,
-            all: false,
-            requests: Vec::new(),
-        }
-    }
-
-    fn has_before(&self, request: &[u8]) -> bool {
-        self.all || self.requests.contains(&hash(request))
-    }
-}
-
-/// Replies to what leaves together.
-impl Engine {
-    /// A reply to an MGET begins; or it is an error. Returns how many bytes of it are done with: its elements
-    /// are replies like others. `None`: the rest has to come first.
-    pub(crate) fn open_gets(&mut self, key: Key, bytes: &[u8]) -> Result<Option<usize>, String> {
-        const WRONG: &str = "its reply to MGET is no array of that length";
-        let Some(link) = self.links.get_mut(key) else {
+    /// Takes the beginning of a reply to an MGET, or an error. Returns how many bytes it has used:
+    /// the elements behind them are replies like others. `None`: more bytes have to come first.
+    pub(crate) fn open_gets(&mut self, id: LinkId, bytes: &[u8]) -> Result<Option<usize>, String> {
+        const WRONG: &str = "its reply to MGET is no array of the right length";
+        let Some(link) = self.links.get_mut(id) else {
             return Ok(None);
         };
         let Some(head) = link.first_in_flight() else {
@@ -671,10 +732,10 @@ impl Engine {
             .strip_suffix(b"\r\n")
             .and_then(|line| line.split_first())
         {
-            Some((b'-', error)) => self.part(key, head, error),
+            Some((b'-', error)) => self.part(id, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
                 link.pop_head(head);
-                // Of those before, it is known by now which are asked again.
+                // By now it is known which earlier GETs are sent again.
                 self.counters.gets_left_alone += u64::from(link.gets.note(head.seq));
             }
             _ => return Err(WRONG.to_owned()),
@@ -682,26 +743,175 @@ impl Engine {
         Ok(Some(line.len()))
     }
 
-    /// A reply to something that was moved. `cut`: its beginning has been passed on, to the first whose it is.
-    pub(crate) fn settle_moved(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
-        match entry.class {
-            Class::TriesGet | Class::TriesSet => self.settle_try(key, entry, reply, cut),
-            Class::Sets => match reply.strip_prefix(b"-") {
-                Some(error) if executed_nothing(error) => self.part(key, entry, error),
-                _ => self.settle_sets(key, entry, reply),
-            },
-            _ => self.settle_read(key, entry, reply, cut),
+    /// Sends each part of a joined request again by itself, because the server executed none of
+    /// them. If the user may not send the joined command, or the server has none, it is not tried
+    /// again on this connection. Otherwise ACL LOG would fill with it. The same holds for
+    /// CROSSSLOT, because keys are rarely of one slot by chance. If one key is forbidden to the
+    /// user, that says nothing of other keys.
+    pub(crate) fn part(&mut self, id: LinkId, head: Entry, error: &[u8]) {
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        self.counters.link_replies += 1;
+        let (gate, left_alone) = match head.class {
+            Class::Gets => (&mut link.gets, &mut self.counters.gets_left_alone),
+            _ => (&mut link.sets, &mut self.counters.sets_left_alone),
+        };
+        *left_alone += u64::from(gate.give_up());
+        if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
+            gate.stay_off();
         }
-        let next = self.links.get(key).and_then(Link::first_in_flight);
+        link.pop_head(head);
+        for _ in 0..head.seq {
+            let Some(link) = self.links.get_mut(id) else {
+                return;
+            };
+            let (alone, request) = link.take_alone();
+            for entry in alone {
+                self.will_ask_again(id, entry, &request);
+            }
+        }
+        self.ask_again(id);
+    }
+
+    /// Whether the reply to a read may come too early, because an earlier request of its session is
+    /// sent again on this link. Other links do not matter.
+    pub(crate) fn brings_early(&self, link: LinkId, read: &Entry) -> bool {
+        let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
+        !self.repeated_reads.is_empty()
+            && read.before != EarlierAttempt::Answered
+            && self.sessions.get(read.session).is_some_and(asks_again)
+            && self.asking(read.session, link).is_some()
+    }
+
+    pub(crate) fn asking(&self, session: SessionId, link: LinkId) -> Option<&RepeatedRead> {
+        let repeated = self.repeated_reads.get(&session)?;
+        repeated.iter().find(|asking| asking.link == link)
+    }
+
+    /// Whether such a request has to stay behind requests that its session sends again on a link.
+    fn asks_same_again(&self, link: LinkId, session: SessionId, request: &[u8]) -> bool {
+        let asking = self.asking(session, link);
+        asking.is_some_and(|asking| asking.has_before(request))
+    }
+
+    /// Whether a session has room for a copy of a reply. The server's own replies come no faster
+    /// than they are read, and copies would. A session with too much output asks for itself, and so
+    /// does every session while the worker holds much. A closed session needs no room.
+    fn has_room_for_copy(&self, id: SessionId, reply: &[u8]) -> bool {
+        let limits = &self.settings.limits;
+        let most = limits.worker_memory_bytes_max as usize / 2;
+        let has_room = |session: &Session| {
+            let owed = session.out.len() + session.parked_bytes();
+            owed + reply.len() <= limits.session_output_soft_bytes as usize
+        };
+        self.held_bytes + reply.len() <= most && self.sessions.get(id).is_none_or(has_room)
+    }
+
+    fn will_ask_again(&mut self, id: LinkId, entry: Entry, request: &[u8]) {
+        let Some(session) = self.sessions.get_mut(entry.session) else {
+            self.counters.late_replies += 1;
+            return;
+        };
+        session.flags |= Flags::ASKS_AGAIN;
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        link.asks_again = true;
+        link.again.push((entry, request.to_vec()));
+        let pool = self.servers[usize::from(link.kind.server.0)].pool;
+        let collapses = self.pools[usize::from(pool)].flush.collapse
+            && Levels::of(&self.levels, session.listener).collapse;
+        let repeated = self.repeated_reads.entry(entry.session).or_default();
+        let index = repeated.iter().position(|asking| asking.link == id);
+        let index = index.unwrap_or_else(|| {
+            repeated.push(RepeatedRead::on(id));
+            repeated.len() - 1
+        });
+        repeated[index].all |= !entry.class.reads() || session.reads_in_order || !collapses;
+        repeated[index].requests.push(hash(request));
+    }
+
+    /// Forgets the repeated requests of a lost link. Its unanswered requests are sent again in
+    /// their old order, or not at all.
+    pub(crate) fn forget_asking(&mut self, link: LinkId) {
+        self.repeated_reads.retain(|_, repeated| {
+            repeated.retain(|asking| asking.link != link);
+            !repeated.is_empty()
+        });
+    }
+
+    /// Puts repeated requests on their link, each session's in the order in which it sent them. To
+    /// be called between blocks: until then, replies to later requests may have come.
+    pub(crate) fn ask_again(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        if link.again.is_empty() {
+            return;
+        }
+        let mut again = std::mem::take(&mut link.again);
+        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        let (mut first, mut parked) = (None, 0);
+        for index in 0..again.len() {
+            let entry = again[index].0;
+            if first.replace(entry.session) == Some(entry.session) {
+                continue;
+            }
+            let repeated = self
+                .repeated_reads
+                .get(&entry.session)
+                .into_iter()
+                .flatten();
+            let asking = repeated.into_iter().find(|asking| asking.link == id);
+            let (Some(session), Some(asking)) = (self.sessions.get_mut(entry.session), asking)
+            else {
+                continue;
+            };
+            let is_early = |request: &[u8]| asking.has_before(request);
+            for early in session.take_parked_behind(entry.seq, id, is_early) {
+                self.held_bytes -= early.freed;
+                let entry = Entry {
+                    seq: early.seq,
+                    len: early.request.len() as u32,
+                    ..entry
+                };
+                again.push((entry, early.request));
+                parked += 1;
+            }
+        }
+        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        self.counters.asked_again += again.len() as u64;
+        if let Some(link) = self.links.get_mut(id) {
+            link.gets.waste(parked);
+            for (entry, request) in &again {
+                link.push(*entry, request);
+            }
+        }
+        self.list_link(id);
+    }
+
+    /// Takes a reply to a moved request. `cut`: its beginning has been passed on to the first
+    /// session.
+    pub(crate) fn settle_moved(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) {
+        match entry.class {
+            Class::TriesGet | Class::TriesSet => self.settle_try(id, entry, reply, cut),
+            Class::Sets => match reply.strip_prefix(b"-") {
+                Some(error) if executed_nothing(error) => self.part(id, entry, error),
+                _ => self.settle_sets(id, entry, reply),
+            },
+            _ => self.settle_read(id, entry, reply, cut),
+        }
+        let next = self.links.get(id).and_then(Link::first_in_flight);
         if next.is_none_or(|next| next.class != Class::OfGets) {
-            self.ask_again(key);
+            self.ask_again(id);
         }
     }
 
-    /// Whoever may GET is answered by more than that it may not. So is who finds something else wrong: rights are what
-    /// a server looks at first.
-    fn settle_try(&mut self, key: Key, entry: Entry, reply: &[u8], cut: bool) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// Takes the reply to a GET or SET that tests the user's right. A server checks rights first,
+    /// so any reply but a refusal proves the right. Other errors prove it, too.
+    fn settle_try(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         let refused = |error: &[u8]| refuses_command(error) || error.starts_with(b"ERR");
@@ -716,15 +926,16 @@ impl Engine {
         self.deliver(entry.session, entry.seq, 1, reply);
     }
 
-    /// The reply to an MSET is that of every part; also an error that does not say that nothing was executed.
-    fn settle_sets(&mut self, key: Key, head: Entry, reply: &[u8]) {
+    /// Takes the reply to an MSET, which every part gets. It may be an error that leaves open what
+    /// was executed.
+    fn settle_sets(&mut self, id: LinkId, head: Entry, reply: &[u8]) {
         self.counters.link_replies += 1;
-        if let Some(link) = self.links.get_mut(key).filter(|_| reply.starts_with(b"-")) {
+        if let Some(link) = self.links.get_mut(id).filter(|_| reply.starts_with(b"-")) {
             self.counters.sets_left_alone += u64::from(link.sets.give_up());
         }
-        let (mut delivery, mut replies) = (Delivery::NONE, self.spare.take());
+        let (mut delivery, mut replies) = (Delivery::NONE, self.spare_buffers.take());
         for part in 0..=head.seq {
-            let Some(link) = self.links.get_mut(key) else {
+            let Some(link) = self.links.get_mut(id) else {
                 break;
             };
             let Some(entry) = link.first_in_flight() else {
@@ -737,61 +948,33 @@ impl Engine {
             }
         }
         self.end_delivery(&mut delivery, &replies);
-        self.spare.give(replies);
+        self.spare_buffers.give(replies);
     }
 
-    /// Nothing of it was executed: the parts go their own ways. For a user who may not do it, or a server that cannot,
-    /// it is not tried again on this connection: an ACL LOG would fill with it, and keys that come together are rarely of one
-    /// slot. That one of the keys is not the user's says nothing of other keys.
-    fn part(&mut self, key: Key, head: Entry, error: &[u8]) {
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        self.counters.link_replies += 1;
-        let (trial, left_alone) = match head.class {
-            Class::Gets => (&mut link.gets, &mut self.counters.gets_left_alone),
-            _ => (&mut link.sets, &mut self.counters.sets_left_alone),
-        };
-        *left_alone += u64::from(trial.give_up());
-        if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
-            trial.stay_off();
-        }
-        link.pop_head(head);
-        for _ in 0..head.seq {
-            let Some(link) = self.links.get_mut(key) else {
-                return;
-            };
-            let (alone, request) = link.take_alone();
-            for entry in alone {
-                self.will_ask_again(key, entry, &request);
-            }
-        }
-        self.ask_again(key);
-    }
-
-    /// Whose reply may hide an error, or who has asked behind one that may, asks again; the others have it.
-    fn settle_read(&mut self, key: Key, front: Entry, reply: &[u8], cut: bool) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// Takes the reply to a read and its equals. A session asks again if the reply may hide an
+    /// error, or if the reply came too early. The other sessions get it.
+    fn settle_read(&mut self, id: LinkId, front: Entry, reply: &[u8], cut: bool) {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         self.counters.link_replies += 1;
         let nil = front.class == Class::OfGets && !cut && is_nil(reply);
         let mut wasted = false;
-        let mut request = self.spare.take();
+        let mut request = self.spare_buffers.take();
         request.extend_from_slice(front.class.beginning());
         request.extend_from_slice(link.first_bytes());
         let mut is_first = true;
-        while let Some(link) = self.links.get_mut(key)
+        while let Some(link) = self.links.get_mut(id)
             && let Some(entry) = link.first_in_flight()
             && (is_first || entry.class == Class::Same)
         {
             link.pop_answered(entry);
-            let is_early = self.brings_early(key, &entry)
+            let is_early = self.brings_early(id, &entry)
                 && (cut
-                    || self.asks_same_again(key, entry.session, &request)
+                    || self.asks_same_again(id, entry.session, &request)
                     || !self.has_room_for_copy(entry.session, reply));
             let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
-            if let Some(link) = self.links.get_mut(key).filter(|_| too_much) {
+            if let Some(link) = self.links.get_mut(id).filter(|_| too_much) {
                 self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
             }
             if nil || too_much || is_early {
@@ -802,181 +985,29 @@ impl Engine {
                         true => Class::Read,
                         false => entry.class.asked_again(),
                     },
-                    before: Before::Answered,
+                    before: EarlierAttempt::Answered,
                     ..entry
                 };
-                self.will_ask_again(key, entry, &request);
+                self.will_ask_again(id, entry, &request);
             } else {
-                self.deliver_read(entry.session, entry.seq, reply, (key, &request));
+                self.deliver_read(entry.session, entry.seq, reply, (id, &request));
             }
             is_first = false;
         }
-        if let Some(link) = self.links.get_mut(key) {
+        if let Some(link) = self.links.get_mut(id) {
             link.gets.waste(u32::from(wasted));
         }
-        self.spare.give(request);
+        self.spare_buffers.give(request);
     }
-
-    /// Whether the answer to a read may come too early: something that its session asked in front of it here is asked again.
-    /// What other links bring has nothing to do with that.
-    pub(crate) fn brings_early(&self, link: Key, read: &Entry) -> bool {
-        let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
-        !self.askers.is_empty()
-            && read.before != Before::Answered
-            && self.sessions.get(read.session).is_some_and(asks_again)
-            && self.asking(read.session, link).is_some()
-    }
-
-    fn asking(&self, session: Key, link: Key) -> Option<&Asking> {
-        let its = self.askers.get(&session)?;
-        its.iter().find(|asking| asking.link == link)
-    }
-
-    /// Whether such a request has to be behind what its session asks a link again.
-    fn asks_same_again(&self, link: Key, session: Key, request: &[u8]) -> bool {
-        let asking = self.asking(session, link);
-        asking.is_some_and(|asking| asking.has_before(request))
-    }
-
-    /// What a server sends comes no faster than it is taken; copies would. So who has more than it takes, and everybody
-    /// when the worker holds much, asks for itself. Who is gone takes none.
-    fn has_room_for_copy(&self, key: Key, reply: &[u8]) -> bool {
-        let limits = &self.settings.limits;
-        let most = limits.worker_memory_bytes_max as usize / 2;
-        let has_room = |session: &Session| {
-            let owed = session.out.len() + session.parked_bytes();
-            owed + reply.len() <= limits.session_output_soft_bytes as usize
-        };
-        self.held_bytes + reply.len() <= most && self.sessions.get(key).is_none_or(has_room)
-    }
-
-    fn will_ask_again(&mut self, key: Key, entry: Entry, request: &[u8]) {
-        let Some(session) = self.sessions.get_mut(entry.session) else {
-            self.counters.late_replies += 1;
-            return;
-        };
-        session.flags |= Flags::ASKS_AGAIN;
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        link.asks_again = true;
-        link.again.push((entry, request.to_vec()));
-        let pool = self.servers[usize::from(link.key.server.0)].pool;
-        let collapses = self.pools[usize::from(pool)].flush.collapse
-            && Levels::of(&self.levels, session.listener).collapse;
-        let its = self.askers.entry(entry.session).or_default();
-        let index = its.iter().position(|asking| asking.link == key);
-        let index = index.unwrap_or_else(|| {
-            its.push(Asking::on(key));
-            its.len() - 1
-        });
-        its[index].all |= !entry.class.reads() || session.reads_in_order || !collapses;
-        its[index].requests.push(hash(request));
-    }
-
-    /// A link is lost: what it owed is asked again in the order in which it was asked, or not at all.
-    pub(crate) fn forget_asking(&mut self, link: Key) {
-        self.askers.retain(|_, its| {
-            its.retain(|asking| asking.link != link);
-            !its.is_empty()
-        });
-    }
-
-    /// Puts what has to be asked again on its link, each session's requests in the order in which it asked them. To
-    /// be called between what is executed at once: until then, an answer may have come to what was asked later.
-    pub(crate) fn ask_again(&mut self, key: Key) {
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        if link.again.is_empty() {
-            return;
-        }
-        let mut again = std::mem::take(&mut link.again);
-        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
-        let (mut first, mut parked) = (None, 0);
-        for index in 0..again.len() {
-            let entry = again[index].0;
-            if first.replace(entry.session) == Some(entry.session) {
-                continue;
-            }
-            let its = self.askers.get(&entry.session).into_iter().flatten();
-            let asking = its.into_iter().find(|asking| asking.link == key);
-            let (Some(session), Some(asking)) = (self.sessions.get_mut(entry.session), asking)
-            else {
-                continue;
-            };
-            let is_early = |request: &[u8]| asking.has_before(request);
-            for early in session.take_parked_behind(entry.seq, key, is_early) {
-                self.held_bytes -= early.freed;
-                let entry = Entry {
-                    seq: early.seq,
-                    len: early.request.len() as u32,
-                    ..entry
-                };
-                again.push((entry, early.request));
-                parked += 1;
-            }
-        }
-        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
-        self.counters.asked_again += again.len() as u64;
-        if let Some(link) = self.links.get_mut(key) {
-            link.gets.waste(parked);
-            for (entry, request) in &again {
-                link.push(*entry, request);
-            }
-        }
-        self.list_link(key);
-    }
-}
-
-/// Whether an error says that this user may not give such a command, or that there is none; not that a key is not its.
-fn refuses_command(error: &[u8]) -> bool {
-    const ACCESS: &[u8] = b"permissions to access";
-    let of_a_key = || error.windows(ACCESS.len()).any(|words| words == ACCESS);
-    let of_user = error.starts_with(b"NOPERM") && !of_a_key();
-    of_user || error.starts_with(b"NOAUTH") || error.starts_with(b"ERR unknown command")
-}
-
-/// Whether an error says that nothing of a command was executed. What a server itself refuses it has not executed; but
-/// behind it may be others, and somebody in between may have lost the answer.
-fn executed_nothing(error: &[u8]) -> bool {
-    const WORDS: [&[u8]; 15] = [
-        b"NOPERM ",
-        b"NOAUTH ",
-        b"OOM ",
-        b"READONLY ",
-        b"MISCONF ",
-        b"NOREPLICAS ",
-        b"CROSSSLOT ",
-        b"MOVED ",
-        b"ASK ",
-        b"TRYAGAIN ",
-        b"CLUSTERDOWN ",
-        b"LOADING ",
-        b"BUSY ",
-        b"MASTERDOWN ",
-        b"NOTSENT ",
-    ];
-    WORDS.iter().any(|word| error.starts_with(word))
-        || error.starts_with(b"ERR unknown command")
-        || error.starts_with(b"ERR unsupported command")
-}
-
-/// No error that a server says is longer.
-const HEAD_BYTES_MAX: usize = 4 << 10;
-
-/// What MGET says where there is nothing, or nothing that GET would show.
-#[inline]
-pub(crate) fn is_nil(element: &[u8]) -> bool {
-    matches!(element, b"$-1\r\n" | b"_\r\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::{executed_nothing, refuses_command};
 
+    /// NOPERM for a command stops joining; NOPERM for a key does not.
     #[test]
-    fn what_is_refused_is_a_command_or_a_key() {
+    fn refusal_of_a_command_differs_from_that_of_a_key() {
         for command in [
             "NOPERM User keymaster has no permissions to run the 'mget' command",
             "NOPERM this user has no permissions to run the 'mget' command or its subcommand",
@@ -993,9 +1024,10 @@ mod tests {
         }
     }
 
-    /// What is missing here would be asked again though it may have been executed, or failed for all though nobody did it.
+    /// If a word were missing, SETs that did not run would fail together. If there were one too
+    /// many, SETs that ran would be repeated.
     #[test]
-    fn nothing_was_executed_where_a_server_says_so_in_words_that_are_its_own() {
+    fn only_known_errors_prove_that_nothing_ran() {
         for refused in [
             "NOPERM this user has no permissions to run the 'mset' command",
             "NOAUTH Authentication required.",

@@ -1,40 +1,43 @@
-//! When a part of the answers to a pipeline waits for the rest, where a pool has several servers.
+//! Holds the first replies to a pipeline until the others come, in a pool of several servers.
 //!
-//! What a client asked at once comes back in as many parts as there are servers, each in a turn of its own. To write each of them is a
-//! system call for us and one for the client, which mostly waits for the last answer anyway. So a part waits:
+//! The replies to a pipeline come back in as many pieces as there are servers, each in a turn of
+//! its own. To write each piece costs a system call of respool and one of the client, which mostly
+//! waits for the last reply anyway. So a piece waits:
 //!
 //! ```text
-//!   asked           a1 b1 a2 c1 b2 c2
-//!   comes from a    a1 .. a2 .. .. ..     a1 is kept, a2 is parked
-//!   comes from c    a1 .. a2 c1 .. c2
-//!   comes from b    a1 b1 a2 c1 b2 c2     everything is written
+//!   requests        a1 b1 a2 c1 b2 c2
+//!   server a sends  a1 .. a2 .. .. ..     a1 is corked, a2 is in the reorder buffer
+//!   server c sends  a1 .. a2 c1 .. c2
+//!   server b sends  a1 b1 a2 c1 b2 c2     everything is written
 //! ```
 //!
-//! It waits for nothing but simple requests that are on their way, and no longer than a batch may; and a session whose rest did not
-//! come in that time is not made to wait the next 1, 3, 7, ... times.
+//! A piece waits only for simple requests that are in flight, and no longer than a batch to one of
+//! the servers may wait. If the other replies did not come in that time, the session does not wait
+//! the next 1, 3, 7, ... times.
 
-use crate::control::Levels;
-use crate::engine::Engine;
-use crate::limits::KEPT_BYTES_MAX;
-use crate::session::Flags;
-use crate::slots::Key;
-use crate::time::Time;
+use crate::admin::runtime_config::Levels;
+use crate::base::handle::SessionId;
+use crate::base::limits::KEPT_BYTES_MAX;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::session::Flags;
 
-/// Most parts that are written at once, after waits in vain.
+/// The most pieces that are written at once, after waits in vain.
 const DOUBT_MAX: u16 = 1023;
 
-/// Of one session.
+/// The cork of one session's output.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeping {
-    /// Until when its output waits at the most; 0 if it does not.
+pub(crate) struct Cork {
+    /// The latest end of the wait; 0 while the output does not wait.
     until: Time,
-    /// Parts that are to be written at once.
+    /// Pieces that are written at once, from now on.
     skip: u16,
+    /// How many such pieces followed the last wait in vain; 0 after a wait that paid.
     doubt: u16,
 }
 
-impl Keeping {
-    pub(crate) const NONE: Keeping = Keeping {
+impl Cork {
+    pub(crate) const NONE: Cork = Cork {
         until: Time(0),
         skip: 0,
         doubt: 0,
@@ -44,7 +47,7 @@ impl Keeping {
         self.until > Time(0)
     }
 
-    /// What waited is written: all that was asked is answered, or it took too long.
+    /// Ends the wait. `is_whole`: all requests are answered. Otherwise the wait took too long.
     pub(crate) fn end(&mut self, is_whole: bool) {
         if self.is_on() {
             self.until = Time(0);
@@ -59,49 +62,53 @@ impl Keeping {
     }
 }
 
-impl Engine {
-    /// A session has got a part of the answers that it is owed.
-    pub(crate) fn keep_for_rest(&mut self, key: Key) {
-        let Some(session) = self.sessions.get_mut(key) else {
+impl DataPlane {
+    /// Corks the output of a session that has got some of the replies it is owed, or marks the
+    /// session to be written.
+    pub(crate) fn cork_output(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         if session.flags.any(Flags::LISTED) {
             return;
         }
-        if session.keeping.is_on() {
+        if session.cork.is_on() {
             if session.out.len() >= KEPT_BYTES_MAX {
-                Engine::mark_dirty(&mut self.dirty, key, session);
+                DataPlane::mark_dirty(&mut self.dirty, id, session);
             }
             return;
         }
         let rule = &self.pools[usize::from(session.pool)].flush;
-        let keeps = !session.flags.any(Flags::WRITES_AT_ONCE)
+        let aim = Levels::of(&self.levels, session.listener).aim;
+        // The other replies come from some of the pool's servers.
+        let balanced_us = self.pools[usize::from(session.pool)].longest_wait_us;
+        let wait_us = rule.wait_us_for(aim, balanced_us);
+        let waits = !session.flags.any(Flags::WRITES_AT_ONCE)
             && session.out.len() < KEPT_BYTES_MAX
-            && rule.hold
-            && Levels::of(&self.levels, session.listener).hold;
-        if !keeps || session.keeping.skip > 0 {
-            session.keeping.skip = session.keeping.skip.saturating_sub(1);
-            return Engine::mark_dirty(&mut self.dirty, key, session);
+            && wait_us > 0;
+        if !waits || session.cork.skip > 0 {
+            session.cork.skip = session.cork.skip.saturating_sub(1);
+            return DataPlane::mark_dirty(&mut self.dirty, id, session);
         }
-        let until = self.now + rule.max_delay_us;
-        session.keeping.until = until;
-        // Mostly the last one: pools may have different bounds.
-        let behind = self.kept.partition_point(|(other, _)| *other <= until);
-        self.kept.insert(behind, (until, key));
+        let until = self.now + wait_us;
+        session.cork.until = until;
+        // The new wait is mostly the last to end. Pools with different bounds make exceptions.
+        let index = self.corked.partition_point(|(other, _)| *other <= until);
+        self.corked.insert(index, (until, id));
     }
 
-    /// What has waited long enough is written.
-    pub(crate) fn end_keeping(&mut self) {
-        while let Some((until, key)) = self.kept.front().copied() {
-            let session = self.sessions.get_mut(key);
-            if let Some(session) = session.filter(|session| session.keeping.until == until) {
+    /// Marks the sessions to be written whose outputs have waited long enough.
+    pub(crate) fn uncork(&mut self) {
+        while let Some((until, id)) = self.corked.front().copied() {
+            let session = self.sessions.get_mut(id);
+            if let Some(session) = session.filter(|session| session.cork.until == until) {
                 if until > self.now {
                     break;
                 }
-                session.keeping.end(false);
-                Engine::mark_dirty(&mut self.dirty, key, session);
+                session.cork.end(false);
+                DataPlane::mark_dirty(&mut self.dirty, id, session);
             }
-            self.kept.pop_front();
+            self.corked.pop_front();
         }
     }
 }

@@ -1,188 +1,145 @@
-//! When the requests that wait were read. The deadline of a request counts from then, however many
-//! stations it passes before it is sent.
+//! The times when waiting requests were read. The deadline of a request counts from then, however
+//! many stations it passes before it is sent.
 //!
 //! ```text
-//!   read ──► may it be asked? ──► a link is connected ──► the server greets ──► sent ──► its reply
-//!     └────────────────────────── request_ms ──────────────────────────────────────────────┘
+//!   read ──► may it be sent? ──► a link is connected ──► handshake ──► sent ──► its reply
+//!     └────────────────────────────────── request_ms ───────────────────────────────────┘
 //! ```
 //!
-//! A session that waits keeps the bytes that it has sent. These are scanned anew when the wait ends,
-//! and wait at the next station. So the time of the wait is kept here, for the bytes that were read
-//! when it began. Requests that are placed without a wait ask nothing of this.
+//! A waiting session holds the bytes of its requests. They are scanned anew when the wait ends, and
+//! wait at the next station. So this module keeps the time of the wait, for the bytes that were
+//! read when it began. Requests that are dispatched without a wait never reach it.
 //!
 //! A wait counts if the server or a link is the reason. A wait for the client, or in CLIENT PAUSE,
-//! does not count. A wait for the replies in front counts if one of these was given up: otherwise a
+//! does not count. A wait for the replies in front counts if one of these was given up. Otherwise a
 //! long pipeline that makes progress would run into its deadline.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 use respool_protocol::commands::{self, CommandId, id};
 use respool_protocol::request::{Found, Scanner, split_inline};
 
+use crate::LinkId;
+use crate::base::error::{self, Cause, Fate};
+use crate::base::handle::SessionId;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::{Blocked, Dispatched};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::Link;
+use crate::data_plane::session::{Flags, Session};
 use crate::engine::Engine;
-use crate::entry::Entry;
-use crate::failure::{self, Cause, Fate};
-use crate::link::Link;
-use crate::monitor::Tunnel;
-use crate::requests::Placed;
-use crate::session::{Flags, Session};
-use crate::slots::Key;
-use crate::time::Time;
+use crate::pinned::monitor::Tunnel;
 
-/// Bytes of a session that wait to be placed.
+/// Bytes of a session that wait to be dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Arrival {
-    /// When they were read, [`Time::stamp_ms`].
+    /// The time when they were read, [`Time::stamp_ms`].
     at_ms: u32,
-    /// How many of the first bytes that the session holds.
+    /// Their number. They are the first bytes that the session holds.
     len: usize,
     /// Whether the wait counts.
     counts: bool,
 }
 
-/// The sessions that wait with requests.
+/// The sessions whose requests wait.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    held: BTreeMap<Key, Arrival>,
-    /// Sessions that wait with a step of a reply, see [`crate::steps`].
-    steps: BTreeSet<Key>,
+    /// Bytes that wait, by session. A map keeps its memory: with pipelines, sessions come and go in
+    /// each turn.
+    held: HashMap<SessionId, Arrival>,
+    /// Sessions that wait with a step of a reply, see [`crate::transaction::composite`].
+    steps: BTreeSet<SessionId>,
 }
 
 impl Arrivals {
-    /// A session waits with so many bytes. Bytes that wait already keep their time.
-    fn note(&mut self, session: Key, new: Arrival) {
+    /// Notes that a session waits with so many bytes. Bytes that wait already keep their time.
+    fn note(&mut self, session: SessionId, new: Arrival) {
         let arrival = self.held.entry(session).or_insert(new);
         arrival.counts |= new.counts;
     }
 
-    /// The session waits for its client, or for the end of a pause.
-    pub(crate) fn forget(&mut self, session: Key) {
+    /// Forgets a session that waits for its client, or for the end of a pause.
+    pub(crate) fn forget(&mut self, session: SessionId) {
         self.held.remove(&session);
     }
 
-    /// A request in front was given up, so the wait for its reply counts.
-    pub(crate) fn count(&mut self, session: Key) {
+    /// Counts a session's wait: a request in front was given up.
+    pub(crate) fn count(&mut self, session: SessionId) {
         if let Some(arrival) = self.held.get_mut(&session) {
             arrival.counts = true;
         }
     }
 
-    /// A session waits with a step.
-    pub(crate) fn wait_with_step(&mut self, session: Key) {
+    /// Notes that a session waits with a step.
+    pub(crate) fn wait_with_step(&mut self, session: SessionId) {
         self.steps.insert(session);
     }
 
-    /// A session takes its steps. Returns whether one of them has waited.
-    pub(crate) fn take_step(&mut self, session: Key) -> bool {
+    /// Notes that a session takes its steps. Returns whether one of them has waited.
+    pub(crate) fn take_step(&mut self, session: SessionId) -> bool {
         self.steps.remove(&session)
     }
 }
 
 impl Engine {
-    /// Whether a request that was read at `at_ms` is past its deadline.
-    pub(crate) fn is_expired(&self, at_ms: u32) -> bool {
-        let limit_ms = self.settings.timeouts.request_ms;
-        limit_ms > 0 && self.now_ms.wrapping_sub(at_ms) >= limit_ms
-    }
-
-    /// Whether the request on a link that serves one request is past its deadline. Its bytes cannot
-    /// be told from others, so it is not sent only if the link is not connected.
-    pub(crate) fn is_link_expired(&self, link: &Link) -> bool {
-        let front = link.ledger.front().filter(|_| link.is_one_requests());
-        let at_ms = match link.tunnel {
-            Some(Tunnel::Asked { at_ms, .. }) => Some(at_ms),
-            _ => front.map(|entry| entry.at_ms),
-        };
-        at_ms.is_some_and(|at_ms| self.is_expired(at_ms))
-    }
-
-    /// When the request that is being placed was read.
-    pub(crate) fn asked_at(&self) -> Time {
-        let waited_ms = u64::from(self.now_ms.wrapping_sub(self.asked_ms));
-        Time(self.now.0.saturating_sub(waited_ms * 1_000))
-    }
-
-    /// A session keeps bytes that it cannot place now. The first `len` of these were read at
-    /// `at_ms`.
-    pub(crate) fn note_arrival(&mut self, key: Key, at_ms: u32, len: usize) {
-        let Some(flags) = self.sessions.get(key).map(|session| session.flags) else {
-            return;
-        };
-        let waits_for_links = flags.any(Flags::HOLD_LINK | Flags::HOLD_ROOM);
-        let waits_for_replies = flags.any(Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
-        let counts = match () {
-            () if flags.any(Flags::HOLD_BY_CLIENT | Flags::MID_REQUEST) => return,
-            () if waits_for_replies && self.may_wait_long(key) => return,
-            () if waits_for_links => true,
-            () if waits_for_replies => false,
-            () => return,
-        };
-        self.arrivals.note(key, Arrival { at_ms, len, counts });
-    }
-
-    /// Whether a request of a session that is not answered may wait for longer than its deadline.
-    fn may_wait_long(&self, key: Key) -> bool {
-        let delayed = |session: &Session| {
-            let rare = session.rare.as_deref();
-            rare.is_some_and(|rare| rare.delayed.waits())
-        };
-        self.waits_at_server(key)
-            || self.polling.holds(key)
-            || self.sessions.get(key).is_some_and(delayed)
-    }
-
-    /// Takes requests from what a session holds, now that it need not wait. Returns how many bytes
-    /// are done with.
-    pub(crate) fn take_waiting(&mut self, key: Key, held: &[u8]) -> usize {
+    /// Takes requests from the bytes that a session holds, now that it need not wait. Returns the
+    /// number of bytes taken.
+    pub(crate) fn take_waiting(&mut self, id: SessionId, held: &[u8]) -> usize {
         let holds = |session: &Session| session.flags.any(Flags::HOLD);
-        if self.sessions.get(key).is_none_or(holds) {
+        if self.plane.sessions.get(id).is_none_or(holds) {
             return 0;
         }
-        let arrival = self.arrivals.held.remove(&key);
+        let arrival = self.plane.deadlines.held.remove(&id);
         let Some(arrival) = arrival.filter(|arrival| arrival.counts) else {
-            return self.take_requests(key, held);
+            return self.take_requests(id, held);
         };
         let old = held.get(..arrival.len).unwrap_or(held);
-        // At a bound the session has its own way to give up, which names the bound.
-        let is_over = self.is_expired(arrival.at_ms) && self.deadline_of(key).is_none();
+        // At a bound, the session gives up in its own way, which names the bound.
+        let is_over = self.plane.is_expired(arrival.at_ms) && self.plane.deadline_of(id).is_none();
         let used = match is_over {
-            true => self.expire(key, old, arrival.at_ms),
-            false => self.take_asked_at(key, old, arrival.at_ms),
+            true => self.expire(id, old, arrival.at_ms),
+            false => self.take_asked_at(id, old, arrival.at_ms),
         };
-        let is_held = self.sessions.get(key).is_some_and(holds);
+        let is_held = self.plane.sessions.get(id).is_some_and(holds);
         if is_held && used < old.len() {
-            self.note_arrival(key, arrival.at_ms, old.len() - used);
+            self.plane.note_arrival(id, arrival.at_ms, old.len() - used);
         }
         if is_held || used == held.len() {
             return used;
         }
         let rest = held.get(used..).unwrap_or_default();
-        used + self.take_requests(key, rest)
+        used + self.take_requests(id, rest)
     }
 
     /// Takes requests that were read at `at_ms`.
-    fn take_asked_at(&mut self, key: Key, bytes: &[u8], at_ms: u32) -> usize {
-        self.asked_ms = at_ms;
-        let used = self.take_requests(key, bytes);
-        self.asked_ms = self.now_ms;
+    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], at_ms: u32) -> usize {
+        self.plane.asked_ms = at_ms;
+        let used = self.take_requests(id, bytes);
+        self.plane.asked_ms = self.plane.now_ms;
         used
     }
 
-    /// Answers requests that have waited until their deadline; returns how many bytes they are.
-    fn expire(&mut self, key: Key, old: &[u8], at_ms: u32) -> usize {
-        // The session's own scanner may stand in the middle of the first request.
+    /// Answers requests that have waited until their deadline. Returns the number of their bytes.
+    fn expire(&mut self, session_id: SessionId, old: &[u8], at_ms: u32) -> usize {
+        // The session's own scanner may be in the middle of the first request.
         let partial = self
+            .plane
             .sessions
-            .get_mut(key)
-            .and_then(|its| its.partial.take());
+            .get_mut(session_id)
+            .and_then(|session| session.partial.take());
         if let Some(partial) = partial {
-            self.held_bytes -= partial.held_bytes();
+            self.plane.held_bytes -= partial.held_bytes();
         }
         let mut scanner = Scanner::default();
         let mut used = 0;
         while let Some(rest) = old.get(used..).filter(|rest| !rest.is_empty()) {
-            let is_untrusted = |its: &Session| its.flags.any(Flags::UNAUTHENTICATED);
-            let trusted = !self.sessions.get(key).is_some_and(is_untrusted);
+            let is_untrusted = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+            let trusted = !self
+                .plane
+                .sessions
+                .get(session_id)
+                .is_some_and(is_untrusted);
             let (len, id) = match scanner.scan(rest, trusted) {
                 Ok(Found::Request { len }) => {
                     let spans = scanner.spans();
@@ -194,7 +151,7 @@ impl Engine {
                         continue;
                     }
                     Ok(words) => (len, commands::resolve(words.len(), |at| &words[at])),
-                    // It breaks the protocol, and is answered as ever.
+                    // The line breaks the protocol, and the usual path answers it.
                     Err(_) => break,
                 },
                 Ok(Found::Nothing { len }) => {
@@ -203,7 +160,7 @@ impl Engine {
                 }
                 _ => break,
             };
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.plane.sessions.get_mut(session_id) else {
                 break;
             };
             let other = Flags::HOLD | Flags::CLOSING | Flags::MID_REQUEST;
@@ -214,7 +171,7 @@ impl Engine {
             let is_queued = session.flags.any(Flags::IN_MULTI) && id != Some(id::EXEC);
             if is_queued || id.is_some_and(needs_no_server) {
                 let bytes = rest.get(..len).unwrap_or(rest);
-                let taken = self.take_asked_at(key, bytes, at_ms);
+                let taken = self.take_asked_at(session_id, bytes, at_ms);
                 used += taken;
                 if taken < len {
                     break;
@@ -225,81 +182,59 @@ impl Engine {
             if let Some(rare) = &mut session.rare {
                 rare.login_asked_at = None;
             }
-            self.asked_ms = at_ms;
-            let placed = self.expire_one(key, id, at_ms);
-            self.asked_ms = self.now_ms;
-            if placed == Placed::Wait {
+            self.plane.asked_ms = at_ms;
+            let placed = self.expire_one(session_id, id, at_ms);
+            self.plane.asked_ms = self.plane.now_ms;
+            if placed == Dispatched::Wait {
                 break;
             }
-            self.counters.requests += 1;
-            self.count_down_silence(key);
+            self.plane.counters.requests += 1;
+            self.plane.count_down_silence(session_id);
             used += len;
         }
         used
     }
 
     /// Answers a request that is past its deadline and was not sent.
-    pub(crate) fn expire_one(&mut self, key: Key, id: Option<CommandId>, at_ms: u32) -> Placed {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
+    pub(crate) fn expire_one(
+        &mut self,
+        session_id: SessionId,
+        id: Option<CommandId>,
+        at_ms: u32,
+    ) -> Dispatched {
+        let Some(session) = self.plane.sessions.get_mut(session_id) else {
+            return Dispatched::Done;
         };
         match id {
-            Some(id::HELLO) => self.close_greeting(key),
+            Some(id::HELLO) => self.local.close_greeting(&mut self.plane, session_id),
             Some(id::EXEC) if session.flags.any(Flags::IN_MULTI) => {
                 let link = session.link;
-                self.counters.timeouts += 1;
+                self.plane.counters.timeouts += 1;
                 let cause = Cause::Deadline {
-                    server: self.label(link),
-                    limit_ms: self.settings.timeouts.request_ms,
+                    server: self.plane.label(link),
+                    limit_ms: self.plane.settings.timeouts.request_ms,
                 };
                 let mut reply = Vec::new();
-                failure::append_reply(&mut reply, Fate::NotSent, cause);
-                self.leave_transaction(key, &reply)
+                error::append_reply(&mut reply, Fate::NotSent, cause);
+                self.leave_transaction(session_id, &reply)
             }
             _ => {
                 let entry = Entry {
                     silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
-                    ..Entry::of(key, session.take_seq(), at_ms)
+                    ..Entry::of(session_id, session.take_seq(), at_ms)
                 };
                 let link = session.link;
                 self.give_up(link, entry, Fate::NotSent);
                 if id.is_some_and(is_about_session) {
-                    self.close_when_answered(key);
+                    self.plane.close_when_answered(session_id);
                 }
-                Placed::Done
+                Dispatched::Done
             }
-        }
-    }
-
-    /// A tick: a session with a next request past its deadline goes on, and gets an error.
-    pub(crate) fn tick_arrivals(&mut self) {
-        let mut over = Vec::new();
-        let sessions = &self.sessions;
-        self.arrivals
-            .held
-            .retain(|key, _| sessions.get(*key).is_some());
-        self.arrivals
-            .steps
-            .retain(|key| sessions.get(*key).is_some());
-        for (key, arrival) in &self.arrivals.held {
-            if arrival.counts && self.is_expired(arrival.at_ms) && self.deadline_of(*key).is_none()
-            {
-                over.push(*key);
-            }
-        }
-        for key in &self.arrivals.steps {
-            let rare = self.sessions.get(*key).and_then(|its| its.rare.as_deref());
-            if rare.is_some_and(|rare| self.is_expired(rare.steps_asked_ms)) {
-                over.push(*key);
-            }
-        }
-        for key in over {
-            self.release(key, Flags::HOLD_LINK | Flags::HOLD_ROOM);
         }
     }
 }
 
-/// Whether requests behind this command rely on it: executed without it, they would meet another
+/// Whether later requests rely on this command. Without it, they would be executed with another
 /// database, user or state.
 fn is_about_session(id: CommandId) -> bool {
     matches!(
@@ -308,11 +243,159 @@ fn is_about_session(id: CommandId) -> bool {
     )
 }
 
-/// Whether respool answers the command without a server. An error to MULTI would let the requests
-/// behind it run one by one.
+/// Whether respool answers the command without a server. After an error to MULTI, the requests of
+/// the transaction would run one by one.
 fn needs_no_server(id: CommandId) -> bool {
     matches!(
         id,
         id::MULTI | id::DISCARD | id::CLIENT_REPLY | id::RESET | id::QUIT
     )
+}
+
+impl DataPlane {
+    /// Whether a request that was read at `at_ms` is past its deadline.
+    pub(crate) fn is_expired(&self, at_ms: u32) -> bool {
+        let limit_ms = self.settings.timeouts.request_ms;
+        limit_ms > 0 && self.now_ms.wrapping_sub(at_ms) >= limit_ms
+    }
+
+    /// Whether the request on a link that serves one request is past its deadline. The bytes of
+    /// such a link are not kept apart by request, so only the loss of the whole link ends it.
+    pub(crate) fn is_link_expired(&self, link: &Link) -> bool {
+        let front = link.ledger.front().filter(|_| link.is_one_requests());
+        let at_ms = match link.tunnel {
+            Some(Tunnel::Asked { at_ms, .. }) => Some(at_ms),
+            _ => front.map(|entry| entry.at_ms),
+        };
+        at_ms.is_some_and(|at_ms| self.is_expired(at_ms))
+    }
+
+    /// The time when the request that is being dispatched was read.
+    pub(crate) fn asked_at(&self) -> Time {
+        let waited_ms = u64::from(self.now_ms.wrapping_sub(self.asked_ms));
+        Time(self.now.0.saturating_sub(waited_ms * 1_000))
+    }
+
+    /// A tick: continues each session whose next request is past its deadline. The request gets an
+    /// error.
+    pub(crate) fn tick_arrivals(&mut self) {
+        let mut over = Vec::new();
+        let sessions = &self.sessions;
+        self.deadlines
+            .held
+            .retain(|id, _| sessions.get(*id).is_some());
+        self.deadlines
+            .steps
+            .retain(|id| sessions.get(*id).is_some());
+        for (id, arrival) in &self.deadlines.held {
+            if arrival.counts && self.is_expired(arrival.at_ms) && self.deadline_of(*id).is_none() {
+                over.push(*id);
+            }
+        }
+        for id in &self.deadlines.steps {
+            let rare = self
+                .sessions
+                .get(*id)
+                .and_then(|session| session.rare.as_deref());
+            if rare.is_some_and(|rare| self.is_expired(rare.steps_asked_ms)) {
+                over.push(*id);
+            }
+        }
+        over.sort_unstable();
+        for id in over {
+            self.release(id, Flags::HOLD_LINK | Flags::HOLD_ROOM);
+        }
+    }
+
+    pub(crate) fn wake_waiters(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        for waiter in std::mem::take(&mut link.waiters) {
+            self.release(waiter, Flags::HOLD_LINK);
+        }
+    }
+
+    /// Sets the deadline of a session's next request, which waits for links that other sessions
+    /// hold. A request that waits already keeps its deadline.
+    pub(crate) fn begin_to_wait(&mut self, id: SessionId) {
+        self.begin_to_wait_until(id, None);
+    }
+
+    pub(crate) fn begin_to_wait_until(&mut self, id: SessionId, own: Option<Time>) {
+        let request_ms = self.settings.timeouts.request_ms;
+        let deadline = (request_ms > 0).then(|| self.asked_at().plus_ms(request_ms));
+        let at = [own, deadline].into_iter().flatten().min();
+        if at.is_some() && self.deadline_of(id).is_none() {
+            self.set_gives_up_at(id, at);
+        }
+    }
+
+    /// Whether a session's next request has waited until its deadline.
+    pub(crate) fn is_past_deadline(&self, id: SessionId) -> bool {
+        self.deadline_of(id).is_some_and(|at| self.now >= at)
+    }
+
+    /// The time when a session's next request gives up, if it waits.
+    pub(crate) fn deadline_of(&self, id: SessionId) -> Option<Time> {
+        self.sessions.get(id)?.gives_up_at()
+    }
+
+    pub(crate) fn set_gives_up_at(&mut self, id: SessionId, at: Option<Time>) {
+        if let Some(session) = self.sessions.get_mut(id)
+            && (at.is_some() || session.rare.is_some())
+        {
+            let seq = session.next_seq;
+            session.rare().gives_up_at = at.map(|at| (seq, at));
+        }
+    }
+
+    /// Makes a session wait until a link that owes as many replies as it may has room, at most
+    /// until its deadline.
+    pub(crate) fn wait_at_full(&mut self, session: SessionId, link: LinkId) -> Blocked {
+        if self.is_past_deadline(session) {
+            self.set_gives_up_at(session, None);
+            let mut reply = Vec::new();
+            let cause = Cause::Deadline {
+                server: self.label(link),
+                limit_ms: self.settings.timeouts.request_ms,
+            };
+            error::append_reply(&mut reply, Fate::NotSent, cause);
+            return Blocked::Refused(reply);
+        }
+        self.begin_to_wait(session);
+        self.wait_at(session, link);
+        Blocked::Wait
+    }
+}
+
+impl DataPlane {
+    /// Notes that a session holds bytes that cannot be dispatched now. The first `len` of these
+    /// were read at `at_ms`.
+    pub(crate) fn note_arrival(&mut self, id: SessionId, at_ms: u32, len: usize) {
+        let Some(flags) = self.sessions.get(id).map(|session| session.flags) else {
+            return;
+        };
+        let waits_for_links = flags.any(Flags::HOLD_LINK | Flags::HOLD_ROOM);
+        let waits_for_replies = flags.any(Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
+        let counts = match () {
+            () if flags.any(Flags::HOLD_BY_CLIENT | Flags::MID_REQUEST) => return,
+            () if waits_for_replies && self.may_wait_long(id) => return,
+            () if waits_for_links => true,
+            () if waits_for_replies => false,
+            () => return,
+        };
+        self.deadlines.note(id, Arrival { at_ms, len, counts });
+    }
+
+    /// Whether an unanswered request of a session may wait for longer than its deadline.
+    fn may_wait_long(&self, id: SessionId) -> bool {
+        let has_deferred = |session: &Session| {
+            let rare = session.rare.as_deref();
+            rare.is_some_and(|rare| rare.deferred.waits())
+        };
+        self.waits_at_server(id)
+            || self.polling.holds(id)
+            || self.sessions.get(id).is_some_and(has_deferred)
+    }
 }

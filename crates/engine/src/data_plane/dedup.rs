@@ -2,8 +2,8 @@
 
 /// Strings by their numbers, and the earlier string that each is equal to.
 #[derive(Default)]
-pub(crate) struct Twins {
-    /// Leaders by their hash, plus one; 0: none. Its length is a power of two.
+pub(crate) struct Dedup {
+    /// Leaders by their hash, as index plus one; 0: none. The length is a power of two.
     table: Vec<u32>,
     leaders: Vec<Leader>,
     followers: Vec<Follower>,
@@ -14,7 +14,7 @@ pub(crate) struct Twins {
 pub(crate) struct Leader {
     pub(crate) string: u32,
     pub(crate) block: u32,
-    /// Followers, plus one; 0: none.
+    /// The index of its first follower, plus one; 0: none.
     first: u32,
     last: u32,
 }
@@ -22,24 +22,24 @@ pub(crate) struct Leader {
 #[derive(Clone, Copy)]
 struct Follower {
     string: u32,
-    /// The same leader's next one, plus one; 0: none.
+    /// The index of the leader's next follower, plus one; 0: none.
     next: u32,
 }
 
 /// Where a string belongs in the table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct DedupSlot {
     slot: usize,
-    /// The last leader that is the same.
+    /// The index of the leader that is equal to the string.
     pub(crate) leader: Option<usize>,
 }
 
-/// Places of the table that are looked at. A client that chooses its keys could give all strings
-/// the same place.
+/// Slots of the table that a search looks at. A client that chooses its keys could give all strings
+/// the same slot.
 const PROBES_MAX: usize = 8;
 
-impl Twins {
-    /// Begins anew, for so many strings that are looked for.
+impl Dedup {
+    /// Empties the table and makes room for `count` strings.
     pub(crate) fn clear(&mut self, count: usize) {
         self.leaders.clear();
         self.followers.clear();
@@ -47,44 +47,44 @@ impl Twins {
         self.table.resize((2 * count).next_power_of_two(), 0);
     }
 
-    /// Looks for a leader that is the same as this string; `same` is asked by the number of the
-    /// leader's.
+    /// Looks for a leader that is equal to this string. `same` compares the string with another
+    /// one, by the number of that.
     #[inline]
-    pub(crate) fn find(&self, string: &[u8], same: impl Fn(u32) -> bool) -> Place {
+    pub(crate) fn find(&self, string: &[u8], same: impl Fn(u32) -> bool) -> DedupSlot {
         let mask = self.table.len() - 1;
         let hash = hash(string) as usize;
         for probe in 0..PROBES_MAX {
             let slot = (hash + probe) & mask;
             let leader = match self.table[slot] {
-                0 => return Place { slot, leader: None },
+                0 => return DedupSlot { slot, leader: None },
                 leader => leader as usize - 1,
             };
             if same(self.leaders[leader].string) {
                 let leader = Some(leader);
-                return Place { slot, leader };
+                return DedupSlot { slot, leader };
             }
         }
-        // The leader that loses this place is not found any more. A string that is equal to it is
+        // The leader that loses this slot is not found any more. A string that is equal to it is
         // sent once more, and each client gets the right reply.
         let slot = hash & mask;
-        Place { slot, leader: None }
+        DedupSlot { slot, leader: None }
     }
 
-    /// This string leads: those that come and are the same may follow it, if it has a place.
+    /// Makes this string a leader. Later equal strings may follow it, if it has a slot.
     #[inline]
-    pub(crate) fn lead(&mut self, place: Option<Place>, string: u32, block: u32) {
+    pub(crate) fn lead(&mut self, slot: Option<DedupSlot>, string: u32, block: u32) {
         self.leaders.push(Leader {
             string,
             block,
             first: 0,
             last: 0,
         });
-        if let Some(place) = place {
-            self.table[place.slot] = self.leaders.len() as u32;
+        if let Some(slot) = slot {
+            self.table[slot.slot] = self.leaders.len() as u32;
         }
     }
 
-    /// This string follows a leader.
+    /// Makes this string a follower of a leader.
     pub(crate) fn follow(&mut self, leader: usize, string: u32) {
         self.followers.push(Follower { string, next: 0 });
         let own = self.followers.len() as u32;
@@ -95,12 +95,12 @@ impl Twins {
         }
     }
 
-    /// In their order.
+    /// All leaders, in their order.
     pub(crate) fn leaders(&self) -> &[Leader] {
         &self.leaders
     }
 
-    /// Those that follow a leader, in their order.
+    /// The strings that follow a leader, in their order.
     #[inline]
     pub(crate) fn followers(&self, leader: &Leader) -> impl Iterator<Item = u32> {
         let at = |own: u32| Some(self.followers[own.checked_sub(1)? as usize]);
@@ -109,7 +109,7 @@ impl Twins {
     }
 }
 
-/// Words are mixed in by a multiplication whose halves are folded, as wyhash does it (Wang Yi).
+/// Mixes in each word by a multiplication whose halves are folded, as wyhash does it (Wang Yi).
 pub(crate) fn hash(string: &[u8]) -> u64 {
     const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| {
@@ -120,7 +120,7 @@ pub(crate) fn hash(string: &[u8]) -> u64 {
     let (words, rest) = string.as_chunks::<8>();
     let length = string.len() as u64;
     match string.last_chunk::<8>() {
-        // The last word, which may have bytes of the one before it.
+        // The last word may share bytes with the one before it.
         Some(last) => {
             let mixed = words
                 .iter()
@@ -139,30 +139,29 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Each string is found with the first one that is the same, unless too many were in the
-        /// way.
+        /// Each string is found with the first equal one, unless too many others are in the way.
         #[test]
-        fn who_is_the_same_follows_the_first(strings in prop::collection::vec("[ab]{0,12}", 1..200)) {
-            let mut twins = Twins::default();
-            twins.clear(strings.len());
+        fn equal_string_follows_the_first(strings in prop::collection::vec("[ab]{0,12}", 1..200)) {
+            let mut dedup = Dedup::default();
+            dedup.clear(strings.len());
             for (index, string) in strings.iter().enumerate() {
                 let (number, bytes) = (index as u32, string.as_bytes());
-                let place = twins.find(bytes, |other| strings[other as usize] == *string);
-                match place.leader {
+                let slot = dedup.find(bytes, |other| strings[other as usize] == *string);
+                match slot.leader {
                     Some(leader) => {
-                        prop_assert_eq!(&strings[twins.leaders()[leader].string as usize], string);
-                        twins.follow(leader, number);
+                        prop_assert_eq!(&strings[dedup.leaders()[leader].string as usize], string);
+                        dedup.follow(leader, number);
                     }
-                    None => twins.lead(Some(place), number, 7 * number),
+                    None => dedup.lead(Some(slot), number, 7 * number),
                 }
             }
             let mut seen = vec![false; strings.len()];
-            for leader in twins.leaders() {
+            for leader in dedup.leaders() {
                 prop_assert_eq!(7 * leader.string, leader.block);
                 let first = leader.string as usize;
                 prop_assert!(!std::mem::replace(&mut seen[first], true));
                 let mut before = first;
-                for follower in twins.followers(leader) {
+                for follower in dedup.followers(leader) {
                     let follower = follower as usize;
                     prop_assert!(follower > before && !seen[follower]);
                     prop_assert_eq!(&strings[first], &strings[follower]);
@@ -174,21 +173,22 @@ mod tests {
         }
     }
 
+    /// All equal keys among 400 are found.
     #[test]
-    fn the_same_keys_of_many_are_found() {
+    fn equal_keys_of_many_are_found() {
         let strings: Vec<String> = (0..400)
             .map(|index| format!("key:{:012}", index % 100))
             .collect();
-        let mut twins = Twins::default();
-        twins.clear(strings.len());
+        let mut dedup = Dedup::default();
+        dedup.clear(strings.len());
         for (index, string) in strings.iter().enumerate() {
             let bytes = string.as_bytes();
-            let place = twins.find(bytes, |other| strings[other as usize] == *string);
-            match place.leader {
-                Some(leader) => twins.follow(leader, index as u32),
-                None => twins.lead(Some(place), index as u32, 0),
+            let slot = dedup.find(bytes, |other| strings[other as usize] == *string);
+            match slot.leader {
+                Some(leader) => dedup.follow(leader, index as u32),
+                None => dedup.lead(Some(slot), index as u32, 0),
             }
         }
-        assert_eq!(twins.leaders().len(), 100);
+        assert_eq!(dedup.leaders().len(), 100);
     }
 }

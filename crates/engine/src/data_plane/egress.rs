@@ -1,60 +1,64 @@
-//! From a server's bytes to the clients that asked: step 6 in the life of a GET.
+//! From a server's bytes to the clients of its replies: step 5 in the life of a GET.
 
+use crate::data_plane::Release;
 use std::collections::HashSet;
 
 use respool_protocol::reply::Scanned;
 
-use crate::coalesce::is_nil;
-use crate::duty::Duty;
-use crate::engine::{Action, Engine, LinkId};
-use crate::entry::{Class, Entry};
-use crate::limits::gathered_bytes_max;
-use crate::link::{Link, Role, State, UNASKED};
-use crate::parking::Piece;
-use crate::returns::Expected;
-use crate::session::{Flags, Session};
-use crate::slots::Key;
-use crate::slow_readers::Why;
-use crate::waiters::Readiness;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::gathered_bytes_max;
+use crate::data_plane::DataPlane;
+use crate::data_plane::arrivals::ArrivalSlot;
+use crate::data_plane::coalesce::is_nil;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::link::{Link, LinkState, Role, UNASKED};
+use crate::data_plane::reorder::ReplyRun;
+use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::slow_readers::LaneReason;
+use crate::data_plane::waiters::Readiness;
+use crate::engine::{Action, Engine};
 
-/// Bytes of an incomplete reply that are kept until its end comes. Up to here a reply that is cut
-/// off becomes an error; beyond, its beginning has gone to the client, and the client must be cut
-/// off too.
+/// Bytes of an incomplete reply that are kept until its end comes. If the link is lost within this
+/// bound, the client gets an error. Beyond it, the beginning of the reply has gone to the client,
+/// so the client must be cut off too.
 pub(crate) const PARTIAL_BYTES_MAX: usize = 64 << 10;
 
-/// Replies that came one behind the other for one session: they are brought to it at once.
+/// Consecutive replies to one session, which are delivered in one piece.
 pub(crate) struct Delivery {
-    session: Key,
-    /// Of those that it asked one right behind the other, the last ones that came: before them,
-    /// where a pool has several servers, may be pieces, which are on the engine's list.
+    session: SessionId,
+    /// The first request of the last run: requests that the session sent one after the other. In a
+    /// pool of several servers, earlier runs of the delivery may be in `reply_runs`.
     seq: u32,
     count: u32,
-    /// Where their bytes start, and those of the whole delivery.
+    /// The offset of the last run's bytes.
     piece: usize,
+    /// The offset of the whole delivery's bytes.
     start: usize,
 }
 
-/// What a reply was that may be no answer.
-enum Aside {
-    /// No answer, and what follows may be one.
+/// The meaning of a reply that may answer no request.
+enum SpecialReply {
+    /// It is no answer, and the next reply may be one.
     Taken,
-    /// No answer, and what follows is not read, or not now.
+    /// It is no answer, and the bytes after it are not read, or not now.
     Last,
+    /// It answers the front request.
     Answers,
 }
 
-/// Whether a reply that begins so may be no answer to what is in front: a push (`>`), or an error
-/// (`-`), and what begins nearly so. One question, and not one for each: it is asked of every
-/// reply.
+/// Whether a reply that begins with this byte may answer no request. It may if it is a push (`>`)
+/// or an error (`-`). A few other bytes pass the test too, such as `=` and `,`. The test is made
+/// for every reply, so it is one comparison in place of two.
 #[inline]
-fn is_set_apart(kind: u8) -> bool {
+fn is_special(kind: u8) -> bool {
     const ALIKE: u8 = !(b'>' ^ b'-');
     kind & ALIKE == b'>' & ALIKE
 }
 
 impl Delivery {
     pub(crate) const NONE: Delivery = Delivery {
-        session: Key::NOBODY,
+        session: SessionId::NONE,
         seq: 0,
         count: 0,
         piece: 0,
@@ -71,9 +75,9 @@ impl Delivery {
         }
     }
 
-    /// Ends at `at`, as far as its session asked one right behind the other.
-    fn last_piece(&self, at: usize) -> Piece {
-        Piece {
+    /// The last run of the delivery, which ends at `at`.
+    fn last_piece(&self, at: usize) -> ReplyRun {
+        ReplyRun {
             seq: self.seq,
             count: self.count,
             len: at - self.piece,
@@ -84,107 +88,107 @@ impl Delivery {
 impl Engine {
     /// A server sent bytes.
     pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
-        self.take_link_bytes(link.0, bytes);
-        if !self.lost_slots.is_empty() {
+        self.take_link_bytes(link, bytes);
+        if !self.discovery.lost_slots.is_empty() {
             self.settle_lost_slots();
         }
     }
 
-    fn take_link_bytes(&mut self, key: Key, bytes: &[u8]) {
-        let Some(link) = self.links.get_mut(key) else {
+    fn take_link_bytes(&mut self, id: LinkId, bytes: &[u8]) {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        link.progress = self.now;
-        self.counters.link_bytes_in += bytes.len() as u64;
+        link.progress = self.plane.now;
+        self.plane.counters.link_bytes_in += bytes.len() as u64;
         match &mut link.state {
-            State::Up if link.tunnel.is_some() => self.take_tunnel_bytes(key, bytes),
-            State::Up => {
+            LinkState::Up if link.tunnel.is_some() => self.take_tunnel_bytes(id, bytes),
+            LinkState::Up => {
                 if !link.partial.is_empty() && !link.scanner.is_inside() {
-                    return self.take_rest_of_head(key, bytes);
+                    return self.take_rest_of_head(id, bytes);
                 }
                 let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
                 if let Role::Hub(line) = link.role
-                    && self.line(line).goes_behind(bytes)
+                    && self.pubsub.line(line).goes_behind(bytes)
                 {
                     return;
                 }
-                self.take_replies(key, bytes);
-                self.after_replies(key);
+                self.take_replies(id, bytes);
+                self.after_replies(id);
                 if is_limited {
-                    self.note_whole_replies(key, bytes.len(), owed);
+                    self.plane.note_whole_replies(id, bytes.len(), owed);
                 }
             }
-            State::Greeting { greeting, .. } => {
+            LinkState::Greeting { greeting, .. } => {
                 let greeted = greeting.read(bytes, &mut link.identity, &mut link.client_id);
-                self.greeted(key, greeted);
+                self.handshake_replied(id, greeted);
             }
-            // It was given up in this very turn.
+            // The link was given up in this turn.
             _ => {}
         }
     }
 
-    /// The first line of the reply to an MGET of ours came in parts.
+    /// Takes more bytes of a fused MGET's reply, whose first line came in parts.
     #[cold]
-    fn take_rest_of_head(&mut self, key: Key, bytes: &[u8]) {
-        let Some(link) = self.links.get_mut(key) else {
+    fn take_rest_of_head(&mut self, id: LinkId, bytes: &[u8]) {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         let mut head = std::mem::take(&mut link.partial);
         head.extend_from_slice(bytes);
-        self.take_replies(key, &head);
-        self.after_replies(key);
+        self.take_replies(id, &head);
+        self.after_replies(id);
     }
 
-    pub(crate) fn take_replies(&mut self, key: Key, bytes: &[u8]) {
+    pub(crate) fn take_replies(&mut self, id: LinkId, bytes: &[u8]) {
         let mut at = 0;
         let mut delivery = Delivery::NONE;
         while at < bytes.len() {
-            let Some(link) = self.links.get_mut(key) else {
+            let Some(link) = self.plane.links.get_mut(id) else {
                 return;
             };
             let inside = link.scanner.is_inside();
             if link.gets_are_next() && !inside && bytes[at] != b'>' {
-                // Its elements are replies like others.
-                self.end_delivery(&mut delivery, &bytes[..at]);
-                match self.open_gets(key, &bytes[at..]) {
+                // The elements of the reply are handled as single replies.
+                self.plane.end_delivery(&mut delivery, &bytes[..at]);
+                match self.plane.open_gets(id, &bytes[at..]) {
                     Ok(Some(len)) => {
                         at += len;
                         continue;
                     }
                     Ok(None) => return,
-                    Err(reason) => return self.lose_link(key, &reason),
+                    Err(reason) => return self.lose_link(id, &reason),
                 }
             }
             match link.scanner.scan(&bytes[at..]) {
                 Ok(Scanned::Whole(len)) => {
                     let end = at + len;
                     if inside {
-                        self.end_partial(key, &bytes[at..end]);
-                        if !self.links.get(key).is_some_and(Link::is_up) {
+                        self.end_partial(id, &bytes[at..end]);
+                        if !self.plane.links.get(id).is_some_and(Link::is_up) {
                             return;
                         }
                     } else {
-                        let link = match is_set_apart(link.scanner.kind()) {
+                        let link = match is_special(link.scanner.kind()) {
                             false => link,
                             true => {
-                                self.end_delivery(&mut delivery, &bytes[..at]);
-                                match self.take_aside(key, &bytes[at..], end - at) {
-                                    Aside::Taken => {
+                                self.plane.end_delivery(&mut delivery, &bytes[..at]);
+                                match self.take_special(id, &bytes[at..], end - at) {
+                                    SpecialReply::Taken => {
                                         at = end;
                                         continue;
                                     }
-                                    Aside::Last => return,
-                                    Aside::Answers => {}
+                                    SpecialReply::Last => return,
+                                    SpecialReply::Answers => {}
                                 }
-                                match self.links.get_mut(key) {
+                                match self.plane.links.get_mut(id) {
                                     Some(link) => link,
                                     None => return,
                                 }
                             }
                         };
                         let Some(entry) = link.first_in_flight() else {
-                            self.end_delivery(&mut delivery, &bytes[..at]);
-                            return self.lose_link(key, UNASKED);
+                            self.plane.end_delivery(&mut delivery, &bytes[..at]);
+                            return self.lose_link(id, UNASKED);
                         };
                         if entry.class.is_special() {
                             let reply = &bytes[at..end];
@@ -193,245 +197,70 @@ impl Engine {
                                 || link.shares_next()
                                 || entry.class == Class::OfGets && is_nil(reply);
                             if special {
-                                self.end_delivery(&mut delivery, &bytes[..at]);
-                                self.settle_moved(key, entry, reply, false);
+                                self.plane.end_delivery(&mut delivery, &bytes[..at]);
+                                self.plane.settle_moved(id, entry, reply, false);
                                 at = end;
                                 continue;
                             }
                         }
                         if entry.duty {
-                            self.end_delivery(&mut delivery, &bytes[..at]);
-                            self.settle(key, &bytes[at..end], false);
-                            if !self.links.get(key).is_some_and(Link::is_up) {
-                                // It said what ended it: what follows is not believed.
+                            self.plane.end_delivery(&mut delivery, &bytes[..at]);
+                            self.complete(id, &bytes[at..end], false);
+                            if !self.plane.links.get(id).is_some_and(Link::is_up) {
+                                // The reply ended the link: the bytes after it are not read.
                                 return;
                             }
                             at = end;
                             continue;
                         }
                         link.pop_answered(entry);
-                        self.counters.link_replies += 1;
-                        self.go_on_delivering(&mut delivery, entry, &bytes[..at]);
+                        self.plane.counters.link_replies += 1;
+                        self.plane
+                            .go_on_delivering(&mut delivery, entry, &bytes[..at]);
                     }
                     at = end;
                 }
                 Ok(Scanned::Part) => {
-                    self.end_delivery(&mut delivery, &bytes[..at]);
-                    return self.take_part(key, &bytes[at..]);
+                    self.plane.end_delivery(&mut delivery, &bytes[..at]);
+                    return self.take_partial(id, &bytes[at..]);
                 }
                 Err(error) => {
-                    self.end_delivery(&mut delivery, &bytes[..at]);
-                    return self.lose_link(key, &format!("its bytes are no replies: {error}"));
+                    self.plane.end_delivery(&mut delivery, &bytes[..at]);
+                    return self
+                        .lose_link(id, &format!("its bytes are not valid replies: {error}"));
                 }
             }
         }
-        self.end_delivery(&mut delivery, bytes);
+        self.plane.end_delivery(&mut delivery, bytes);
     }
 
-    /// The reply to this one stands behind `bytes`.
-    #[inline]
-    pub(crate) fn go_on_delivering(&mut self, delivery: &mut Delivery, entry: Entry, bytes: &[u8]) {
-        let at = bytes.len();
-        if entry.session != delivery.session {
-            self.end_delivery(delivery, bytes);
-            *delivery = Delivery::of(entry, at);
-        } else if entry.seq == delivery.seq.wrapping_add(delivery.count) {
-            delivery.count += 1;
-        } else if entry.seq.wrapping_sub(delivery.seq) as i32 > 0 {
-            // What it asked in between comes from another server.
-            self.pieces.push(delivery.last_piece(at));
-            *delivery = Delivery {
-                start: delivery.start,
-                ..Delivery::of(entry, at)
-            };
-        } else {
-            self.end_delivery(delivery, bytes);
-            *delivery = Delivery::of(entry, at);
-        }
-    }
-
-    /// All of it ends with `bytes`.
-    #[inline(never)]
-    pub(crate) fn end_delivery(&mut self, delivery: &mut Delivery, bytes: &[u8]) {
-        if delivery.count > 0 {
-            let last = delivery.last_piece(bytes.len());
-            let session = std::mem::replace(&mut delivery.session, Key::NOBODY);
-            delivery.count = 0;
-            self.bring(session, last, &bytes[delivery.start..]);
-        }
-    }
-
-    /// The replies to `count` requests of a session, from the one with place `seq` on.
-    pub(crate) fn deliver(&mut self, key: Key, seq: u32, count: u32, bytes: &[u8]) {
-        debug_assert!(self.pieces.is_empty(), "a delivery has to be ended first");
-        let len = bytes.len();
-        self.bring(key, Piece { seq, count, len }, bytes);
-    }
-
-    /// The same, if the engine has no pieces on its list; else those come first.
-    #[inline(always)]
-    fn bring(&mut self, key: Key, last: Piece, bytes: &[u8]) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            let counts = self.pieces.drain(..).map(|piece| u64::from(piece.count));
-            self.counters.late_replies += u64::from(last.count) + counts.sum::<u64>();
-            return;
-        };
-        self.held_bytes += bytes.len();
-        if last.seq == session.head_seq && self.pieces.is_empty() {
-            session.out.tail(&mut self.spare).extend_from_slice(bytes);
-            session.head_seq = last.seq.wrapping_add(last.count);
-        } else {
-            self.pieces.push(last);
-            session.flags |= Flags::PARKED;
-            let head = session.head_seq;
-            let parking = &mut session.rare().parking;
-            parking.park(head, &self.pieces, bytes, &mut self.spare);
-            let is_next = self.pieces[0].seq == head;
-            self.pieces.clear();
-            if !is_next {
-                return self.bound_parked(key);
-            }
-        }
-        // What was parked may have its turn now.
-        if session.flags.any(Flags::PARKED) {
-            self.held_bytes -= session.unpark(&mut self.spare);
-            if session.flags.any(Flags::PARKED) {
-                self.bound_parked(key);
-            }
-        }
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        let caught_up = session.is_caught_up();
-        let soft = self.settings.limits.session_output_soft_bytes as usize;
-        let much = session.out.len() > soft;
-        // It may have been held for what came early, and that has had its turn.
-        let held = session.flags.any(Flags::HOLD_OUTPUT) && session.out.len() <= soft / 2;
-        if caught_up || !session.flags.any(Flags::ROUTED) {
-            Engine::mark_dirty(&mut self.dirty, key, session);
-        } else {
-            self.keep_for_rest(key);
-        }
-        if caught_up {
-            self.note_caught_up(key);
-        }
-        if much {
-            self.hold_output(key);
-        } else if held && self.unpause_captured(key) {
-            self.release(key, Flags::HOLD_OUTPUT);
-        }
-    }
-
-    /// A reply to a read, which is asked again on the link where it came should that have to be
-    /// before it is the reply's turn.
-    pub(crate) fn deliver_read(&mut self, key: Key, seq: u32, bytes: &[u8], again: (Key, &[u8])) {
-        let early = |session: &&mut Session| session.head_seq != seq;
-        let Some(session) = self.sessions.get_mut(key).filter(early) else {
-            return self.deliver(key, seq, 1, bytes);
-        };
-        self.held_bytes += bytes.len() + again.1.len();
-        session.flags |= Flags::PARKED;
-        let head = session.head_seq;
-        let parking = &mut session.rare().parking;
-        parking.park_read(head, seq, bytes, again, &mut self.spare);
-        self.bound_parked(key);
-    }
-
-    /// Replies before their turn have the bound of a session's output, and count apart from it:
-    /// output stands at the bound while the link is not read.
-    #[inline(never)]
-    fn bound_parked(&mut self, key: Key) {
-        let Some(session) = self.sessions.get(key) else {
-            return;
-        };
-        let (parked, limits) = (session.parked_bytes(), &self.settings.limits);
-        if parked > limits.session_output_soft_bytes as usize {
-            self.early.push(key);
-        }
-        // Replies that are put together of several servers have a bound of their own.
-        let rare = session.rare.as_deref();
-        let whole = rare.map_or(0, |rare| rare.parking.held_bytes());
-        let is_over = whole > limits.session_output_hard_bytes as usize;
-        let Some(session) = self.sessions.get_mut(key).filter(|_| is_over) else {
-            return;
-        };
-        if session.head_is_put_off() {
-            session.rare().delayed.give_up();
-        } else {
-            let reason = "session-output-hard-bytes: replies before their turn";
-            self.close_for(key, reason.to_owned());
-        }
-    }
-
-    /// Everything a session asked was answered. It may go another way now; and its link expects it
-    /// back.
-    #[inline(always)]
-    fn note_caught_up(&mut self, key: Key) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        session.answered_at = self.now;
-        session.reads_in_order = false;
-        let asked_again = session.flags.any(Flags::ASKS_AGAIN);
-        session
-            .flags
-            .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::UNFORESEEN);
-        if asked_again {
-            self.askers.remove(&key);
-        }
-        if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
-            // It wants no replies, so no write will end it.
-            self.resume.push(key);
-        }
-        if session.flags.any(Flags::AWAITS_LAST) {
-            if session.flags.any(Flags::UNPINNING) {
-                self.finish_unpinning(key);
-            }
-            self.release(key, Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
-        } else if session.expected == Expected::NOT
-            && !session
-                .flags
-                .any(Flags::CLOSING | Flags::ENDED | Flags::ROUTED)
-            && let Some(link) = self.links.get_mut(session.link)
-        {
-            session.expected = link.returns.expect(self.now, session.gap_us);
-        } else if session.flags.any(Flags::ROUTED) {
-            session.keeping.end(true);
-            // Whose its next request is, nobody knows: it is expected by all of them.
-            if session.expected == Expected::NOT
-                && !session.flags.any(Flags::CLOSING | Flags::ENDED)
-                && session.pins.is_empty()
-            {
-                let pool = &mut self.pools[usize::from(session.pool)];
-                session.expected = pool.expect(self.now, session.gap_us);
-            }
-        }
-    }
-
-    /// What comes next may be no answer to what is in front: a push, or an error that says
-    /// something of the server.
+    /// Handles a reply that may answer no request: a push, or an error that respool handles itself.
     #[cold]
     #[inline(never)]
-    fn take_aside(&mut self, key: Key, bytes: &[u8], len: usize) -> Aside {
+    fn take_special(&mut self, id: LinkId, bytes: &[u8], len: usize) -> SpecialReply {
         let reply = &bytes[..len];
         match reply.first() {
             Some(b'>') => {
-                self.take_push(key, reply);
-                // It may have said what ended the link: what follows is not believed.
-                let goes_on = self.links.get(key).is_some_and(Link::is_up)
-                    && !self.puts_off(key, &bytes[len..]);
-                if goes_on { Aside::Taken } else { Aside::Last }
+                self.take_push(id, reply);
+                // The push may have ended the link. Then the bytes after it are not read.
+                let goes_on = self.plane.links.get(id).is_some_and(Link::is_up)
+                    && !self.defers_push(id, &bytes[len..]);
+                if goes_on {
+                    SpecialReply::Taken
+                } else {
+                    SpecialReply::Last
+                }
             }
-            Some(b'-') if self.is_heeded(key, reply) => Aside::Taken,
-            _ => Aside::Answers,
+            Some(b'-') if self.is_refusal_handled(id, reply) => SpecialReply::Taken,
+            _ => SpecialReply::Answers,
         }
     }
 
-    /// The end of a reply whose beginning came before.
+    /// Takes the end of a reply whose beginning came before.
     #[inline(never)]
-    fn end_partial(&mut self, key: Key, bytes: &[u8]) {
-        self.note_reply_bytes(key, bytes.len(), true);
-        let Some(link) = self.links.get_mut(key) else {
+    fn end_partial(&mut self, id: LinkId, bytes: &[u8]) {
+        self.plane.note_reply_bytes(id, bytes.len(), true);
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         let mut partial = std::mem::take(&mut link.partial);
@@ -445,103 +274,58 @@ impl Engine {
         };
         let whole_len = whole.len();
         if link.scanner.kind() == b'>' {
-            // What was cut was too large for anybody.
+            // The beginning of a cut push was dropped, as it was too large for any session.
             if !cut {
-                self.take_push(key, whole);
+                self.take_push(id, whole);
             }
         } else {
             let Some(entry) = link.first_in_flight() else {
-                return self.lose_link(key, UNASKED);
+                return self.lose_link(id, UNASKED);
             };
             let is_refused = link.scanner.kind() == b'-' && !cut;
-            if is_refused && self.is_heeded(key, whole) {
-                // Its session will be told later.
+            if is_refused && self.is_refusal_handled(id, whole) {
+                // Its session gets an answer later.
             } else if entry.duty {
-                self.settle(key, whole, cut);
+                self.complete(id, whole, cut);
             } else if entry.class.is_special() {
-                self.settle_moved(key, entry, whole, cut);
-            } else if let Some(link) = self.links.get_mut(key) {
+                self.plane.settle_moved(id, entry, whole, cut);
+            } else if let Some(link) = self.plane.links.get_mut(id) {
                 link.pop_answered(entry);
-                self.counters.link_replies += 1;
-                self.deliver(entry.session, entry.seq, 1, whole);
+                self.plane.counters.link_replies += 1;
+                self.plane.deliver(entry.session, entry.seq, 1, whole);
             }
             if cut {
-                self.end_mid_reply(entry.session);
+                self.plane.end_mid_reply(entry.session);
             }
             if let Some(receiver) = receiver {
-                self.note_cut_reply(key, receiver, whole_len, cut);
+                self.plane.note_cut_reply(id, receiver, whole_len, cut);
             }
         }
-        self.spare.give(partial);
+        self.plane.spare_buffers.give(partial);
     }
 
-    /// A push answers nobody. On a session's own link it is the session's.
-    fn take_push(&mut self, key: Key, push: &[u8]) {
-        match self.links.get(key).map(|link| link.role) {
-            Some(Role::Pinned { by }) => self.take_own_push(key, by, push),
+    /// Takes a push, which answers no request. On a session's own link it is for that session.
+    fn take_push(&mut self, id: LinkId, push: &[u8]) {
+        match self.plane.links.get(id).map(|link| link.role) {
+            Some(Role::Pinned { by }) => self.take_own_push(id, by, push),
             Some(Role::Redirect { to }) => self.redirected(to, push),
-            Some(Role::Hub(hub)) => self.take_hub_push(key, hub, push),
-            Some(Role::Sentinel) => self.take_sentinel_push(key, push),
+            Some(Role::Hub(hub)) => self.take_hub_push(id, hub, push),
+            Some(Role::Sentinel) => self.take_sentinel_push(id, push),
             _ => {}
         }
     }
 
-    /// Out-of-band bytes for a session: between two replies, in the order in which they come. Who
-    /// takes them too slowly is closed.
-    pub(crate) fn push_to(&mut self, key: Key, bytes: &[u8]) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        self.held_bytes += bytes.len();
-        let mid_reply = session.flags.any(Flags::MID_REPLY);
-        let waiting = if mid_reply {
-            let pushes = &mut session.rare().pushes;
-            pushes.extend_from_slice(bytes);
-            pushes.len()
-        } else {
-            session.out.tail(&mut self.spare).extend_from_slice(bytes);
-            Engine::mark_dirty(&mut self.dirty, key, session);
-            session.out.len()
-        };
-        let limits = &self.settings.limits;
-        if waiting > limits.session_output_hard_bytes as usize {
-            let reason = "session-output-hard-bytes: it took its messages too slowly";
-            self.close_for(key, reason.to_owned());
-        } else if waiting > limits.session_output_soft_bytes as usize
-            && !session.flags.any(Flags::HOLD_OUTPUT)
-            && !mid_reply
-        {
-            self.hold(key, Flags::HOLD_OUTPUT);
-        }
-    }
-
-    /// A reply that came in parts is in a session's output whole: what had to wait for that follows
-    /// it.
-    pub(crate) fn end_mid_reply(&mut self, key: Key) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        session.flags.remove(Flags::MID_REPLY);
-        if let Some(rare) = &mut session.rare
-            && !rare.pushes.is_empty()
-        {
-            let pushes = std::mem::take(&mut rare.pushes);
-            session.out.tail(&mut self.spare).extend_from_slice(&pushes);
-            Engine::mark_dirty(&mut self.dirty, key, session);
-        }
-    }
-
-    /// The bytes of a reply that does not end in them.
+    /// Takes bytes of a reply that does not end with them.
     #[inline(never)]
-    fn take_part(&mut self, key: Key, bytes: &[u8]) {
-        self.note_reply_bytes(key, bytes.len(), false);
-        let Some(link) = self.links.get_mut(key) else {
+    fn take_partial(&mut self, id: LinkId, bytes: &[u8]) {
+        self.plane.note_reply_bytes(id, bytes.len(), false);
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         if link.partial.capacity() == 0 && !link.cutting {
-            link.partial = self.spare.take();
+            link.partial = self.plane.spare_buffers.take();
         }
-        let whole_bytes_max = self.settings.limits.session_output_hard_bytes as usize;
+        let whole_bytes_max = self.plane.settings.limits.session_output_hard_bytes as usize;
         if link.scanner.kind() == b'>' {
             if link.cutting {
                 return;
@@ -552,14 +336,14 @@ impl Engine {
             {
                 link.cutting = true;
                 let beginning = std::mem::take(&mut link.partial);
-                self.refuse_message(hub, &beginning);
+                self.pubsub.refuse_message(&mut self.plane, hub, &beginning);
             } else if link.partial.len() > whole_bytes_max {
-                self.lose_link(key, "it sent a push larger than session-output-hard-bytes");
+                self.lose_link(id, "it sent a push larger than session-output-hard-bytes");
             }
             return;
         }
         let Some(entry) = link.first_in_flight() else {
-            return self.lose_link(key, UNASKED);
+            return self.lose_link(id, UNASKED);
         };
         if !link.cutting {
             link.partial.extend_from_slice(bytes);
@@ -569,147 +353,175 @@ impl Engine {
             if entry.duty
                 && let Some(duty) = link.duties.front().filter(|duty| duty.needs_whole())
             {
-                let (most, option) = match duty {
-                    Duty::Part { .. } => (
-                        gathered_bytes_max(&self.settings.limits),
+                let (bytes_max, option) = match duty {
+                    Completion::Part { .. } => (
+                        gathered_bytes_max(&self.plane.settings.limits),
                         "worker-memory-bytes-max",
                     ),
                     _ => (whole_bytes_max, "session-output-hard-bytes"),
                 };
-                if link.partial.len() <= most {
+                if link.partial.len() <= bytes_max {
                     return;
                 }
                 link.partial = Vec::new();
                 link.cutting = true;
                 let reason = format!("{option}: a reply that has to be held whole");
-                return self.close_for(entry.session, reason);
+                return self.plane.close_for(entry.session, reason);
             }
             if entry.silent {
-                // The session wants none of it.
+                // The session wants no byte of it.
                 link.partial = Vec::new();
                 link.cutting = true;
                 return;
             }
         }
-        let is_early = entry.class.is_moved_read() && self.brings_early(key, &entry);
-        let Some(link) = self.links.get_mut(key) else {
+        let is_early = entry.class.is_moved_read() && self.plane.brings_early(id, &entry);
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        // A large reply is not held whole: what has come of it goes on, once it is its turn.
+        // A large reply is not held whole: its bytes are delivered as they come, in the session's
+        // order.
         let partial = std::mem::take(&mut link.partial);
         let bytes = if link.cutting { bytes } else { &partial };
-        self.note_large_part(key, entry.session, bytes.len());
-        let Some(link) = self.links.get_mut(key) else {
+        self.plane.note_large_part(id, entry.session, bytes.len());
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        match self.sessions.get_mut(entry.session) {
+        match self.plane.sessions.get_mut(entry.session) {
             None => link.cutting = true,
-            // It is asked again when it has come.
+            // The read is sent again when the reply has come.
             Some(_) if is_early => link.cutting = true,
             Some(_) if entry.silent => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;
                 session.flags |= Flags::MID_REPLY;
-                session.out.tail(&mut self.spare).extend_from_slice(bytes);
-                self.held_bytes += bytes.len();
-                let much =
-                    session.out.len() > self.settings.limits.session_output_soft_bytes as usize;
-                Engine::mark_dirty(&mut self.dirty, entry.session, session);
-                if much {
-                    self.hold_output(entry.session);
-                    self.slow.push((key, entry.session));
+                session
+                    .out
+                    .tail(&mut self.plane.spare_buffers)
+                    .extend_from_slice(bytes);
+                self.plane.held_bytes += bytes.len();
+                let is_much = session.out.len()
+                    > self.plane.settings.limits.session_output_soft_bytes as usize;
+                DataPlane::mark_dirty(&mut self.plane.dirty, entry.session, session);
+                if is_much {
+                    self.plane.hold_output(entry.session);
+                    self.plane.slow_pairs.push((id, entry.session));
                 }
             }
-            Some(_) if partial.len() > self.settings.limits.session_output_hard_bytes as usize => {
+            Some(_)
+                if partial.len()
+                    > self.plane.settings.limits.session_output_hard_bytes as usize =>
+            {
                 link.cutting = true;
-                self.close_for(
+                self.plane.close_for(
                     entry.session,
-                    "session-output-hard-bytes: a reply before its turn".to_owned(),
+                    "session-output-hard-bytes: a reply that waits for earlier ones".to_owned(),
                 );
             }
             Some(_) => {
-                if partial.len() > self.settings.limits.session_output_soft_bytes as usize {
-                    self.early.push(entry.session);
+                if partial.len() > self.plane.settings.limits.session_output_soft_bytes as usize {
+                    self.plane.early.push(entry.session);
                 }
                 link.partial = partial;
             }
         }
     }
 
-    /// A session has more output than it takes: it is not read until it takes some.
-    fn hold_output(&mut self, key: Key) {
-        let Some(session) = self.sessions.get(key) else {
+    /// Ends the handling of one read: reopens a link that has room again, and closes a link that
+    /// has served its purpose.
+    fn after_replies(&mut self, id: LinkId) {
+        while let Some(session) = self.plane.early.pop() {
+            self.plane.slow_pairs.push((id, session));
+        }
+        let Some(link) = self.plane.links.get_mut(id) else {
+            return;
+        };
+        if link.is_overtaken() {
+            return self.lose_link(id, "it answered a request that was not written whole");
+        }
+        match link.role {
+            Role::Shared if link.accepting => {}
+            Role::Shared => {
+                let server = link.kind.server;
+                self.plane.drop_successor(id, server);
+                self.plane.reopen(id);
+            }
+            Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
+            Role::Pinned { .. } => self.plane.reopen(id),
+            Role::Draining { .. } => {
+                let (server, owes) = (link.kind.server, !link.ledger.is_empty());
+                if !owes && !link.scanner.is_inside() {
+                    self.plane.close_link(id);
+                }
+                self.plane.end_holding(server);
+            }
+            _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
+            Role::Emergency { .. } => self.plane.end_urgent(id),
+            // A push may come before the request is whole, when the ledger does not have it yet.
+            Role::Streaming { .. } if link.is_idle() => {
+                self.plane.keep_spare(id);
+                self.plane.next_streaming();
+            }
+            Role::Streaming { .. }
+            | Role::Hub(_)
+            | Role::Sentinel
+            | Role::Redirect { .. }
+            | Role::Probe
+            | Role::Idle => {}
+        }
+    }
+}
+
+/// The output of sessions, and links that are not read.
+impl DataPlane {
+    /// Ends a reply that came in parts: the session's output has all of it. Pushes that waited for
+    /// its end follow it.
+    pub(crate) fn end_mid_reply(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.flags.remove(Flags::MID_REPLY);
+        if let Some(rare) = &mut session.rare
+            && !rare.pushes.is_empty()
+        {
+            let pushes = std::mem::take(&mut rare.pushes);
+            session
+                .out
+                .tail(&mut self.spare_buffers)
+                .extend_from_slice(&pushes);
+            DataPlane::mark_dirty(&mut self.dirty, id, session);
+        }
+    }
+
+    /// Stops reading a session that has more output than it takes, until it takes some.
+    fn hold_output(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else {
             return;
         };
         let (link, owed) = (session.link, !session.is_caught_up());
         let is_routed = session.flags.any(Flags::ROUTED);
         if !session.flags.any(Flags::HOLD_OUTPUT) {
-            self.hold(key, Flags::HOLD_OUTPUT);
+            self.hold(id, Flags::HOLD_OUTPUT);
         }
         match owed {
-            // It is brought by the link whose bytes are taken.
-            true if is_routed => self.early.push(key),
-            true => self.slow.push((link, key)),
+            // The link whose bytes are being taken brings the output.
+            true if is_routed => self.early.push(id),
+            true => self.slow_pairs.push((link, id)),
             false => {}
         }
     }
 
-    /// Sees to those who were brought more than they take. Not at once: a link must not lose its
-    /// sharers, and what it owes them, in the middle of a reply that is several sessions'.
-    pub(crate) fn slow_down_all(&mut self) {
-        if self.slow.is_empty() {
-            return;
-        }
-        for (link, key) in std::mem::take(&mut self.slow) {
-            let soft = self.settings.limits.session_output_soft_bytes as usize;
-            self.hold_early(link, key);
-            self.change_lane(key);
-            let is_slow = |session: &Session| session.out.len() > soft;
-            if self.sessions.get(key).is_some_and(is_slow) {
-                self.slow_down(link, key);
-            }
-        }
-    }
-
-    /// A link brings a session more than may wait for its turn, while another server takes its
-    /// time: it is the session's alone from now on, and not read until it is its turn.
-    fn hold_early(&mut self, link: Key, key: Key) {
-        if !self.is_early(link, key) {
-            return;
-        }
-        match self.links.get(link) {
-            Some(state) if !state.is_up() || state.paused.is_some() => {}
-            Some(state) if state.role == Role::Shared => {
-                if self.has_room_for_link() {
-                    self.capture(link, key);
-                }
-            }
-            _ => self.hand_over(link, key),
-        }
-        let waits_for_itself = self.waits_for_itself(link, key);
-        let its_own = |link: &Link| link.role.captor() == key && link.paused.is_none();
-        if self.links.get(link).is_some_and(its_own) {
-            // If strangers have waited long enough, the link is read on, and more replies that come
-            // early are parked.
-            let have_waited = self.strangers_have_waited(link) && self.strangers_wait(link);
-            if !waits_for_itself && !have_waited {
-                self.pause(link);
-            }
-            self.hold(key, Flags::HOLD_OUTPUT);
-        }
-    }
-
-    /// Whether that turn comes only when this very link is read: what the session waits for stands
-    /// on a link that is not read because of another one, and so on, and what the last one waits
-    /// for stands here.
-    fn waits_for_itself(&self, link: Key, key: Key) -> bool {
-        let stands_on = |session: Key, link: &Link| {
+    /// Whether the session's next reply can come only after this link is read. The session waits
+    /// for a reply on a link that is not read because of another session, and so on. The last of
+    /// these sessions waits for a reply on this link.
+    fn waits_for_itself(&self, link: LinkId, session_id: SessionId) -> bool {
+        let stands_on = |session: SessionId, link: &Link| {
             let state = self.sessions.get(session);
             state.is_some_and(|state| link.brings(session, state.head_seq))
         };
-        let (mut waiting, mut seen) = (vec![key], vec![link]);
+        let (mut waiting, mut seen) = (vec![session_id], vec![link]);
         while let Some(session) = waiting.pop() {
-            if session != key
+            if session != session_id
                 && self
                     .links
                     .get(link)
@@ -718,147 +530,161 @@ impl Engine {
                 return true;
             }
             for (other, state) in self.links.iter().filter(|(_, link)| link.paused.is_some()) {
-                let captor = state.role.captor();
-                // Who does not take what it is brought waits for nobody.
+                let slow_session = state.role.session();
+                // A session that does not take its output waits for no link.
                 if !seen.contains(&other)
                     && stands_on(session, state)
-                    && self.is_early(other, captor)
+                    && self.is_early(other, slow_session)
                 {
                     seen.push(other);
-                    waiting.push(captor);
+                    waiting.push(slow_session);
                 }
             }
         }
         false
     }
 
-    /// Whether what comes next on a link is a session's, and is not to come yet.
-    pub(crate) fn is_early(&self, link: Key, key: Key) -> bool {
-        let (Some(session), Some(link)) = (self.sessions.get(key), self.links.get(link)) else {
+    /// Whether the next reply on a link is for this session and comes too early.
+    pub(crate) fn is_early(&self, link: LinkId, session_id: SessionId) -> bool {
+        let (Some(session), Some(link)) = (self.sessions.get(session_id), self.links.get(link))
+        else {
             return false;
         };
         let soft = self.settings.limits.session_output_soft_bytes as usize;
-        // What has come of another one's reply is not its.
+        // Bytes of another session's reply do not count.
         let begun = match link.first_in_flight() {
-            Some(next) if next.session == key => link.partial.len(),
+            Some(next) if next.session == session_id => link.partial.len(),
             _ => 0,
         };
-        // To one server alone, what comes next comes on the same link, though perhaps behind this.
+        // With a single server, the next reply comes on the same link, though perhaps after this
+        // one.
         session.flags.any(Flags::ROUTED)
-            && link.owes(key)
+            && link.owes(session_id)
             && session.parked_bytes() + begun > soft
-            && !link.brings(key, session.head_seq)
-            // That is asked again when all that is in flight has come.
+            && !link.brings(session_id, session.head_seq)
+            // Such a request is sent again when all requests in flight have been answered.
             && !session.head_is_put_off()
     }
 
-    /// A link brings a session more than it takes. First everybody else leaves the link; at the
-    /// hard bound it is not read either. So a slow session never stops a link that others share,
-    /// and never makes us hold more than its bound.
-    fn slow_down(&mut self, link: Key, key: Key) {
-        let Some(session) = self.sessions.get(key) else {
-            return;
-        };
-        let output = session.out.len();
-        let brings = |link: &Link| link.role.is_manys() && link.owes(key);
-        let link = match self.links.get(link) {
-            Some(state) if state.owes(key) => link,
-            // What other servers owe it they may bring in good time.
-            _ if self.is_routed(key) => return,
-            _ => match self.links.iter().find(|(_, state)| brings(state)) {
-                Some((other, _)) => other,
-                None => return,
-            },
-        };
-        let Some(state) = self.links.get(link) else {
-            return;
-        };
-        match state.role {
-            Role::Shared if state.is_up() => {
-                if self.has_room_for_link() {
-                    self.capture(link, key);
-                } else if output >= self.settings.limits.session_output_hard_bytes as usize {
-                    return self
-                        .close_for(key, "session-output-hard-bytes, and links-max".to_owned());
-                } else {
-                    return;
-                }
-            }
-            // What comes is what another link has brought, and this one is still being connected.
-            Role::Captured { .. } if !state.is_up() => return,
-            Role::Captured { by } if by != key => {
-                if output < self.settings.limits.session_output_hard_bytes as usize {
-                    return;
-                }
-                self.hand_over(link, key);
-            }
-            Role::Captured { .. }
-            | Role::Streaming { .. }
-            | Role::Emergency { .. }
-            | Role::Pinned { .. } => {}
-            Role::Shared
-            | Role::Hub(_)
-            | Role::Sentinel
-            | Role::Redirect { .. }
-            | Role::Probe
-            | Role::Spare => {
-                return;
-            }
+    /// Makes a draining link wait for this session. The link is read, so it does not wait for the
+    /// session that it drains for.
+    fn hand_over(&mut self, link: LinkId, to: SessionId) {
+        let is_for_other =
+            |link: &&mut Link| matches!(link.role, Role::Draining { by } if by != to);
+        if let Some(state) = self.links.get_mut(link).filter(is_for_other) {
+            state.role = Role::Draining { by: to };
         }
-        let is_paused = |state: &Link| state.paused.is_some();
-        if output >= self.settings.limits.session_output_hard_bytes as usize
-            && !self.links.get(link).is_some_and(is_paused)
+    }
+
+    /// Reads a link again that was not read.
+    pub(crate) fn read_on(&mut self, link: LinkId) {
+        if let Some(state) = self.links.get_mut(link)
+            && state.paused.take().is_some()
         {
-            if self.strangers_wait(link) {
-                self.set_apart(link, key, Why::Slow);
-                if self.strangers_have_waited(link) {
-                    return self.close_for_strangers(key);
-                }
-            }
-            self.pause(link);
+            state.progress = self.now;
+            self.push_action(Action::ReadLink(link, true));
         }
     }
 
-    /// Strangers have waited behind slow sessions as long as they may: this one of them is closed.
-    pub(crate) fn close_for_strangers(&mut self, key: Key) {
-        let limit_ms = self.settings.limits.stranger_stall_ms;
-        let reason = format!(
-            "stranger-stall-ms: it took its replies too slowly, and others waited {limit_ms} ms"
-        );
-        self.close_for(key, reason);
+    /// Reads the links again that a session held up, because it took output or was closed. Returns
+    /// whether all of them are read: a link that brings early replies is not.
+    pub(crate) fn unpause_draining(&mut self, id: SessionId) -> bool {
+        let mut all = true;
+        if self.links.iter().all(|(_, link)| link.paused.is_none()) {
+            return all;
+        }
+        for link in self.links.ids() {
+            let is_held_up = |state: &Link| state.role.session() == id && state.paused.is_some();
+            if !self.links.get(link).is_some_and(is_held_up) {
+                continue;
+            }
+            if self.is_early(link, id) && !self.waits_for_itself(link, id) {
+                all = false;
+                continue;
+            }
+            if self.strangers_wait(link) {
+                self.count_strangers_wait(link);
+            }
+            self.read_on(link);
+        }
+        all
     }
 
-    /// A session holds up what others have asked: from now on it holds up this link alone. It is
-    /// read as before: what others have asked there comes no later than it would have. To ask it
-    /// again already here costs a server with many slow sessions all that they have asked for, once
-    /// for each of them.
-    fn capture(&mut self, link: Key, by: Key) {
+    /// Wakes as many sessions as there may be more links for large requests.
+    pub(crate) fn next_streaming(&mut self) {
+        if self.streaming_waiters.is_empty() {
+            return;
+        }
+        let free = self.free_streaming_links();
+        let sessions = &self.sessions;
+        let readiness = |id| Readiness::of(sessions.get(id), Flags::HOLD_LINK);
+        for waiter in self.streaming_waiters.wake(free, readiness) {
+            self.release(waiter, Flags::HOLD_LINK);
+        }
+    }
+}
+
+/// Links that drain for a slow session.
+impl DataPlane {
+    /// Handles a link that brings a session more early replies than may wait, because another
+    /// server is slow. The link drains for this session alone, and is not read until the session
+    /// gets its earlier replies.
+    fn hold_early(&mut self, link: LinkId, session: SessionId) {
+        if !self.is_early(link, session) {
+            return;
+        }
+        match self.links.get(link) {
+            Some(state) if !state.is_up() || state.paused.is_some() => {}
+            Some(state) if state.role == Role::Shared => {
+                if self.has_room_for_link() {
+                    self.drain_for(link, session);
+                }
+            }
+            _ => self.hand_over(link, session),
+        }
+        let waits_for_itself = self.waits_for_itself(link, session);
+        let its_own = |link: &Link| link.role.session() == session && link.paused.is_none();
+        if self.links.get(link).is_some_and(its_own) {
+            // If other sessions have waited long enough, the link is read on, and more early
+            // replies wait in the reorder buffer.
+            let have_waited = self.strangers_have_waited(link) && self.strangers_wait(link);
+            if !waits_for_itself && !have_waited {
+                self.pause(link);
+            }
+            self.hold(session, Flags::HOLD_OUTPUT);
+        }
+    }
+
+    /// Drains a link for a session that holds up the requests of others, so that it holds up this
+    /// link alone. The link is read as before: others get their replies there no later than before.
+    /// Their requests are not sent again yet. With many slow sessions, the server would execute
+    /// them once for each of these.
+    fn drain_for(&mut self, link: LinkId, by: SessionId) {
         self.counters.captured_links += 1;
-        let kind = self.links.get(link).map(|state| state.key);
-        self.leave_to(link, by);
+        let kind = self.links.get(link).map(|state| state.kind);
+        self.drain_to(link, by);
         if let Some(other) = kind.and_then(|kind| self.shared_link(kind)) {
             self.connect(other);
         }
     }
 
-    /// The link stops being shared: it serves what it owes, and nobody puts anything new on it.
-    /// `by`: who captured it, if it was that.
-    pub(crate) fn leave_to(&mut self, link: Key, by: Key) {
+    /// Ends the sharing of a link: it serves the requests that it has, and takes no new ones. `by`:
+    /// the slow session, if that is the cause.
+    pub(crate) fn drain_to(&mut self, link: LinkId, by: SessionId) {
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
-        state.role = Role::Captured { by };
+        state.role = Role::Draining { by };
         state.admit(false, false);
-        let kind = state.key;
-        // Answers there may come when its captor likes: sessions that wait for them ask again.
-        self.learned.leave_questions(link);
+        let kind = state.kind;
         let waiters = std::mem::take(&mut state.waiters);
-        let stay: HashSet<Key> = state.ledger.iter().map(|entry| entry.session).collect();
+        let stay: HashSet<SessionId> = state.ledger.iter().map(|entry| entry.session).collect();
         for waiter in waiters {
             self.release(waiter, Flags::HOLD_LINK);
         }
         for session in stay {
-            // Wherever it has turned: what it asks here next would overtake what stays.
+            // Wherever the session has switched: its next request on this link would overtake
+            // these.
             if self.is_routed(session) {
                 self.hold_until_caught_up(session);
             }
@@ -866,52 +692,43 @@ impl Engine {
         self.shared.remove(&kind);
     }
 
-    /// A captured link is read, so it does not wait for who captured it: from now on it waits for
-    /// this one.
-    fn hand_over(&mut self, link: Key, to: Key) {
-        let is_others = |link: &&mut Link| matches!(link.role, Role::Captured { by } if by != to);
-        if let Some(state) = self.links.get_mut(link).filter(is_others) {
-            state.role = Role::Captured { by: to };
-        }
-    }
-
-    /// A link is not read until its captor takes some output.
-    fn pause(&mut self, link: Key) {
+    /// Stops reading a link until its slow session takes some output.
+    pub(crate) fn pause(&mut self, link: LinkId) {
         self.ask_again(link);
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
         state.paused = Some(self.now);
         let role = state.role;
-        self.act(Action::ReadLink(LinkId(link), false));
-        if let Role::Captured { by } = role {
+        self.push_action(Action::ReadLink(link, false));
+        if let Role::Draining { by } = role {
             self.move_reads_of_others(link, by);
         }
     }
 
-    /// Reads of others that wait on a link that is not read are asked again, on a link of their
-    /// own: who comes now need not wait for what they ask, which may be as large. Where there is no
-    /// room for one, on the one that all share.
-    fn move_reads_of_others(&mut self, link: Key, captor: Key) {
-        let Some(kind) = self.links.get(link).map(|state| state.key) else {
+    /// Sends the reads of others that wait on a link that is not read again, on a new draining
+    /// link. New requests on the shared link need not wait for these reads, which may be as large.
+    /// If there is no room for a new link, the reads go to the shared link.
+    fn move_reads_of_others(&mut self, link: LinkId, slow_session: SessionId) {
+        let Some(kind) = self.links.get(link).map(|state| state.kind) else {
             return;
         };
         let has_room = self.has_room_for_link();
-        let rests = |link: &Link| matches!(link.state, State::Down | State::Resting { .. });
+        let rests = |link: &Link| matches!(link.state, LinkState::Down | LinkState::Backoff { .. });
         let shared = self.shared.get(&kind).copied();
-        let shared = shared.filter(|key| !self.links.get(*key).is_none_or(rests));
+        let shared = shared.filter(|id| !self.links.get(*id).is_none_or(rests));
         if !has_room && shared.is_none() {
             return;
         }
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
-        let reads = state.take_few_reads_of_others(captor);
+        let reads = state.take_few_reads_of_others(slow_session);
         let Some(first) = reads.first() else {
             return;
         };
         let by = first.entry.session;
-        let own = has_room.then(|| self.add_link(kind, Role::Captured { by }));
+        let own = has_room.then(|| self.add_link(kind, Role::Draining { by }));
         if let Some(own) = own.flatten() {
             self.connect(own);
         }
@@ -926,95 +743,332 @@ impl Engine {
         }
         self.list_link(other);
     }
+}
 
-    /// A link that was not read is read again.
-    pub(crate) fn read_on(&mut self, link: Key) {
-        if let Some(state) = self.links.get_mut(link)
-            && state.paused.take().is_some()
-        {
-            state.progress = self.now;
-            self.act(Action::ReadLink(LinkId(link), true));
+/// Delivery.
+impl DataPlane {
+    /// Adds a reply to the delivery. The reply follows `bytes`.
+    #[inline]
+    pub(crate) fn go_on_delivering(&mut self, delivery: &mut Delivery, entry: Entry, bytes: &[u8]) {
+        let at = bytes.len();
+        if entry.session != delivery.session {
+            self.end_delivery(delivery, bytes);
+            *delivery = Delivery::of(entry, at);
+        } else if entry.seq == delivery.seq.wrapping_add(delivery.count) {
+            delivery.count += 1;
+        } else if entry.seq.wrapping_sub(delivery.seq) as i32 > 0 {
+            // Requests in between went to another server.
+            self.reply_runs.push(delivery.last_piece(at));
+            *delivery = Delivery {
+                start: delivery.start,
+                ..Delivery::of(entry, at)
+            };
+        } else {
+            self.end_delivery(delivery, bytes);
+            *delivery = Delivery::of(entry, at);
         }
     }
 
-    /// A session took output, or is gone: the links it held up are read again. Whether all are:
-    /// what comes too early is not.
-    pub(crate) fn unpause_captured(&mut self, key: Key) -> bool {
-        let mut all = true;
-        if self.links.iter().all(|(_, link)| link.paused.is_none()) {
-            return all;
+    /// Delivers all of it. It ends with `bytes`.
+    #[inline(never)]
+    pub(crate) fn end_delivery(&mut self, delivery: &mut Delivery, bytes: &[u8]) {
+        if delivery.count > 0 {
+            let last = delivery.last_piece(bytes.len());
+            let session = std::mem::replace(&mut delivery.session, SessionId::NONE);
+            delivery.count = 0;
+            self.deliver_run(session, last, &bytes[delivery.start..]);
         }
-        for link in self.links.keys() {
-            let its = |state: &Link| state.role.captor() == key && state.paused.is_some();
-            if !self.links.get(link).is_some_and(its) {
-                continue;
-            }
-            if self.is_early(link, key) && !self.waits_for_itself(link, key) {
-                all = false;
-                continue;
-            }
-            if self.strangers_wait(link) {
-                self.count_strangers_wait(link);
-            }
-            self.read_on(link);
-        }
-        all
     }
 
-    /// After the bytes of one read: a link with room again takes requests, one that has done its
-    /// duty goes.
-    fn after_replies(&mut self, key: Key) {
-        while let Some(session) = self.early.pop() {
-            self.slow.push((key, session));
-        }
-        let Some(link) = self.links.get_mut(key) else {
+    /// Delivers the replies to `count` requests of a session, from place `seq` on.
+    pub(crate) fn deliver(&mut self, id: SessionId, seq: u32, count: u32, bytes: &[u8]) {
+        debug_assert!(self.reply_runs.is_empty(), "the open delivery ends first");
+        let len = bytes.len();
+        self.deliver_run(id, ReplyRun { seq, count, len }, bytes);
+    }
+
+    /// Delivers a run of replies, after the runs in `reply_runs`.
+    #[inline(always)]
+    fn deliver_run(&mut self, id: SessionId, last: ReplyRun, bytes: &[u8]) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            let counts = self
+                .reply_runs
+                .drain(..)
+                .map(|piece| u64::from(piece.count));
+            self.counters.late_replies += u64::from(last.count) + counts.sum::<u64>();
             return;
         };
-        if link.is_overtaken() {
-            return self.lose_link(key, "it answered a request that it had not been sent whole");
+        self.held_bytes += bytes.len();
+        if last.seq == session.head_seq && self.reply_runs.is_empty() {
+            session
+                .out
+                .tail(&mut self.spare_buffers)
+                .extend_from_slice(bytes);
+            session.head_seq = last.seq.wrapping_add(last.count);
+        } else {
+            self.reply_runs.push(last);
+            session.flags |= Flags::PARKED;
+            let head = session.head_seq;
+            let parking = &mut session.rare().reorder;
+            parking.park(head, &self.reply_runs, bytes, &mut self.spare_buffers);
+            let is_next = self.reply_runs[0].seq == head;
+            self.reply_runs.clear();
+            if !is_next {
+                return self.bound_parked(id);
+            }
         }
-        match link.role {
-            Role::Shared if link.accepting => {}
-            Role::Shared => {
-                let server = link.key.server;
-                self.drop_successor(key, server);
-                self.reopen(key);
+        // Early replies may have their place now.
+        if session.flags.any(Flags::PARKED) {
+            self.held_bytes -= session.unpark(&mut self.spare_buffers);
+            if session.flags.any(Flags::PARKED) {
+                self.bound_parked(id);
             }
-            Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
-            Role::Pinned { .. } => self.reopen(key),
-            Role::Captured { .. } => {
-                let (server, owes) = (link.key.server, !link.ledger.is_empty());
-                if !owes && !link.scanner.is_inside() {
-                    self.close_link(key);
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let caught_up = session.is_caught_up();
+        let soft = self.settings.limits.session_output_soft_bytes as usize;
+        let is_over_soft = session.out.len() > soft;
+        // The session may have been held because of early replies, which have been delivered.
+        let held = session.flags.any(Flags::HOLD_OUTPUT) && session.out.len() <= soft / 2;
+        if caught_up || !session.flags.any(Flags::ROUTED) {
+            DataPlane::mark_dirty(&mut self.dirty, id, session);
+        } else {
+            self.cork_output(id);
+        }
+        if caught_up {
+            self.note_caught_up(id);
+        }
+        if is_over_soft {
+            self.hold_output(id);
+        } else if held && self.unpause_draining(id) {
+            self.release(id, Flags::HOLD_OUTPUT);
+        }
+    }
+
+    /// Delivers the reply to a read. If it comes early, the request stays with it: the read may
+    /// have to be sent again on the same link before the reply has its place.
+    pub(crate) fn deliver_read(
+        &mut self,
+        id: SessionId,
+        seq: u32,
+        bytes: &[u8],
+        again: (LinkId, &[u8]),
+    ) {
+        let early = |session: &&mut Session| session.head_seq != seq;
+        let Some(session) = self.sessions.get_mut(id).filter(early) else {
+            return self.deliver(id, seq, 1, bytes);
+        };
+        self.held_bytes += bytes.len() + again.1.len();
+        session.flags |= Flags::PARKED;
+        let head = session.head_seq;
+        let parking = &mut session.rare().reorder;
+        parking.park_read(head, seq, bytes, again, &mut self.spare_buffers);
+        self.bound_parked(id);
+    }
+
+    /// Bounds the early replies of a session, by the bounds of its output. They count apart from
+    /// the output, which stays at its bound while the link is not read.
+    #[inline(never)]
+    fn bound_parked(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let (parked, limits) = (session.parked_bytes(), &self.settings.limits);
+        if parked > limits.session_output_soft_bytes as usize {
+            self.early.push(id);
+        }
+        // Replies that are put together from parts of several servers have a bound of their own.
+        let rare = session.rare.as_deref();
+        let whole = rare.map_or(0, |rare| rare.reorder.held_bytes());
+        let is_over = whole > limits.session_output_hard_bytes as usize;
+        let Some(session) = self.sessions.get_mut(id).filter(|_| is_over) else {
+            return;
+        };
+        if session.head_is_put_off() {
+            session.rare().deferred.give_up();
+        } else {
+            let reason = "session-output-hard-bytes: replies that wait for earlier ones";
+            self.close_for(id, reason.to_owned());
+        }
+    }
+
+    /// Notes that all requests of a session were answered. It may use another link now. Its link
+    /// expects it to send again.
+    #[inline(always)]
+    fn note_caught_up(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.answered_at = self.now;
+        session.reads_in_order = false;
+        let asked_again = session.flags.any(Flags::ASKS_AGAIN);
+        session
+            .flags
+            .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::UNFORESEEN);
+        if asked_again {
+            self.repeated_reads.remove(&id);
+        }
+        if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
+            // The session wants no replies, so no write will end it.
+            self.resume.push(id);
+        }
+        if session.flags.any(Flags::AWAITS_LAST) {
+            // A session that is being unpinned continues when its link is given back.
+            let continues = match session.flags.any(Flags::UNPINNING) {
+                true => {
+                    self.releases.push_back(Release::Unpinned(id));
+                    Flags::HOLD_DEPTH
                 }
-                self.end_holding(server);
+                false => Flags::HOLD_DRAIN | Flags::HOLD_DEPTH,
+            };
+            self.release(id, continues);
+        } else if session.expected == ArrivalSlot::NOT
+            && !session
+                .flags
+                .any(Flags::CLOSING | Flags::ENDED | Flags::ROUTED)
+            && let Some(link) = self.links.get_mut(session.link)
+        {
+            session.expected = link.forecast.expect(self.now, session.gap_us);
+        } else if session.flags.any(Flags::ROUTED) {
+            session.cork.end(true);
+            // The server of its next request is unknown, so all links of the pool expect it.
+            if session.expected == ArrivalSlot::NOT
+                && !session.flags.any(Flags::CLOSING | Flags::ENDED)
+                && session.pins.is_empty()
+            {
+                let pool = &mut self.pools[usize::from(session.pool)];
+                session.expected = pool.expect(self.now, session.gap_us);
             }
-            _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
-            Role::Emergency { .. } => self.end_emergency(key),
-            // A push may come before the request is whole, when the ledger does not have it yet.
-            Role::Streaming { .. } if link.is_idle() => {
-                self.keep_spare(key);
-                self.next_streaming();
+        }
+    }
+
+    /// Sends out-of-band bytes to a session, between two replies, in the order in which they come.
+    /// A session that takes them too slowly is closed.
+    pub(crate) fn push_to(&mut self, id: SessionId, bytes: &[u8]) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        self.held_bytes += bytes.len();
+        let mid_reply = session.flags.any(Flags::MID_REPLY);
+        let waiting = if mid_reply {
+            let pushes = &mut session.rare().pushes;
+            pushes.extend_from_slice(bytes);
+            pushes.len()
+        } else {
+            session
+                .out
+                .tail(&mut self.spare_buffers)
+                .extend_from_slice(bytes);
+            DataPlane::mark_dirty(&mut self.dirty, id, session);
+            session.out.len()
+        };
+        let limits = &self.settings.limits;
+        if waiting > limits.session_output_hard_bytes as usize {
+            let reason = "session-output-hard-bytes: it took its messages too slowly";
+            self.close_for(id, reason.to_owned());
+        } else if waiting > limits.session_output_soft_bytes as usize
+            && !session.flags.any(Flags::HOLD_OUTPUT)
+            && !mid_reply
+        {
+            self.hold(id, Flags::HOLD_OUTPUT);
+        }
+    }
+
+    /// Slows down sessions that got more than they take. This waits for the end of the turn: a link
+    /// must not stop being shared in the middle of a reply that is for several sessions.
+    pub(crate) fn slow_down_all(&mut self) {
+        if self.slow_pairs.is_empty() {
+            return;
+        }
+        for (link, id) in std::mem::take(&mut self.slow_pairs) {
+            let soft = self.settings.limits.session_output_soft_bytes as usize;
+            self.hold_early(link, id);
+            self.change_lane(id);
+            let is_slow = |session: &Session| session.out.len() > soft;
+            if self.sessions.get(id).is_some_and(is_slow) {
+                self.slow_down(link, id);
             }
-            Role::Streaming { .. }
+        }
+    }
+
+    /// Slows down a session that gets more from a link than it takes. First all other sessions
+    /// leave the link. At the hard bound the link is not read either. So a slow session never stops
+    /// a shared link, and never makes respool hold more than its bound.
+    fn slow_down(&mut self, link: LinkId, session_id: SessionId) {
+        let Some(session) = self.sessions.get(session_id) else {
+            return;
+        };
+        let output = session.out.len();
+        let brings = |link: &Link| link.role.is_multiplexed() && link.owes(session_id);
+        let link = match self.links.get(link) {
+            Some(state) if state.owes(session_id) => link,
+            // Other servers may bring their replies in good time.
+            _ if self.is_routed(session_id) => return,
+            _ => match self.links.iter().find(|(_, state)| brings(state)) {
+                Some((other, _)) => other,
+                None => return,
+            },
+        };
+        let Some(state) = self.links.get(link) else {
+            return;
+        };
+        match state.role {
+            Role::Shared if state.is_up() => {
+                if self.has_room_for_link() {
+                    self.drain_for(link, session_id);
+                } else if output >= self.settings.limits.session_output_hard_bytes as usize {
+                    return self.close_for(
+                        session_id,
+                        "session-output-hard-bytes, and links-max".to_owned(),
+                    );
+                } else {
+                    return;
+                }
+            }
+            // Another link brought these bytes, and this one is still being connected.
+            Role::Draining { .. } if !state.is_up() => return,
+            Role::Draining { by } if by != session_id => {
+                if output < self.settings.limits.session_output_hard_bytes as usize {
+                    return;
+                }
+                self.hand_over(link, session_id);
+            }
+            Role::Draining { .. }
+            | Role::Streaming { .. }
+            | Role::Emergency { .. }
+            | Role::Pinned { .. } => {}
+            Role::Shared
             | Role::Hub(_)
             | Role::Sentinel
             | Role::Redirect { .. }
             | Role::Probe
-            | Role::Spare => {}
+            | Role::Idle => {
+                return;
+            }
+        }
+        let is_paused = |state: &Link| state.paused.is_some();
+        if output >= self.settings.limits.session_output_hard_bytes as usize
+            && !self.links.get(link).is_some_and(is_paused)
+        {
+            if self.strangers_wait(link) {
+                self.set_apart(link, session_id, LaneReason::Slow);
+                if self.strangers_have_waited(link) {
+                    return self.close_for_foreign_sessions(session_id);
+                }
+            }
+            self.pause(link);
         }
     }
 
-    /// Links for large requests may be had again: as many sessions go on as there is room for.
-    pub(crate) fn next_streaming(&mut self) {
-        if self.streaming_waiters.is_empty() {
-            return;
-        }
-        let free = self.free_streaming_links();
-        let sessions = &self.sessions;
-        let readiness = |key| Readiness::of(sessions.get(key), Flags::HOLD_LINK);
-        for waiter in self.streaming_waiters.wake(free, readiness) {
-            self.release(waiter, Flags::HOLD_LINK);
-        }
+    /// Closes a slow session: other sessions have waited behind slow sessions for as long as they
+    /// may.
+    pub(crate) fn close_for_foreign_sessions(&mut self, id: SessionId) {
+        let limit_ms = self.settings.limits.stranger_stall_ms;
+        let reason = format!(
+            "head-of-line-stall-ms: it took its replies too slowly, and others waited {limit_ms} ms"
+        );
+        self.close_for(id, reason);
     }
 }

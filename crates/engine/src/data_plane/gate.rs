@@ -1,25 +1,29 @@
-//! Joining requests is given up for a while where it does not pay.
+//! The payoff gate: it stops one kind of coalescing on a link for a while, where that does not pay.
 
-/// Whether something that is done to batches pays; if not, they are left alone for a while.
-pub(crate) struct Trial {
-    /// To so many requests it was done, and for so many it cost more than it saved: since it was judged last.
+/// Decides whether one kind of coalescing pays on a link. If not, batches leave unchanged for a
+/// while.
+pub(crate) struct PayoffGate {
+    /// Requests that were coalesced since the gate was last judged.
     seen: u32,
+    /// Requests among them that cost more than coalescing saved.
     wasted: u32,
-    /// The part of them that may be wasted at the most, of 32.
+    /// The most of 32 requests that may be wasted.
     wasted_max: u32,
-    /// So many requests are left alone.
+    /// Requests that are still to leave unchanged; [`PayoffGate::FOR_GOOD`]: all.
     off: u32,
 }
 
-impl Trial {
-    /// Requests after which it is judged; sooner where already more of them are wasted than may be of so many.
+impl PayoffGate {
+    /// Requests after which the gate is judged. It is judged sooner if more are wasted than may be
+    /// of so many.
     const JUDGED: u32 = 1_024;
-    /// Requests that are left alone when it does not pay: many, so that to try it again costs next to nothing.
+    /// Requests that leave unchanged where coalescing does not pay. There are many, so another try
+    /// costs next to nothing.
     const OFF: u32 = 32_768;
     const FOR_GOOD: u32 = u32::MAX;
 
-    const fn new(wasted_max: u32) -> Trial {
-        Trial {
+    const fn new(wasted_max: u32) -> PayoffGate {
+        PayoffGate {
             seen: 0,
             wasted: 0,
             wasted_max,
@@ -27,14 +31,14 @@ impl Trial {
         }
     }
 
-    /// Whether to do it to the next batch, which has so many requests.
+    /// Whether to coalesce the next batch, which has `count` requests.
     pub(crate) fn pays(&mut self, count: u32) -> bool {
         match self.off {
             0 => return true,
-            Trial::FOR_GOOD => {}
+            PayoffGate::FOR_GOOD => {}
             _ => {
                 self.off = self.off.saturating_sub(count);
-                // What comes of what was done before is not counted again.
+                // Late results of earlier batches do not count again.
                 self.seen = 0;
                 self.wasted = 0;
             }
@@ -42,18 +46,19 @@ impl Trial {
         false
     }
 
-    /// For so many requests it cost more than it saved.
+    /// Notes requests that cost more than coalescing saved.
     pub(crate) fn waste(&mut self, count: u32) {
         self.wasted = self.wasted.saturating_add(count);
     }
 
-    /// It is done to so many requests, and what it cost for those before is known. Returns whether it is given up.
+    /// Notes `count` requests that are coalesced; `waste` has counted those before. Returns whether
+    /// the gate closes.
     pub(crate) fn note(&mut self, count: u32) -> bool {
-        let of = u64::from(self.seen.max(Trial::JUDGED));
-        if u64::from(self.wasted) * 32 > of * u64::from(self.wasted_max) {
+        let judged = u64::from(self.seen.max(PayoffGate::JUDGED));
+        if u64::from(self.wasted) * 32 > judged * u64::from(self.wasted_max) {
             return self.give_up();
         }
-        if self.seen >= Trial::JUDGED {
+        if self.seen >= PayoffGate::JUDGED {
             self.seen = 0;
             self.wasted = 0;
         }
@@ -61,60 +66,64 @@ impl Trial {
         false
     }
 
-    /// Returns whether it was done until now.
+    /// Closes the gate for a while. Returns whether it was open.
     pub(crate) fn give_up(&mut self) -> bool {
         let was_on = self.off == 0;
         if was_on {
-            self.off = Trial::OFF;
+            self.off = PayoffGate::OFF;
         }
         was_on
     }
 
-    /// Not only for a while.
+    /// Closes the gate for the life of the connection.
     pub(crate) fn stay_off(&mut self) {
-        self.off = Trial::FOR_GOOD;
+        self.off = PayoffGate::FOR_GOOD;
     }
 }
 
-/// A GET that has to be asked again costs two requests instead of one: it pays up to one in eight.
-pub(crate) const FUSING: Trial = Trial::new(4);
-/// To find no company costs little, but a session may have to wait: it pays from one in four on.
-pub(crate) const BY_SLOT: Trial = Trial::new(24);
-/// To look for what is the same costs little: it pays from one read in 32 on.
-pub(crate) const COLLAPSING: Trial = Trial::new(31);
+/// For fusing. A GET that is sent again costs two requests instead of one: up to one in eight may
+/// be.
+pub(crate) const FUSING: PayoffGate = PayoffGate::new(4);
+/// For fusing by slot. A request that finds no other of its slot costs little, but a session may
+/// have to wait: one in four has to find one.
+pub(crate) const BY_SLOT: PayoffGate = PayoffGate::new(24);
+/// For collapsing. To look for equal reads costs little: one read in 32 has to find one.
+pub(crate) const COLLAPSING: PayoffGate = PayoffGate::new(31);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How many of so many batches of `size` it is done to, where of each so many are wasted, and are known to be when so
-    /// many batches more have left.
-    fn done(batches: usize, size: u32, wasted: u32, late: usize) -> usize {
-        let (mut trial, mut on) = (FUSING, Vec::new());
+    /// The number of batches of `size` that are coalesced. Each wastes `wasted` requests, which is
+    /// known once `late` more batches have left.
+    fn coalesced(batches: usize, size: u32, wasted: u32, late: usize) -> usize {
+        let (mut gate, mut on) = (FUSING, Vec::new());
         for nth in 0..batches {
             if late <= nth && on[nth - late] {
-                trial.note(size);
-                trial.waste(wasted);
+                gate.note(size);
+                gate.waste(wasted);
             }
-            let pays = trial.pays(size);
+            let pays = gate.pays(size);
             on.push(pays);
         }
         on.iter().filter(|on| **on).count()
     }
 
+    /// The gate closes where more than one GET in eight is wasted, however late that is known.
     #[test]
-    fn it_is_given_up_where_more_than_one_in_eight_is_wasted_however_late_that_is_known() {
+    fn gate_closes_if_more_than_one_in_eight_is_wasted() {
         for late in [1, 10] {
-            assert_eq!(done(1_000, 100, 12, late), 1_000);
-            assert_eq!(done(1_000, 1, 0, late), 1_000);
-            let tried = done(10_000, 100, 13, late);
+            assert_eq!(coalesced(1_000, 100, 12, late), 1_000);
+            assert_eq!(coalesced(1_000, 1, 0, late), 1_000);
+            let tried = coalesced(10_000, 100, 13, late);
             assert!(tried < 1_000, "{tried} batches of 10,000");
         }
     }
 
+    /// Where batches are small, another try wastes few of them.
     #[test]
-    fn to_try_it_again_costs_next_to_nothing_where_batches_are_small() {
-        let tried = done(200_000, 2, 2, 1);
+    fn another_try_costs_little_with_small_batches() {
+        let tried = coalesced(200_000, 2, 2, 1);
         assert!(tried < 1_000, "{tried} batches of 200,000");
     }
 }

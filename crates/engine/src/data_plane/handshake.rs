@@ -1,96 +1,95 @@
-//! The first words to a server, and what it says of itself.
+//! The handshake on a new link, and the server's identity in its replies.
 
 #![cfg_attr(
     not(test),
     deny(clippy::indexing_slicing, reason = "it reads bytes of a server")
 )]
 
-use respool_protocol::encode;
-use respool_protocol::reply;
 use respool_protocol::value::Value;
+use respool_protocol::{encode, reply};
 
-use crate::link::{LinkKey, UNASKED};
-use crate::reply_room::LimitQuestions;
-use crate::settings::Credentials;
+use crate::base::settings::Credentials;
+use crate::data_plane::link::{LinkKind, UNASKED};
+use crate::data_plane::reply_limit::LimitQuestions;
 
-/// The handshake: one write, one reply for each of its commands.
+/// The handshake: one write, and one reply to each of its commands.
 #[derive(Debug)]
-pub(crate) struct Greeting {
-    /// Not yet written.
+pub(crate) struct Handshake {
+    /// Bytes that are still to be written.
     pub(crate) unsent: Vec<u8>,
-    /// Replies still to come.
+    /// The number of replies that are still to come.
     replies: u32,
-    /// Whether it is to be a Cluster's node.
+    /// Whether the server must be a node of a Cluster.
     to_node: bool,
-    /// The last reply of this stage will say whether it is one.
+    /// Whether the last reply of this stage shows if the server is a node.
     asks_for_node: bool,
-    /// Replies that have come.
+    /// The number of replies that have come.
     came: u32,
     detour: Option<Detour>,
-    /// What the server is asked about its limits.
+    /// The questions about the server's limits.
     limits: Option<LimitQuestions>,
     /// The bytes of the reply that is coming.
     got: Vec<u8>,
     scanner: reply::Scanner,
 }
 
-/// The way to a state of the connection that the link's user may not set up. A client may have
-/// selected its database as another user, before it logged in as this one. So the greeting logs in
-/// as another user, sets the connection up, and logs in as the link's user again.
+/// A way to set up the connection if the link's user may not. A client may have selected its
+/// database as another user, before it logged in as this one. So the handshake logs in as another
+/// user, sets the connection up, and logs in as the link's user again.
 #[derive(Debug)]
 struct Detour {
     /// SELECT and READONLY, as far as the link needs them.
     setup: Vec<u8>,
-    /// Replies to these.
+    /// The number of replies to `setup`.
     setup_replies: u32,
     /// Logins that are still to be tried, the next one last.
     others: Vec<Credentials>,
     /// The login of the link's user.
     own: Credentials,
-    stage: Stage,
+    stage: DetourStage,
     /// Whether the server refused a command of this stage.
     has_failed: bool,
     /// The server's error to the link's user.
     refusal: Vec<u8>,
 }
 
-/// How far a detour is.
+/// The stage of a detour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum DetourStage {
     /// The link's user sets the connection up.
     Own,
     /// Another user logs in. An AUTH that fails may get no reply behind other replies (see
-    /// [`crate::auth::Login::is_answered_by`]), so it is sent alone.
+    /// [`crate::access::auth::Login::is_answered_by`]), so it is sent alone.
     LogsIn,
     /// That user sets the connection up, and the link's user logs in.
     SetsUp,
 }
 
 impl Detour {
-    /// An error is the reply at the place `came`. Returns whether the detour takes it.
+    /// Handles an error reply at the place `came`. Returns whether the detour takes it.
     fn handle_error(&mut self, came: u32, text: &[u8]) -> bool {
         match self.stage {
             // The reply to HELLO is the first.
-            Stage::Own if came == 0 || came > self.setup_replies => return false,
-            Stage::Own if !text.starts_with(b"NOPERM") => return false,
-            Stage::Own => self.refusal = text.to_vec(),
-            Stage::LogsIn | Stage::SetsUp => {}
+            DetourStage::Own if came == 0 || came > self.setup_replies => return false,
+            DetourStage::Own if !text.starts_with(b"NOPERM") => return false,
+            DetourStage::Own => self.refusal = text.to_vec(),
+            DetourStage::LogsIn | DetourStage::SetsUp => {}
         }
         self.has_failed = true;
         true
     }
 
-    /// The last reply of a stage is no error. If it is the reply to AUTH, it has to be +OK.
+    /// Handles the last reply of a stage, which is no error. A reply to AUTH has to be +OK.
     fn handle_last(&mut self, reply: &Value) {
-        self.has_failed |= self.stage != Stage::Own && *reply != Value::Line(b"OK".to_vec());
+        self.has_failed |= self.stage != DetourStage::Own && *reply != Value::Line(b"OK".to_vec());
     }
 
-    /// All replies of a stage have come. Writes the commands of the next stage and returns the
-    /// number of their replies. 0: there is no further stage.
+    /// Ends a stage: all its replies have come. Writes the commands of the next stage and returns
+    /// the number of their replies. 0: there is no further stage.
     fn next_stage(&mut self, unsent: &mut Vec<u8>) -> u32 {
-        let is_logged_in = self.stage == Stage::LogsIn && !self.has_failed;
+        let is_logged_in = self.stage == DetourStage::LogsIn && !self.has_failed;
         if is_logged_in {
-            self.stage = Stage::SetsUp;
+            self.stage = DetourStage::SetsUp;
             unsent.extend_from_slice(&self.setup);
             encode::request(unsent, &auth_words(&self.own));
             return self.setup_replies + 1;
@@ -101,20 +100,20 @@ impl Detour {
         let Some(other) = self.others.pop() else {
             return 0;
         };
-        self.stage = Stage::LogsIn;
+        self.stage = DetourStage::LogsIn;
         self.has_failed = false;
         encode::request(unsent, &auth_words(&other));
         1
     }
 }
 
-/// The words of the AUTH of a login.
+/// The words of an AUTH with this login.
 fn auth_words(login: &Credentials) -> [&str; 3] {
     let user = login.user.as_deref().unwrap_or("default");
     ["AUTH", user, &login.password]
 }
 
-/// What a server says of itself in its reply to HELLO.
+/// The identity of a server in its reply to HELLO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// `redis` or `valkey`.
@@ -124,12 +123,12 @@ pub(crate) struct Identity {
     pub(crate) role: String,
     /// `standalone`, `cluster`, `sentinel`.
     pub(crate) mode: String,
-    /// Its modules: of each, names and values of its fields.
+    /// Its modules, each with the names and values of its fields.
     pub(crate) modules: Vec<Value>,
 }
 
 impl Identity {
-    /// Of the reply to HELLO.
+    /// Reads the reply to HELLO.
     fn read(hello: &Value) -> Identity {
         let text = |name, default: &str| {
             let said = hello.field(name).and_then(Value::text);
@@ -150,12 +149,13 @@ impl Identity {
         }
     }
 
-    /// What the log says of a server; `is_known_node`: we take it for one of a Cluster.
+    /// The description of a server for the log. `is_known_node`: the configuration has it as a
+    /// node.
     pub(crate) fn description(&self, is_known_node: bool) -> String {
         let Identity {
             server, version, ..
         } = self;
-        // Without a word about it, its redirections would surprise the clients.
+        // Without this hint, the server's redirects would surprise the clients.
         let hint = if self.mode == "cluster" && !is_known_node {
             " (a node of a Cluster: its MOVED and ASK reach the clients; redis-cluster:// would follow them)"
         } else {
@@ -165,8 +165,8 @@ impl Identity {
     }
 }
 
-impl Greeting {
-    /// Whether an answer about the server's limits is the next reply.
+impl Handshake {
+    /// Whether the next reply is about the server's limits.
     pub(crate) fn awaits_limits(&self) -> bool {
         let limits = self.limits.as_ref();
         limits.is_some_and(|limits| limits.is_next(self.came))
@@ -177,15 +177,16 @@ impl Greeting {
         self.replies == 0
     }
 
-    /// `credentials`: the login of the link's user. `others`: logins for what that user may not
-    /// set up, the best one last. `to_node`: to one of a Cluster.
+    /// Makes the handshake of a link. `credentials`: the login of the link's user. `others`: logins
+    /// of other users that may set up the connection if that user may not, the best one last.
+    /// `to_node`: the server must be a node of a Cluster.
     pub(crate) fn new(
-        key: LinkKey,
+        kind: LinkKind,
         (credentials, others): (Option<&Credentials>, Vec<Credentials>),
         reads_only: bool,
         to_node: bool,
     ) -> Self {
-        let version = key.version.number().to_string();
+        let version = kind.version.number().to_string();
         let mut args = vec!["HELLO", &version];
         if let Some(credentials) = credentials {
             args.extend(auth_words(credentials));
@@ -194,8 +195,8 @@ impl Greeting {
         let mut unsent = Vec::new();
         encode::request(&mut unsent, &args);
         let (mut setup, mut setup_replies) = (Vec::new(), 0);
-        if key.db != 0 {
-            encode::request(&mut setup, &["SELECT", &key.db.to_string()]);
+        if kind.db != 0 {
+            encode::request(&mut setup, &["SELECT", &kind.db.to_string()]);
             setup_replies += 1;
         }
         if reads_only {
@@ -210,11 +211,11 @@ impl Greeting {
             setup_replies,
             others,
             own: own.clone(),
-            stage: Stage::Own,
+            stage: DetourStage::Own,
             has_failed: false,
             refusal: Vec::new(),
         });
-        Greeting {
+        Handshake {
             unsent,
             replies: 1 + setup_replies,
             to_node,
@@ -227,23 +228,23 @@ impl Greeting {
         }
     }
 
-    /// The same, with questions about what the server bounds for a connection.
+    /// Adds questions about the server's limits for a connection.
     pub(crate) fn with_limits(mut self) -> Self {
         self.limits = Some(LimitQuestions::ask(&mut self.unsent, self.replies));
         self.replies += LimitQuestions::REPLIES;
         self
     }
 
-    /// Those questions, with their answers.
+    /// Takes these questions, with their answers.
     pub(crate) fn take_limits(&mut self) -> Option<LimitQuestions> {
         self.limits.take()
     }
 
-    /// Of a probing link: it has no credentials yet.
+    /// The handshake of a probing link, which has no credentials yet.
     pub(crate) fn of_probe() -> Self {
         let mut unsent = Vec::new();
         encode::request(&mut unsent, &["HELLO"]);
-        Greeting {
+        Handshake {
             unsent,
             replies: 1,
             to_node: false,
@@ -256,25 +257,25 @@ impl Greeting {
         }
     }
 
-    /// Takes bytes of the server; says what they come to.
+    /// Reads bytes of the server, and returns the outcome so far.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],
         identity: &mut Option<Identity>,
         client_id: &mut i64,
-    ) -> Greeted {
+    ) -> HandshakeReply {
         let mut at = 0;
         while self.replies > 0 && at < bytes.len() {
             let rest = bytes.get(at..).unwrap_or_default();
             let (len, whole) = match self.scanner.scan(rest) {
                 Ok(reply::Scanned::Whole(len)) => (len, true),
                 Ok(reply::Scanned::Part) => (rest.len(), false),
-                Err(error) => return Greeted::Broken(error.to_string()),
+                Err(error) => return HandshakeReply::Broken(error.to_string()),
             };
             self.got.extend_from_slice(rest.get(..len).unwrap_or(rest));
             if self.got.len() > GREETING_BYTES_MAX {
-                return Greeted::Broken(format!(
-                    "its greeting is longer than {GREETING_BYTES_MAX} bytes"
+                return HandshakeReply::Broken(format!(
+                    "its handshake replies are longer than {GREETING_BYTES_MAX} bytes"
                 ));
             }
             at += len;
@@ -282,12 +283,12 @@ impl Greeting {
                 break;
             }
             if self.scanner.kind() == b'>' {
-                // A push answers nothing.
+                // A push is no reply.
                 self.got.clear();
                 continue;
             }
             let is_last = self.replies == 1;
-            let tells_of_node = is_last && std::mem::take(&mut self.asks_for_node);
+            let is_about_node = is_last && std::mem::take(&mut self.asks_for_node);
             let came = self.came;
             let mut limits = self.limits.as_mut();
             let mut is_of_limits = |value: &Value| {
@@ -296,15 +297,15 @@ impl Greeting {
             };
             match Value::read(&self.got) {
                 Some(value) if is_of_limits(&value) => {}
-                Some(Value::Error(text)) if tells_of_node => {
+                Some(Value::Error(text)) if is_about_node => {
                     if text.starts_with(NO_CLUSTER) {
-                        return Greeted::Broken(NO_NODE.to_owned());
+                        return HandshakeReply::Broken(NO_NODE.to_owned());
                     }
                 }
                 Some(Value::Error(text)) => {
                     let detour = self.detour.as_mut();
                     if !detour.is_some_and(|detour| detour.handle_error(came, &text)) {
-                        return Greeted::Refused(text);
+                        return HandshakeReply::Refused(text);
                     }
                 }
                 Some(value) => {
@@ -314,7 +315,7 @@ impl Greeting {
                     if value.field("version").and_then(Value::text).is_some() {
                         let own = Identity::read(&value);
                         if self.to_node && own.mode == "standalone" {
-                            // It may be a proxy that says so, and speak for nodes.
+                            // It may be a proxy for nodes that calls itself standalone.
                             encode::request(&mut self.unsent, &["CLUSTER", "INFO"]);
                             self.replies += 1;
                             self.asks_for_node = true;
@@ -325,7 +326,11 @@ impl Greeting {
                         detour.handle_last(&value);
                     }
                 }
-                None => return Greeted::Broken(String::from("its greeting cannot be read")),
+                None => {
+                    return HandshakeReply::Broken(String::from(
+                        "its handshake reply cannot be read",
+                    ));
+                }
             }
             self.got.clear();
             self.replies -= 1;
@@ -334,36 +339,37 @@ impl Greeting {
             if let Some(detour) = detour {
                 self.replies = detour.next_stage(&mut self.unsent);
                 if self.replies == 0 && detour.has_failed {
-                    return Greeted::Refused(std::mem::take(&mut detour.refusal));
+                    return HandshakeReply::Refused(std::mem::take(&mut detour.refusal));
                 }
             }
         }
         match self.replies {
-            0 if at < bytes.len() => Greeted::Broken(UNASKED.to_owned()),
-            0 => Greeted::Done,
-            _ => Greeted::Waiting,
+            0 if at < bytes.len() => HandshakeReply::Broken(UNASKED.to_owned()),
+            0 => HandshakeReply::Done,
+            _ => HandshakeReply::Waiting,
         }
     }
 }
 
-/// What the replies to a greeting have come to.
+/// The outcome of the replies to a handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Greeted {
+pub(crate) enum HandshakeReply {
     Waiting,
     Done,
-    /// The server's own error.
+    /// The server's error reply.
     Refused(Vec<u8>),
-    /// This is no server that we can speak to.
+    /// The server does not speak the protocol as expected. The text is the cause.
     Broken(String),
 }
 
-/// To what only a Cluster's node is asked, in the words of a server that is none.
+/// The error of a server that is no node of a Cluster, to a command for nodes alone.
 pub(crate) const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
 
-/// Whatever it would be asked it would execute, and the others would know nothing of that.
+/// A plain server in a Cluster's place would execute every request, and the nodes would not have
+/// its writes.
 pub(crate) const NO_NODE: &str = "it is no node of a Cluster (cluster support is disabled there): use redis:// or redis-sharded:// for it";
 
-/// A greeting's replies are a few hundred bytes.
+/// The bound on the replies to a handshake, which are a few hundred bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]
@@ -371,12 +377,13 @@ mod tests {
     use respool_protocol::encode::Version;
 
     use super::*;
-    use crate::pool::ServerId;
-    use crate::slow_readers::EVERYBODYS;
+    use crate::data_plane::slow_readers::EVERYBODYS;
+    use crate::routing::pool::ServerId;
 
+    /// A handshake ends with its last reply, however its bytes are cut.
     #[test]
-    fn a_greeting_ends_with_its_last_reply_however_it_is_cut() {
-        let key = LinkKey {
+    fn handshake_ends_with_its_last_reply() {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
             db: 7,
@@ -386,15 +393,15 @@ mod tests {
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, (None, Vec::new()), false, false);
+            let mut handshake = Handshake::new(kind, (None, Vec::new()), false, false);
             let mut identity = None;
             assert_eq!(
-                greeting.read(&bytes[..cut], &mut identity, &mut 0),
-                Greeted::Waiting
+                handshake.read(&bytes[..cut], &mut identity, &mut 0),
+                HandshakeReply::Waiting
             );
             assert_eq!(
-                greeting.read(&bytes[cut..], &mut identity, &mut 0),
-                Greeted::Done
+                handshake.read(&bytes[cut..], &mut identity, &mut 0),
+                HandshakeReply::Done
             );
             let expected = Identity {
                 server: "valkey".into(),
@@ -405,15 +412,19 @@ mod tests {
             };
             assert_eq!(identity, Some(expected));
         }
-        let mut greeting = Greeting::new(key, (None, Vec::new()), false, false);
-        let refused = Greeted::Refused(b"NOAUTH no".to_vec());
-        assert_eq!(greeting.read(b"-NOAUTH no\r\n", &mut None, &mut 0), refused);
+        let mut handshake = Handshake::new(kind, (None, Vec::new()), false, false);
+        let refused = HandshakeReply::Refused(b"NOAUTH no".to_vec());
+        assert_eq!(
+            handshake.read(b"-NOAUTH no\r\n", &mut None, &mut 0),
+            refused
+        );
     }
 
-    /// A proxy before a Cluster may call itself standalone.
+    /// A server is taken for a plain one only if it refuses CLUSTER INFO in the words of one. A
+    /// proxy before a Cluster may call itself standalone.
     #[test]
-    fn a_server_that_is_no_node_is_known_by_its_own_words_alone() {
-        let key = LinkKey {
+    fn plain_server_is_known_by_its_refusal_alone() {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
             db: 0,
@@ -424,32 +435,39 @@ mod tests {
             let mode = format!("${}\r\n{mode}\r\n", mode.len());
             format!("*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n{mode}")
         };
-        let greeted = |to_node, bytes: &str| {
-            let mut greeting = Greeting::new(key, (None, Vec::new()), false, to_node);
-            greeting.unsent.clear();
-            let greeted = greeting.read(bytes.as_bytes(), &mut None, &mut 0);
-            (greeted, !greeting.unsent.is_empty())
+        let outcome_of = |to_node, bytes: &str| {
+            let mut handshake = Handshake::new(kind, (None, Vec::new()), false, to_node);
+            handshake.unsent.clear();
+            let outcome = handshake.read(bytes.as_bytes(), &mut None, &mut 0);
+            (outcome, !handshake.unsent.is_empty())
         };
         let plain = hello("standalone");
-        assert_eq!(greeted(false, &plain), (Greeted::Done, false));
-        assert_eq!(greeted(true, &hello("cluster")), (Greeted::Done, false));
-        assert_eq!(greeted(true, &plain), (Greeted::Waiting, true));
+        assert_eq!(outcome_of(false, &plain), (HandshakeReply::Done, false));
+        assert_eq!(
+            outcome_of(true, &hello("cluster")),
+            (HandshakeReply::Done, false)
+        );
+        assert_eq!(outcome_of(true, &plain), (HandshakeReply::Waiting, true));
         for (said, expected) in [
-            ("$2\r\nok\r\n", Greeted::Done),
-            ("-NOPERM no\r\n", Greeted::Done),
+            ("$2\r\nok\r\n", HandshakeReply::Done),
+            ("-NOPERM no\r\n", HandshakeReply::Done),
             (
                 "-ERR This instance has cluster support disabled\r\n",
-                Greeted::Broken(NO_NODE.to_owned()),
+                HandshakeReply::Broken(NO_NODE.to_owned()),
             ),
         ] {
-            assert_eq!(greeted(true, &(plain.clone() + said)).0, expected, "{said}");
+            assert_eq!(
+                outcome_of(true, &(plain.clone() + said)).0,
+                expected,
+                "{said}"
+            );
         }
     }
 
-    /// A server that tracks keys or publishes may push before it has answered the greeting.
+    /// A server that tracks keys or publishes may push before it has answered the handshake.
     #[test]
-    fn push_is_no_reply_to_a_greeting() {
-        let key = LinkKey {
+    fn push_is_no_reply_to_a_handshake() {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp3,
             db: 0,
@@ -460,28 +478,28 @@ mod tests {
         let hello = b"%1\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n";
         let bytes = [&push[..], hello].concat();
         for cut in 0..bytes.len() {
-            let mut greeting = Greeting::new(key, (None, Vec::new()), false, false);
+            let mut handshake = Handshake::new(kind, (None, Vec::new()), false, false);
             let mut identity = None;
-            let first = greeting.read(&bytes[..cut], &mut identity, &mut 0);
-            assert_eq!(first, Greeted::Waiting, "cut at {cut}");
-            let second = greeting.read(&bytes[cut..], &mut identity, &mut 0);
-            assert_eq!(second, Greeted::Done, "cut at {cut}");
+            let first = handshake.read(&bytes[..cut], &mut identity, &mut 0);
+            assert_eq!(first, HandshakeReply::Waiting, "cut at {cut}");
+            let second = handshake.read(&bytes[cut..], &mut identity, &mut 0);
+            assert_eq!(second, HandshakeReply::Done, "cut at {cut}");
             assert_eq!(identity.map(|own| own.version), Some("9.1.0".into()));
         }
     }
 
-    /// Reads the replies to a greeting one by one, and returns the outcome of the last one.
-    fn greeted(greeting: &mut Greeting, replies: &[&str]) -> Greeted {
-        let (mut identity, mut last) = (None, Greeted::Waiting);
+    /// Reads the replies to a handshake one by one, and returns the outcome of the last one.
+    fn greeted(handshake: &mut Handshake, replies: &[&str]) -> HandshakeReply {
+        let (mut identity, mut last) = (None, HandshakeReply::Waiting);
         for reply in replies {
-            assert_eq!(last, Greeted::Waiting);
-            greeting.unsent.clear();
-            last = greeting.read(reply.as_bytes(), &mut identity, &mut 0);
+            assert_eq!(last, HandshakeReply::Waiting);
+            handshake.unsent.clear();
+            last = handshake.read(reply.as_bytes(), &mut identity, &mut 0);
         }
         last
     }
 
-    /// The words of these requests.
+    /// The bytes of these requests.
     fn words(all: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for one in all {
@@ -505,7 +523,7 @@ mod tests {
     /// If the link's user may not SELECT, the first other login that may does.
     #[test]
     fn database_of_a_former_user_is_kept() {
-        let key = LinkKey {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
             db: 9,
@@ -515,33 +533,36 @@ mod tests {
         let bob = login("bob");
         let new = |others: &[&str]| {
             let others = others.iter().map(|user| login(user)).collect();
-            Greeting::new(key, (Some(&bob), others), false, false)
+            Handshake::new(kind, (Some(&bob), others), false, false)
         };
-        let mut greeting = new(&["last", "second", "first"]);
+        let mut handshake = new(&["last", "second", "first"]);
         // The second login may not SELECT, and the first is not accepted any more.
         for (replies, sent, outcome) in [
             (
                 &[HELLO, NOPERM][..],
                 &["AUTH first pw"][..],
-                Greeted::Waiting,
+                HandshakeReply::Waiting,
             ),
             (
                 &["-WRONGPASS no\r\n"],
                 &["AUTH second pw"],
-                Greeted::Waiting,
+                HandshakeReply::Waiting,
             ),
-            (&[OK], &["SELECT 9", "AUTH bob pw"], Greeted::Waiting),
-            (&[NOPERM, OK], &["AUTH last pw"], Greeted::Waiting),
-            (&[OK], &["SELECT 9", "AUTH bob pw"], Greeted::Waiting),
-            (&[OK, OK], &[], Greeted::Done),
+            (&[OK], &["SELECT 9", "AUTH bob pw"], HandshakeReply::Waiting),
+            (&[NOPERM, OK], &["AUTH last pw"], HandshakeReply::Waiting),
+            (&[OK], &["SELECT 9", "AUTH bob pw"], HandshakeReply::Waiting),
+            (&[OK, OK], &[], HandshakeReply::Done),
         ] {
-            assert_eq!(greeted(&mut greeting, replies), outcome);
-            assert_eq!(greeting.unsent, words(sent));
+            assert_eq!(greeted(&mut handshake, replies), outcome);
+            assert_eq!(handshake.unsent, words(sent));
         }
-        // A user that may SELECT needs no other one.
-        assert_eq!(greeted(&mut new(&["app"]), &[HELLO, OK]), Greeted::Done);
+        // A user that may SELECT needs no other user.
+        assert_eq!(
+            greeted(&mut new(&["app"]), &[HELLO, OK]),
+            HandshakeReply::Done
+        );
         // The refusal is that of the link's user.
-        let refused = Greeted::Refused(NOPERM[1..NOPERM.len() - 2].into());
+        let refused = HandshakeReply::Refused(NOPERM[1..NOPERM.len() - 2].into());
         for (others, replies) in [
             (&["app"][..], &[HELLO, NOPERM, "-WRONGPASS no\r\n"][..]),
             (&["app"], &[HELLO, NOPERM, OK, NOPERM, OK]),
@@ -551,10 +572,10 @@ mod tests {
         }
     }
 
-    /// A link to a replica is set up by another user, too, if its own user has no right to READONLY.
+    /// If the link's user has no right to READONLY, another user sets up a link to a replica.
     #[test]
     fn readonly_is_sent_as_a_user_that_may() {
-        let key = LinkKey {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
             db: 3,
@@ -562,23 +583,24 @@ mod tests {
             lane: EVERYBODYS,
         };
         let bob = login("bob");
-        let mut greeting = Greeting::new(key, (Some(&bob), vec![login("app")]), true, true);
+        let mut handshake = Handshake::new(kind, (Some(&bob), vec![login("app")]), true, true);
         let node = "*2\r\n$4\r\nmode\r\n$7\r\ncluster\r\n";
         let replies = [node, OK, "-NOPERM no 'readonly'\r\n"];
-        assert_eq!(greeted(&mut greeting, &replies), Greeted::Waiting);
-        assert_eq!(greeting.unsent, words(&["AUTH app pw"]));
-        assert_eq!(greeted(&mut greeting, &[OK]), Greeted::Waiting);
+        assert_eq!(greeted(&mut handshake, &replies), HandshakeReply::Waiting);
+        assert_eq!(handshake.unsent, words(&["AUTH app pw"]));
+        assert_eq!(greeted(&mut handshake, &[OK]), HandshakeReply::Waiting);
         assert_eq!(
-            greeting.unsent,
+            handshake.unsent,
             words(&["SELECT 3", "READONLY", "AUTH bob pw"])
         );
-        assert_eq!(greeted(&mut greeting, &[OK; 3]), Greeted::Done);
+        assert_eq!(greeted(&mut handshake, &[OK; 3]), HandshakeReply::Done);
     }
 
-    /// If the link's user is refused at the end of a detour, the link is not up as the other user.
+    /// If the link's user is refused at the end of a detour, the link does not stay up as the other
+    /// user.
     #[test]
     fn link_is_not_up_with_another_users_rights() {
-        let key = LinkKey {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
             db: 0,
@@ -586,23 +608,23 @@ mod tests {
             lane: EVERYBODYS,
         };
         let bob = login("bob");
-        // A proxy for the nodes may call itself standalone. Then CLUSTER INFO is asked, too.
+        // A proxy for the nodes may call itself standalone. Then CLUSTER INFO is sent, too.
         let node = "*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n";
         let no_readonly = "-NOPERM no 'readonly'\r\n";
-        let refused = || Greeted::Refused(no_readonly[1..no_readonly.len() - 2].into());
+        let refused = || HandshakeReply::Refused(no_readonly[1..no_readonly.len() - 2].into());
         for (info, own_login, outcome) in [
-            ("$2\r\nok\r\n", OK, Greeted::Done),
+            ("$2\r\nok\r\n", OK, HandshakeReply::Done),
             ("$2\r\nok\r\n", "-WRONGPASS no\r\n", refused()),
             (no_readonly, "-WRONGPASS no\r\n", refused()),
             ("$2\r\nok\r\n", "$2\r\nno\r\n", refused()),
         ] {
-            let mut greeting = Greeting::new(key, (Some(&bob), vec![login("app")]), true, true);
+            let mut handshake = Handshake::new(kind, (Some(&bob), vec![login("app")]), true, true);
             let replies = [node, no_readonly, info, OK, OK, own_login];
-            assert_eq!(greeted(&mut greeting, &replies), outcome, "{own_login}");
+            assert_eq!(greeted(&mut handshake, &replies), outcome, "{own_login}");
         }
         // A login of the other user that is refused ends the detour, too.
-        let mut greeting = Greeting::new(key, (Some(&bob), vec![login("app")]), true, true);
+        let mut handshake = Handshake::new(kind, (Some(&bob), vec![login("app")]), true, true);
         let replies = [node, no_readonly, "$2\r\nok\r\n", "-WRONGPASS no\r\n"];
-        assert_eq!(greeted(&mut greeting, &replies), refused());
+        assert_eq!(greeted(&mut handshake, &replies), refused());
     }
 }

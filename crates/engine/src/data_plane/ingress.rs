@@ -1,32 +1,33 @@
-//! From a client's bytes to a place on a link: steps 2 to 4 in the life of a GET.
+//! From a client's bytes to a place on a link: steps 2 and 3 in the life of a GET.
 
 use respool_protocol::commands::{self, Answer, Command, CommandId, Condition, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 use respool_protocol::shape::Shape;
 
-use crate::control::is_control;
-use crate::duty::Duty;
-use crate::engine::Engine;
-use crate::entry::{Class, Entry};
-use crate::failure::{self, Cause, Fate};
-use crate::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
-use crate::link::{Link, LinkKey, Role, State};
-use crate::pool::ServerId;
-use crate::quick_code::may_hold_up;
-use crate::returns::Expected;
-use crate::session::{Flags, Pins, Session};
-use crate::settings::AwayError;
-use crate::slots::Key;
-use crate::slow_readers::CODE_LANE;
-use crate::takeover::is_busy;
-use crate::unknown::{Verdict, names_no_subcommand};
-use crate::wait::is_wait;
-use crate::words::{
+use crate::admin::runtime_config::is_control;
+use crate::base::error::{self, Cause, Fate};
+use crate::base::error_text::{
     NOAUTH, RENAMED_SELECT, not_in_subscription, refusal, unknown_subcommand, wrong_arity,
 };
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
+use crate::base::settings::AwayError;
+use crate::data_plane::DataPlane;
+use crate::data_plane::arrivals::ArrivalSlot;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::slow_readers::CODE_LANE;
+use crate::data_plane::takeover::is_busy;
+use crate::engine::Engine;
+use crate::local::catalog::{CommandCheck, names_no_subcommand};
+use crate::pinned::wait_command::is_wait;
+use crate::routing::pool::ServerId;
 
-/// A whole request whose command is known and whose number of arguments is right.
+/// A whole request whose command is in the table.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) bytes: &'a [u8],
@@ -46,52 +47,52 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A request that is answered later. Its server may call the command by another name, so its bytes
-/// do not say what it is.
+/// A request that is answered later. The server may have the command under another name, so its
+/// bytes on the link do not name the command.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct DeferredCheck {
     pub(crate) id: CommandId,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Request<'_> {
-    pub(crate) fn keep(&self) -> Kept {
-        Kept {
+    pub(crate) fn keep(&self) -> DeferredCheck {
+        DeferredCheck {
             id: self.id,
             bytes: self.bytes.to_vec(),
         }
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Placed {
-    /// It has its place, or its answer.
+pub(crate) enum Dispatched {
+    /// It is on a link, or it is answered.
     Done,
-    /// It must wait; the session holds for a reason. It is to be scanned again then.
+    /// It must wait. The session has a reason to wait, and scans the request again after that.
     Wait,
 }
 
-/// What the last requests that went the short way had in common.
+/// The shape of the last requests on the hot path.
 #[derive(Default)]
-pub(crate) struct Alike {
-    known: Option<Known>,
-    /// Bytes of the last one.
+pub(crate) struct ShapeCache {
+    known: Option<CachedShape>,
+    /// Bytes of the last request.
     len: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct CachedShape {
     shape: Shape,
     id: CommandId,
     class: Class,
-    /// Where its only key is, by which it is routed.
+    /// The place of its only key, by which it is routed.
     key: Option<Span>,
 }
 
-impl Alike {
-    /// This one was none of them. If it is as long as the one before, more such may come: where
-    /// lengths change all the time, nothing is learned or looked for.
+impl ShapeCache {
+    /// Notes a request that did not have the cached shape. If it is as long as the one before, more
+    /// requests of its shape may come. If lengths change all the time, no shape is learned.
     #[inline]
     pub(crate) fn learn(&mut self, bytes: &[u8], spans: &[Span], id: CommandId, class: Class) {
         let len = std::mem::replace(&mut self.len, bytes.len());
@@ -100,7 +101,7 @@ impl Alike {
                 0 => None,
                 at => spans.get(at).copied(),
             };
-            self.known = Shape::of(bytes, spans).map(|shape| Known {
+            self.known = Shape::of(bytes, spans).map(|shape| CachedShape {
                 shape,
                 id,
                 class,
@@ -112,38 +113,38 @@ impl Alike {
     }
 }
 
-/// What follows bytes that are no whole array of arguments.
+/// What to do after bytes that are no whole array of arguments.
 enum Next {
-    /// The bytes behind so many.
+    /// Go on after so many bytes.
     Behind(usize),
-    /// More bytes: the scanner keeps its place.
+    /// Wait for more bytes. The scanner keeps its place.
     Kept,
-    /// The same bytes again, when the session need not wait any more.
+    /// Scan the same bytes again when the session need not wait any more.
     Waits,
 }
 
-/// To EVAL behind SCRIPT DEBUG.
+/// The reply to EVAL after SCRIPT DEBUG.
 const NO_DEBUGGER: &[u8] =
     b"ERR respool: this connection asked for SCRIPT DEBUG, which is refused, so \
     its scripts are, too: debug at the server itself, or say SCRIPT DEBUG NO";
 
 impl Engine {
-    /// Takes requests from `input` until it ends or the session must wait; returns how many bytes
-    /// are done with. The rest is to be given again, with more behind it.
-    pub(crate) fn take_requests(&mut self, key: Key, input: &[u8]) -> usize {
-        let Some(session) = self.sessions.get_mut(key) else {
+    /// Takes requests from `input` until it ends or the session must wait. Returns the number of
+    /// bytes taken. The caller gives the rest again, with more bytes after it.
+    pub(crate) fn take_requests(&mut self, id: SessionId, input: &[u8]) -> usize {
+        let Some(session) = self.plane.sessions.get_mut(id) else {
             return input.len();
         };
         let mut scanner = session
             .partial
             .take()
-            .or_else(|| self.scanners.pop())
+            .or_else(|| self.plane.scanners.pop())
             .unwrap_or_default();
-        self.held_bytes -= scanner.held_bytes();
+        self.plane.held_bytes -= scanner.held_bytes();
         let mut at = 0;
         let mut keep_scanner = false;
         while at < input.len() {
-            let Some(session) = self.sessions.get_mut(key) else {
+            let Some(session) = self.plane.sessions.get_mut(id) else {
                 break;
             };
             let flags = session.flags;
@@ -151,13 +152,13 @@ impl Engine {
                 if flags.any(Flags::STREAMING | Flags::SWALLOWING)
                     && !flags.any(Flags::HOLD | Flags::CLOSING)
                 {
-                    if flags.any(Flags::STREAMING) && self.pauses(key, || true) {
-                        // What it is, is not known any more: the server must not get the rest of a
-                        // write.
-                        self.hold_for_pause(key);
+                    if flags.any(Flags::STREAMING) && self.plane.pauses(id, || true) {
+                        // The command is not known any more. In a pause of writes the server must
+                        // not get the rest of a write.
+                        self.plane.hold_for_pause(id);
                         break;
                     }
-                    at += self.take_large(key, &input[at..]);
+                    at += self.take_large(id, &input[at..]);
                     continue;
                 }
                 break;
@@ -166,8 +167,8 @@ impl Engine {
             if scanner.scanned() == 0 && (off_path == Flags::ROUTED || off_path == Flags::default())
             {
                 let used = match off_path == Flags::ROUTED {
-                    true => self.place_alike_by_key(key, &input[at..]),
-                    false => self.place_alike(key, &input[at..]),
+                    true => self.plane.dispatch_same_shape_by_key(id, &input[at..]),
+                    false => self.plane.dispatch_same_shape(id, &input[at..]),
                 };
                 if used > 0 {
                     at += used;
@@ -177,12 +178,13 @@ impl Engine {
             let trusted = !flags.any(Flags::UNAUTHENTICATED);
             match scanner.scan(&input[at..], trusted) {
                 Ok(Found::Request { len }) => {
-                    if self.place(key, &input[at..at + len], scanner.spans()) == Placed::Wait {
+                    if self.dispatch(id, &input[at..at + len], scanner.spans()) == Dispatched::Wait
+                    {
                         break;
                     }
                     at += len;
                 }
-                found => match self.take_other(key, &mut scanner, &input[at..], found) {
+                found => match self.take_other(id, &mut scanner, &input[at..], found) {
                     Next::Behind(used) => at += used,
                     Next::Kept => {
                         keep_scanner = true;
@@ -195,35 +197,36 @@ impl Engine {
         let partial = if keep_scanner {
             Some(scanner)
         } else {
-            // A session that has to wait may leave it in the middle of a request.
+            // A session that has to wait may leave the scanner in the middle of a request.
             scanner.reset();
-            self.scanners.push(scanner);
+            self.plane.scanners.push(scanner);
             None
         };
-        self.after_requests(key, partial);
+        self.plane.after_requests(id, partial);
         at
     }
 
-    /// Bytes that are no whole array of arguments: `rest` begins with them.
+    /// Takes bytes that are no whole array of arguments. `rest` begins with them.
     #[cold]
     #[inline(never)]
     fn take_other(
         &mut self,
-        key: Key,
+        id: SessionId,
         scanner: &mut Scanner,
         rest: &[u8],
         found: Result<Found, Violation>,
     ) -> Next {
-        let flags = self.sessions.get(key).map(|session| session.flags);
+        let flags = self.plane.sessions.get(id).map(|session| session.flags);
         let flags = flags.unwrap_or_default();
         let trusted = !flags.any(Flags::UNAUTHENTICATED);
         match found {
             Ok(Found::More) if !trusted && rest.len() > UNAUTHENTICATED_HELD_BYTES_MAX => {
                 scanner.reset();
-                self.refuse_protocol(key, Violation::UnauthenticatedBulkLength);
+                self.plane
+                    .refuse_protocol(id, Violation::UnauthenticatedBulkLength);
             }
             Ok(Found::More) => {
-                let limits = &self.settings.limits;
+                let limits = &self.plane.settings.limits;
                 let held_max = if flags.any(Flags::IN_MULTI) {
                     limits.transaction_bytes_max
                 } else {
@@ -231,12 +234,12 @@ impl Engine {
                 } as usize;
                 let large = scanner.argc() > 0
                     && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
-                // That is decided once: a request may come in thousands of reads.
-                if large && !scanner.is_held_whole() && self.is_held_whole(key, scanner, rest) {
+                // This is decided once: a request may come in thousands of reads.
+                if large && !scanner.is_held_whole() && self.is_held_whole(id, scanner, rest) {
                     scanner.hold_whole();
                 }
                 let begun = match large && !scanner.is_held_whole() {
-                    true => self.begin_large(key, scanner, rest),
+                    true => self.begin_large(id, scanner, rest),
                     false => None,
                 };
                 let Some(used) = begun else {
@@ -247,76 +250,33 @@ impl Engine {
             }
             Ok(Found::Nothing { len } | Found::Request { len }) => return Next::Behind(len),
             Ok(Found::Inline { len }) => {
-                match self.place_inline(key, rest.get(..len).unwrap_or(rest)) {
-                    Ok(Placed::Done) => return Next::Behind(len),
-                    Ok(Placed::Wait) => return Next::Waits,
-                    Err(violation) => self.refuse_protocol(key, violation),
+                match self.dispatch_inline(id, rest.get(..len).unwrap_or(rest)) {
+                    Ok(Dispatched::Done) => return Next::Behind(len),
+                    Ok(Dispatched::Wait) => return Next::Waits,
+                    Err(violation) => self.plane.refuse_protocol(id, violation),
                 }
             }
             Err(violation) => {
                 scanner.reset();
-                self.refuse_protocol(key, violation);
+                self.plane.refuse_protocol(id, violation);
             }
         }
         Next::Behind(0)
     }
 
-    /// Bounds are looked at once per read, not once per request: they may be passed by one read.
-    fn after_requests(&mut self, key: Key, partial: Option<Box<Scanner>>) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        self.held_bytes += partial.as_ref().map_or(0, |scanner| scanner.held_bytes());
-        session.partial = partial;
-        // A large request has to be read to its end to be answered.
-        let is_inside = session.flags.any(Flags::STREAMING | Flags::SWALLOWING);
-        if session.depth() >= self.settings.limits.session_depth_max && !is_inside {
-            self.hold(key, Flags::HOLD_DEPTH);
-        }
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        let link = session.link;
-        self.close_if_full(link);
-    }
-
-    /// A link at its bound takes nothing more until it has room again.
-    pub(crate) fn close_if_full(&mut self, link: Key) {
-        let limits = &self.settings.limits;
-        if let Some(link) = self.links.get_mut(link) {
-            link.close_if_full(limits);
-        }
-    }
-
-    /// A session asks again after everything was answered: its link need not expect it any more.
+    /// Dispatches a whole request. On the hot path, the link of its server takes it without checks.
     #[inline]
-    pub(crate) fn note_return(&mut self, key: Key) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        let gap = self.now.since_us(session.answered_at);
-        session.gap_us = u32::try_from(gap).unwrap_or(u32::MAX);
-        let expected = std::mem::replace(&mut session.expected, Expected::NOT);
-        if session.flags.any(Flags::ROUTED) {
-            self.pools[usize::from(session.pool)].came(expected);
-        } else if let Some(link) = self.links.get_mut(session.link) {
-            link.returns.came(expected);
-        }
-    }
-
-    /// A whole request. The short way: its server's link takes it, no question asked.
-    #[inline]
-    fn place(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
-        self.counters.requests += 1;
+    fn dispatch(&mut self, session_id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
+        self.plane.counters.requests += 1;
         let Some(id) = commands::lookup(spans[0].of(bytes)) else {
-            return self.place_slowly(key, bytes, spans);
+            return self.dispatch_slow(session_id, bytes, spans);
         };
         let command = id.get();
-        if let Some(class) = self.straight[id.index()]
+        if let Some(class) = self.plane.direct_classes[id.index()]
             && command.arity_ok(spans.len())
-            && let Some(session) = self.sessions.get_mut(key)
+            && let Some(session) = self.plane.sessions.get_mut(session_id)
             && !session.flags.any(Flags::OFF_PATH)
-            && let Some(link) = self.links.get_mut(session.link)
+            && let Some(link) = self.plane.links.get_mut(session.link)
             && link.accepting
         {
             session.asked = Some(id);
@@ -324,15 +284,15 @@ impl Engine {
             let entry = Entry {
                 len: bytes.len() as u32,
                 class,
-                ..Entry::of(key, seq, self.asked_ms)
+                ..Entry::of(session_id, seq, self.plane.asked_ms)
             };
             link.push(entry, bytes);
-            self.counters.link_requests += 1;
+            self.plane.counters.link_requests += 1;
             if !link.listed {
-                self.list_link_of(key);
+                self.plane.list_link_of(session_id);
             }
-            self.alike.learn(bytes, spans, id, class);
-            return Placed::Done;
+            self.plane.shape_cache.learn(bytes, spans, id, class);
+            return Dispatched::Done;
         }
         let request = Request {
             bytes,
@@ -340,24 +300,389 @@ impl Engine {
             id,
             command,
         };
-        match self.place_by_key(key, &request) {
-            true => Placed::Done,
-            false => self.place_slowly(key, bytes, spans),
+        match self.place_by_key(session_id, &request) {
+            true => Dispatched::Done,
+            false => self.dispatch_slow(session_id, bytes, spans),
         }
     }
 
-    /// Requests that look like the last ones that went the short way go after them, in one piece.
-    /// Returns how many bytes they are. Its session is on the short way.
+    fn dispatch_slow(&mut self, session_id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
+        self.plane.counters.requests -= 1;
+        let flags = match self.plane.sessions.get_mut(session_id) {
+            Some(session) => {
+                session.burst.place(session.next_seq, bytes.len());
+                session.flags
+            }
+            None => Flags::default(),
+        };
+        if flags.any(Flags::FUSED) && self.plane.hold_until_caught_up(session_id) {
+            return Dispatched::Wait;
+        }
+        if flags.any(Flags::ROUTED)
+            && let Some(session) = self.plane.sessions.get_mut(session_id)
+        {
+            session.flags |= Flags::UNFORESEEN;
+        }
+        let placed = if flags.any(Flags::TUNNEL) {
+            self.dispatch_in_tunnel(session_id, bytes, spans)
+        } else {
+            let arg = |index: usize| spans[index].of(bytes);
+            match commands::resolve(spans.len(), arg) {
+                Some(id) => self.dispatch_known(session_id, bytes, spans, id),
+                None => {
+                    if let Some(session) = self.plane.sessions.get_mut(session_id) {
+                        session.asked = None;
+                    }
+                    self.dispatch_unknown(session_id, bytes, spans)
+                }
+            }
+        };
+        if placed == Dispatched::Done {
+            self.plane.counters.requests += 1;
+            self.plane.count_down_silence(session_id);
+            if self.plane.tracks_several(session_id) {
+                self.end_caching(session_id);
+            }
+        }
+        placed
+    }
+
+    /// Dispatches a request whose command is in the table.
+    pub(crate) fn dispatch_known(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        spans: &[Span],
+        id: CommandId,
+    ) -> Dispatched {
+        let arg = |index: usize| spans[index].of(bytes);
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command: id.get(),
+        };
+        let command = request.command;
+        if self.plane.is_routed(session_id) {
+            self.switch_from_dead(session_id);
+            self.switch_from_replica(session_id, Some(command));
+        }
+        let Some(check) = self.verdict(session_id, &request) else {
+            return Dispatched::Wait;
+        };
+        let server_refuses = check == CommandCheck::Itself;
+        let checked = match check {
+            CommandCheck::Refused(text) => Err(text),
+            CommandCheck::Unsaid => self
+                .plane
+                .check_shape(session_id, command, spans.len(), arg)
+                .and_then(|()| self.plane.check(session_id, command, id, spans.len(), arg)),
+            CommandCheck::Fine | CommandCheck::Itself => {
+                self.plane.check(session_id, command, id, spans.len(), arg)
+            }
+        };
+        if let Err(text) = checked {
+            return match id {
+                id::EXEC => self.refuse_exec(session_id, &text),
+                _ => self.refuse_queued(session_id, &text),
+            };
+        }
+        if let Some(session) = self.plane.sessions.get_mut(session_id) {
+            session.asked = Some(id);
+        }
+        if self.plane.is_paused(session_id, &request) {
+            return self.plane.hold_for_pause(session_id);
+        }
+        if id == id::PING && self.plane.is_restricted(session_id) {
+            return self.answer_locally(session_id, &request);
+        }
+        if is_control(&request) {
+            return self.dispatch_control(session_id, &request);
+        }
+        if self.plane.is_routed(session_id)
+            && let Some(placed) = self.route(session_id, &request)
+        {
+            return placed;
+        }
+        let placed = match self.plane.removes_prefix(session_id) {
+            true => self.dispatch_stripped(session_id, &request, server_refuses),
+            false => self.dispatch_at_server(session_id, &request, server_refuses),
+        };
+        if names_no_subcommand(&request) && self.plane.is_routed(session_id) {
+            // The server may find keys in it that respool cannot, and redirect it. A later request
+            // must not reach the other node first.
+            self.plane.hold_until_caught_up(session_id);
+        }
+        placed
+    }
+
+    /// Dispatches a request after its session has switched to its server.
+    pub(crate) fn dispatch_at_server(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+        server_refuses: bool,
+    ) -> Dispatched {
+        let Request {
+            bytes,
+            spans,
+            id,
+            command,
+        } = *request;
+        let arg = |index: usize| spans[index].of(bytes);
+        let ends_multi = matches!(
+            id,
+            id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
+        );
+        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
+        if !ends_multi && self.plane.sessions.get(session_id).is_some_and(in_multi) {
+            return match server_refuses {
+                true => self.queue_unknown(session_id, bytes, names_no_subcommand(request)),
+                false => self.queue(session_id, request),
+            };
+        }
+        let looked_into = matches!(command.answer, Answer::Conditional(_));
+        if server_refuses || looked_into && !command.arity_ok(spans.len()) {
+            return self.dispatch_on_link(session_id, bytes, false, None);
+        }
+        let alone = match command.answer {
+            Answer::Session | Answer::Pinned => return self.answer_locally(session_id, request),
+            Answer::Alone => true,
+            Answer::Conditional(Condition::Block) => commands::asks_to_block(spans.len(), arg),
+            _ => false,
+        };
+        let reads = command.retry == Retry::Read;
+        let named = self.scatter.naming_duty(&self.plane, session_id, command);
+        match command.answer {
+            Answer::Alone if is_wait(id) => self.dispatch_waiting(session_id, request, |engine| {
+                engine.dispatch_wait(session_id, request)
+            }),
+            _ if alone && may_wait(id) => self.dispatch_waiting(session_id, request, |engine| {
+                engine.dispatch_alone(session_id, bytes, (reads, named), Pins::ONCE, true)
+            }),
+            _ if alone && id == id::SHUTDOWN => {
+                self.dispatch_urgent(session_id, bytes, (false, Some(Completion::Shutdown)))
+            }
+            _ if alone => self.dispatch_urgent(session_id, bytes, (reads, named)),
+            Answer::Conditional(Condition::Script) => {
+                self.dispatch_code(session_id, request, |engine| {
+                    engine.dispatch_script(session_id, request)
+                })
+            }
+            Answer::Conditional(Condition::Count) => self.dispatch_counted(session_id, request),
+            _ if may_hold_up(id) => self.dispatch_code(session_id, request, |engine| {
+                engine.dispatch_on_link(session_id, bytes, reads, named)
+            }),
+            _ => self.dispatch_on_link(session_id, bytes, reads, named),
+        }
+    }
+
+    /// Puts a request on the session's link on the slow path: the link is not up, not accepting or
+    /// no longer the session's, or the reply has a completion.
+    pub(crate) fn dispatch_on_link(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        reads: bool,
+        duty: Option<Completion>,
+    ) -> Dispatched {
+        let simple = duty.is_none();
+        match self.dispatch_entry(id, bytes, reads, duty.unwrap_or(Completion::Pass), simple) {
+            Ok(placed) => placed,
+            Err(_) => Dispatched::Wait,
+        }
+    }
+
+    /// Puts a request with a completion on the session's link. If the request has to wait, the
+    /// completion is given back.
+    pub(crate) fn dispatch_with(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        reads: bool,
+        duty: Completion,
+    ) -> Result<Dispatched, Completion> {
+        self.dispatch_entry(id, bytes, reads, duty, false)
+    }
+
+    fn dispatch_entry(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        reads: bool,
+        duty: Completion,
+        simple: bool,
+    ) -> Result<Dispatched, Completion> {
+        let link = match self.usable_link_for(id, bytes, reads) {
+            Ok(link) => link,
+            Err(Blocked::Wait) => return Err(duty),
+            Err(blocked) => return Ok(self.plane.blocked(id, blocked)),
+        };
+        if self.plane.tracks_several(id) {
+            self.plane.put_caching(id, link);
+        }
+        let (Some(session), Some(state)) = (
+            self.plane.sessions.get_mut(id),
+            self.plane.links.get_mut(link),
+        ) else {
+            return Ok(Dispatched::Done);
+        };
+        let seq = session.take_seq();
+        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        let entry = Entry {
+            len: bytes.len() as u32,
+            class: Class::of(reads),
+            // Each reply on the code lane shows that the server has finished the code.
+            duty: silent || !simple || state.kind.lane == CODE_LANE,
+            silent,
+            ..Entry::of(id, seq, self.plane.asked_ms)
+        };
+        if entry.duty {
+            state.push_with(entry, bytes, duty);
+        } else {
+            state.push(entry, bytes);
+        }
+        self.plane.counters.link_requests += 1;
+        self.plane.list_link(link);
+        Ok(Dispatched::Done)
+    }
+
+    /// Puts a request of respool's own on a session's link. No session gets its reply.
+    pub(crate) fn ask_for_ourselves(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        duty: Completion,
+    ) -> Result<LinkId, Blocked> {
+        let link = self.usable_link(id)?;
+        self.plane.put_ours(link, bytes, duty);
+        Ok(link)
+    }
+
+    /// The link for a session's next request, ready to take it.
+    pub(crate) fn usable_link(&mut self, id: SessionId) -> Result<LinkId, Blocked> {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Err(Blocked::Wait);
+        };
+        if self.plane.tracks_several(id) {
+            let link = self.attach_tracking(id)?;
+            return self.plane.ready_link(id, link);
+        }
+        let link = session.link;
+        let kind = self.plane.shared_kind_of(session);
+        let usable =
+            self.plane.links.get(link).is_some_and(|link| {
+                link.role == Role::Shared || link.role == Role::Pinned { by: id }
+            });
+        if !usable {
+            // A slow session drains the link, or the session never had one. It gets another link
+            // when its requests in flight are answered.
+            if self.plane.hold_until_caught_up(id) {
+                return Err(Blocked::Wait);
+            }
+            let fresh = self.plane.shared_link_for(id, kind)?;
+            self.plane.attach(id, fresh);
+            return self.usable_link(id);
+        }
+        self.plane.ready_link(id, link)
+    }
+
+    /// The link for these requests, ready to take them. They wait if the server would hold them.
+    fn usable_link_for(
+        &mut self,
+        id: SessionId,
+        requests: &[u8],
+        reads: bool,
+    ) -> Result<LinkId, Blocked> {
+        let link = self.usable_link(id)?;
+        match self.plane.await_writes(id, link, requests, reads) {
+            Some(blocked) => Err(blocked),
+            None => Ok(link),
+        }
+    }
+
+    fn dispatch_inline(&mut self, id: SessionId, line: &[u8]) -> Result<Dispatched, Violation> {
+        let words = request::split_inline(line)?;
+        if words.is_empty() {
+            return Ok(Dispatched::Done);
+        }
+        // The dispatched request has other bytes than the line.
+        if let Some(session) = self.plane.sessions.get_mut(id) {
+            session.burst.count_as_many();
+        }
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &words);
+        let mut scanner = Scanner::default();
+        match scanner.scan(&bytes, true) {
+            Ok(Found::Request { len }) if len == bytes.len() => {
+                Ok(self.dispatch(id, &bytes, scanner.spans()))
+            }
+            _ => unreachable!("an encoded request scans as one whole request"),
+        }
+    }
+}
+
+/// Whether the server of a link asks for a password first. Then each client has to give its own.
+pub(crate) fn wants_password(link: &Link) -> bool {
+    link.refusal
+        .as_deref()
+        .is_some_and(|text| text.starts_with(b"NOAUTH"))
+}
+
+/// Whether a command is called SELECT, and was not renamed.
+pub(crate) fn is_select(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"select")
+}
+
+/// The reason that a request has no link.
+pub(crate) enum Blocked {
+    /// None is free yet. The session waits.
+    Wait,
+    /// It cannot have one. This is its reply.
+    Refused(Vec<u8>),
+}
+
+pub(crate) fn bound_reply(name: &'static str) -> Vec<u8> {
+    let mut reply = Vec::new();
+    error::append_reply(&mut reply, Fate::NotSent, Cause::Bound { name });
+    reply
+}
+
+/// Whether a subscriber may send the command in RESP2.
+pub(crate) fn allowed_in_subscription(id: CommandId) -> bool {
+    matches!(
+        id,
+        id::SUBSCRIBE
+            | id::UNSUBSCRIBE
+            | id::PSUBSCRIBE
+            | id::PUNSUBSCRIBE
+            | id::SSUBSCRIBE
+            | id::SUNSUBSCRIBE
+            | id::PING
+            | id::QUIT
+            | id::RESET
+    )
+}
+
+/// Whether a command may wait at the server.
+pub(crate) fn may_wait(id: CommandId) -> bool {
+    id.get().flags.has(commands::Flags::BLOCKING)
+}
+
+/// Requests of one shape.
+impl DataPlane {
+    /// Appends requests of the cached shape in one piece. Returns the number of their bytes. The
+    /// session is on the hot path.
     #[inline]
-    fn place_alike(&mut self, key: Key, input: &[u8]) -> usize {
-        let Some(Known {
+    fn dispatch_same_shape(&mut self, session_id: SessionId, input: &[u8]) -> usize {
+        let Some(CachedShape {
             shape, id, class, ..
-        }) = &self.alike.known
+        }) = &self.shape_cache.known
         else {
             return 0;
         };
         if shape.fits(input)
-            && let Some(session) = self.sessions.get_mut(key)
+            && let Some(session) = self.sessions.get_mut(session_id)
             && let Some(link) = self.links.get_mut(session.link)
             && link.accepting
         {
@@ -374,42 +699,42 @@ impl Engine {
             let first = Entry {
                 len: len as u32,
                 class: *class,
-                ..Entry::of(key, seq, self.asked_ms)
+                ..Entry::of(session_id, seq, self.asked_ms)
             };
-            link.push_alike(first, count, &input[..used]);
+            link.push_same_shape(first, count, &input[..used]);
             self.counters.requests += u64::from(count);
             self.counters.link_requests += u64::from(count);
             if !link.listed {
-                self.list_link_of(key);
+                self.list_link_of(session_id);
             }
             return used;
         }
         0
     }
 
-    /// The same where a pool has several servers: each goes to its key's owner. To whom its session
-    /// turns in between only the links are told.
+    /// Appends requests of the cached shape in a pool of several servers, each to the link of its
+    /// key's owner. The session switches between them, and only the links note it.
     #[inline(never)]
-    fn place_alike_by_key(&mut self, key: Key, input: &[u8]) -> usize {
-        let Some(Known {
+    fn dispatch_same_shape_by_key(&mut self, session_id: SessionId, input: &[u8]) -> usize {
+        let Some(CachedShape {
             shape,
             id,
             class,
-            key: Some(name),
-        }) = &self.alike.known
+            key: Some(key),
+        }) = &self.shape_cache.known
         else {
             return 0;
         };
-        if !shape.fits(input) || !self.goes_by_key(key) {
+        if !shape.fits(input) || !self.goes_by_key(session_id) {
             return 0;
         }
-        let kind = self.sessions.get(key);
+        let kind = self.sessions.get(session_id);
         let kind = kind.map(|session| self.shared_kind_of(session));
-        let (Some(kind), Some(session)) = (kind, self.sessions.get_mut(key)) else {
+        let (Some(kind), Some(session)) = (kind, self.sessions.get_mut(session_id)) else {
             return 0;
         };
         let (len, limits) = (shape.request_len(), &self.settings.limits);
-        // So it reads only where replicas are read.
+        // The command reads. Its session has its own rules for reads, which need the slow path.
         if session.flags.any(Flags::READS_OTHERWISE) {
             return 0;
         }
@@ -420,16 +745,16 @@ impl Engine {
         let (mut used, mut seq) = (0, session.next_seq);
         while used == 0 || shape.fits(&input[used..]) {
             let bytes = &input[used..used + len];
-            let name = name.of(bytes);
-            let (readers, owner) = match pool.owner_of(name, || seq) {
+            let key = key.of(bytes);
+            let (readers, owner) = match pool.owner_of(key, || seq) {
                 Ok(owner) => (readers, owner),
                 Err(any) => {
-                    let (part, owner) = self.pools.owner_in_part(pool, name, any);
+                    let (part, owner) = self.pools.owner_in_part(pool, key, any);
                     (part.readers.as_deref().filter(|_| replica), owner)
                 }
             };
             let at = match readers {
-                Some(readers) => readers.instead_of(owner, key),
+                Some(readers) => readers.instead_of(owner, session_id),
                 None => Ok(owner),
             };
             let Ok(at) = at else {
@@ -444,8 +769,8 @@ impl Engine {
                 break;
             };
             if next != on {
-                // Whoever turns to it looks at its bounds for whoever turned away: the long way
-                // does not.
+                // A session that leaves a link in this loop does not check the link's bound. So the
+                // next session that switches to the link checks it.
                 link.close_if_full(limits);
                 if link.role != Role::Shared || !link.accepting {
                     break;
@@ -456,7 +781,7 @@ impl Engine {
             let entry = Entry {
                 len: len as u32,
                 class: *class,
-                ..Entry::of(key, seq, self.asked_ms)
+                ..Entry::of(session_id, seq, self.asked_ms)
             };
             link.push(entry, bytes);
             if !link.listed {
@@ -476,9 +801,9 @@ impl Engine {
         session.server = server;
         let old = std::mem::replace(&mut session.link, on);
         if old != on {
-            self.leave(old);
+            self.detach(old);
             if let Some(link) = self.links.get_mut(on) {
-                link.riders += 1;
+                link.attached += 1;
             }
         }
         self.counters.requests += u64::from(count);
@@ -486,212 +811,92 @@ impl Engine {
         used
     }
 
+    /// Whether a session needs no check other than that its pool has several servers.
+    #[inline]
+    pub(crate) fn goes_by_key(&self, id: SessionId) -> bool {
+        let session = self.sessions.get(id);
+        session.is_some_and(|session| {
+            session.flags & Flags::OFF_PATH == Flags::ROUTED && session.pins.is_empty()
+        })
+    }
+
     #[cold]
-    fn list_link_of(&mut self, key: Key) {
-        if let Some(link) = self.sessions.get(key).map(|session| session.link) {
+    fn list_link_of(&mut self, id: SessionId) {
+        if let Some(link) = self.sessions.get(id).map(|session| session.link) {
             self.list_link(link);
         }
     }
+}
 
-    fn place_slowly(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
-        self.counters.requests -= 1;
-        let flags = match self.sessions.get_mut(key) {
-            Some(session) => {
-                session.burst.place(session.next_seq, bytes.len());
-                session.flags
-            }
-            None => Flags::default(),
+/// The end of a read.
+impl DataPlane {
+    /// Checks bounds after the requests of one read, not after each request. One read may pass
+    /// them.
+    fn after_requests(&mut self, id: SessionId, partial: Option<Box<Scanner>>) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
         };
-        if flags.any(Flags::FUSED) && self.hold_until_caught_up(key) {
-            return Placed::Wait;
+        self.held_bytes += partial.as_ref().map_or(0, |scanner| scanner.held_bytes());
+        session.partial = partial;
+        // A large request has to be read to its end to be answered.
+        let is_inside = session.flags.any(Flags::STREAMING | Flags::SWALLOWING);
+        if session.depth() >= self.settings.limits.session_depth_max && !is_inside {
+            self.hold(id, Flags::HOLD_DEPTH);
         }
-        if flags.any(Flags::ROUTED)
-            && let Some(session) = self.sessions.get_mut(key)
-        {
-            session.flags |= Flags::UNFORESEEN;
-        }
-        let placed = if flags.any(Flags::TUNNEL) {
-            self.place_in_tunnel(key, bytes, spans)
-        } else {
-            let arg = |index: usize| spans[index].of(bytes);
-            match commands::resolve(spans.len(), arg) {
-                Some(id) => self.place_known(key, bytes, spans, id),
-                None => {
-                    if let Some(session) = self.sessions.get_mut(key) {
-                        session.asked = None;
-                    }
-                    self.place_unknown(key, bytes, spans)
-                }
-            }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
         };
-        if placed == Placed::Done {
-            self.counters.requests += 1;
-            self.count_down_silence(key);
-            if self.tracks_several(key) {
-                self.end_caching(key);
-            }
-        }
-        placed
+        let link = session.link;
+        self.close_if_full(link);
     }
 
-    /// CLIENT REPLY SKIP is for one request: the one behind it.
-    pub(crate) fn count_down_silence(&mut self, key: Key) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            let next = session.flags.any(Flags::SILENT_NEXT);
-            session
-                .flags
-                .remove(Flags::SILENT_ONCE | Flags::SILENT_NEXT);
-            if next {
-                session.flags |= Flags::SILENT_ONCE;
-            }
+    /// Closes a link at its bound to new requests, until it has room again.
+    pub(crate) fn close_if_full(&mut self, link: LinkId) {
+        let limits = &self.settings.limits;
+        if let Some(link) = self.links.get_mut(link) {
+            link.close_if_full(limits);
         }
     }
 
-    /// A request whose command the table has.
-    pub(crate) fn place_known(
-        &mut self,
-        key: Key,
-        bytes: &[u8],
-        spans: &[Span],
-        id: CommandId,
-    ) -> Placed {
-        let arg = |index: usize| spans[index].of(bytes);
-        let request = Request {
-            bytes,
-            spans,
-            id,
-            command: id.get(),
+    /// Notes that a session sends again after all its requests were answered. Its link does not
+    /// expect it any more.
+    #[inline]
+    pub(crate) fn note_return(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
         };
-        let command = request.command;
-        if self.is_routed(key) {
-            self.turn_from_dead(key);
-            self.turn_from_replica(key, Some(command));
-        }
-        let Some(verdict) = self.verdict(key, &request) else {
-            return Placed::Wait;
-        };
-        let is_itselfs = verdict == Verdict::Itself;
-        let checked = match verdict {
-            Verdict::Refused(text) => Err(text),
-            Verdict::Unsaid => self
-                .check_shape(key, command, spans.len(), arg)
-                .and_then(|()| self.check(key, command, id, spans.len(), arg)),
-            Verdict::Fine | Verdict::Itself => self.check(key, command, id, spans.len(), arg),
-        };
-        if let Err(text) = checked {
-            return match id {
-                id::EXEC => self.refuse_exec(key, &text),
-                _ => self.refuse_queued(key, &text),
-            };
-        }
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.asked = Some(id);
-        }
-        if self.is_paused(key, &request) {
-            return self.hold_for_pause(key);
-        }
-        if id == id::PING && self.is_restricted(key) {
-            return self.answer_here(key, &request);
-        }
-        if is_control(&request) {
-            return self.place_control(key, &request);
-        }
-        if self.is_routed(key)
-            && let Some(placed) = self.route(key, &request)
-        {
-            return placed;
-        }
-        let placed = match self.strips(key) {
-            true => self.place_stripped(key, &request, is_itselfs),
-            false => self.place_at_server(key, &request, is_itselfs),
-        };
-        if names_no_subcommand(&request) && self.is_routed(key) {
-            // Keys of it that only a node sees may be at another one: nothing that is asked behind
-            // it may be there before it.
-            self.hold_until_caught_up(key);
-        }
-        placed
-    }
-
-    /// The same behind its way: its session has turned to its server.
-    pub(crate) fn place_at_server(
-        &mut self,
-        key: Key,
-        request: &Request<'_>,
-        is_itselfs: bool,
-    ) -> Placed {
-        let Request {
-            bytes,
-            spans,
-            id,
-            command,
-        } = *request;
-        let arg = |index: usize| spans[index].of(bytes);
-        let ends_multi = matches!(
-            id,
-            id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
-        );
-        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
-        if !ends_multi && self.sessions.get(key).is_some_and(in_multi) {
-            return match is_itselfs {
-                true => self.queue_unknown(key, bytes, names_no_subcommand(request)),
-                false => self.queue(key, request),
-            };
-        }
-        let looked_into = matches!(command.answer, Answer::Conditional(_));
-        if is_itselfs || looked_into && !command.arity_ok(spans.len()) {
-            return self.place_on_link(key, bytes, false, None);
-        }
-        let alone = match command.answer {
-            Answer::Session | Answer::Pinned => return self.answer_here(key, request),
-            Answer::Alone => true,
-            Answer::Conditional(Condition::Block) => commands::asks_to_block(spans.len(), arg),
-            _ => false,
-        };
-        let reads = command.retry == Retry::Read;
-        let named = self.naming_duty(key, command);
-        match command.answer {
-            Answer::Alone if is_wait(id) => {
-                self.place_waiting(key, request, |engine| engine.place_wait(key, request))
-            }
-            _ if alone && may_wait(id) => self.place_waiting(key, request, |engine| {
-                engine.place_alone(key, bytes, (reads, named), Pins::ONCE, true)
-            }),
-            _ if alone && id == id::SHUTDOWN => {
-                self.place_urgent(key, bytes, (false, Some(Duty::Shutdown)))
-            }
-            _ if alone => self.place_urgent(key, bytes, (reads, named)),
-            Answer::Conditional(Condition::Script) => {
-                self.place_code(key, request, |engine| engine.place_script(key, request))
-            }
-            Answer::Conditional(Condition::Count) => self.place_counted(key, request),
-            _ if may_hold_up(id) => self.place_code(key, request, |engine| {
-                engine.place_on_link(key, bytes, reads, named)
-            }),
-            _ => self.place_on_link(key, bytes, reads, named),
+        let gap = self.now.since_us(session.answered_at);
+        session.gap_us = u32::try_from(gap).unwrap_or(u32::MAX);
+        let expected = std::mem::replace(&mut session.expected, ArrivalSlot::NOT);
+        if session.flags.any(Flags::ROUTED) {
+            self.pools[usize::from(session.pool)].came(expected);
+        } else if let Some(link) = self.links.get_mut(session.link) {
+            link.forecast.came(expected);
         }
     }
+}
 
-    /// What can be said of a request by its command and the number of its arguments, as the table
-    /// has them.
+/// Checks of a request.
+impl DataPlane {
+    /// Checks a request by its command and its number of arguments, as the table has them.
     pub(crate) fn check_shape<'a>(
         &self,
-        key: Key,
+        id: SessionId,
         command: &'static Command,
         argc: usize,
         arg: impl Fn(usize) -> &'a [u8],
     ) -> Result<(), Vec<u8>> {
-        if self.is_silent_before_auth(key) && !command.flags.has(commands::Flags::NO_AUTH) {
+        if self.is_silent_before_auth(id) && !command.flags.has(commands::Flags::NO_AUTH) {
             return Err(NOAUTH.to_vec());
         }
         if command.is_container() && argc > 1 && command.answer == Answer::Session {
             return Err(unknown_subcommand(arg(0), arg(1)));
         }
-        // The server says that best, in the words of its version; and what the table finds wrong, a
-        // newer server may find right. Of what the server does not get, see `verdict`.
+        // The server's own error fits its version. A newer server may accept arguments that the
+        // table does not. See `verdict` for requests that the server does not get.
         let flags = self
             .sessions
-            .get(key)
+            .get(id)
             .map_or(Flags::default(), |session| session.flags);
         let servers_to_say = match command.answer {
             Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
@@ -703,10 +908,11 @@ impl Engine {
         Ok(())
     }
 
-    /// What may not be asked now, or not at all: in the order in which Redis says it.
+    /// Checks whether a request is refused now, or always. The order of the checks is that of
+    /// Redis.
     pub(crate) fn check<'a>(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         command: &'static Command,
         id: CommandId,
         argc: usize,
@@ -714,15 +920,15 @@ impl Engine {
     ) -> Result<(), Vec<u8>> {
         let without_auth = match id {
             id::QUIT => true,
-            id::RESET => !self.is_before_7(key),
+            id::RESET => !self.is_before_7(session_id),
             _ => command.flags.has(commands::Flags::NO_AUTH),
         };
-        if !without_auth && self.is_unauthenticated(key) {
+        if !without_auth && self.is_unauthenticated(session_id) {
             return Err(NOAUTH.to_vec());
         }
-        if !allowed_in_subscription(id) && self.is_restricted(key) {
-            let before_7 = self.is_before_7(key);
-            // Where a subcommand had no name of its own, its container is named.
+        if !allowed_in_subscription(id) && self.is_restricted(session_id) {
+            let before_7 = self.is_before_7(session_id);
+            // Before Redis 7, a subcommand had no name of its own: the container is named.
             let name = match command.name.split_once('|') {
                 Some((container, _)) if before_7 => container,
                 _ => command.name,
@@ -740,16 +946,16 @@ impl Engine {
             )
             .into_bytes());
         }
-        // A link is given its database by SELECT.
+        // Only SELECT under its own name sets the database of a link.
         if id == id::SELECT && !is_select(arg(0)) {
             self.counters.refused += 1;
             return Err(RENAMED_SELECT.to_vec());
         }
         let mode = || if argc > 2 { arg(2) } else { b"" };
-        if let Some(text) = self.refusal_to_debugger(key, id, mode) {
+        if let Some(text) = self.refusal_to_debugger(session_id, id, mode) {
             return Err(text);
         }
-        // What is wrong in itself the server refuses.
+        // A wrong number of arguments is for the server to refuse.
         if let Some(why) = command
             .refusal(argc, arg)
             .filter(|_| command.arity_ok(argc))
@@ -760,11 +966,11 @@ impl Engine {
         Ok(())
     }
 
-    /// A client that asks for the debugger of scripts expects its scripts to be rolled back. Where
-    /// it does not look at the refusal, its scripts must not run.
+    /// Refuses scripts to a client that asked for the debugger. It expects its scripts to be rolled
+    /// back. If it ignores the refusal of SCRIPT DEBUG, its scripts must not run.
     fn refusal_to_debugger<'a>(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         id: CommandId,
         mode: impl Fn() -> &'a [u8],
     ) -> Option<Vec<u8>> {
@@ -772,7 +978,7 @@ impl Engine {
         if !is_script && id != id::SCRIPT_DEBUG {
             return None;
         }
-        let session = self.sessions.get_mut(key)?;
+        let session = self.sessions.get_mut(session_id)?;
         let rare = session.rare.as_ref();
         let debugs = rare.is_some_and(|rare| rare.debugs_scripts);
         if is_script {
@@ -785,48 +991,10 @@ impl Engine {
         None
     }
 
-    /// Whether the server of a session is older than Redis 7.
-    pub(crate) fn is_before_7(&self, key: Key) -> bool {
-        self.is_redis_before(key, (7, 0))
-    }
-
-    pub(crate) fn is_redis_before(&self, key: Key, release: (u32, u32)) -> bool {
-        self.release_of(key)
-            .is_some_and(|(server, its)| server == "redis" && its < release)
-    }
-
-    /// Valkey 9.1 says to who has not said who it is nothing of commands, not even which there are.
-    pub(crate) fn is_silent_before_auth(&self, key: Key) -> bool {
-        let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
-        self.sessions.get(key).is_some_and(unauthenticated)
-            && self
-                .release_of(key)
-                .is_some_and(|(server, its)| server == "valkey" && its >= (9, 1))
-    }
-
-    /// The server of a session, and the first two numbers of its version.
-    pub(crate) fn release_of(&self, key: Key) -> Option<(&str, (u32, u32))> {
-        self.release_at(self.sessions.get(key)?.server)
-    }
-
-    /// The same of a server.
-    pub(crate) fn release_at(&self, server: ServerId) -> Option<(&str, (u32, u32))> {
-        let identity = self.identity(server)?;
-        let mut numbers = identity
-            .version
-            .split('.')
-            .map(|number| number.parse().unwrap_or_default());
-        let release = (
-            numbers.next().unwrap_or_default(),
-            numbers.next().unwrap_or_default(),
-        );
-        Some((&identity.server, release))
-    }
-
     /// Whether a session must authenticate first. Once its server accepts the configured login, it
     /// need not.
-    fn is_unauthenticated(&mut self, key: Key) -> bool {
-        let Some(session) = self.sessions.get(key) else {
+    fn is_unauthenticated(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(id) else {
             return false;
         };
         if !session.flags.any(Flags::UNAUTHENTICATED) {
@@ -844,121 +1012,170 @@ impl Engine {
         if !seen_not_to {
             return true;
         }
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.flags.remove(Flags::UNAUTHENTICATED);
         }
         false
     }
 
-    /// A request that the fast path could not place: its link is not there, full, or lost to
-    /// others, or its reply is not simply passed on.
-    pub(crate) fn place_on_link(
-        &mut self,
-        key: Key,
-        bytes: &[u8],
-        reads: bool,
-        duty: Option<Duty>,
-    ) -> Placed {
-        let simple = duty.is_none();
-        match self.place_entry(key, bytes, reads, duty.unwrap_or(Duty::Pass), simple) {
-            Ok(placed) => placed,
-            Err(_) => Placed::Wait,
-        }
+    /// Whether the server tells unauthenticated clients nothing of commands, as Valkey 9.1 does,
+    /// not even which exist.
+    pub(crate) fn is_silent_before_auth(&self, id: SessionId) -> bool {
+        let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+        self.sessions.get(id).is_some_and(unauthenticated)
+            && self
+                .release_of(id)
+                .is_some_and(|(server, version)| server == "valkey" && version >= (9, 1))
     }
 
-    /// The same; a duty that has to wait with its request is given back.
-    pub(crate) fn place_with(
-        &mut self,
-        key: Key,
-        bytes: &[u8],
-        reads: bool,
-        duty: Duty,
-    ) -> Result<Placed, Duty> {
-        self.place_entry(key, bytes, reads, duty, false)
+    /// Whether the server of a session is older than Redis 7.
+    pub(crate) fn is_before_7(&self, id: SessionId) -> bool {
+        self.is_redis_before(id, (7, 0))
     }
 
-    fn place_entry(
-        &mut self,
-        key: Key,
-        bytes: &[u8],
-        reads: bool,
-        duty: Duty,
-        simple: bool,
-    ) -> Result<Placed, Duty> {
-        let link = match self.usable_link_for(key, bytes, reads) {
-            Ok(link) => link,
-            Err(Blocked::Wait) => return Err(duty),
-            Err(blocked) => return Ok(self.blocked(key, blocked)),
-        };
-        if self.tracks_several(key) {
-            self.put_caching(key, link);
-        }
-        let (Some(session), Some(state)) = (self.sessions.get_mut(key), self.links.get_mut(link))
-        else {
-            return Ok(Placed::Done);
-        };
-        let seq = session.take_seq();
-        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
-        let entry = Entry {
-            len: bytes.len() as u32,
-            class: Class::of(reads),
-            // Replies on the code lane tell that the code came back.
-            duty: silent || !simple || state.key.lane == CODE_LANE,
-            silent,
-            ..Entry::of(key, seq, self.asked_ms)
-        };
-        if entry.duty {
-            state.push_with(entry, bytes, duty);
-        } else {
-            state.push(entry, bytes);
-        }
-        self.counters.link_requests += 1;
-        self.list_link(link);
-        Ok(Placed::Done)
+    pub(crate) fn is_redis_before(&self, id: SessionId, release: (u32, u32)) -> bool {
+        self.release_of(id)
+            .is_some_and(|(server, version)| server == "redis" && version < release)
     }
 
-    /// A request found no link.
-    pub(crate) fn blocked(&mut self, key: Key, blocked: Blocked) -> Placed {
-        match blocked {
-            Blocked::Wait => Placed::Wait,
-            Blocked::Refused(reply) => {
-                self.counters.failed_not_sent += 1;
-                // If it was to be queued.
-                self.abort_transaction(key);
-                self.answer_reply(key, &reply)
+    /// The kind of a session's server, and the first two numbers of its version.
+    pub(crate) fn release_of(&self, id: SessionId) -> Option<(&str, (u32, u32))> {
+        self.release_at(self.sessions.get(id)?.server)
+    }
+
+    /// The kind of a server, and the first two numbers of its version.
+    pub(crate) fn release_at(&self, server: ServerId) -> Option<(&str, (u32, u32))> {
+        let identity = self.identity(server)?;
+        let mut numbers = identity
+            .version
+            .split('.')
+            .map(|number| number.parse().unwrap_or_default());
+        let release = (
+            numbers.next().unwrap_or_default(),
+            numbers.next().unwrap_or_default(),
+        );
+        Some((&identity.server, release))
+    }
+}
+
+/// The link of a request.
+impl DataPlane {
+    /// Returns this link if it takes a request of this session now.
+    pub(crate) fn ready_link(
+        &mut self,
+        session: SessionId,
+        link: LinkId,
+    ) -> Result<LinkId, Blocked> {
+        let Some(state) = self.links.get_mut(link) else {
+            return Err(Blocked::Wait);
+        };
+        state.unused_since = self.now;
+        if state.takes
+            && !state.accepting
+            && !state.close_if_owes_enough(&self.settings.limits)
+            && let Some(blocked) = self.await_successor(session, link)
+        {
+            return Err(blocked);
+        }
+        let Some(state) = self.links.get(link) else {
+            return Err(Blocked::Wait);
+        };
+        match state.state {
+            LinkState::Down => {
+                self.connect(link);
+                Ok(link)
+            }
+            // Another node may have taken over. That will be known soon.
+            LinkState::Backoff { .. } if self.awaits_owners(state) => {
+                self.wait_at(session, link);
+                Err(Blocked::Wait)
+            }
+            _ if state.is_late && self.awaits_owners(state) => {
+                self.wait_at(session, link);
+                Err(Blocked::Wait)
+            }
+            _ if state.is_late => Err(Blocked::Refused(
+                self.no_link_reply(link, self.away_error(session)),
+            )),
+            LinkState::Backoff { .. } => Err(Blocked::Refused(
+                self.no_link_reply(link, self.away_error(session)),
+            )),
+            _ if state.takes => {
+                self.take_careful_turn(session, link)?;
+                Ok(link)
+            }
+            _ if state.role == Role::Shared && state.owes_enough(&self.settings.limits) => {
+                Err(self.wait_for_reply_room(session, link))
+            }
+            _ => {
+                self.wait_at(session, link);
+                Err(Blocked::Wait)
             }
         }
     }
 
-    /// A request of our own, on a session's link, whose reply is nobody's.
-    pub(crate) fn ask_for_ourselves(
-        &mut self,
-        key: Key,
-        bytes: &[u8],
-        duty: Duty,
-    ) -> Result<Key, Blocked> {
-        let link = self.usable_link(key)?;
-        self.put_ours(link, bytes, duty);
-        Ok(link)
+    /// Moves a session that has no link of its own to the shared link of its kind.
+    pub(crate) fn attach_shared(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get(id) {
+            let kind = self.shared_kind_of(session);
+            let shared = self.shared_link(kind).unwrap_or(LinkId::NONE);
+            self.attach(id, shared);
+        }
     }
 
-    /// The same on a link that all of a kind share.
+    /// Puts a session's request on a link that may not be the session's own.
+    pub(crate) fn put_on(
+        &mut self,
+        link: LinkId,
+        session_id: SessionId,
+        bytes: &[u8],
+        duty: Completion,
+    ) {
+        let (Some(session), Some(state)) =
+            (self.sessions.get_mut(session_id), self.links.get_mut(link))
+        else {
+            return;
+        };
+        let entry = Entry {
+            len: bytes.len() as u32,
+            duty: true,
+            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+            ..Entry::of(session_id, session.take_seq(), self.asked_ms)
+        };
+        state.push_with(entry, bytes, duty);
+        self.counters.link_requests += 1;
+        self.list_link(link);
+    }
+
+    pub(crate) fn put_ours(&mut self, link: LinkId, bytes: &[u8], duty: Completion) {
+        if let Some(state) = self.links.get_mut(link) {
+            let entry = Entry {
+                len: bytes.len() as u32,
+                duty: true,
+                ..Entry::of(SessionId::NONE, 0, self.now.stamp_ms())
+            };
+            state.push_with(entry, bytes, duty);
+        }
+        self.list_link(link);
+    }
+
+    /// Puts a request of respool's own on the shared link of a kind.
     pub(crate) fn ask_on_shared(
         &mut self,
-        kind: LinkKey,
+        kind: LinkKind,
         bytes: &[u8],
-        duty: Duty,
-    ) -> Result<Key, Blocked> {
+        duty: Completion,
+    ) -> Result<LinkId, Blocked> {
         let Some(link) = self.shared_link(kind) else {
             return Err(Blocked::Refused(bound_reply("links-max")));
         };
         match self.links.get(link).map(|link| &link.state) {
-            Some(State::Resting { .. }) => {
+            Some(LinkState::Backoff { .. }) => {
                 return Err(Blocked::Refused(
                     self.no_link_reply(link, AwayError::NotSent),
                 ));
             }
-            Some(State::Down) => self.connect(link),
+            Some(LinkState::Down) => self.connect(link),
             _ => {}
         }
         if let Some(reply) = self.untried_reply(link, AwayError::NotSent) {
@@ -968,145 +1185,15 @@ impl Engine {
         Ok(link)
     }
 
-    /// A session's request on a link that may not be the one it rides on.
-    pub(crate) fn put_on(&mut self, link: Key, key: Key, bytes: &[u8], duty: Duty) {
-        let (Some(session), Some(state)) = (self.sessions.get_mut(key), self.links.get_mut(link))
-        else {
-            return;
-        };
-        let entry = Entry {
-            len: bytes.len() as u32,
-            duty: true,
-            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
-            ..Entry::of(key, session.take_seq(), self.asked_ms)
-        };
-        state.push_with(entry, bytes, duty);
-        self.counters.link_requests += 1;
-        self.list_link(link);
-    }
-
-    pub(crate) fn put_ours(&mut self, link: Key, bytes: &[u8], duty: Duty) {
-        if let Some(state) = self.links.get_mut(link) {
-            let entry = Entry {
-                len: bytes.len() as u32,
-                duty: true,
-                ..Entry::of(Key::NOBODY, 0, self.now.stamp_ms())
-            };
-            state.push_with(entry, bytes, duty);
-        }
-        self.list_link(link);
-    }
-
-    /// A session that has no link of its own rides on the shared one of its kind, from now on.
-    pub(crate) fn ride_shared(&mut self, key: Key) {
-        if let Some(session) = self.sessions.get(key) {
-            let kind = self.shared_kind_of(session);
-            let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
-            self.ride(key, shared);
-        }
-    }
-
-    /// The link that a session's next request goes on, ready to take it.
-    pub(crate) fn usable_link(&mut self, key: Key) -> Result<Key, Blocked> {
-        let Some(session) = self.sessions.get(key) else {
-            return Err(Blocked::Wait);
-        };
-        if self.tracks_several(key) {
-            let link = self.ride_to_track(key)?;
-            return self.ready_link(key, link);
-        }
-        let link = session.link;
-        let kind = self.shared_kind_of(session);
-        let usable = self
-            .links
-            .get(link)
-            .is_some_and(|link| link.role == Role::Shared || link.role == Role::Pinned { by: key });
-        if !usable {
-            // Captured by a slow session, or never had: go on with another, after what is in
-            // flight.
-            if self.hold_until_caught_up(key) {
-                return Err(Blocked::Wait);
-            }
-            let fresh = self.shared_link_for(key, kind)?;
-            self.ride(key, fresh);
-            return self.usable_link(key);
-        }
-        self.ready_link(key, link)
-    }
-
-    /// The same for these requests. They wait if the server would hold them.
-    pub(crate) fn usable_link_for(
-        &mut self,
-        key: Key,
-        requests: &[u8],
-        reads: bool,
-    ) -> Result<Key, Blocked> {
-        let link = self.usable_link(key)?;
-        match self.await_writes(key, link, requests, reads) {
-            Some(blocked) => Err(blocked),
-            None => Ok(link),
-        }
-    }
-
-    /// This link, if it takes a request of this session now.
-    pub(crate) fn ready_link(&mut self, key: Key, link: Key) -> Result<Key, Blocked> {
-        let Some(state) = self.links.get_mut(link) else {
-            return Err(Blocked::Wait);
-        };
-        state.unused_since = self.now;
-        if state.takes
-            && !state.accepting
-            && !state.close_if_owes_enough(&self.settings.limits)
-            && let Some(blocked) = self.await_successor(key, link)
-        {
-            return Err(blocked);
-        }
-        let Some(state) = self.links.get(link) else {
-            return Err(Blocked::Wait);
-        };
-        match state.state {
-            State::Down => {
-                self.connect(link);
-                Ok(link)
-            }
-            // Another node may have taken over: that will be known soon.
-            State::Resting { .. } if self.awaits_owners(state) => {
-                self.wait_at(key, link);
-                Err(Blocked::Wait)
-            }
-            _ if state.is_late && self.awaits_owners(state) => {
-                self.wait_at(key, link);
-                Err(Blocked::Wait)
-            }
-            _ if state.is_late => Err(Blocked::Refused(
-                self.no_link_reply(link, self.away_error(key)),
-            )),
-            State::Resting { .. } => Err(Blocked::Refused(
-                self.no_link_reply(link, self.away_error(key)),
-            )),
-            _ if state.takes => {
-                self.take_careful_turn(key, link)?;
-                Ok(link)
-            }
-            _ if state.role == Role::Shared && state.owes_enough(&self.settings.limits) => {
-                Err(self.wait_for_reply_room(key, link))
-            }
-            _ => {
-                self.wait_at(key, link);
-                Err(Blocked::Wait)
-            }
-        }
-    }
-
-    /// What a client is told whose request found no connection.
-    pub(crate) fn no_link_reply(&self, link: Key, away: AwayError) -> Vec<u8> {
+    /// The reply to a request that has no connection.
+    pub(crate) fn no_link_reply(&self, link: LinkId, away: AwayError) -> Vec<u8> {
         let mut reply = Vec::new();
         if let Some(state) = self.links.get(link) {
             if wants_password(state) {
                 encode::error(&mut reply, NOAUTH);
                 return reply;
             }
-            // It would say the same to the client.
+            // The server would give the same error to the client.
             if let Some(words) = state.refusal.as_deref().filter(|words| is_busy(words)) {
                 encode::error(&mut reply, words);
                 return reply;
@@ -1115,83 +1202,65 @@ impl Engine {
                 server: self.label(link),
                 reason: &state.reason,
             };
-            let away = failure::away_error_at(state.refusal.as_deref(), away);
-            failure::append_reply_as(&mut reply, Fate::NotSent, away, cause);
+            let away = error::away_error_at(state.refusal.as_deref(), away);
+            error::append_reply_as(&mut reply, Fate::NotSent, away, cause);
         }
         reply
     }
 
-    fn place_inline(&mut self, key: Key, line: &[u8]) -> Result<Placed, Violation> {
-        let words = request::split_inline(line)?;
-        if words.is_empty() {
-            return Ok(Placed::Done);
-        }
-        // The request that is placed has other bytes than the line.
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.burst.count_as_many();
-        }
-        let mut bytes = Vec::new();
-        encode::request(&mut bytes, &words);
-        let mut scanner = Scanner::default();
-        match scanner.scan(&bytes, true) {
-            Ok(Found::Request { len }) if len == bytes.len() => {
-                Ok(self.place(key, &bytes, scanner.spans()))
+    /// Ends the dispatch of a request that has no link.
+    pub(crate) fn blocked(&mut self, id: SessionId, blocked: Blocked) -> Dispatched {
+        match blocked {
+            Blocked::Wait => Dispatched::Wait,
+            Blocked::Refused(reply) => {
+                self.counters.failed_not_sent += 1;
+                // The request may belong to a transaction.
+                self.abort_transaction(id);
+                self.answer_reply(id, &reply)
             }
-            _ => unreachable!("what we encode is one whole request"),
+        }
+    }
+}
+
+/// Prefixes that are removed.
+impl DataPlane {
+    /// Whether respool removes a prefix from the keys of a session's pool.
+    pub(crate) fn removes_prefix(&self, id: SessionId) -> bool {
+        let session = self.sessions.get(id);
+        session.is_some_and(|session| session.flags.any(Flags::STRIPS))
+    }
+
+    /// The prefix that is removed from the keys of a server.
+    pub(crate) fn removed_prefix_of(&self, server: ServerId) -> &[u8] {
+        &self.pools[usize::from(self.server(server).pool)].unseen
+    }
+
+    /// The prefix that is removed from the keys of the session's present server.
+    pub(crate) fn strip_before(&self, id: SessionId) -> &[u8] {
+        let session = self.sessions.get(id);
+        session.map_or(&[], |session| self.removed_prefix_of(session.server))
+    }
+}
+
+/// Replies of a session.
+impl DataPlane {
+    /// Ends CLIENT REPLY SKIP, which is for one request: the next one.
+    pub(crate) fn count_down_silence(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            let next = session.flags.any(Flags::SILENT_NEXT);
+            session
+                .flags
+                .remove(Flags::SILENT_ONCE | Flags::SILENT_NEXT);
+            if next {
+                session.flags |= Flags::SILENT_ONCE;
+            }
         }
     }
 
-    pub(crate) fn refuse_protocol(&mut self, key: Key, violation: Violation) {
+    fn refuse_protocol(&mut self, id: SessionId, violation: Violation) {
         let mut reply = Vec::new();
         violation.append_reply(&mut reply);
-        self.answer_reply(key, &reply);
-        self.close_when_answered(key);
+        self.answer_reply(id, &reply);
+        self.close_when_answered(id);
     }
-}
-
-/// Whether the server behind a link wants to know first who we are: then it is the client's to say.
-pub(crate) fn wants_password(link: &Link) -> bool {
-    link.refusal
-        .as_deref()
-        .is_some_and(|text| text.starts_with(b"NOAUTH"))
-}
-
-/// Whether that is how SELECT is called, where it was not renamed.
-pub(crate) fn is_select(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"select")
-}
-
-/// Why a request has no link.
-pub(crate) enum Blocked {
-    /// The session holds until it can have one.
-    Wait,
-    /// It cannot have one: this is its reply.
-    Refused(Vec<u8>),
-}
-
-pub(crate) fn bound_reply(name: &'static str) -> Vec<u8> {
-    let mut reply = Vec::new();
-    failure::append_reply(&mut reply, Fate::NotSent, Cause::Bound { name });
-    reply
-}
-
-/// What a subscriber may ask for in RESP2.
-pub(crate) fn allowed_in_subscription(id: CommandId) -> bool {
-    matches!(
-        id,
-        id::SUBSCRIBE
-            | id::UNSUBSCRIBE
-            | id::PSUBSCRIBE
-            | id::PUNSUBSCRIBE
-            | id::SSUBSCRIBE
-            | id::SUNSUBSCRIBE
-            | id::PING
-            | id::QUIT
-            | id::RESET
-    )
-}
-
-/// Whether a command may wait at the server.
-pub(crate) fn may_wait(id: CommandId) -> bool {
-    id.get().flags.has(commands::Flags::BLOCKING)
 }

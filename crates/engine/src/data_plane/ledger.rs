@@ -1,106 +1,113 @@
-//! A line of a link's ledger: whose a request is, and what it is to its batch.
+//! An entry of a link's ledger: the session of a request, and its role in a batch.
 
 use std::cmp::Ordering;
 
-use crate::failure::Fate;
-use crate::slots::Key;
+use crate::base::error::Fate;
+use crate::base::handle::SessionId;
 
-/// A request that was put on a link, as long as its reply has not come.
+/// A request on a link, from the time it is put there until its reply comes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// Who asked; [`Key::NOBODY`] once the request was answered otherwise or its session is gone.
-    pub(crate) session: Key,
-    /// Its place in the order of the session's replies.
+    /// The session of the request. [`SessionId::NONE`] once the request was answered otherwise or
+    /// the session closed.
+    pub(crate) session: SessionId,
+    /// The place of the request in the order of the session's replies.
     pub(crate) seq: u32,
     /// Bytes on the wire; 0 for a request that was cut through.
     pub(crate) len: u32,
-    /// When it came, [`crate::time::Time::stamp_ms`].
+    /// The time when the request was read, [`crate::base::time::Time::stamp_ms`].
     pub(crate) at_ms: u32,
     pub(crate) class: Class,
-    pub(crate) before: Before,
-    /// Its reply is not simply passed on: see [`crate::link::Link::duties`].
+    pub(crate) before: EarlierAttempt,
+    /// Whether its reply has a completion, see [`crate::data_plane::link::Link::duties`]. Other
+    /// replies are simply passed on.
     pub(crate) duty: bool,
-    /// Its session wants no reply to it.
+    /// Whether its session wants no reply to it.
     pub(crate) silent: bool,
 }
 
-// A hundred thousand of them wait on a busy link.
+// A busy link has a hundred thousand entries.
 const _: () = assert!(size_of::<Entry>() == 24);
 
 impl Entry {
-    /// By sessions, and by the order in which each has asked.
+    /// Orders entries by session, and each session's by the order in which it sent them.
     pub(crate) fn asked_before(&self, other: &Entry) -> Ordering {
-        let turns = self.seq.wrapping_sub(other.seq) as i32;
-        self.session.cmp(&other.session).then(turns.cmp(&0))
+        let distance = self.seq.wrapping_sub(other.seq) as i32;
+        self.session.cmp(&other.session).then(distance.cmp(&0))
     }
 
-    /// A request that may change something.
-    pub(crate) fn of(session: Key, seq: u32, at_ms: u32) -> Entry {
+    /// An entry for a request that may change data.
+    pub(crate) fn of(session: SessionId, seq: u32, at_ms: u32) -> Entry {
         Entry {
             session,
             seq,
             len: 0,
             at_ms,
             class: Class::Write,
-            before: Before::Unsent,
+            before: EarlierAttempt::Unsent,
             duty: false,
             silent: false,
         }
     }
 
-    /// Whether its session does not wait for it any more.
+    /// Whether no session waits for it any more.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.session == Key::NOBODY && !self.duty && !self.class.is_whole()
+        self.session == SessionId::NONE && !self.duty && !self.class.is_whole()
     }
 
-    /// What became of it when it was not written whole to the present connection.
+    /// The fate of the request if it was not written whole to the present connection.
     pub(crate) fn fate_unsent(&self) -> Fate {
         match self.before {
-            Before::Unsent | Before::Refused => Fate::NotSent,
-            Before::Answered | Before::Lost => Fate::Unknown,
+            EarlierAttempt::Unsent | EarlierAttempt::Refused => Fate::NotSent,
+            EarlierAttempt::Answered | EarlierAttempt::Lost => Fate::Unknown,
         }
     }
 }
 
-/// What became of a request when it was sent before.
+/// The outcome of an earlier attempt to send a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before {
-    /// It was not.
+pub(crate) enum EarlierAttempt {
+    /// There was none.
     Unsent,
-    /// It was answered, and that was no answer for its session.
+    /// The request was answered, but the reply was not one for its session.
     Answered,
-    /// It was answered that it was not executed.
+    /// The reply said that the request was not executed.
     Refused,
-    /// Its connection was lost, or held up by a slow session. That is survived once.
+    /// The connection was lost, or held up by a slow session. A request is sent again after that
+    /// once.
     Lost,
 }
 
-/// What a request is to its batch, and to a server that may have to be asked twice. Those of which the hot path asks stand
-/// side by side, so that each of its questions is one comparison.
+/// The role of a request in its batch, which says how it may be sent a second time. The classes
+/// that the hot path asks about stand side by side, so that each of its questions is one
+/// comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// It may change something.
+    /// A request that may change data.
     Write,
-    /// It changes nothing: to run it twice does no harm.
+    /// A read: it may be executed twice without harm.
     Read,
-    /// The same as what is in front of it: nothing was sent, and that one's answer is its own.
+    /// A read equal to the one before it. It was not sent, and gets the same reply.
     Same,
-    /// A read whose answer follows from the data alone.
+    /// A read whose reply depends on the data alone.
     Pure,
-    /// A GET: one that may be fused.
+    /// A GET that may be fused.
     Get,
-    /// A SET: a write that may be fused if it has no options.
+    /// A SET that may be fused if it has no options.
     Set,
-    /// A pure read that was moved.
+    /// A pure read that was moved within its batch.
     Moved,
-    /// A part of an MGET or MSET: a GET or a SET of which only the arguments were sent.
+    /// A part of an MGET: a GET of which only the key was sent.
     OfGets,
+    /// A part of an MSET: a SET of which only key and value were sent.
     OfSets,
-    /// The head of one: nobody's; `seq` is how many parts were sent with it.
+    /// The head of a fused MGET. It has no session; `seq` is the number of parts sent with it.
     Gets,
+    /// The head of a fused MSET, in the same form.
     Sets,
-    /// A GET or SET that stands for itself, to see whether this user may do it.
+    /// A GET that was sent alone, to see whether the user has the right to GET.
     TriesGet,
+    /// A SET that was sent alone, to see whether the user has the right to SET.
     TriesSet,
 }
 
@@ -116,13 +123,13 @@ impl Class {
         )
     }
 
-    /// Whether it may leave together with others.
+    /// Whether it may be joined with other requests of its batch.
     #[inline]
     pub(crate) fn may_move(self) -> bool {
         matches!(self, Class::Pure | Class::Get | Class::Set)
     }
 
-    /// Whether its reply may be more, or less, than it seems.
+    /// Whether its reply may have to be more than passed on.
     #[inline]
     pub(crate) fn is_special(self) -> bool {
         matches!(self, Class::Moved | Class::OfGets | Class::OfSets)
@@ -130,34 +137,34 @@ impl Class {
             || self.tries()
     }
 
-    /// Whether its reply tells us more than whom it is for.
+    /// Whether its reply tells respool more than the session gets.
     #[inline]
     pub(crate) fn tells(self) -> bool {
         self == Class::Sets || self.tries()
     }
 
-    /// Whether it is a read whose answer may have to be asked for again.
+    /// Whether it is a read that may have to be sent again.
     pub(crate) fn is_moved_read(self) -> bool {
         matches!(self, Class::Moved | Class::OfGets | Class::Same)
     }
 
-    /// Whether it stands for itself to see whether its user may do it.
+    /// Whether it was sent alone to see whether its user has the right to the command.
     #[inline]
     pub(crate) fn tries(self) -> bool {
         matches!(self, Class::TriesGet | Class::TriesSet)
     }
 
-    /// Whether it is the head of what was made of several.
+    /// Whether it is the head of a fused request.
     pub(crate) fn is_whole(self) -> bool {
         matches!(self, Class::Gets | Class::Sets)
     }
 
-    /// Whether it is sent with what is in front of it.
+    /// Whether it was sent together with the entry before it.
     pub(crate) fn is_part(self) -> bool {
         matches!(self, Class::OfGets | Class::OfSets | Class::Same)
     }
 
-    /// What was sent of a request in front of its arguments, when it stood for itself.
+    /// The bytes in front of the arguments, which a fused request was sent without.
     pub(crate) fn beginning(self) -> &'static [u8] {
         match self {
             Class::OfGets => GET,
@@ -166,7 +173,8 @@ impl Class {
         }
     }
 
-    /// What it is when it is asked again by itself: nothing that is fused, or it would come to the same; of equal ones one may be sent.
+    /// The class of the request when it is sent again. It is not fused, which could fail in the
+    /// same way. Of equal reads one may be sent.
     pub(crate) fn asked_again(self) -> Class {
         match self {
             read if read.is_moved_read() => Class::Pure,
@@ -174,7 +182,7 @@ impl Class {
         }
     }
 
-    /// What it is when it stands for itself again.
+    /// The class of the request when it stands alone again.
     pub(crate) fn alone(self) -> Class {
         match self {
             Class::OfGets | Class::TriesGet => Class::Get,
@@ -185,6 +193,7 @@ impl Class {
     }
 }
 
-/// How a GET and a SET without options begin.
+/// The beginning of a GET.
 pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
+/// The beginning of a SET without options.
 pub(crate) const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";

@@ -1,16 +1,16 @@
-//! One connection of ours to a server: what waits to be written, what is owed in return, and when
-//! the open batch leaves.
+//! One connection of ours to a server: unwritten bytes, unanswered requests, and the time when the
+//! open batch leaves.
 //!
 //! ```text
 //!            written, unanswered            flushed      open batch
 //! ledger   [ e0 e1 e2 e3 e4 e5          |  e6 e7      |  e8 e9   ]   requests, first in first out
 //! out      [ e0 e1 e2 e3 e4 half of e5 . half, e6 e7  |  e8 e9   ]   bytes
-//!                                      ^ next to write           ^ `allowed` ends before the open batch
+//!                                      ^ next to write           ^ the end of `allowed`
 //! ```
 //!
-//! The ledger has an entry for every request whose reply has not come, whoever still wants it: a
-//! reply belongs to the entry in front and to nothing else. An entry leaves only when its reply
-//! ends or the connection does. Its bytes are kept as long: a read that was lost can be sent again.
+//! The ledger has an entry for every request whose reply has not come, even if no session waits for
+//! it. A reply belongs to the front entry alone. An entry leaves only when its reply ends or the
+//! connection does. The link keeps the request's bytes as long: a lost read can be sent again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,83 +18,86 @@ use std::sync::Arc;
 use respool_protocol::encode::Version;
 use respool_protocol::reply;
 
-use crate::buffer::Unanswered;
-use crate::duty::Duty;
-use crate::entry::{Before, Class, Entry};
-use crate::greeting::{Greeting, Identity};
-use crate::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
-use crate::monitor::Tunnel;
-use crate::pinned::Switch;
-use crate::pool::ServerId;
-use crate::redirect::Stand;
-use crate::reply_room::ReplyRoom;
-use crate::returns::Returns;
-use crate::scripts::Loaded;
-use crate::session::Pins;
-use crate::settings::FlushRule;
-use crate::slots::Key;
-use crate::slow_readers::Lane;
-use crate::subscriptions::LineId;
-use crate::time::Time;
-use crate::trial::{BY_SLOT, COLLAPSING, FUSING, Trial};
+use crate::base::buffer::Unanswered;
+use crate::base::handle::SessionId;
+use crate::base::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
+use crate::base::settings::FlushRule;
+use crate::base::time::Time;
+use crate::data_plane::arrivals::ArrivalForecast;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::gate::{BY_SLOT, COLLAPSING, FUSING, PayoffGate};
+use crate::data_plane::handshake::{Handshake, Identity};
+use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
+use crate::data_plane::reply_limit::ReplyBudget;
+use crate::data_plane::session::Pins;
+use crate::data_plane::slow_readers::LinkLane;
+use crate::local::scripts::LoadedScripts;
+use crate::pinned::ConnectionSwitch;
+use crate::pinned::monitor::Tunnel;
+use crate::pinned::tracking_redirect::RedirectStandIn;
+use crate::pubsub::hub::LineId;
+use crate::routing::pool::ServerId;
 
-/// Why a link is given up that brought a reply to nothing: nobody could be told whose the next one
-/// is.
-pub(crate) const UNASKED: &str = "it sent a reply that nobody asked for";
+/// The reason to give up a link after a reply that answers no request. The owner of the next reply
+/// would be unknown.
+pub(crate) const UNASKED: &str = "unexpected reply: protocol error";
 
-/// What makes links interchangeable: sessions with the same key share one.
+/// The properties that make links interchangeable: sessions of the same kind share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LinkKey {
+pub(crate) struct LinkKind {
     pub(crate) server: ServerId,
     pub(crate) version: Version,
     pub(crate) db: u32,
-    /// Who we are to the server: see [`crate::auth`].
+    /// The user of the link at the server: see [`crate::access::auth`].
     pub(crate) user: u16,
-    /// Which sessions share it: see [`crate::slow_readers`].
-    pub(crate) lane: Lane,
+    /// The group of sessions that share it: see [`crate::data_plane::slow_readers`].
+    pub(crate) lane: LinkLane,
 }
 
-impl LinkKey {
+impl LinkKind {
     /// The same kind at another server.
     #[inline]
-    pub(crate) fn at(self, server: ServerId) -> LinkKey {
-        LinkKey { server, ..self }
+    pub(crate) fn at(self, server: ServerId) -> LinkKind {
+        LinkKind { server, ..self }
     }
 }
 
-/// Whose requests travel on a link.
+/// The use of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Everybody's.
+    /// Requests of all sessions of its kind.
     Shared,
-    /// Nobody's any more: `by` takes its replies too slowly, and the link serves what it owes. Or
-    /// it is for what others had asked behind such a session, of whom `by` may be the next. Or its
-    /// server is not the one any more that is meant, and `by` nobody.
-    Captured { by: Key },
+    /// No new requests: the link serves those that it has. There are three causes:
+    /// - `by` takes its replies too slowly;
+    /// - the link has reads that stood behind a slow session, and `by` may be the next slow one;
+    /// - the link's server was replaced, and `by` is no session.
+    Draining { by: SessionId },
     /// One large request of `by`.
-    Streaming { by: Key },
+    Streaming { by: SessionId },
     /// One request of `by` that must not wait for a bound (SCRIPT KILL).
-    Emergency { by: Key },
-    /// All requests of `by`: the server's side of the connection knows something about it.
-    Pinned { by: Key },
-    /// Subscriptions on this server, and what subscribers publish.
+    Emergency { by: SessionId },
+    /// All requests of `by`: the server's side of the connection has state of this session.
+    Pinned { by: SessionId },
+    /// Subscriptions on this server, and the messages that subscribers publish.
     Hub(LineId),
-    /// Nobody's: its server is a Sentinel.
+    /// Requests of respool to a Sentinel.
     Sentinel,
-    /// Nothing is asked on it: it stands for the session of this id, to be told what others track.
+    /// No requests: at the server it stands for the session of this id (CLIENT TRACKING REDIRECT).
+    /// It receives the invalidations of keys that other sessions track.
     Redirect { to: u64 },
     /// Logins of clients, each tried once, and checks of the configured login. It is never
     /// authenticated for requests.
     Probe,
-    /// Nobody's: it was streaming or pinned, carries no trace of that, and waits for the next one.
-    Spare,
+    /// No requests: it was streaming or pinned, has no trace of that, and waits for the next
+    /// session.
+    Idle,
 }
 
 impl Role {
-    /// The session whose slowness stops the link.
-    pub(crate) fn captor(self) -> Key {
+    /// The session that stops the link if it does not take its replies.
+    pub(crate) fn session(self) -> SessionId {
         match self {
-            Role::Captured { by }
+            Role::Draining { by }
             | Role::Streaming { by }
             | Role::Emergency { by }
             | Role::Pinned { by } => by,
@@ -103,19 +106,19 @@ impl Role {
             | Role::Sentinel
             | Role::Redirect { .. }
             | Role::Probe
-            | Role::Spare => Key::NOBODY,
+            | Role::Idle => SessionId::NONE,
         }
     }
 
-    /// Whether it serves one session alone for as long as that likes: of these there are many,
-    /// within a bound of their own.
-    pub(crate) fn is_one_sessions(self) -> bool {
+    /// Whether it serves one session alone, for as long as the session needs it. Such links are
+    /// many, and have a bound of their own.
+    pub(crate) fn is_dedicated(self) -> bool {
         matches!(self, Role::Pinned { .. } | Role::Redirect { .. })
     }
 
     /// Whether it counts against `links-max`.
     pub(crate) fn is_bounded_by_links_max(self) -> bool {
-        !self.is_one_sessions() && !matches!(self, Role::Emergency { .. } | Role::Probe)
+        !self.is_dedicated() && !matches!(self, Role::Emergency { .. } | Role::Probe)
     }
 
     /// Whether it serves one request of one session.
@@ -123,184 +126,194 @@ impl Role {
         matches!(self, Role::Streaming { .. } | Role::Emergency { .. })
     }
 
-    /// Whether requests of many sessions may stand on it.
-    pub(crate) fn is_manys(self) -> bool {
-        matches!(self, Role::Shared | Role::Captured { .. })
+    /// Whether the ledger may have requests of many sessions.
+    pub(crate) fn is_multiplexed(self) -> bool {
+        matches!(self, Role::Shared | Role::Draining { .. })
     }
 
     /// Whether requests are appended to its open batch.
-    pub(crate) fn takes_requests(self) -> bool {
+    fn takes_requests(self) -> bool {
         matches!(self, Role::Shared | Role::Pinned { .. })
     }
 }
 
-/// Whether bytes are cut through a link.
+/// Whether a large request passes through a link without being held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Streaming {
     No,
-    /// More of them come.
+    /// More bytes of the request come.
     Open,
-    /// The last ones are to be written.
+    /// The last bytes are still to be written.
     Ending,
 }
 
-/// Whether more is sent on a link.
+/// What may still be sent on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sends {
     More,
-    /// Its session has left: what it asked before, and then nothing.
+    /// The session has ended: its earlier requests, and then nothing.
     Rest,
-    /// The server is told that nothing more comes.
+    /// Nothing: the sending half of the connection is shut down.
     Nothing,
 }
 
-/// How far a server is with ending a wait.
+/// The attempt to end a session's wait at the server.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Dismissal {
-    /// Since when there is no answer.
+pub(crate) struct Unblocking {
+    /// When the server was asked to end the wait, while its answer has not come.
     pub(crate) at: Option<Time>,
-    /// How often it said that it did not.
+    /// How often the server answered that it did not end the wait.
     pub(crate) denied: u8,
 }
 
-/// How far the connection is.
+/// The state of the connection.
 #[derive(Debug)]
-pub(crate) enum State {
-    /// Not connected, and nobody waits for it.
+pub(crate) enum LinkState {
+    /// Not connected, and no request waits for it.
     Down,
-    /// Until the kernel or the deadline says otherwise.
+    /// A connection attempt is under way since then.
     Connecting { since: Time },
-    /// Connected; the server has to answer our greeting first.
+    /// Connected; the server has not answered the whole handshake.
     Greeting {
         since: Time,
-        greeting: Box<Greeting>,
+        greeting: Box<Handshake>,
     },
     /// In use.
     Up,
     /// Not connected; the next attempt is at `until`, and requests fail until then.
-    Resting { until: Time },
-    /// Not connected; the next attempt is at `at`, and requests wait: see [`crate::outage`].
+    Backoff { until: Time },
+    /// Not connected; the next attempt is at `at`, and requests wait: see
+    /// [`crate::data_plane::outage`].
     Retrying { at: Time },
 }
 
-/// What the flush rule says of an open batch.
+/// The decision of the flush rule on an open batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    Flush(Why),
+    Flush(OpenReason),
     HoldUntil(Time),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum OpenReason {
     Idle,
     Full,
     Late,
 }
 
 pub(crate) struct Link {
-    /// Whether a request may be appended without further questions: the one question of the hot
-    /// path. Set by [`Link::admit`] alone.
+    /// Whether the hot path may append a request. This is its only question. Only [`Link::admit`]
+    /// sets it.
     pub(crate) accepting: bool,
-    /// Whether it takes requests, if need be with questions: it is shared or pinned, and has room.
+    /// Whether the link takes requests, perhaps after further checks: it is shared or pinned, and
+    /// has room.
     pub(crate) takes: bool,
-    /// Whether the engine has it on its list of links with an open batch.
+    /// Whether the link is on the engine's list of links with an open batch.
     pub(crate) listed: bool,
     pub(crate) out: Unanswered,
     /// Unwritten bytes that may be written.
     allowed: usize,
     pub(crate) ledger: VecDeque<Entry>,
-    /// What becomes of the replies to the entries that have a duty, in their order.
-    pub(crate) duties: VecDeque<Duty>,
+    /// The completions of the entries that have one, in the order of the ledger.
+    pub(crate) duties: VecDeque<Completion>,
     /// Entries of the open batch, at the back of the ledger.
     open: u32,
-    /// The turn in which the open batch got its first request.
+    /// The time of the turn in which the open batch got its first request.
     open_since: Time,
-    /// Sessions that got their last reply on this link and are expected back.
-    pub(crate) returns: Returns,
+    /// How long a batch may wait by the pool's flush rule, microseconds.
+    pub(crate) wait_us: u32,
+    /// Requests that have left since the last tick. Those of a lost link are not counted.
+    pub(crate) requests: u64,
+    /// The times at which sessions that got their last reply on this link are expected to send
+    /// again.
+    pub(crate) forecast: ArrivalForecast,
 
     pub(crate) scanner: reply::Scanner,
-    /// The reply that is coming, as far as it has not been passed on.
+    /// The bytes of the reply that is coming, as far as they have not been passed on.
     pub(crate) partial: Vec<u8>,
-    /// Whether a part of it has been passed on.
+    /// Whether a part of this reply has been passed on.
     pub(crate) cutting: bool,
-    /// When the server last sent anything, or last had nothing to send.
+    /// The time when the server last sent bytes, or last had no reply to send.
     pub(crate) progress: Time,
-    /// Not read, because its captor takes nothing; since when.
+    /// Since when the link is not read, because its session does not take its output.
     pub(crate) paused: Option<Time>,
-    /// Whether what is written is of no request in the ledger.
+    /// Whether a large request passes through. Its written bytes belong to no ledger entry.
     pub(crate) streaming: Streaming,
     pub(crate) sends: Sends,
-    /// Respool ends, and so is to end the wait of its session.
-    pub(crate) dismissal: Dismissal,
-    /// Requests of the open batch that may leave together.
+    /// The attempt to end the wait of the link's session when its client has left or respool ends.
+    pub(crate) unblocking: Unblocking,
+    /// Requests of the open batch that may be joined with others.
     pub(crate) movable: u32,
-    /// MGETs of ours in the ledger.
+    /// Fused MGETs in the ledger.
     pub(crate) heads: u32,
-    /// What left together comes apart: some of it is asked again.
+    /// Whether some requests of a joined batch are sent again.
     pub(crate) asks_again: bool,
-    /// That, until it is put on the link.
+    /// The requests to send again, with their bytes, until they are put on the link.
     pub(crate) again: Vec<(Entry, Vec<u8>)>,
-    /// When it was last seen that this user may GET, and SET. Whoever may MGET need not have the
+    /// When a reply last showed that this user may GET. A user that may MGET need not have the
     /// right to GET.
     pub(crate) may_get: Option<Time>,
+    /// When a reply last showed that this user may SET.
     pub(crate) may_set: Option<Time>,
-    /// Whether it pays to fuse GETs: not where many find nothing, for each of those costs two
-    /// requests ...
-    pub(crate) gets: Trial,
-    /// ... and SETs.
-    pub(crate) sets: Trial,
-    /// Whether what comes side by side is of one slot often enough, where that counts.
-    pub(crate) by_slot: Trial,
-    /// Whether it pays to look for what is the same.
-    pub(crate) collapsing: Trial,
-    /// Its server may say that another one is to be asked, or that one should ask later.
+    /// Whether fusing GETs pays. It does not if many keys are missing: each such key costs two
+    /// requests.
+    pub(crate) gets: PayoffGate,
+    /// Whether fusing SETs pays.
+    pub(crate) sets: PayoffGate,
+    /// Whether neighbouring requests are of one slot often enough, on a Cluster.
+    pub(crate) by_slot: PayoffGate,
+    /// Whether the search for equal reads pays.
+    pub(crate) collapsing: PayoffGate,
+    /// Whether the server's errors may be redirects or refusals that respool handles (MOVED,
+    /// TRYAGAIN).
     pub(crate) heeds: bool,
-    /// What is in flight may rightly take for ever: the server waits for something.
+    /// Whether a request in flight may wait at the server without a limit.
     pub(crate) waits: bool,
-    /// Its bytes are the session's as they come (MONITOR).
+    /// The state of a link whose bytes go to its session unread (MONITOR).
     pub(crate) tunnel: Option<Tunnel>,
-    /// It may carry a trace of what was done on it, and is closed after use.
+    /// Whether the server's side may have state of a session. Such a link is closed after use.
     pub(crate) tainted: bool,
-    /// How many replies it may be owed.
-    pub(crate) reply_room: ReplyRoom,
-    /// Scripts that its server has got on this connection.
-    pub(crate) loaded: Loaded,
+    /// The bound on the replies that the link may owe.
+    pub(crate) reply_room: ReplyBudget,
+    /// Scripts that were sent to the server on this connection.
+    pub(crate) loaded: LoadedScripts,
 
-    pub(crate) state: State,
+    pub(crate) state: LinkState,
     pub(crate) role: Role,
-    pub(crate) key: LinkKey,
-    /// Sessions that ride on it.
-    pub(crate) riders: u32,
-    /// Held by all who need it though they do not ride on it.
-    pub(crate) held: Arc<Stand>,
-    /// Sessions that wait until it can be used, or refused.
-    pub(crate) waiters: Vec<Key>,
-    /// When it was lost, if it ever was up.
+    pub(crate) kind: LinkKind,
+    /// The number of sessions that use the link.
+    pub(crate) attached: u32,
+    /// Shared with all sessions that need the link but do not send on it.
+    pub(crate) held: Arc<RedirectStandIn>,
+    /// Sessions that wait until the link takes requests, or until its requests are refused.
+    pub(crate) waiters: Vec<SessionId>,
+    /// When the link was last lost after it had been up.
     pub(crate) lost_at: Option<Time>,
     /// Attempts to connect since the last success.
     pub(crate) failures: u32,
-    /// What the last attempt came to. For a person; for a client if `refusal`.
+    /// The cause of the last loss or failed attempt, for the log and for error replies.
     pub(crate) reason: String,
-    /// The server's own error reply to our greeting, if that was it.
+    /// The server's error reply to the handshake, if that ended the last attempt.
     pub(crate) refusal: Option<Vec<u8>>,
-    /// What the server said of itself.
+    /// The kind and version of the server, from the handshake.
     pub(crate) identity: Option<Identity>,
-    /// What the server calls this connection.
+    /// The id of this connection at the server (CLIENT ID).
     pub(crate) client_id: i64,
     /// When the last attempt to connect began.
     pub(crate) attempted_at: Time,
-    /// That was none: its server is known to be away.
+    /// Whether no attempt was made, because the server is known to be away.
     pub(crate) untried: bool,
-    /// It takes its time, and the server was away before: nobody waits for it.
+    /// Whether the attempt takes long and the server was away before. Requests do not wait for it
+    /// then.
     pub(crate) is_late: bool,
-    /// Since when it has been up.
+    /// The time since which the link has been up.
     pub(crate) up_since: Time,
-    /// When a session has left it, or has taken it for a request off the short way.
+    /// When a session last left the link, or used it on the slow path.
     pub(crate) unused_since: Time,
 }
 
 impl Link {
-    pub(crate) fn new(key: LinkKey, role: Role, max_delay_us: u32, now: Time) -> Self {
+    pub(crate) fn new(kind: LinkKind, role: Role, max_delay_us: u32, now: Time) -> Self {
         Link {
             accepting: false,
             takes: false,
@@ -311,7 +324,9 @@ impl Link {
             duties: VecDeque::new(),
             open: 0,
             open_since: now,
-            returns: Returns::new(max_delay_us),
+            wait_us: 0,
+            requests: 0,
+            forecast: ArrivalForecast::new(max_delay_us),
             scanner: reply::Scanner::default(),
             partial: Vec::new(),
             cutting: false,
@@ -319,7 +334,7 @@ impl Link {
             paused: None,
             streaming: Streaming::No,
             sends: Sends::More,
-            dismissal: Dismissal::default(),
+            unblocking: Unblocking::default(),
             movable: 0,
             heads: 0,
             asks_again: false,
@@ -334,12 +349,12 @@ impl Link {
             waits: false,
             tunnel: None,
             tainted: false,
-            reply_room: ReplyRoom::new(key.lane, now),
-            loaded: Loaded::default(),
-            state: State::Down,
+            reply_room: ReplyBudget::new(kind.lane, now),
+            loaded: LoadedScripts::default(),
+            state: LinkState::Down,
             role,
-            key,
-            riders: 0,
+            kind,
+            attached: 0,
             held: Arc::default(),
             waiters: Vec::new(),
             lost_at: None,
@@ -356,43 +371,45 @@ impl Link {
         }
     }
 
-    /// Opens or closes the link to requests. While CLIENT PAUSE is on, every request is asked
-    /// whether it has to wait, so none goes the short way. The same holds for a careful link.
+    /// Opens or closes the link to requests. While CLIENT PAUSE is on, every request is checked on
+    /// the slow path. The same holds while the bound on replies makes each request ask for room.
     pub(crate) fn admit(&mut self, takes: bool, paused: bool) {
         self.takes = takes;
         self.accepting = takes && !paused && !self.reply_room.is_careful();
     }
 
-    /// Whether a session waits at the server for a command that blocks, or is to when the link is up.
+    /// Whether a session waits at the server for a command that blocks, or will wait when the link
+    /// is up.
     pub(crate) fn holds_a_waiter(&self) -> bool {
         self.waits && matches!(self.role, Role::Pinned { .. })
     }
 
-    /// The session whose SHUTDOWN the server has, and has not answered.
-    pub(crate) fn is_shut_down_by(&self) -> Option<Key> {
-        let mut with_duty = self.ledger.iter().filter(|entry| entry.duty);
+    /// The session whose SHUTDOWN is with the server and has no answer.
+    pub(crate) fn is_shut_down_by(&self) -> Option<SessionId> {
+        let mut marked = self.ledger.iter().filter(|entry| entry.duty);
         let at = self
             .duties
             .iter()
-            .position(|duty| matches!(duty, Duty::Shutdown))?;
-        with_duty.nth(at).map(|entry| entry.session)
+            .position(|completion| matches!(completion, Completion::Shutdown))?;
+        marked.nth(at).map(|entry| entry.session)
     }
 
-    /// Whether a session waits here for the answer to its CLIENT TRACKING ON.
+    /// Whether a session waits on this link for the answer to its CLIENT TRACKING ON.
     pub(crate) fn is_asked_to_track(&self) -> bool {
         let mut duties = self.duties.iter();
         let is_own = matches!(self.role, Role::Pinned { .. });
         is_own
             && self.ledger.iter().any(|entry| {
                 let duty = if entry.duty { duties.next() } else { None };
-                let begins = |switch: &Switch| switch.on && switch.pins.any(Pins::TRACKING);
-                entry.session != Key::NOBODY
-                    && matches!(duty, Some(Duty::Switch { switch, .. }) if begins(switch))
+                let begins =
+                    |switch: &ConnectionSwitch| switch.on && switch.pins.any(Pins::TRACKING);
+                entry.session != SessionId::NONE
+                    && matches!(duty, Some(Completion::Switch { switch, .. }) if begins(switch))
             })
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.state, State::Up)
+        matches!(self.state, LinkState::Up)
     }
 
     /// Bytes of requests that are not answered.
@@ -400,19 +417,22 @@ impl Link {
         self.out.bytes().len()
     }
 
-    /// Whether it is not up and tries to reach its server, or will do so in a moment.
+    /// Whether the link is not up and tries to reach its server, or will try soon.
     pub(crate) fn tries(&self) -> bool {
-        !matches!(self.state, State::Down | State::Up | State::Resting { .. })
+        !matches!(
+            self.state,
+            LinkState::Down | LinkState::Up | LinkState::Backoff { .. }
+        )
     }
 
-    /// Whether it owes as much as it may.
+    /// Whether the link owes as many replies, or holds as many bytes, as it may.
     #[inline]
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
         self.ledger.len() >= self.reply_room.replies_max()
             || self.unanswered_bytes() >= limits.link_unanswered_bytes_max as usize
     }
 
-    /// Whether no request and no reply is on its way, nor a part of one.
+    /// Whether no request and no reply, nor a part of one, is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.streaming == Streaming::No
             && self.ledger.is_empty()
@@ -420,13 +440,13 @@ impl Link {
             && !self.scanner.is_inside()
     }
 
-    /// Whether nothing is asked on it, and nothing has come for so long: nobody would notice that
-    /// its server is gone.
+    /// Whether no request is in flight, and no bytes have come for so long. The loss of its server
+    /// would not be noticed.
     pub(crate) fn is_quiet(&self, now: Time, ms: u32) -> bool {
         self.is_up() && self.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
     }
 
-    /// The request in front and those that are the same, each as it would stand for itself.
+    /// Takes the front request and its collapsed copies, each as a request of its own.
     pub(crate) fn take_alone(&mut self) -> (Vec<Entry>, Vec<u8>) {
         let mut alone = Vec::new();
         let mut request = Vec::new();
@@ -446,24 +466,24 @@ impl Link {
         (alone, request)
     }
 
-    /// Whether the reply that comes next is that of several requests.
+    /// Whether the next reply answers several collapsed requests.
     #[inline]
     pub(crate) fn shares_next(&self) -> bool {
         let second = self.ledger.get(1);
         second.is_some_and(|entry| entry.class == Class::Same)
     }
 
-    /// Requests of the open batch.
-    pub(crate) fn gathered(&self) -> usize {
+    /// The number of requests in the open batch.
+    pub(crate) fn batched(&self) -> usize {
         self.open as usize
     }
 
-    /// Requests that have left and are not answered.
+    /// The number of requests that have left and are not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.ledger.len() - self.open as usize
     }
 
-    /// Whether the next reply is that to an MGET of ours.
+    /// Whether the next reply answers a fused MGET.
     #[inline]
     pub(crate) fn gets_are_next(&self) -> bool {
         self.heads > 0
@@ -486,18 +506,22 @@ impl Link {
     pub(crate) fn is_front_a_block_of_code(&self) -> bool {
         let front = self.first_in_flight();
         front.is_some_and(|front| front.duty)
-            && matches!(self.duties.front(), Some(Duty::Block { code: true, .. }))
+            && matches!(
+                self.duties.front(),
+                Some(Completion::Block { code: true, .. })
+            )
     }
 
-    /// The request in front, which is in flight, is answered.
+    /// Removes the front request, which is in flight, because it is answered.
     #[inline]
     pub(crate) fn pop_answered(&mut self, entry: Entry) {
-        debug_assert!(self.in_flight() > 0, "what is answered is in flight");
+        debug_assert!(self.in_flight() > 0, "an answered request is in flight");
         self.ledger.pop_front();
         self.out.answer(entry.len as usize);
     }
 
-    /// The first bytes of the request in front were a request of their own, and that is answered.
+    /// Removes the first bytes of the front request: they were a request of their own, and its
+    /// reply came.
     pub(crate) fn shorten_front(&mut self, bytes: usize) {
         if let Some(front) = self.ledger.front_mut() {
             front.len -= bytes as u32;
@@ -505,31 +529,31 @@ impl Link {
         }
     }
 
-    /// Whether the server has answered something that it was not asked to its end.
+    /// Whether the server has answered a request that was not written whole.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.out.is_overtaken()
     }
 
-    /// That is the head of an MGET or MSET: its parts are next.
+    /// Removes the head of a fused MGET or MSET. Its parts are next.
     pub(crate) fn pop_head(&mut self, head: Entry) {
         self.heads -= u32::from(head.class == Class::Gets);
         self.pop_answered(head);
     }
 
-    /// The bytes of the request in front.
+    /// The bytes of the front request.
     pub(crate) fn first_bytes(&self) -> &[u8] {
         let len = self.ledger.front().map_or(0, |entry| entry.len as usize);
         &self.out.bytes()[..len]
     }
 
-    /// Whether a reply for this session is still to come.
-    pub(crate) fn owes(&self, session: Key) -> bool {
+    /// Whether a reply to this session is still to come on this link.
+    pub(crate) fn owes(&self, session: SessionId) -> bool {
         self.ledger.iter().any(|entry| entry.session == session)
     }
 
-    /// Whether the reply of this place comes on this link; it may have to be asked for again first,
-    /// when what is read now ends.
-    pub(crate) fn brings(&self, session: Key, seq: u32) -> bool {
+    /// Whether this link brings the reply of this place. The request may have to be sent again
+    /// first, when the bytes that are being read end.
+    pub(crate) fn brings(&self, session: SessionId, seq: u32) -> bool {
         let again = self.again.iter().map(|(entry, _)| entry);
         let mut all = self.ledger.iter().chain(again);
         all.any(|entry| entry.session == session && entry.seq == seq)
@@ -550,9 +574,10 @@ impl Link {
         self.movable += u32::from(entry.class.may_move());
     }
 
-    /// The same for several that one session asked one behind the other, and that are all as long.
+    /// Appends several requests that one session sent one after the other. All have the same
+    /// length.
     #[inline]
-    pub(crate) fn push_alike(&mut self, first: Entry, count: u32, requests: &[u8]) {
+    pub(crate) fn push_same_shape(&mut self, first: Entry, count: u32, requests: &[u8]) {
         debug_assert_eq!((first.len * count) as usize, requests.len());
         self.out.append(requests);
         self.ledger.extend((0..count).map(|index| Entry {
@@ -564,52 +589,64 @@ impl Link {
     }
 
     /// Appends a request that has left another link.
-    pub(crate) fn push_left(&mut self, left: Left) {
+    pub(crate) fn push_left(&mut self, left: Departed) {
         match left.duty {
             Some(duty) => self.push_with(left.entry, &left.request, duty),
             None => self.push(left.entry, &left.request),
         }
     }
 
-    /// The same for a request whose reply has a duty.
-    pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], duty: Duty) {
-        debug_assert!(entry.duty, "an entry with a duty says so");
+    /// Appends a request whose reply has a completion.
+    pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], duty: Completion) {
+        debug_assert!(entry.duty, "an entry with a completion says so");
         self.duties.push_back(duty);
         self.push(entry, request);
     }
 
-    /// The open batch got its first request in the turn at `now`.
+    /// Notes that the open batch got its first request in the turn at `now`.
     pub(crate) fn begin_batch(&mut self, now: Time) {
         self.open_since = now;
     }
 
-    /// Whether the open batch leaves. Level 2: an idle link flushes at once; a busy one when the
-    /// batch in flight has come back, when the batch is full, or when its oldest request has waited
-    /// long enough. Replies announce requests: who was answered and is about to ask again is waited
-    /// for, within the same bound, so the requests of one crowd stay one batch.
+    /// Decides whether the open batch leaves. Level 2: the batch of an idle link leaves at once.
+    /// The batch of a busy link leaves in three cases: the batch in flight has come back, the open
+    /// batch is full, or its oldest request has waited long enough. Replies announce requests. So
+    /// the batch waits, within the same bound, for sessions that were answered and will soon send
+    /// again. Then the requests of many sessions stay one batch.
     ///
-    /// `soon`: how many are about to come, where that is not in the link's own calendar.
-    pub(crate) fn decide(&mut self, rule: &FlushRule, now: Time, soon: Option<u32>) -> Decision {
-        // On a link of its own, a session waits for nobody.
-        if !rule.hold || self.role != Role::Shared {
-            return Decision::Flush(Why::Idle);
+    /// `wait_us`: how long the oldest request may wait. `in_flight`: unanswered requests of
+    /// sessions. `soon`: the number of sessions that will soon send again, if the link's own
+    /// forecast does not have it.
+    pub(crate) fn decide(
+        &mut self,
+        rule: &FlushRule,
+        wait_us: u32,
+        in_flight: usize,
+        now: Time,
+        soon: Option<u32>,
+    ) -> Decision {
+        debug_assert!(wait_us > 0, "this is asked only of a batch that may wait");
+        // A link of one session has no other session to wait for.
+        if self.role != Role::Shared {
+            return Decision::Flush(OpenReason::Idle);
         }
         if self.open_bytes() >= self.batch_bytes_max(rule) {
-            return Decision::Flush(Why::Full);
+            return Decision::Flush(OpenReason::Full);
         }
-        if self.in_flight() == 0 {
-            let waits = match soon {
-                None => self.returns.worth_waiting(now, self.open),
-                Some(soon) => self.returns.worth_waiting_for(soon, self.open),
+        if in_flight == 0 {
+            let are_expected = match soon {
+                None => self.forecast.worth_waiting(now, self.open),
+                Some(soon) => self.forecast.worth_waiting_for(soon, self.open),
             };
-            if !waits {
-                return Decision::Flush(Why::Idle);
+            // The arrival wheel is too coarse for a wait that is so much shorter.
+            if !are_expected || wait_us * 2 < rule.max_delay_us {
+                return Decision::Flush(OpenReason::Idle);
             }
         }
-        let due = self.open_since + rule.max_delay_us;
+        let due = self.open_since + wait_us;
         if now >= due {
-            self.returns.waited(self.open);
-            Decision::Flush(Why::Late)
+            self.forecast.waited(self.open);
+            Decision::Flush(OpenReason::Late)
         } else {
             Decision::HoldUntil(due)
         }
@@ -634,10 +671,10 @@ impl Link {
         self.open = 0;
         self.movable = 0;
         self.allowed = self.out.unwritten().len();
-        self.returns.end_wait();
+        self.forecast.end_wait();
     }
 
-    /// Puts the open batch into another order: these bytes, and entries to go with them.
+    /// Puts the open batch into another order: replaces its bytes and its entries.
     pub(crate) fn rearrange(&mut self, bytes: &[u8], entries: &[Entry]) {
         let first = self.in_flight();
         self.out.take_back(self.open_bytes());
@@ -654,7 +691,7 @@ impl Link {
         self.ledger.range(self.in_flight()..)
     }
 
-    /// The same, in one piece.
+    /// Copies the entries of the open batch to one vector.
     pub(crate) fn copy_gathered(&self, entries: &mut Vec<Entry>) {
         let (front, back) = self.ledger.as_slices();
         let first = self.in_flight();
@@ -665,7 +702,7 @@ impl Link {
         debug_assert_eq!(self.open_bytes(), len);
     }
 
-    /// Their bytes, one behind the other.
+    /// The bytes of the open batch.
     pub(crate) fn gathered_bytes(&self) -> &[u8] {
         &self.out.unwritten()[self.allowed..]
     }
@@ -675,7 +712,8 @@ impl Link {
         self.out.unwritten().len() - self.allowed
     }
 
-    /// The reply to this request of the open batch tells whether its user may do such.
+    /// Marks a request of the open batch: its reply shows whether the user has the right to GET or
+    /// SET.
     pub(crate) fn try_right(&mut self, index: usize) -> Entry {
         let first = self.in_flight();
         let entry = &mut self.ledger[first + index];
@@ -687,15 +725,15 @@ impl Link {
         *entry
     }
 
-    /// From now on bytes are cut through. No request may be put on the link until they are all
-    /// written: which bytes are whose could not be told.
+    /// Begins to pass a large request through. No other request may be put on the link until all
+    /// its bytes are written: the two could not be told apart.
     pub(crate) fn begin_streaming(&mut self) {
         debug_assert!(self.ledger.is_empty() && self.out.bytes().is_empty());
         self.streaming = Streaming::Open;
         self.admit(false, false);
     }
 
-    /// No more bytes come that are to be cut through.
+    /// Ends a large request: no more of its bytes come.
     pub(crate) fn end_streaming(&mut self) {
         self.streaming = Streaming::Ending;
         self.end_streaming_if_written();
@@ -712,7 +750,7 @@ impl Link {
         self.role.is_one_requests() || self.streaming != Streaming::No
     }
 
-    /// Whether requests may be put on it, as far as it is up to the link.
+    /// Whether role and state of the link allow new requests.
     pub(crate) fn may_take(&self) -> bool {
         self.role.takes_requests()
             && self.streaming == Streaming::No
@@ -720,8 +758,8 @@ impl Link {
             && !self.is_late
     }
 
-    /// Appends a part of a request that is cut through; it may be written at once. The kernel's
-    /// time to take it begins now, unless it has not taken the part before.
+    /// Appends a part of a large request, which may be written at once. If all earlier bytes are
+    /// written, the time that the kernel has to take this part begins now.
     pub(crate) fn stream(&mut self, bytes: &[u8], now: Time) {
         if self.pending().is_empty() && self.in_flight() == 0 {
             self.progress = now;
@@ -730,11 +768,11 @@ impl Link {
         self.allowed = self.out.unwritten().len();
     }
 
-    /// What may be written now.
+    /// The bytes that may be written now.
     pub(crate) fn pending(&self) -> &[u8] {
         match &self.state {
-            State::Greeting { greeting, .. } => &greeting.unsent,
-            State::Up => &self.out.unwritten()[..self.allowed],
+            LinkState::Greeting { greeting, .. } => &greeting.unsent,
+            LinkState::Up => &self.out.unwritten()[..self.allowed],
             _ => &[],
         }
     }
@@ -742,14 +780,14 @@ impl Link {
     /// The kernel took `count` of the pending bytes.
     pub(crate) fn written(&mut self, count: usize) {
         match &mut self.state {
-            State::Greeting { greeting, .. } => {
+            LinkState::Greeting { greeting, .. } => {
                 greeting.unsent.drain(..count);
             }
             _ => {
                 self.allowed -= count;
                 self.out.write(count);
                 if self.streaming != Streaming::No {
-                    // A large request is not held, and so cannot be sent again.
+                    // The bytes of a large request are not kept, so it cannot be sent again.
                     self.out.answer(count);
                     self.end_streaming_if_written();
                 }
@@ -757,15 +795,15 @@ impl Link {
         }
     }
 
-    /// The connection stands: greet.
-    pub(crate) fn greet(&mut self, greeting: Greeting, now: Time) {
-        self.state = State::Greeting {
+    /// Begins the handshake on a new connection.
+    pub(crate) fn send_handshake(&mut self, greeting: Handshake, now: Time) {
+        self.state = LinkState::Greeting {
             since: now,
             greeting: Box::new(greeting),
         };
     }
 
-    /// How many requests, from the front, were written whole.
+    /// The number of requests, from the front, that were written whole.
     fn sent(&self) -> usize {
         let mut unwritten = self.out.unwritten().len();
         let mut sent = self.ledger.len();
@@ -773,34 +811,35 @@ impl Link {
             unwritten = unwritten.saturating_sub(self.ledger[sent - 1].len as usize);
             sent -= 1;
         }
-        // What was fused was sent when its last part was.
+        // A fused request was sent when its last part was.
         while sent > 0 && sent < self.ledger.len() && self.ledger[sent].class.is_part() {
             sent -= 1;
         }
         sent
     }
 
-    /// The connection is gone. Gives back the requests that may have been executed, and whatever
-    /// nobody waits for. Those that were not written whole stay, for the next connection; so do, if
-    /// there is to be one at once (`again`), reads that were sent once, unless their session asked
-    /// for a change behind them: they would see it.
+    /// Ends the connection. Returns the requests that may have been executed, and those that no
+    /// session waits for. Requests that were not written whole stay for the next connection. If
+    /// that follows at once (`again`), reads that were sent once also stay. A read does not stay if
+    /// its session sent a change after it: the second run would see that change.
     pub(crate) fn disconnect(&mut self, again: bool) -> Vec<Entry> {
         let sent = self.sent();
         let mixed = self.is_mixed();
         let mut changed = HashSet::new();
-        // What nobody waits for any more is not begun again: its client may have asked for
-        // something else meanwhile.
-        let is_wanted = |entry: &Entry| entry.session != Key::NOBODY || entry.duty;
+        // A request that no session waits for is not sent again: its client may have sent another
+        // request since.
+        let is_wanted = |entry: &Entry| entry.session != SessionId::NONE || entry.duty;
         let mut stays: Vec<bool> = self.ledger.iter().map(is_wanted).collect();
         let mut of_entry = self.duties.iter();
-        let is_simple =
-            |entry: &Entry| !entry.duty || of_entry.next().and_then(Duty::read_again).is_some();
+        let is_simple = |entry: &Entry| {
+            !entry.duty || of_entry.next().and_then(Completion::read_again).is_some()
+        };
         let simple: Vec<bool> = self.ledger.iter().map(is_simple).collect();
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
             let simple = entry.silent || simple[index];
             let harmless = entry.class.reads() && simple && !changed.contains(&entry.session);
-            let is_first_loss = entry.before != Before::Lost;
-            stays[index] = again && harmless && is_first_loss && entry.session != Key::NOBODY;
+            let is_first_loss = entry.before != EarlierAttempt::Lost;
+            stays[index] = again && harmless && is_first_loss && entry.session != SessionId::NONE;
             if !entry.class.reads() {
                 changed.insert(entry.session);
             }
@@ -813,20 +852,24 @@ impl Link {
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
             let mut duty = if entry.duty { duties.next() } else { None };
-            let nobodys = entry.session == Key::NOBODY;
+            let has_no_session = entry.session == SessionId::NONE;
             if entry.class != Class::Same {
                 (beginning, sent_at) = (entry.class.beginning(), at..behind);
             }
             if entry.class.is_whole() {
-                // Its parts stand for themselves again.
-            } else if stays[index] && duty.as_mut().is_none_or(|duty| duty.begin_again(nobodys)) {
+                // The parts of a fused request stand for themselves again.
+            } else if stays[index]
+                && duty
+                    .as_mut()
+                    .is_none_or(|duty| duty.begin_again(has_no_session))
+            {
                 self.duties.extend(duty);
                 kept.extend_from_slice(beginning);
                 kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);
                 entry.len = (beginning.len() + sent_at.len()) as u32;
                 entry.class = entry.class.alone();
                 if index < sent {
-                    entry.before = Before::Lost;
+                    entry.before = EarlierAttempt::Lost;
                 }
                 self.ledger.push_back(entry);
             } else {
@@ -842,11 +885,11 @@ impl Link {
             self.put_into_asked_order();
         }
         self.allowed = 0;
-        // It may be another server, or other rights.
+        // The next connection may be to another server, or the user may have other rights.
         self.try_again();
         self.may_get = None;
         self.may_set = None;
-        self.returns.end_wait();
+        self.forecast.end_wait();
         self.scanner = reply::Scanner::default();
         self.reply_room.forget_part();
         self.partial = Vec::new();
@@ -856,7 +899,7 @@ impl Link {
         gone
     }
 
-    /// What was left alone is tried again.
+    /// Tries again all ways of coalescing that were switched off on this link.
     pub(crate) fn try_again(&mut self) {
         self.gets = FUSING;
         self.sets = FUSING;
@@ -864,17 +907,17 @@ impl Link {
         self.collapsing = COLLAPSING;
     }
 
-    /// Whether requests of one session may not be in the order in which it asked them.
+    /// Whether requests of one session may not be in the order in which it sent them.
     fn is_mixed(&self) -> bool {
         self.asks_again || self.ledger.iter().any(|entry| entry.class == Class::Same)
     }
 
-    /// What is asked again stands behind what was asked behind it: each session's requests come
-    /// into the order again in which it asked them. Nothing is in flight.
+    /// Puts each session's requests into the order in which the session sent them. A request that
+    /// is sent again may stand behind later ones. Nothing is in flight.
     fn put_into_asked_order(&mut self) {
         let mut duties = std::mem::take(&mut self.duties).into_iter();
         let mut at = 0;
-        let mut asked: Vec<(Entry, usize, Option<Duty>)> = Vec::new();
+        let mut asked: Vec<(Entry, usize, Option<Completion>)> = Vec::new();
         for entry in std::mem::take(&mut self.ledger) {
             let duty = if entry.duty { duties.next() } else { None };
             asked.push((entry, at, duty));
@@ -890,36 +933,36 @@ impl Link {
         self.out.replace(bytes);
     }
 
-    /// Whether it owes replies to other sessions than the one in front.
+    /// Whether the link owes replies to other sessions than that of the front request.
     pub(crate) fn owes_others(&self) -> bool {
         let front = self.first_in_flight().map(|front| front.session);
         let mut entries = self.ledger.iter();
-        entries.any(|entry| entry.session != Key::NOBODY && Some(entry.session) != front)
+        entries.any(|entry| entry.session != SessionId::NONE && Some(entry.session) != front)
     }
 
-    /// Takes the requests that can go another way: those of sessions, other than `captor`, whose
-    /// requests here may all be asked twice. Their replies will be dropped. A session with any
-    /// other request must wait, or its order is lost. `again`: how a request is asked a second
-    /// time, if it may be.
+    /// Takes the requests that can go to another link: those of sessions, other than
+    /// `slow_session`, whose requests on this link may all be sent twice. The first replies will be
+    /// dropped. A session with any other request must wait, or its order is lost. `again`: how a
+    /// request is sent a second time, if it may be.
     pub(crate) fn take_requests_of_others(
         &mut self,
-        captor: Key,
-        again: impl Fn(&Entry, &[u8], Option<&Duty>) -> Again,
-        bounds: AgainBounds,
-    ) -> Vec<Left> {
+        slow_session: SessionId,
+        again: impl Fn(&Entry, &[u8], Option<&Completion>) -> RepeatRule,
+        bounds: RepeatBounds,
+    ) -> Vec<Departed> {
         let mixed = self.is_mixed();
         let mut duties = self.duties.iter();
         let (mut all, mut at) = (Vec::with_capacity(self.ledger.len()), 0);
-        // Of each session: whether all may go, how many they are, and their bytes.
-        let mut asked: HashMap<Key, (bool, usize, usize)> = HashMap::new();
-        // Entries with the same read as the one in front have no bytes of their own.
+        // For each session: whether all its requests may go, their number, and their bytes.
+        let mut asked: HashMap<SessionId, (bool, usize, usize)> = HashMap::new();
+        // A collapsed read has no bytes of its own: it shares those of the request before it.
         let mut sent_bytes = 0;
         for entry in &self.ledger {
             let behind = at + entry.len as usize;
             let duty = if entry.duty { duties.next() } else { None };
             let again = again(entry, &self.out.bytes()[at..behind], duty);
             let of_session = asked.entry(entry.session).or_insert((true, 0, 0));
-            of_session.0 &= !matches!(again, Again::No);
+            of_session.0 &= !matches!(again, RepeatRule::No);
             of_session.1 += 1;
             if entry.class != Class::Same {
                 sent_bytes = entry.class.beginning().len() + entry.len as usize;
@@ -928,21 +971,21 @@ impl Link {
             all.push(again);
             at = behind;
         }
-        asked.remove(&captor);
-        asked.remove(&Key::NOBODY);
+        asked.remove(&slow_session);
+        asked.remove(&SessionId::NONE);
         if self.cutting
             && let Some(front) = self.ledger.front()
         {
-            // Half of the reply in front is with its client.
+            // A part of the front reply is already with its client.
             asked.remove(&front.session);
         }
         let (mut going, mut bytes) = (HashSet::new(), 0);
         for entry in &self.ledger {
-            if let Some((true, count, its)) = asked.remove(&entry.session)
+            if let Some((true, count, session_bytes)) = asked.remove(&entry.session)
                 && count <= bounds.requests_of_session
-                && bytes + its <= bounds.bytes
+                && bytes + session_bytes <= bounds.bytes
             {
-                bytes += its;
+                bytes += session_bytes;
                 going.insert(entry.session);
             }
         }
@@ -955,20 +998,20 @@ impl Link {
             }
             if going.contains(&entry.session) {
                 let request = [beginning, &self.out.bytes()[sent_at.clone()]].concat();
-                taken.push(Left {
+                taken.push(Departed {
                     entry: Entry {
-                        before: Before::Lost,
+                        before: EarlierAttempt::Lost,
                         len: request.len() as u32,
                         class: entry.class.alone(),
                         ..*entry
                     },
                     request,
                     duty: match again {
-                        Again::With(duty) => Some(duty),
-                        Again::Plainly | Again::No => None,
+                        RepeatRule::With(duty) => Some(duty),
+                        RepeatRule::Plainly | RepeatRule::No => None,
                     },
                 });
-                entry.session = Key::NOBODY;
+                entry.session = SessionId::NONE;
             }
             at = behind;
         }
@@ -978,21 +1021,22 @@ impl Link {
         taken
     }
 
-    /// The same for sessions with a few reads that are simply passed on. A session that asks for
-    /// much would make the server do much twice.
-    pub(crate) fn take_few_reads_of_others(&mut self, captor: Key) -> Vec<Left> {
-        let again = |entry: &Entry, _: &[u8], _: Option<&Duty>| match entry.class.reads() {
-            true if !entry.duty => Again::Plainly,
-            _ => Again::No,
+    /// Takes the plain reads of sessions that have only a few, as [`Link::take_requests_of_others`]
+    /// does. A session with many requests would make the server do much work twice.
+    pub(crate) fn take_few_reads_of_others(&mut self, slow_session: SessionId) -> Vec<Departed> {
+        let again = |entry: &Entry, _: &[u8], _: Option<&Completion>| match entry.class.reads() {
+            true if !entry.duty => RepeatRule::Plainly,
+            _ => RepeatRule::No,
         };
-        let bounds = AgainBounds {
+        let bounds = RepeatBounds {
             requests_of_session: ASKED_AGAIN_MAX,
             bytes: usize::MAX,
         };
-        self.take_requests_of_others(captor, again, bounds)
+        self.take_requests_of_others(slow_session, again, bounds)
     }
 
-    /// Unsent requests leave the open batch of a link that is not connected.
+    /// Takes the unsent requests for which `leaves` is true from a link that is not connected.
+    /// Returns their entries.
     pub(crate) fn take_unsent(&mut self, leaves: impl Fn(&Entry) -> bool) -> Vec<Entry> {
         if !self.ledger.iter().any(&leaves) {
             return Vec::new();
@@ -1001,8 +1045,8 @@ impl Link {
         taken.into_iter().map(|left| left.entry).collect()
     }
 
-    /// The same, with all that they are.
-    pub(crate) fn take_left(&mut self, leaves: impl Fn(&Entry, &[u8]) -> bool) -> Vec<Left> {
+    /// Takes such requests, with their bytes and completions.
+    pub(crate) fn take_left(&mut self, leaves: impl Fn(&Entry, &[u8]) -> bool) -> Vec<Departed> {
         debug_assert!(!self.is_up());
         let mut taken = Vec::new();
         let mut kept = Vec::new();
@@ -1014,7 +1058,7 @@ impl Link {
             let request = &self.out.bytes()[at..behind];
             if leaves(&entry, request) {
                 let request = request.to_vec();
-                taken.push(Left {
+                taken.push(Departed {
                     entry,
                     request,
                     duty,
@@ -1033,7 +1077,7 @@ impl Link {
         taken
     }
 
-    /// Everything in the ledger is unsent.
+    /// Counts the open batch anew: no request in the ledger has been sent on this connection.
     fn count_open(&mut self) {
         self.open = self.ledger.len() as u32;
         let movable = |entry: &&Entry| entry.class.may_move();
@@ -1041,44 +1085,45 @@ impl Link {
     }
 }
 
-/// How a request that was sent on a link is asked a second time on another one.
+/// How a request that was sent on one link is sent a second time, on another link.
 #[derive(Debug)]
-pub(crate) enum Again {
-    /// Not at all.
+pub(crate) enum RepeatRule {
+    /// It is not sent again.
     No,
-    /// Its reply is passed on.
+    /// It is sent again, and its reply is passed on.
     Plainly,
-    /// Its reply has this duty.
-    With(Duty),
+    /// It is sent again, and its reply has this completion.
+    With(Completion),
 }
 
-/// How many of the requests that were sent on a link are asked a second time.
-pub(crate) struct AgainBounds {
+/// Bounds on the requests of one link that are sent a second time.
+pub(crate) struct RepeatBounds {
     /// Requests of one session. A session with more of them waits.
     pub(crate) requests_of_session: usize,
     /// Bytes of all requests. A session whose requests have no room waits.
     pub(crate) bytes: usize,
 }
 
-/// A request that has left its link.
-pub(crate) struct Left {
+/// A request that was taken off its link.
+pub(crate) struct Departed {
     pub(crate) entry: Entry,
     pub(crate) request: Vec<u8>,
-    pub(crate) duty: Option<Duty>,
+    pub(crate) duty: Option<Completion>,
 }
 
-/// Reads of one session that are asked again elsewhere when its link is not read any more. Where
-/// two hundred sessions are slow, one after the other, each of them has what the others wait for
-/// asked again: with 128 a server had nothing else to do.
+/// Reads of one session that are sent again on another link when its link is not read any more. If
+/// two hundred sessions are slow, one after the other, each of them makes the server repeat the
+/// reads of the others. With 128 a server had time for nothing else.
 const ASKED_AGAIN_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slow_readers::EVERYBODYS;
+    use crate::base::settings::Aim;
+    use crate::data_plane::slow_readers::EVERYBODYS;
 
     const RULE: FlushRule = FlushRule {
-        hold: true,
+        aim: Aim::ServerCpu,
         max_delay_us: 200,
         fuse: false,
         fused_keys_max: 2,
@@ -1086,117 +1131,121 @@ mod tests {
     };
 
     fn link() -> Link {
-        let key = LinkKey {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
             db: 0,
             user: 0,
             lane: EVERYBODYS,
         };
-        let mut link = Link::new(key, Role::Shared, RULE.max_delay_us, Time(0));
-        link.state = State::Up;
+        let mut link = Link::new(kind, Role::Shared, RULE.max_delay_us, Time(0));
+        link.state = LinkState::Up;
         link
     }
 
     fn push(link: &mut Link, seq: u32, len: usize) {
         let entry = Entry {
-            session: Key {
+            session: SessionId {
                 index: 1,
                 generation: 1,
             },
             seq,
             len: len as u32,
             class: Class::of(seq % 2 == 1),
-            ..Entry::of(Key::NOBODY, 0, 0)
+            ..Entry::of(SessionId::NONE, 0, 0)
         };
         link.push(entry, &vec![b'x'; len]);
     }
 
+    /// A full batch that leaves ends its wait: the next batch begins a wait of its own.
     #[test]
-    fn a_full_batch_takes_its_wait_with_it() {
+    fn full_batch_ends_its_wait() {
         let mut link = link();
         for _ in 0..10 {
-            link.returns.expect(Time(300), 0);
+            link.forecast.expect(Time(300), 0);
         }
         for seq in 0..5 {
             push(&mut link, seq, 10);
         }
         link.begin_batch(Time(300));
         assert_eq!(
-            link.decide(&RULE, Time(300), None),
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(300), None),
             Decision::HoldUntil(Time(500))
         );
         push(&mut link, 5, BATCH_BYTES_MAX);
         assert_eq!(
-            link.decide(&RULE, Time(310), None),
-            Decision::Flush(Why::Full)
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(310), None),
+            Decision::Flush(OpenReason::Full)
         );
         link.flush(Time(310));
         push(&mut link, 6, 10);
         link.begin_batch(Time(320));
-        // Fewer requests than the batch before it had when its wait began.
+        // This batch has fewer requests than the one before had when its wait began.
         assert_eq!(
-            link.decide(&RULE, Time(520), None),
-            Decision::Flush(Why::Late)
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(520), None),
+            Decision::Flush(OpenReason::Late)
         );
     }
 
+    /// A lone request never waits, and no request waits longer than `max_delay`.
     #[test]
-    fn a_lone_request_never_waits_and_nobody_waits_longer_than_max_delay() {
+    fn lone_request_never_waits_and_wait_ends_at_max_delay() {
         let mut link = link();
         push(&mut link, 0, 10);
         assert_eq!(
-            link.decide(&RULE, Time(0), None),
-            Decision::Flush(Why::Idle)
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(0), None),
+            Decision::Flush(OpenReason::Idle)
         );
         link.flush(Time(0));
         link.written(10);
         link.begin_batch(Time(50));
         push(&mut link, 1, 10);
         assert_eq!(
-            link.decide(&RULE, Time(60), None),
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(60), None),
             Decision::HoldUntil(Time(250))
         );
         assert_eq!(
-            link.decide(&RULE, Time(250), None),
-            Decision::Flush(Why::Late)
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(250), None),
+            Decision::Flush(OpenReason::Late)
         );
         link.ledger.pop_front();
         assert_eq!(
-            link.decide(&RULE, Time(250), None),
-            Decision::Flush(Why::Idle)
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(250), None),
+            Decision::Flush(OpenReason::Idle)
         );
         link.begin_batch(Time(300));
-        link.returns.expect(Time(300), 0);
+        link.forecast.expect(Time(300), 0);
         assert_eq!(
-            link.decide(&RULE, Time(310), None),
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(310), None),
             Decision::HoldUntil(Time(500))
         );
         assert_eq!(
-            link.decide(&RULE, Time(500), None),
-            Decision::Flush(Why::Late)
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(500), None),
+            Decision::Flush(OpenReason::Late)
         );
     }
 
+    /// A full batch leaves although the link is busy.
     #[test]
-    fn a_full_batch_leaves_though_the_link_is_busy() {
+    fn full_batch_leaves_busy_link() {
         let mut link = link();
         push(&mut link, 0, 10);
         link.flush(Time(0));
         push(&mut link, 1, BATCH_BYTES_MAX - 1);
         assert!(matches!(
-            link.decide(&RULE, Time(0), None),
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(0), None),
             Decision::HoldUntil(_)
         ));
         push(&mut link, 2, 1);
         assert_eq!(
-            link.decide(&RULE, Time(0), None),
-            Decision::Flush(Why::Full)
+            link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(0), None),
+            Decision::Flush(OpenReason::Full)
         );
     }
 
+    /// When a connection ends, requests that were written whole are gone. All others stay, whole.
     #[test]
-    fn what_was_written_whole_is_gone_and_what_was_not_stays_whole() {
+    fn lost_link_keeps_whole_requests_that_were_not_written() {
         for written in 0..=40 {
             let mut link = link();
             for seq in 0..4 {
@@ -1217,16 +1266,17 @@ mod tests {
             assert!(
                 link.ledger
                     .iter()
-                    .all(|entry| entry.before == Before::Unsent)
+                    .all(|entry| entry.before == EarlierAttempt::Unsent)
             );
         }
     }
 
+    /// A lost read is sent again once, unless its session had sent a change after it.
     #[test]
-    fn a_read_goes_again_once_unless_a_change_was_sent_behind_it() {
+    fn lost_read_is_sent_again_once_if_no_change_followed() {
         let mut link = link();
-        // Odd ones read: 1 has the change 2 behind it, 3 and 5 have 4 behind them, which was not
-        // sent.
+        // Odd requests are reads. The change 2 was sent after read 1. The change 4, after read 3,
+        // was not sent.
         for seq in 0..6 {
             push(&mut link, seq, 10);
         }
@@ -1234,7 +1284,7 @@ mod tests {
         link.written(45);
         let seqs = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
-                .map(|entry| (entry.seq, entry.before == Before::Lost))
+                .map(|entry| (entry.seq, entry.before == EarlierAttempt::Lost))
                 .collect::<Vec<_>>()
         };
         let gone = link.disconnect(true);
@@ -1250,37 +1300,41 @@ mod tests {
         assert_eq!(seqs(&mut link.ledger.iter()), [(5, true)]);
     }
 
+    /// Sessions with a few reads leave a draining link. Sessions that write or read much stay.
     #[test]
-    fn who_reads_a_little_leaves_a_captured_link_and_who_writes_or_reads_much_does_not() {
+    fn sessions_with_few_reads_leave_draining_link() {
         let mut link = link();
-        let session = |index| Key {
+        let session = |index| SessionId {
             index,
             generation: 1,
         };
-        let [captor, reader, writer, greedy] = [1, 2, 3, 4].map(session);
+        let [slow_session, reader, writer, greedy] = [1, 2, 3, 4].map(session);
         let mut put = |session, seq, reads| {
             let entry = Entry {
                 session,
                 seq,
                 len: 4,
                 class: Class::of(reads),
-                ..Entry::of(Key::NOBODY, 0, 0)
+                ..Entry::of(SessionId::NONE, 0, 0)
             };
             link.push(entry, format!("{}{seq:03}", session.index).as_bytes());
         };
-        put(captor, 0, true);
+        put(slow_session, 0, true);
         put(reader, 0, true);
         put(writer, 0, true);
         put(writer, 1, false);
         put(reader, 1, true);
         (0..=ASKED_AGAIN_MAX as u32).for_each(|seq| put(greedy, seq, true));
-        let taken = link.take_few_reads_of_others(captor);
+        let taken = link.take_few_reads_of_others(slow_session);
         let taken: Vec<_> = taken
             .iter()
             .map(|left| (left.entry.session, &left.request[..]))
             .collect();
         assert_eq!(taken, [(reader, &b"2000"[..]), (reader, b"2001")]);
-        let left: HashSet<Key> = link.ledger.iter().map(|entry| entry.session).collect();
-        assert_eq!(left, HashSet::from([captor, writer, greedy, Key::NOBODY]));
+        let left: HashSet<SessionId> = link.ledger.iter().map(|entry| entry.session).collect();
+        assert_eq!(
+            left,
+            HashSet::from([slow_session, writer, greedy, SessionId::NONE])
+        );
     }
 }

@@ -6,40 +6,43 @@
 //!                            └──► no link is idle: the session waits, at most until its deadline
 //! ```
 //!
-//! Sessions may ride on an idle link. After its end, each gets a link again with its next request.
+//! Sessions may use an idle link. After its end, each gets a link again with its next request.
 
 use std::sync::Arc;
 
-use crate::auth::CONFIGURED;
-use crate::bounds::Bound;
-use crate::engine::Engine;
-use crate::limits::LINKS_PER_SERVER;
-use crate::link::{Link, LinkKey, Role, State};
-use crate::pool::Server;
-use crate::requests::{Blocked, bound_reply};
-use crate::session::Flags;
-use crate::slots::Key;
-use crate::time::Time;
-use crate::waiters::Readiness;
+use crate::access::auth::CONFIGURED;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::LINKS_PER_SERVER;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::bounds_met::Bound;
+use crate::data_plane::ingress::{Blocked, bound_reply};
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::session::Flags;
+use crate::data_plane::waiters::Readiness;
+use crate::routing::pool::Server;
 
 /// The cost of closing an idle link. The cheapest one is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cost {
-    /// Whether sessions ride on it: they need it again with their next requests.
-    has_riders: bool,
-    /// Whether it has the login of a client: the server may know another password by now.
+struct IdleCost {
+    /// Whether sessions use it: they need a link again with their next requests.
+    has_sessions: bool,
+    /// Whether it has the login of a client. The server may have another password by now.
     has_login: bool,
-    /// When it was used last.
+    /// The time when it was used last.
     used_at: Time,
 }
 
-impl Cost {
-    /// `None`: the link is in use, or was used in this turn. Then its key may be held by the code
-    /// that asks for one link more.
-    fn of(link: &Link, now: Time) -> Option<Cost> {
+impl IdleCost {
+    /// `None`: the link is in use, or was used in this turn. The code that needs one more link may
+    /// still have the id of such a link.
+    fn of(link: &Link, now: Time) -> Option<IdleCost> {
         let is_connected = match link.state {
-            State::Up | State::Down | State::Resting { .. } | State::Retrying { .. } => true,
-            State::Connecting { .. } | State::Greeting { .. } => false,
+            LinkState::Up
+            | LinkState::Down
+            | LinkState::Backoff { .. }
+            | LinkState::Retrying { .. } => true,
+            LinkState::Connecting { .. } | LinkState::Greeting { .. } => false,
         };
         let is_idle = link.role == Role::Shared
             && is_connected
@@ -48,18 +51,19 @@ impl Cost {
             && link.waiters.is_empty()
             && link.paused.is_none()
             && Arc::strong_count(&link.held) == 1;
-        let cost = Cost {
-            has_riders: link.riders > 0,
-            has_login: link.key.user != CONFIGURED,
+        let cost = IdleCost {
+            has_sessions: link.attached > 0,
+            has_login: link.kind.user != CONFIGURED,
             used_at: link.progress.max(link.unused_since),
         };
         (is_idle && cost.used_at < now).then_some(cost)
     }
 }
 
-impl Engine {
-    /// Whether there may be one more link that is not a session's own, perhaps in the place of an
-    /// idle one. Links of one session have a bound of their own.
+/// Room for links.
+impl DataPlane {
+    /// Whether one more shared link may be made, perhaps in place of an idle one. Links of one
+    /// session have a bound of their own.
     pub(crate) fn has_room_for_link(&self) -> bool {
         self.free_links() > 0 || self.idlest_link().is_some()
     }
@@ -78,12 +82,12 @@ impl Engine {
         true
     }
 
-    /// How many links fewer than `links-max` there are.
+    /// The number of links that `links-max` still allows.
     fn free_links(&self) -> usize {
-        let counts = |(_, link): &(Key, &Link)| {
-            link.role.is_bounded_by_links_max() && link.role != Role::Spare
+        let counts = |(_, link): &(LinkId, &Link)| {
+            link.role.is_bounded_by_links_max() && link.role != Role::Idle
         };
-        // The settings do not say how many of these servers there are.
+        // The configuration does not say how many of these servers there are.
         let is_unnamed = |server: &&Server| {
             let pool = &self.pools[usize::from(server.pool)];
             !server.gone && (pool.cluster().is_some() || server.replica_of.is_some())
@@ -94,69 +98,150 @@ impl Engine {
     }
 
     /// The costs of the idle links. The first link of a server is always kept.
-    fn idle_links(&self) -> impl Iterator<Item = (Cost, Key)> {
-        self.links.iter().filter_map(|(key, link)| {
-            let cost = Cost::of(link, self.now)?;
-            (link.key != self.first_link(link.key.server)).then_some((cost, key))
+    fn idle_links(&self) -> impl Iterator<Item = (IdleCost, LinkId)> {
+        self.links.iter().filter_map(|(id, link)| {
+            let cost = IdleCost::of(link, self.now)?;
+            (link.kind != self.first_link(link.kind.server)).then_some((cost, id))
         })
     }
 
-    fn idlest_link(&self) -> Option<Key> {
-        self.idle_links().min().map(|(_, key)| key)
+    fn idlest_link(&self) -> Option<LinkId> {
+        self.idle_links().min().map(|(_, id)| id)
     }
 
-    /// The shared link of a kind, for the next request of a session. If there is no room for it, the
-    /// session waits, at most until its deadline.
-    pub(crate) fn shared_link_for(&mut self, key: Key, kind: LinkKey) -> Result<Key, Blocked> {
+    /// The number of links that `pinned_links_max` still allows.
+    pub(crate) fn free_own_links(&self) -> usize {
+        let max = self.settings.limits.pinned_links_max;
+        max.saturating_sub(self.pinned_links) as usize
+    }
+
+    pub(crate) fn free_streaming_links(&self) -> usize {
+        let max = self.settings.limits.streaming_links_max as usize;
+        max.saturating_sub(self.streaming_links())
+    }
+
+    fn streaming_links(&self) -> usize {
+        let links = self.links.iter();
+        let streaming = links.filter(|(_, link)| matches!(link.role, Role::Streaming { .. }));
+        streaming.count()
+    }
+}
+
+/// Sessions that wait for room.
+impl DataPlane {
+    /// The shared link of a kind, for the next request of a session. If there is no room for the
+    /// link, the session waits, at most until its deadline.
+    pub(crate) fn shared_link_for(
+        &mut self,
+        id: SessionId,
+        kind: LinkKind,
+    ) -> Result<LinkId, Blocked> {
         let kind = self.kind_with_room(kind);
         if let Some(link) = self.shared.get(&kind) {
             return Ok(*link);
         }
         let room = self.free_links() + self.idle_links().count();
-        if self.bounds.link_waiters.admit(key, 1, room)
+        if self.bounds.link_waiters.admit(id, 1, room)
             && let Some(link) = self.shared_link(kind)
         {
-            if self.bounds.link_waiters.leave(key) {
-                self.set_gives_up_at(key, None);
+            if self.bounds.link_waiters.leave(id) {
+                self.set_gives_up_at(id, None);
             }
             return Ok(link);
         }
-        Err(self.wait_for_link(key))
+        Err(self.wait_for_link(id))
     }
 
-    /// There is no room for the link that a session needs.
-    fn wait_for_link(&mut self, key: Key) -> Blocked {
-        if self.is_past_deadline(key) {
-            self.bounds.link_waiters.leave(key);
-            self.set_gives_up_at(key, None);
+    /// Makes a session wait because there is no room for its link. Past its deadline, it is
+    /// refused.
+    fn wait_for_link(&mut self, id: SessionId) -> Blocked {
+        if self.is_past_deadline(id) {
+            self.bounds.link_waiters.leave(id);
+            self.set_gives_up_at(id, None);
             return Blocked::Refused(bound_reply(Bound::Links.name()));
         }
-        if self.deadline_of(key).is_none() {
+        if self.deadline_of(id).is_none() {
             self.note_bound(Bound::Links);
         }
-        self.begin_to_wait(key);
-        self.bounds.link_waiters.wait(key);
-        self.hold(key, Flags::HOLD_ROOM);
+        self.begin_to_wait(id);
+        self.bounds.link_waiters.wait(id);
+        self.hold(id, Flags::HOLD_ROOM);
         Blocked::Wait
     }
 
-    /// A tick: a session goes on if there is room for its link. So does one past its deadline;
-    /// it is refused when it asks again.
+    /// A tick: continues sessions that have room for their links, and sessions past their deadline.
+    /// The latter are refused when they try again.
     pub(crate) fn tick_link_waiters(&mut self) {
         let (now, sessions) = (self.now, &self.sessions);
-        let is_over = |key| {
-            let session = sessions.get(key);
+        let is_over = |id| {
+            let session = sessions.get(id);
             session.is_none_or(|session| session.gives_up_at().is_some_and(|at| now >= at))
         };
         let mut next = self.bounds.link_waiters.tick(is_over);
         if !self.bounds.link_waiters.is_empty() {
             let room = self.free_links() + self.idle_links().count();
-            let readiness = |key| Readiness::of(self.sessions.get(key), Flags::HOLD_ROOM);
+            let readiness = |id| Readiness::of(self.sessions.get(id), Flags::HOLD_ROOM);
             next.extend(self.bounds.link_waiters.wake(room, readiness));
         }
-        for key in next {
-            self.release(key, Flags::HOLD_ROOM);
+        for id in next {
+            self.release(id, Flags::HOLD_ROOM);
         }
+    }
+
+    /// Wakes as many sessions as there may be more pinned links.
+    pub(crate) fn next_pinned(&mut self) {
+        let free = self.free_own_links();
+        let sessions = &self.sessions;
+        let readiness = |id| Readiness::of(sessions.get(id), Flags::HOLD_ROOM);
+        for waiter in self.pinned_waiters.wake(free, readiness) {
+            self.release(waiter, Flags::HOLD_ROOM);
+        }
+    }
+
+    /// Opens a link that has room again. Sessions that wait for it continue.
+    pub(crate) fn reopen(&mut self, id: LinkId) {
+        let limits = &self.settings.limits;
+        let paused = self.is_link_paused(id);
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        let least_room = match link.reply_room.is_careful() {
+            true => link.reply_room.replies_max(),
+            false => link.reply_room.replies_max().div_ceil(2),
+        };
+        let room = link.ledger.len() + least_room <= link.reply_room.replies_max()
+            && link.out.bytes().len() <= limits.link_unanswered_bytes_max as usize / 2;
+        if !room || matches!(link.state, LinkState::Down | LinkState::Backoff { .. }) {
+            return;
+        }
+        link.admit(link.may_take(), paused);
+        self.wake_for_room(id);
+    }
+}
+
+/// Replies and random numbers.
+impl DataPlane {
+    /// Answers a request with a reply of respool's own, in the session's order.
+    pub(crate) fn answer_reply(
+        &mut self,
+        id: SessionId,
+        reply: &[u8],
+    ) -> crate::data_plane::ingress::Dispatched {
+        if let Some(session) = self.sessions.get_mut(id) {
+            let seq = session.take_seq();
+            let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+            self.counters.requests_answered_here += 1;
+            self.deliver(id, seq, 1, if silent { &[] } else { reply });
+        }
+        crate::data_plane::ingress::Dispatched::Done
+    }
+
+    /// The next random number, by xorshift64*. Jitter needs no better one.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
     }
 }
 
@@ -165,12 +250,12 @@ mod tests {
     use respool_protocol::encode::Version;
 
     use super::*;
-    use crate::pool::ServerId;
+    use crate::routing::pool::ServerId;
 
     const NOW: Time = Time(5_000);
 
-    fn idle(user: u16, riders: u32, used_at: u64) -> Link {
-        let kind = LinkKey {
+    fn idle(user: u16, sessions: u32, used_at: u64) -> Link {
+        let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
             db: 1,
@@ -178,17 +263,17 @@ mod tests {
             lane: 0,
         };
         let mut link = Link::new(kind, Role::Shared, 0, Time(used_at));
-        link.riders = riders;
+        link.attached = sessions;
         link
     }
 
-    fn cost(link: &Link) -> Option<Cost> {
-        Cost::of(link, NOW)
+    fn cost(link: &Link) -> Option<IdleCost> {
+        IdleCost::of(link, NOW)
     }
 
-    /// A link without riders goes first, then the one that was used longest ago.
+    /// A link that no session uses goes first, then the one that was used longest ago.
     #[test]
-    fn link_that_sessions_ride_on_goes_last() {
+    fn link_of_sessions_is_closed_last() {
         let mut links = [
             idle(CONFIGURED + 1, 1, 1_000),
             idle(CONFIGURED, 1, 3_000),
@@ -205,13 +290,17 @@ mod tests {
     fn link_in_use_is_not_closed() {
         assert!(cost(&idle(CONFIGURED, 0, 4_999)).is_some());
         assert_eq!(cost(&idle(CONFIGURED, 0, 5_000)), None);
-        type Use = fn(&mut Link);
-        let uses: [Use; 5] = [
+        type IdleUse = fn(&mut Link);
+        let uses: [IdleUse; 5] = [
             |link| link.unused_since = NOW,
-            |link| link.waiters.push(Key::NOBODY),
+            |link| link.waiters.push(SessionId::NONE),
             |link| link.paused = Some(Time(0)),
-            |link| link.role = Role::Captured { by: Key::NOBODY },
-            |link| link.state = State::Connecting { since: Time(0) },
+            |link| {
+                link.role = Role::Draining {
+                    by: SessionId::NONE,
+                }
+            },
+            |link| link.state = LinkState::Connecting { since: Time(0) },
         ];
         for used in uses {
             let mut link = idle(CONFIGURED, 0, 1_000);

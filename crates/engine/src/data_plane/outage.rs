@@ -1,33 +1,35 @@
 //! A server that has just gone away: requests wait a moment for it to come back.
 //!
 //! ```text
-//!   a link is up ──lost──► an outage: links retry, and requests wait ──reached──► what waited leaves
+//!   a link is up ──lost──► an outage: links retry, requests wait ──reached──► the requests leave
 //!                             │
-//!                             └──`outage_hold_ms` is over──► what waits fails; later requests fail at once
+//!                             └──`outage_hold_ms` is over──► they fail; later ones fail at once
 //! ```
 //!
-//! A restart takes half a second. Without a proxy, a client connects again during that time and asks
-//! again. A client of respool does not see the loss, so respool has to wait in its place. Only
-//! requests that were surely not executed wait.
+//! A restart takes half a second. Without a proxy, a client connects again during that time and
+//! repeats its request. A client of respool does not see the loss, so respool has to wait in its
+//! place. Only requests that were surely not executed wait.
 
-use crate::cluster::Cluster;
+use crate::base::handle::LinkId;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::link::{Link, LinkState, Role};
+use crate::discovery::cluster::Cluster;
 use crate::engine::Engine;
-use crate::link::{Link, Role, State};
-use crate::pool::ServerId;
-use crate::slots::Key;
-use crate::time::Time;
+use crate::routing::pool::ServerId;
 
 /// The longest pause between two attempts while requests wait, milliseconds.
 const RETRY_MAX_MS: u32 = 100;
 
-/// Since when a server is away.
+/// The time since which a server is away.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outage {
+    /// When the server was lost; `None` once it was reached.
     since: Option<Time>,
 }
 
 impl Outage {
-    /// A connection was lost, or could not be had, and there is no other one.
+    /// An attempt to connect failed, or the last link that was up is lost.
     fn begin(&mut self, now: Time) {
         self.since.get_or_insert(now);
     }
@@ -49,22 +51,45 @@ impl Outage {
 }
 
 impl Engine {
-    /// Whether a link that is down retries, with the requests that wait on it. A link of one session
-    /// does so only if it never was up: otherwise the server has lost the state of that session.
-    pub(crate) fn retries(&self, key: Key, was_up: bool) -> bool {
-        let Some(link) = self.links.get(key) else {
+    /// Connects a link in state `Retrying` when its next attempt is due. Fails it once requests no
+    /// longer wait for its server.
+    pub(crate) fn tick_retry(&mut self, id: LinkId) {
+        let Some(link) = self.plane.links.get(id) else {
+            return;
+        };
+        let LinkState::Retrying { at } = link.state else {
+            return;
+        };
+        if !self.plane.retries(id, false) {
+            let reason = link.reason.clone();
+            if let Some(link) = self.plane.links.get_mut(id) {
+                // `link_down` counts no failed attempt.
+                link.untried = true;
+            }
+            self.link_down(id, &reason, None);
+        } else if self.plane.now >= at {
+            self.plane.connect(id);
+        }
+    }
+}
+
+impl DataPlane {
+    /// Whether a link that is down retries, with the requests that wait on it. A link of one
+    /// session retries only if it never was up: otherwise the server has lost that session's state.
+    pub(crate) fn retries(&self, id: LinkId, was_up: bool) -> bool {
+        let Some(link) = self.links.get(id) else {
             return false;
         };
         let may = match link.role {
             Role::Shared | Role::Hub(_) => true,
-            Role::Captured { .. }
+            Role::Draining { .. }
             | Role::Streaming { .. }
             | Role::Pinned { .. }
             | Role::Redirect { .. } => !was_up,
-            // Logins wait in their queue, see [`crate::login_probe`].
-            Role::Emergency { .. } | Role::Sentinel | Role::Probe | Role::Spare => false,
+            // Logins wait in their queue, see [`crate::access::login_probe`].
+            Role::Emergency { .. } | Role::Sentinel | Role::Probe | Role::Idle => false,
         };
-        may && self.holds_requests(link.key.server) && !self.is_link_expired(link)
+        may && self.holds_requests(link.kind.server) && !self.is_link_expired(link)
     }
 
     /// Whether requests wait for a server that is away.
@@ -78,9 +103,9 @@ impl Engine {
             && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)
     }
 
-    /// An attempt to reach a server has failed, or its last link was lost. A server that ends closes
-    /// its listener first, and its connections one by one: a failed attempt counts though another
-    /// link is still up.
+    /// An attempt to reach a server has failed, or its last link was lost. A server that ends
+    /// closes its listener first, and its connections one by one: so a failed attempt begins an
+    /// outage though another link is still up.
     pub(crate) fn begin_outage(&mut self, server: ServerId, was_up: bool) {
         if !was_up || !self.has_link_up(server) {
             let now = self.now;
@@ -88,61 +113,41 @@ impl Engine {
         }
     }
 
-    /// Whether a link that is to connect leaves the attempt to another one, and waits for it. During
-    /// an outage one link tries the server.
-    pub(crate) fn waits_for_attempt(&mut self, key: Key) -> bool {
-        let holds = |link: &&Link| self.holds_requests(link.key.server);
-        let Some(link) = self.links.get(key).filter(holds) else {
+    /// Whether another link already tries to reach the server; this link then waits for that
+    /// attempt. During an outage one link at a time tries the server.
+    pub(crate) fn waits_for_attempt(&mut self, id: LinkId) -> bool {
+        let holds = |link: &&Link| self.holds_requests(link.kind.server);
+        let Some(link) = self.links.get(id).filter(holds) else {
             return false;
         };
-        let server = link.key.server;
-        let tries = |link: &Link| link.key.server == server && link.tries();
+        let server = link.kind.server;
+        let tries = |link: &Link| link.kind.server == server && link.tries();
         let probe = self.server(server).health.probe;
-        let other = probe.filter(|probe| *probe != key);
+        let other = probe.filter(|probe| *probe != id);
         let waits = other
             .and_then(|other| self.links.get(other))
             .is_some_and(tries)
-            && self.retries(key, false);
+            && self.retries(id, false);
         if waits {
-            self.retry_later(key);
+            self.retry_later(id);
         } else {
-            self.health(server).probe = Some(key);
+            self.health(server).probe = Some(id);
         }
         waits
     }
 
-    /// A link pauses until its next attempt. Requests are put on it meanwhile.
-    pub(crate) fn retry_later(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
+    /// A link pauses until its next attempt. Meanwhile it takes requests.
+    pub(crate) fn retry_later(&mut self, id: LinkId) {
+        let Some(link) = self.links.get(id) else {
             return;
         };
         let failures = link.failures.max(1);
         let pause_ms = self.back_off_ms(failures).min(RETRY_MAX_MS);
         let at = self.now.plus_ms(pause_ms);
-        let paused = self.is_link_paused(key);
-        if let Some(link) = self.links.get_mut(key) {
-            link.state = State::Retrying { at };
+        let paused = self.is_link_paused(id);
+        if let Some(link) = self.links.get_mut(id) {
+            link.state = LinkState::Retrying { at };
             link.admit(link.may_take(), paused);
-        }
-    }
-
-    /// A link that retries: the next attempt, or the end of its patience.
-    pub(crate) fn tick_retry(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
-            return;
-        };
-        let State::Retrying { at } = link.state else {
-            return;
-        };
-        if !self.retries(key, false) {
-            let reason = link.reason.clone();
-            if let Some(link) = self.links.get_mut(key) {
-                // This is no further attempt.
-                link.untried = true;
-            }
-            self.link_down(key, &reason, None);
-        } else if self.now >= at {
-            self.connect(key);
         }
     }
 }

@@ -1,40 +1,42 @@
-//! Code that may hold up its connection travels on a link apart.
+//! Code that may block its connection goes on a link of its own lane.
 //!
 //! ```text
 //!   EVAL, EVALSHA, FCALL, a command of a module, EXEC with one of these:
 //!     came back, and was not slow of late ──► the link that all sessions share
-//!     new, or slow of late ──► the link apart; the session's next request waits for the reply
-//!   FLUSHALL, FLUSHDB           ──► always the link apart
+//!     new, or slow of late ──► a link of the code lane; the session waits for the reply
+//!   FLUSHALL, FLUSHDB           ──► always a link of the code lane
 //! ```
 //!
-//! A script that loops past `busy-reply-threshold` stops its own connection, and so do a module's
-//! command that blocks its client and FLUSHALL of a server that frees memory in the background. All
-//! other connections are answered. [`crate::takeover`] leads later requests, and reads, around such
-//! a link. A write that was sent behind the script stays there, because it must not be executed
-//! twice. So no session's write is put behind code that has not yet come back quickly.
+//! A script that loops past `busy-reply-threshold` stops its own connection. So do a module's
+//! command that blocks its client, and FLUSHALL of a server that frees memory in the background.
+//! The server answers all other connections. [`crate::data_plane::takeover`] leads later requests,
+//! and reads, around such a link. A write that was sent behind the script stays there, because it
+//! must not be executed twice. So no session's write is put behind code that has not yet come back
+//! quickly.
 //!
-//! Rejected: no request behind new code on the shared link. A client that writes its arguments into
-//! the bodies of its scripts would cost all sessions a round trip for each of them.
+//! Rejected: to put no request behind new code on the shared link. A client that writes its
+//! arguments into the bodies of its scripts would cost all sessions a round trip for each script.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use respool_protocol::commands::{CommandId, id};
 
-use crate::elsewhere::as_asked;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{CODE_SLOW_MS, QUICK_CODE_MAX};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::link::LinkKind;
+use crate::data_plane::session::Session;
+use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS};
 use crate::engine::Engine;
-use crate::limits::{CODE_SLOW_MS, QUICK_CODE_MAX};
-use crate::link::LinkKey;
-use crate::requests::{Placed, Request};
-use crate::scripts::{each_request, is_refusal};
-use crate::session::Session;
-use crate::slots::Key;
-use crate::slow_readers::{CODE_LANE, EVERYBODYS};
-use crate::time::Time;
+use crate::local::scripts::{each_request, is_refusal};
+use crate::redirect::deferred::as_asked;
 
 /// The code that a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Code<'a> {
+enum ScriptCode<'a> {
     Body(&'a [u8]),
     Digest(&'a [u8]),
     Function(&'a [u8]),
@@ -42,12 +44,12 @@ enum Code<'a> {
     Command(&'a [u8]),
 }
 
-/// Code as [`QuickCode`] knows it: a hash of its pool and of the code.
-type Name = u64;
+/// A hash of a pool and of code, by which [`QuickCode`] knows the code.
+type CodeHash = u64;
 
-/// How code came back.
+/// How long code took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum CodeRecord {
     Quick,
     /// A link was stuck behind it.
     Slow {
@@ -55,21 +57,22 @@ enum Seen {
     },
 }
 
-/// Which code is quick: no link was stuck behind it of late (see [`crate::takeover`]). Two generations: what was used since the last change of generations is
-/// young. Time never runs back.
+/// Which code is quick: no link was stuck behind it of late (see [`crate::data_plane::takeover`]).
+/// It keeps two generations: entries used since the last change of generations are young. Time
+/// never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct QuickCode {
     hasher: RandomState,
-    young: HashMap<Name, Seen>,
-    old: HashMap<Name, Seen>,
+    young: HashMap<CodeHash, CodeRecord>,
+    old: HashMap<CodeHash, CodeRecord>,
 }
 
 impl QuickCode {
-    fn name(&self, pool: u16, code: Code<'_>) -> Name {
+    fn name(&self, pool: u16, code: ScriptCode<'_>) -> CodeHash {
         self.hasher.hash_one((pool, code))
     }
 
-    fn seen(&mut self, name: Name) -> Option<Seen> {
+    fn seen(&mut self, name: CodeHash) -> Option<CodeRecord> {
         if let Some(seen) = self.young.get(&name) {
             return Some(*seen);
         }
@@ -78,7 +81,7 @@ impl QuickCode {
         Some(seen)
     }
 
-    fn note(&mut self, name: Name, seen: Seen) {
+    fn note(&mut self, name: CodeHash, seen: CodeRecord) {
         if self.young.len() >= QUICK_CODE_MAX / 2 && !self.young.contains_key(&name) {
             self.old = std::mem::take(&mut self.young);
         }
@@ -86,25 +89,25 @@ impl QuickCode {
     }
 
     /// Whether the code came back quickly of late.
-    fn is_quick(&mut self, name: Name) -> bool {
-        self.seen(name) == Some(Seen::Quick)
+    fn is_quick(&mut self, name: CodeHash) -> bool {
+        self.seen(name) == Some(CodeRecord::Quick)
     }
 
-    /// The code came back.
-    fn came_back(&mut self, name: Name, now: Time) {
+    /// The server has answered the code.
+    fn came_back(&mut self, name: CodeHash, now: Time) {
         let is_slow = match self.seen(name) {
-            Some(Seen::Slow { until }) => now < until,
-            Some(Seen::Quick) | None => false,
+            Some(CodeRecord::Slow { until }) => now < until,
+            Some(CodeRecord::Quick) | None => false,
         };
         if !is_slow {
-            self.note(name, Seen::Quick);
+            self.note(name, CodeRecord::Quick);
         }
     }
 
     /// A link is stuck behind the code.
-    fn is_stuck(&mut self, name: Name, now: Time) {
+    fn is_stuck(&mut self, name: CodeHash, now: Time) {
         let until = now.plus_ms(CODE_SLOW_MS);
-        self.note(name, Seen::Slow { until });
+        self.note(name, CodeRecord::Slow { until });
     }
 }
 
@@ -112,91 +115,99 @@ impl QuickCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds<'a> {
     Never,
-    /// If this code is slow.
-    Code(Code<'a>),
-    /// If the server has much to free.
+    /// It may, if this code is slow.
+    Code(ScriptCode<'a>),
+    /// It may, if the server has much to free.
     Flush,
 }
 
-/// `id` is `None` if the table does not have the command.
+/// Whether a request with these arguments may hold up its connection. `id`: `None` if the table
+/// does not have the command.
 fn holds<'a>(id: Option<CommandId>, arg: impl Fn(usize) -> Option<&'a [u8]>) -> Holds<'a> {
-    let (at, of): (usize, fn(&'a [u8]) -> Code<'a>) = match id {
+    let (at, of): (usize, fn(&'a [u8]) -> ScriptCode<'a>) = match id {
         Some(id::FLUSHALL | id::FLUSHDB) => return Holds::Flush,
-        Some(id::EVAL | id::EVAL_RO) => (1, Code::Body),
-        Some(id::EVALSHA | id::EVALSHA_RO) => (1, Code::Digest),
-        Some(id::FCALL | id::FCALL_RO) => (1, Code::Function),
+        Some(id::EVAL | id::EVAL_RO) => (1, ScriptCode::Body),
+        Some(id::EVALSHA | id::EVALSHA_RO) => (1, ScriptCode::Digest),
+        Some(id::FCALL | id::FCALL_RO) => (1, ScriptCode::Function),
         Some(_) => return Holds::Never,
-        None => (0, Code::Command),
+        None => (0, ScriptCode::Command),
     };
     arg(at).map_or(Holds::Never, |text| Holds::Code(of(text)))
 }
 
-/// The kind of link for code of sessions that ride on links of this kind.
-fn of_code(kind: LinkKey) -> LinkKey {
-    LinkKey {
+/// The kind of link for code of sessions that are attached to links of this kind.
+fn of_code(kind: LinkKind) -> LinkKind {
+    LinkKind {
         lane: CODE_LANE,
         ..kind
     }
 }
 
-/// Whether a request that the table knows may hold up its connection alone: it does not take the
-/// short way.
+/// Whether a command of the table may hold up its connection alone. Then it leaves the hot path.
 pub(crate) fn may_hold_up(id: CommandId) -> bool {
     holds(Some(id), |_| Some(&[])) != Holds::Never
 }
 
 impl Engine {
-    /// Places a request of a session. If it may hold up its connection, it goes on a link apart.
-    pub(crate) fn place_code(
+    /// Dispatches a request of a session. If it may hold up its connection, it goes on a link of
+    /// the code lane.
+    pub(crate) fn dispatch_code(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         request: &Request<'_>,
-        place: impl FnOnce(&mut Engine) -> Placed,
-    ) -> Placed {
+        place: impl FnOnce(&mut Engine) -> Dispatched,
+    ) -> Dispatched {
         let arg = |at: usize| request.spans.get(at).map(|span| span.of(request.bytes));
         let holds = holds(Some(request.id), arg);
-        self.place_apart(key, |engine, pool| engine.may_hold(pool, holds), place)
+        self.dispatch_apart(
+            session_id,
+            |engine, pool| engine.plane.may_hold(pool, holds),
+            place,
+        )
     }
 
-    /// The same for a request, or several, with any command.
-    pub(crate) fn place_any_code(
+    /// Dispatches one or more requests with any commands. If one of them may hold up its
+    /// connection, all go on a link of the code lane.
+    pub(crate) fn dispatch_any_code(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         requests: &[u8],
-        place: impl FnOnce(&mut Engine) -> Placed,
-    ) -> Placed {
+        place: impl FnOnce(&mut Engine) -> Dispatched,
+    ) -> Dispatched {
         let may_hold = |engine: &mut Engine, pool| {
             let mut may = false;
             each_request(requests, |id, args| {
                 let holds = holds(id, |at| args.get(at).copied());
-                may |= engine.may_hold(pool, holds);
+                may |= engine.plane.may_hold(pool, holds);
             });
             may
         };
-        self.place_apart(key, may_hold, place)
+        self.dispatch_apart(session_id, may_hold, place)
     }
 
-    fn place_apart(
+    fn dispatch_apart(
         &mut self,
-        key: Key,
+        id: SessionId,
         may_hold: impl FnOnce(&mut Engine, u16) -> bool,
-        place: impl FnOnce(&mut Engine) -> Placed,
-    ) -> Placed {
-        let Some(pool) = self.sessions.get(key).map(|session| session.pool) else {
-            return Placed::Done;
+        place: impl FnOnce(&mut Engine) -> Dispatched,
+    ) -> Dispatched {
+        let Some(pool) = self.plane.sessions.get(id).map(|session| session.pool) else {
+            return Dispatched::Done;
         };
         if !may_hold(self, pool) {
             return place(self);
         }
-        if self.waits_to_ride_apart(key) {
-            return Placed::Wait;
+        if self.plane.waits_for_own_lane(id) {
+            return Dispatched::Wait;
         }
         let placed = place(self);
-        // The session's next request waits for the reply, and goes with those of all others.
-        self.change_lane(key);
+        // The session's next request waits for the reply, and goes on the shared link again.
+        self.plane.change_lane(id);
         placed
     }
+}
 
+impl DataPlane {
     fn may_hold(&mut self, pool: u16, holds: Holds<'_>) -> bool {
         match holds {
             Holds::Never => false,
@@ -208,39 +219,17 @@ impl Engine {
         }
     }
 
-    /// A session's next request goes on the link apart. Returns whether the session must wait until
-    /// its earlier requests are answered. A session with a link of its own, or in a lane of slow or
-    /// large readers, stays there.
-    fn waits_to_ride_apart(&mut self, key: Key) -> bool {
-        let rides_with_all =
-            |session: &Session| session.pins.is_empty() && session.lane == EVERYBODYS;
-        if !self.sessions.get(key).is_some_and(rides_with_all) || self.tracks_several(key) {
-            return false;
-        }
-        let kind = self.sessions.get(key).map(|session| self.kind_of(session));
-        if !kind.is_some_and(|kind| self.has_lane_link(of_code(kind))) {
-            return false;
-        }
-        if self.hold_until_caught_up(key) {
-            return true;
-        }
-        if !self.would_overtake(key) {
-            self.visit_code_lane(key);
-        }
-        false
-    }
-
-    /// The kind of link for one part of a FLUSHALL to several servers, whose session rides on links
-    /// of this kind. Nothing of the session is in flight.
-    pub(crate) fn kind_for_flush(&mut self, key: Key, kind: LinkKey) -> LinkKey {
+    /// The kind of link for one share of a FLUSHALL to several servers. `kind`: the kind of the
+    /// session's links. Nothing of the session is in flight.
+    pub(crate) fn kind_for_flush(&mut self, id: SessionId, kind: LinkKind) -> LinkKind {
         let apart = of_code(kind);
-        let may = kind.lane == EVERYBODYS && self.has_lane_link(apart) && !self.would_overtake(key);
+        let may = kind.lane == EVERYBODYS && self.has_lane_link(apart) && !self.would_overtake(id);
         if may { apart } else { kind }
     }
 
-    /// The server has answered the request in front of a link for code. Its code counts as quick,
+    /// The server has answered the request in front of a link for code. The code counts as quick,
     /// unless the server may not have run it.
-    pub(crate) fn note_code_answered(&mut self, link: Key, reply: &[u8]) {
+    pub(crate) fn note_code_answered(&mut self, link: LinkId, reply: &[u8]) {
         let noscript = b"-NOSCRIPT";
         let finds = || {
             reply
@@ -256,18 +245,18 @@ impl Engine {
         }
     }
 
-    /// A link is stuck behind the request in front.
-    pub(crate) fn note_slow_code(&mut self, link: Key) {
+    /// A link is stuck behind the request in front: its code counts as slow.
+    pub(crate) fn note_slow_code(&mut self, link: LinkId) {
         let now = self.now;
         for name in self.code_in_front(link) {
             self.quick_code.is_stuck(name, now);
         }
     }
 
-    fn code_in_front(&self, link: Key) -> Vec<Name> {
+    fn code_in_front(&self, link: LinkId) -> Vec<CodeHash> {
         let mut names = Vec::new();
         if let Some(state) = self.links.get(link) {
-            let pool = self.pool_of(state.key.server).whole;
+            let pool = self.pool_of(state.kind.server).whole;
             each_request(as_asked(state.first_bytes()), |id, args| {
                 if let Holds::Code(code) = holds(id, |at| args.get(at).copied()) {
                     names.push(self.quick_code.name(pool, code));
@@ -276,13 +265,35 @@ impl Engine {
         }
         names
     }
+
+    /// A session's next request goes on a link of the code lane. Returns whether the session must
+    /// wait until its earlier requests are answered. A session with a link of its own, or in a lane
+    /// of slow or large readers, stays there.
+    fn waits_for_own_lane(&mut self, id: SessionId) -> bool {
+        let is_on_shared_link =
+            |session: &Session| session.pins.is_empty() && session.lane == EVERYBODYS;
+        if !self.sessions.get(id).is_some_and(is_on_shared_link) || self.tracks_several(id) {
+            return false;
+        }
+        let kind = self.sessions.get(id).map(|session| self.kind_of(session));
+        if !kind.is_some_and(|kind| self.has_lane_link(of_code(kind))) {
+            return false;
+        }
+        if self.hold_until_caught_up(id) {
+            return true;
+        }
+        if !self.would_overtake(id) {
+            self.visit_code_lane(id);
+        }
+        false
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BODY: Code<'static> = Code::Body(b"return 1");
+    const BODY: ScriptCode<'static> = ScriptCode::Body(b"return 1");
 
     fn at_ms(ms: u32) -> Time {
         Time(0).plus_ms(ms)
@@ -295,9 +306,9 @@ mod tests {
         assert!(!code.is_quick(name));
         code.came_back(name, at_ms(0));
         assert!(code.is_quick(name));
-        let elsewhere = code.name(1, BODY);
-        let function = code.name(0, Code::Function(b"return 1"));
-        assert!(!code.is_quick(elsewhere) && !code.is_quick(function));
+        let other_pool = code.name(1, BODY);
+        let function = code.name(0, ScriptCode::Function(b"return 1"));
+        assert!(!code.is_quick(other_pool) && !code.is_quick(function));
     }
 
     #[test]
@@ -317,8 +328,8 @@ mod tests {
     fn code_in_use_stays_known_and_the_rest_is_forgotten() {
         let mut code = QuickCode::default();
         let (used, unused) = (
-            code.name(0, Code::Body(b"used")),
-            code.name(0, Code::Body(b"unused")),
+            code.name(0, ScriptCode::Body(b"used")),
+            code.name(0, ScriptCode::Body(b"unused")),
         );
         code.came_back(used, at_ms(0));
         code.came_back(unused, at_ms(0));

@@ -4,37 +4,38 @@
 //!   up for a second or longer                         connects at once
 //!   younger, and it answered a request                connects at once, for one token
 //!   younger, and another link to its server is up     connects at once, for many tokens
-//!   younger, and neither; or the tokens are used up   rests, and requests fail
-//!   rests, and its user logs in, also within EXEC     connects at once
-//!   refused, and its user logs in elsewhere           connects at once, for many tokens
+//!   younger, without either, or without tokens        backs off, and requests fail
+//!   in back-off, and its user logs in, also by EXEC   connects at once
+//!   refused, and its user logs in for another link    connects at once, for many tokens
 //! ```
 //!
 //! A server closes a link that it owes too much (`client-output-buffer-limit`,
 //! `maxmemory-clients`), however young the link is. Such a server is well all the same.
 //!
-//! Reads that were in flight on a lost link are asked once more. Several reads of one session go on
-//! a link apart: their replies may be the reason why the server closed the link.
+//! Reads that were in flight on a lost link are sent once more. Several reads of one session go on
+//! a link of their own: their replies may be the reason why the server closed the link.
 
 use std::collections::HashMap;
 
-use crate::engine::Engine;
-use crate::entry::Before;
-use crate::limits::{RECONNECT_TOKEN_MS, RECONNECT_TOKENS_MAX, RECONNECT_UNANSWERED_TOKENS};
-use crate::link::Role;
-use crate::pool::ServerId;
-use crate::session::Session;
-use crate::slots::Key;
-use crate::time::Time;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{RECONNECT_TOKEN_MS, RECONNECT_TOKENS_MAX, RECONNECT_UNANSWERED_TOKENS};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ledger::EarlierAttempt;
+use crate::data_plane::link::Role;
+use crate::data_plane::session::Session;
+use crate::routing::pool::ServerId;
 
-/// Reads of one session, lost with a link, above which they are asked again on a link apart.
+/// More reads of one session than this, lost with a link, are sent again on a link of their own.
 const LOST_TOGETHER_MAX: usize = 4;
 
-/// The tokens for young links to one server. Ask [`Reconnects::take`] for each; time never runs
-/// back.
+/// The tokens for young links to one server. Call [`Reconnects::take`] for each link that
+/// reconnects. Time never runs back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reconnects {
+    /// Tokens left at `since`.
     tokens: u32,
-    /// Since when another one grows.
+    /// When the next token began to grow.
     since: Time,
 }
 
@@ -48,7 +49,7 @@ impl Default for Reconnects {
 }
 
 impl Reconnects {
-    /// Whether one more young link may connect again at once.
+    /// Takes the tokens for one young link. Returns whether it may connect again at once.
     fn take(&mut self, has_answered: bool, now: Time) -> bool {
         let each_us = u64::from(RECONNECT_TOKEN_MS) * 1_000;
         let grown = now.since_us(self.since) / each_us;
@@ -70,57 +71,58 @@ impl Reconnects {
     }
 }
 
-impl Engine {
-    /// Whether a link that is up no more connects again at once although it is young: its server is
-    /// well, and this does not happen too often.
-    pub(crate) fn reconnects_at_once(&mut self, key: Key) -> bool {
-        let Some(link) = self.links.get(key) else {
+impl DataPlane {
+    /// Whether a young link that was lost connects again at once: its server is well, and tokens
+    /// are left.
+    pub(crate) fn reconnects_at_once(&mut self, id: LinkId) -> bool {
+        let Some(link) = self.links.get(id) else {
             return false;
         };
-        let (server, up_since) = (link.key.server, link.up_since);
-        let was_answered =
-            |session: &Session| session.link == key && session.answered_at > up_since;
-        let has_answered = self.sessions.iter().any(|(_, its)| was_answered(its));
+        let (server, up_since) = (link.kind.server, link.up_since);
+        let was_answered = |session: &Session| session.link == id && session.answered_at > up_since;
+        let has_answered = self
+            .sessions
+            .iter()
+            .any(|(_, session)| was_answered(session));
         let now = self.now;
         (has_answered || self.has_link_up(server))
             && self.health(server).reconnects.take(has_answered, now)
     }
 
     /// Whether a link that its server refused connects again at once, because its user has logged
-    /// in.
+    /// in for another link.
     pub(crate) fn may_connect_refused(&mut self, server: ServerId) -> bool {
         let now = self.now;
         self.health(server).reconnects.take(false, now)
     }
 
-    /// A shared link was lost, and its reads in flight stayed on it. If a session had several, they
-    /// move to a link apart, with the requests of the session behind them. The session sends
-    /// nothing more before they are answered. `cut_off`: a session that is closed; its requests are
-    /// dropped.
-    pub(crate) fn ask_pipelines_apart(&mut self, key: Key, cut_off: Option<Key>) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// A shared link was lost, and its reads in flight stayed in its ledger. If a session had
+    /// several, all its requests move to a link of their own. The session sends nothing more before
+    /// they are answered. `cut_off`: a session that is closed; its requests are dropped.
+    pub(crate) fn ask_pipelines_apart(&mut self, id: LinkId, cut_off: Option<SessionId>) {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         if let Some(cut_off) = cut_off {
             link.take_unsent(|entry| entry.session == cut_off);
         }
-        let mut lost: HashMap<Key, usize> = HashMap::new();
+        let mut lost: HashMap<SessionId, usize> = HashMap::new();
         for entry in &link.ledger {
-            let is_lost = entry.before == Before::Lost && entry.session != Key::NOBODY;
+            let is_lost = entry.before == EarlierAttempt::Lost && entry.session != SessionId::NONE;
             *lost.entry(entry.session).or_default() += usize::from(is_lost);
         }
         lost.retain(|_, count| *count > LOST_TOGETHER_MAX);
-        let kind = link.key;
+        let kind = link.kind;
         let Some(by) = lost.keys().next().copied() else {
             return;
         };
         if !self.has_room_for_link() {
             return;
         }
-        let Some(apart) = self.add_link(kind, Role::Captured { by }) else {
+        let Some(apart) = self.add_link(kind, Role::Draining { by }) else {
             return;
         };
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         let left = link.take_left(|entry, _| lost.contains_key(&entry.session));
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn young_links_connect_at_once_only_so_often() {
+    fn tokens_bound_reconnects_of_young_links() {
         for (has_answered, price) in [(true, 1), (false, RECONNECT_UNANSWERED_TOKENS)] {
             let mut reconnects = Reconnects::default();
             let start = Time(0).plus_ms(60_000);

@@ -1,48 +1,48 @@
-//! Replies that came before their turn: in one buffer, which an idle session does not have.
+//! The reorder buffer: replies of a session that came before their place. An idle session has none.
 //!
 //! ```text
-//!   asked       a1 b1 a2 c1 b2        the places of a session, from the first that is not answered on
-//!   came        .. b1 .. .. b2        what is here stands at its place, so whose turn it is, is never looked for
+//!   requests    a1 b1 a2 c1 b2        the places of a session, from the first unanswered one on
+//!   replies     .. b1 .. .. b2        each reply stands at its place, so no search finds the next
 //! ```
 
-use crate::buffer::Spare;
-use crate::slots::Key;
+use crate::base::buffer::SpareBuffers;
+use crate::base::handle::LinkId;
 
-/// What a session is owed, and is not to get yet.
+/// The replies to a session that came and that it may not get yet.
 #[derive(Default)]
-pub(crate) struct Parking {
-    /// From that of `first` on, as far as something has come; those in front of it have had their
-    /// turn.
-    places: Vec<Place>,
+pub(crate) struct ReorderBuffer {
+    /// Slots by place, up to the last reply that has come. The first `passed` slots are done with;
+    /// the next one has the place `first`.
+    places: Vec<ReorderSlot>,
     passed: usize,
     first: u32,
-    /// Requests whose replies are here.
+    /// Requests whose replies are in the buffer.
     parked: usize,
     bytes: Vec<u8>,
-    /// Bytes of those that have left.
+    /// Bytes of replies that have left and still take room in `bytes`.
     left: usize,
 }
 
-/// A reply, or several neighbouring ones, which stand at the place of the first; behind it the
-/// request, if that may have to be asked again.
+/// A reply, or several neighbouring ones at the place of the first. If the request may have to be
+/// sent again, it stands behind its reply.
 #[derive(Clone, Copy)]
-struct Place {
-    /// 0: nothing has come.
+struct ReorderSlot {
+    /// Requests that the replies answer; 0: no reply has come.
     count: u32,
     at: usize,
     reply_len: usize,
     request_len: usize,
-    /// On which it came.
-    link: Key,
+    /// The link on which the reply came.
+    link: LinkId,
 }
 
-impl Place {
-    const EMPTY: Place = Place {
+impl ReorderSlot {
+    const EMPTY: ReorderSlot = ReorderSlot {
         count: 0,
         at: 0,
         reply_len: 0,
         request_len: 0,
-        link: Key::NOBODY,
+        link: LinkId::NONE,
     };
 
     fn len(&self) -> usize {
@@ -50,32 +50,33 @@ impl Place {
     }
 }
 
-/// Replies to `count` requests that a session asked one right behind the other.
+/// Replies to `count` successive requests of a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct ReplyRun {
     pub(crate) seq: u32,
     pub(crate) count: u32,
     pub(crate) len: usize,
 }
 
-/// A request whose answer came too early.
+/// A request that has to be sent again, because its reply came too early.
 pub(crate) struct AskedEarly {
     pub(crate) seq: u32,
     pub(crate) request: Vec<u8>,
-    /// Bytes that are not parked any more.
+    /// Bytes that the buffer holds no longer.
     pub(crate) freed: usize,
 }
 
-/// So many bytes that have left stay where they are at the most, or half of all.
+/// Bytes of replies that have left may take this much room, or half of the buffer, before the rest
+/// is moved together.
 const LEFT_BYTES_MAX: usize = 16 << 10;
 
-/// No session has as many requests in flight: the most that its depth can be set to.
+/// No session has as many requests in flight: `session-pipeline-max` has a lower maximum.
 const AHEAD_MAX: usize = 1_000_001;
 
-/// For so many places memory is kept when nothing is parked.
+/// Slots for which memory is kept while the buffer is empty.
 const PLACES_KEPT: usize = 128;
 
-impl Parking {
+impl ReorderBuffer {
     pub(crate) fn is_empty(&self) -> bool {
         self.parked == 0
     }
@@ -84,53 +85,59 @@ impl Parking {
         self.bytes.len() - self.left
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory that the buffer takes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.places.capacity() * size_of::<Place>()
+        self.bytes.capacity() + self.places.capacity() * size_of::<ReorderSlot>()
     }
 
-    /// The place behind the last one.
+    /// The place behind the last reply.
     pub(crate) fn end(&self) -> Option<u32> {
         let last = self.places.last().filter(|_| !self.is_empty())?;
         let ahead = (self.places.len() - self.passed) as u32 + last.count - 1;
         Some(self.first.wrapping_add(ahead))
     }
 
-    /// How many requests they are the replies to.
+    /// The number of requests whose replies are in the buffer.
     pub(crate) fn places(&self) -> usize {
         self.parked
     }
 
-    /// Keeps replies, the first of which is not in front of `head`, in the order of `pieces`.
-    pub(crate) fn park(&mut self, head: u32, pieces: &[Piece], replies: &[u8], spare: &mut Spare) {
+    /// Keeps replies, in the order of `pieces`. None of them has a place in front of `head`.
+    pub(crate) fn park(
+        &mut self,
+        head: u32,
+        pieces: &[ReplyRun],
+        replies: &[u8],
+        spare: &mut SpareBuffers,
+    ) {
         let mut at = self.room(spare).len();
         self.bytes.extend_from_slice(replies);
         self.pass(head);
         for piece in pieces {
-            let place = Place {
+            let place = ReorderSlot {
                 count: piece.count,
                 at,
                 reply_len: piece.len,
-                ..Place::EMPTY
+                ..ReorderSlot::EMPTY
             };
             self.put(piece.seq, place);
             at += piece.len;
         }
     }
 
-    /// Keeps the reply to a request that may have to be asked again on this link.
+    /// Keeps the reply to a request that may have to be sent again on this link.
     pub(crate) fn park_read(
         &mut self,
         head: u32,
         seq: u32,
         reply: &[u8],
-        (link, request): (Key, &[u8]),
-        spare: &mut Spare,
+        (link, request): (LinkId, &[u8]),
+        spare: &mut SpareBuffers,
     ) {
         let at = self.room(spare).len();
         self.bytes.extend_from_slice(reply);
         self.bytes.extend_from_slice(request);
-        let place = Place {
+        let place = ReorderSlot {
             count: 1,
             at,
             reply_len: reply.len(),
@@ -141,7 +148,7 @@ impl Parking {
         self.put(seq, place);
     }
 
-    fn room(&mut self, spare: &mut Spare) -> &mut Vec<u8> {
+    fn room(&mut self, spare: &mut SpareBuffers) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = spare.take();
         }
@@ -149,20 +156,20 @@ impl Parking {
     }
 
     #[inline]
-    fn put(&mut self, seq: u32, place: Place) {
+    fn put(&mut self, seq: u32, place: ReorderSlot) {
         self.parked += place.count as usize;
         let ahead = seq.wrapping_sub(self.first) as usize;
-        debug_assert!(ahead < AHEAD_MAX, "its turn is over");
+        debug_assert!(ahead < AHEAD_MAX, "the place is answered already");
         let index = self.passed + ahead;
-        if let Some(its) = self.places.get_mut(index) {
-            *its = place;
+        if let Some(slot) = self.places.get_mut(index) {
+            *slot = place;
         } else {
-            self.places.resize(index, Place::EMPTY);
+            self.places.resize(index, ReorderSlot::EMPTY);
             self.places.push(place);
         }
     }
 
-    /// What is before `head` has been answered.
+    /// Drops the slots in front of `head`. Their requests are answered.
     #[inline]
     fn pass(&mut self, head: u32) {
         self.passed += head.wrapping_sub(self.first) as usize;
@@ -173,8 +180,8 @@ impl Parking {
         }
     }
 
-    /// Appends the replies whose turn it is, from `head` on; returns the place behind them, and how
-    /// long the requests are that leave with them.
+    /// Appends to `out` the replies from `head` on, up to the first that has not come. Returns the
+    /// place behind them, and the length of the requests that leave with them.
     pub(crate) fn unpark(&mut self, head: u32, out: &mut Vec<u8>) -> (u32, usize) {
         self.pass(head);
         let (mut behind, mut requests_len) = (head, 0);
@@ -191,8 +198,8 @@ impl Parking {
         (behind, requests_len)
     }
 
-    /// Gives memory back of which nothing is needed.
-    pub(crate) fn tidy(&mut self, spare: &mut Spare) {
+    /// Gives memory back that the buffer does not need.
+    pub(crate) fn tidy(&mut self, spare: &mut SpareBuffers) {
         if self.is_empty() {
             spare.give(std::mem::take(&mut self.bytes));
             self.left = 0;
@@ -217,28 +224,28 @@ impl Parking {
         }
     }
 
-    /// Those behind `seq` that came on this link and have to be asked again leave.
+    /// Takes out the requests behind `seq` whose replies came on this link and are too early.
     pub(crate) fn take_behind(
         &mut self,
         seq: u32,
-        link: Key,
+        link: LinkId,
         is_early: impl Fn(&[u8]) -> bool,
     ) -> Vec<AskedEarly> {
         let mut taken = Vec::new();
         for (index, place) in (0..).zip(&mut self.places[self.passed..]) {
-            let its = self.first.wrapping_add(index);
-            let behind = its.wrapping_sub(seq) as i32 > 0;
+            let own = self.first.wrapping_add(index);
+            let behind = own.wrapping_sub(seq) as i32 > 0;
             let at = place.at + place.reply_len;
             let request = &self.bytes[at..at + place.request_len];
             if behind && place.request_len > 0 && place.link == link && is_early(request) {
                 taken.push(AskedEarly {
-                    seq: its,
+                    seq: own,
                     request: request.to_vec(),
                     freed: place.len(),
                 });
                 self.left += place.len();
                 self.parked -= place.count as usize;
-                *place = Place::EMPTY;
+                *place = ReorderSlot::EMPTY;
             }
         }
         taken
@@ -249,81 +256,88 @@ impl Parking {
 mod tests {
     use super::*;
 
-    fn piece(seq: u32, reply: &[u8]) -> Piece {
-        Piece {
+    fn piece(seq: u32, reply: &[u8]) -> ReplyRun {
+        ReplyRun {
             seq,
             count: 1,
             len: reply.len(),
         }
     }
 
+    /// Replies leave in the order of their places, and memory of those that left is reused.
     #[test]
-    fn replies_leave_in_order_and_their_bytes_are_reused() {
-        let (mut parking, mut spare) = (Parking::default(), Spare::default());
+    fn replies_leave_in_order_and_memory_is_reused() {
+        let (mut buffer, mut spare) = (ReorderBuffer::default(), SpareBuffers::default());
         let mut head = u32::MAX - 1;
-        // One stays behind all of them, so that the memory is never given back whole.
+        // One reply stays behind all others, so the whole buffer is never given back.
         let last = head.wrapping_add(600);
-        parking.park(head, &[piece(last, b"last")], b"last", &mut spare);
+        buffer.park(head, &[piece(last, b"last")], b"last", &mut spare);
         for round in 0..199_u32 {
             let texts: [String; 3] = [0, 1, 2].map(|at| format!("{round}.{at}").repeat(50));
             let [first, second, third] = texts.each_ref().map(|text| text.as_bytes());
             let mut out = Vec::new();
-            assert_eq!(parking.unpark(head, &mut out), (head, 0), "it has not come");
+            assert_eq!(
+                buffer.unpark(head, &mut out),
+                (head, 0),
+                "the reply has not come"
+            );
             let [next, then] = [1, 2].map(|at| head.wrapping_add(at));
-            parking.park(head, &[piece(then, third)], third, &mut spare);
+            buffer.park(head, &[piece(then, third)], third, &mut spare);
             let both = [first, second].concat();
             let pieces = [piece(head, first), piece(next, second)];
-            parking.park(head, &pieces, &both, &mut spare);
+            buffer.park(head, &pieces, &both, &mut spare);
             head = head.wrapping_add(3);
-            assert_eq!(parking.unpark(head.wrapping_sub(3), &mut out), (head, 0));
+            assert_eq!(buffer.unpark(head.wrapping_sub(3), &mut out), (head, 0));
             assert_eq!(out, texts.concat().as_bytes());
-            parking.tidy(&mut spare);
-            assert_eq!((parking.places(), parking.held_bytes()), (1, 4));
-            let held = parking.bytes.len();
+            buffer.tidy(&mut spare);
+            assert_eq!((buffer.places(), buffer.held_bytes()), (1, 4));
+            let held = buffer.bytes.len();
             assert!(held <= LEFT_BYTES_MAX + 1_000, "{held}");
         }
-        // Its bytes have moved with the others, and nothing of them is left.
+        // The bytes of the last reply have moved with the others, and nothing of them is left.
         let mut out = Vec::new();
-        assert_eq!(parking.unpark(last, &mut out), (last.wrapping_add(1), 0));
+        assert_eq!(buffer.unpark(last, &mut out), (last.wrapping_add(1), 0));
         assert_eq!(out, b"last");
-        parking.tidy(&mut spare);
-        assert_eq!(parking.bytes.capacity(), 0);
-        assert!(parking.places.capacity() <= 2 * PLACES_KEPT);
+        buffer.tidy(&mut spare);
+        assert_eq!(buffer.bytes.capacity(), 0);
+        assert!(buffer.places.capacity() <= 2 * PLACES_KEPT);
         let next = last.wrapping_add(1);
-        parking.park(next, &[piece(next, b"next")], b"next", &mut spare);
-        assert_eq!(parking.held_bytes(), 4);
+        buffer.park(next, &[piece(next, b"next")], b"next", &mut spare);
+        assert_eq!(buffer.held_bytes(), 4);
     }
 
+    /// A slot may hold several neighbouring replies.
     #[test]
     fn several_replies_stand_at_one_place() {
-        let (mut parking, mut spare) = (Parking::default(), Spare::default());
-        let three = Piece {
+        let (mut buffer, mut spare) = (ReorderBuffer::default(), SpareBuffers::default());
+        let three = ReplyRun {
             count: 3,
             ..piece(6, b"678")
         };
-        parking.park(5, &[piece(9, b"9"), piece(11, b"11")], b"911", &mut spare);
-        parking.park(5, &[three], b"678", &mut spare);
-        assert_eq!(parking.places(), 5);
+        buffer.park(5, &[piece(9, b"9"), piece(11, b"11")], b"911", &mut spare);
+        buffer.park(5, &[three], b"678", &mut spare);
+        assert_eq!(buffer.places(), 5);
         let mut out = Vec::new();
-        assert_eq!(parking.unpark(5, &mut out), (5, 0));
-        assert_eq!(parking.unpark(6, &mut out), (10, 0));
-        assert_eq!(parking.unpark(11, &mut out), (12, 0));
+        assert_eq!(buffer.unpark(5, &mut out), (5, 0));
+        assert_eq!(buffer.unpark(6, &mut out), (10, 0));
+        assert_eq!(buffer.unpark(11, &mut out), (12, 0));
         assert_eq!(out, b"678911");
-        assert!(parking.is_empty());
+        assert!(buffer.is_empty());
     }
 
+    /// Only requests behind the place, with replies of that link, are taken out.
     #[test]
-    fn what_is_asked_again_came_on_that_link_and_is_behind() {
-        let (mut parking, mut spare) = (Parking::default(), Spare::default());
-        let [this, other] = [1, 2].map(|index| Key {
+    fn early_replies_of_one_link_are_taken_out() {
+        let (mut buffer, mut spare) = (ReorderBuffer::default(), SpareBuffers::default());
+        let [this, other] = [1, 2].map(|index| LinkId {
             index,
-            ..Key::NOBODY
+            ..LinkId::NONE
         });
         for (seq, link) in [(2, this), (3, other), (4, this), (6, this)] {
-            parking.park_read(1, seq, b"reply", (link, b"GET k"), &mut spare);
+            buffer.park_read(1, seq, b"reply", (link, b"GET k"), &mut spare);
         }
-        parking.park(1, &[piece(5, b"reply")], b"reply", &mut spare);
-        let taken = parking.take_behind(2, this, |request| request == b"GET k");
+        buffer.park(1, &[piece(5, b"reply")], b"reply", &mut spare);
+        let taken = buffer.take_behind(2, this, |request| request == b"GET k");
         assert_eq!(
             taken.iter().map(|early| early.seq).collect::<Vec<_>>(),
             [4, 6]
@@ -333,9 +347,9 @@ mod tests {
                 .iter()
                 .all(|early| early.request == b"GET k" && early.freed == 10)
         );
-        assert_eq!(parking.held_bytes(), 2 * 10 + 5);
+        assert_eq!(buffer.held_bytes(), 2 * 10 + 5);
         let mut out = Vec::new();
-        assert_eq!(parking.unpark(2, &mut out), (4, 10));
+        assert_eq!(buffer.unpark(2, &mut out), (4, 10));
         assert_eq!(out, b"replyreply");
     }
 }

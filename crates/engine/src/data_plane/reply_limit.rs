@@ -1,16 +1,17 @@
-//! What a server bounds for a connection: how many replies a shared link may come to owe.
+//! The replies that a shared link may be owed, because a server bounds each connection.
 //!
 //! ```text
-//!   greeting ──► CONFIG GET ──► the server's limits ──► bytes that a link may be owed: half of them
+//!   handshake ──► CONFIG GET ──► the server's limits ──► half of them: bytes that a link may be
+//!                                                        owed
 //!                                                              ÷
 //!        the largest reply lately, or a guess if that is more ──► replies that it may be owed
 //! ```
 //!
-//! A server closes a connection that it owes more than `client-output-buffer-limit`, and the
-//! largest connections above `maxmemory-clients`. Directly each client has that for itself. A
-//! shared link has it for all its clients. So requests wait before they would make the link owe too
-//! much.
-//! A link whose server has no such limit is bounded by `link_ledger_max` alone.
+//! A server closes a connection that it owes more than `client-output-buffer-limit`. Above
+//! `maxmemory-clients` it closes the largest connections. Without a proxy, each client has that
+//! limit for itself. A shared link has it for all its clients. So requests wait before they would
+//! make the link be owed too much. A link whose server has no such limit is bounded by
+//! `link_ledger_max` alone.
 //!
 //! The size of a reply is known only when it comes. Until then it is guessed, and the guess is
 //! large: [`UNSEEN_REPLY_BYTES`]. It falls by a quarter whenever a full link has been answered by
@@ -20,68 +21,70 @@
 //!
 //! A *careful* link has brought large replies lately. Its requests take the slow path, one by one,
 //! so not even a pipeline passes the bound. A full careful link opens again once all its replies
-//! have come: Valkey 9.1 counts large values that it has sent until its whole buffer is sent. Then
-//! the sessions that have waited are first, in their order, and later ones wait behind them. Large
-//! readers move to links apart ([`crate::slow_readers`]), so the link of all others is careful for
-//! seconds only.
+//! have come, because Valkey 9.1 counts large values that it has sent until its whole buffer is
+//! sent. Then the sessions that have waited are first, in their order, and later sessions wait
+//! behind them. Large readers move to links apart ([`crate::data_plane::slow_readers`]), so the
+//! common link is careful for seconds only.
 //!
-//! Rejected: CLIENT NO-EVICT, because the limit is the operator's. A size for each command: the
-//! GETs of two clients are as different as two commands.
+//! Rejected: CLIENT NO-EVICT, because the limit is the operator's decision. A size for each
+//! command, because the GETs of two clients differ as much as two commands.
 
 use respool_protocol::encode;
 use respool_protocol::value::Value;
 
-use crate::auth::CONFIGURED;
-use crate::duty::Duty;
-use crate::engine::{Engine, Event};
-use crate::limits::Limits;
-use crate::link::{Link, Role, State};
-use crate::pool::ServerId;
-use crate::requests::Blocked;
-use crate::session::{Flags, Session};
-use crate::slots::Key;
-use crate::slow_readers::{CODE_LANE, EVERYBODYS, Lane};
-use crate::time::Time;
+use crate::access::auth::CONFIGURED;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::Limits;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::Blocked;
+use crate::data_plane::link::{Link, LinkState, Role};
+use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS, LinkLane};
+use crate::engine::Event;
+use crate::routing::pool::ServerId;
 
-/// The options of a server that hold its limits.
+/// The server's option that limits one connection.
 const OUTPUT: &str = "client-output-buffer-limit";
+/// The server's option that limits all connections together.
 const CLIENTS: &str = "maxmemory-clients";
-/// What the server is asked for. One before 7.0 takes one name or pattern, and does not know
-/// `maxmemory-clients`.
+/// The options that the server is asked for. A server before 7.0 takes one name or pattern, and
+/// does not know `maxmemory-clients`.
 const QUESTIONS: [&str; LimitQuestions::REPLIES as usize] = [OUTPUT, "maxmemory*"];
 
-/// The size that replies are taken to have before any has come.
+/// The size that replies are assumed to have before any has come.
 const UNSEEN_REPLY_BYTES: u64 = 4 << 20;
 /// The least size that is guessed.
 const GUESS_BYTES_MIN: u64 = 64;
-/// How often the largest reply counts for half, and a guess that was not needed for twice as much,
+/// The time after which the largest reply counts for half, and an unneeded guess is doubled,
 /// milliseconds.
 const AGED_EVERY_MS: u64 = 1_000;
-/// Requests of one read of a session, roughly: so many more may be placed before a link that is not
-/// careful is looked at.
+/// Requests of one read of a session, roughly. So many may be dispatched before a link that is not
+/// careful is checked.
 const REQUESTS_PER_READ: u64 = 2_048;
 /// How long a server that refuses to tell its limits is not asked again, milliseconds.
 const REFUSED_MS: u64 = 60_000;
-/// How often a server that has told its limits is asked again, milliseconds. CONFIG SET may change
-/// them while the links stay.
+/// The time after which a server that has told its limits is asked again, milliseconds. CONFIG SET
+/// may change them while the links stay.
 const ASKED_EVERY_MS: u64 = 60_000;
 /// Links of one kind, for each worker: one for each lane.
 const LINKS_OF_KIND: u64 = CODE_LANE as u64 + 1;
-/// If a link is lost that was owed so many bytes, its server's unknown limit is a possible cause.
+/// If a link is lost that was owed so many bytes, an unknown limit of the server may be the cause.
 const SUSPECT_BYTES: u64 = 8 << 20;
 
 /// The limits of a server for its clients, bytes. 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerLimits {
-    /// What one connection may be owed: the hard or the soft limit, the lesser one.
+    /// The bytes that one connection may be owed: the lesser of the hard and the soft limit.
     output: u64,
-    /// What all connections may use together.
+    /// The bytes that all connections may use together.
     clients: u64,
 }
 
 impl ServerLimits {
-    /// The bytes that one shared link may be owed, and the option that says so. Half of the limit
-    /// is left for replies that are larger than the guess.
+    /// The bytes that one shared link may be owed, and the option that limits them. Half of the
+    /// limit is left for replies that are larger than the guess.
     fn of_link(self, workers: usize) -> Option<(u64, &'static str)> {
         let links = workers.max(1) as u64 * LINKS_OF_KIND;
         let shares = [
@@ -98,19 +101,20 @@ impl ServerLimits {
 
 /// The limits of one server, as far as it has told them.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    /// `None`: it has not told them.
+pub(crate) struct KnownLimits {
+    /// The limits. `None`: the server has not told them.
     limits: Option<ServerLimits>,
-    /// When it was last asked.
+    /// When the server was last asked.
     asked_at: Time,
+    /// When the server last refused.
     refused_at: Option<Time>,
-    /// Whether the log was told that it refuses.
+    /// Whether the log names the refusal.
     is_refusal_told: bool,
-    /// Questions on a link that is up.
+    /// The questions that are open on a link that is up.
     questions: Option<LimitQuestions>,
 }
 
-impl Known {
+impl KnownLimits {
     /// Whether the server is asked on a new link.
     fn is_to_ask(&self, now: Time) -> bool {
         self.refused_at
@@ -125,19 +129,20 @@ impl Known {
     }
 }
 
-/// The questions about the limits, at the end of a greeting.
+/// The questions about the limits, at the end of a handshake.
 #[derive(Debug)]
 pub(crate) struct LimitQuestions {
-    /// Replies to the greeting that come before.
+    /// Replies to the handshake that come before the answers.
     before: u32,
+    /// The answers that have come.
     answers: Vec<Value>,
 }
 
 impl LimitQuestions {
-    /// Replies to them.
+    /// The number of replies to the questions.
     pub(crate) const REPLIES: u32 = 2;
 
-    /// Appends the questions to a greeting with so many replies.
+    /// Appends the questions to a handshake with `before` replies.
     pub(crate) fn ask(out: &mut Vec<u8>, before: u32) -> LimitQuestions {
         for option in QUESTIONS {
             encode::request(out, &["CONFIG", "GET", option]);
@@ -154,7 +159,7 @@ impl LimitQuestions {
         self.answers.len() >= Self::REPLIES as usize
     }
 
-    /// Takes a reply to the greeting, after `came` others. Returns whether it was an answer.
+    /// Takes a reply to the handshake, after `came` others. Returns whether it was an answer.
     pub(crate) fn take(&mut self, came: u32, reply: &Value) -> bool {
         let is_answer = self.is_next(came);
         if is_answer {
@@ -202,7 +207,7 @@ fn output_limit(text: &str) -> u64 {
     limits.filter(|bytes| *bytes > 0).min().unwrap_or(0)
 }
 
-/// A number of bytes, or a percentage of `maxmemory`.
+/// The limit for all clients, given in bytes or as a percentage of `maxmemory`.
 fn clients_limit(text: &str, maxmemory: Option<&str>) -> u64 {
     match text.strip_suffix('%') {
         None => text.parse().unwrap_or(0),
@@ -215,44 +220,45 @@ fn clients_limit(text: &str, maxmemory: Option<&str>) -> u64 {
 }
 
 /// How many replies one link may be owed. Report the parts of replies that come in several reads
-/// with [`ReplyRoom::note_part`] and [`ReplyRoom::note_end`]. Call [`ReplyRoom::note_full`] when
-/// the link closes and [`ReplyRoom::note_room`] when it opens again. Call [`ReplyRoom::age`] in every
-/// tick. Time never runs back.
+/// with [`ReplyBudget::note_part`] and [`ReplyBudget::note_end`]. Call [`ReplyBudget::note_full`]
+/// when the link closes and [`ReplyBudget::note_room`] when it opens again. Call
+/// [`ReplyBudget::age`] in every tick. Time never runs back.
 #[derive(Debug)]
-pub(crate) struct ReplyRoom {
-    /// Replies that any link may be owed.
+pub(crate) struct ReplyBudget {
+    /// Replies that the link may be owed without a limit of the server.
     ledger_max: usize,
     /// Bytes that the link may be owed. `None`: any number.
     bytes_max: Option<u64>,
-    /// Bytes of the largest reply that was seen lately ...
+    /// Bytes of the largest reply lately; halved as it ages.
     largest: u64,
-    /// ... and of the largest one since it was aged.
+    /// Bytes of the largest reply since sizes last aged.
     newest: u64,
-    /// Bytes that a reply is taken to have if none was larger.
+    /// Bytes that a reply is assumed to have if none was larger.
     guess: u64,
-    /// Bytes of the reply that is coming.
+    /// The part of the present reply that has come, bytes.
     coming: u64,
-    /// Requests of a careful link since it owed nothing.
+    /// Requests of a careful link since it was last owed nothing.
     placed: usize,
     /// Sessions that were woken for this room and have not used it.
-    woken: Vec<Key>,
-    /// Whether the link is closed because of this.
+    woken: Vec<SessionId>,
+    /// Whether the link is closed because it is owed as much as it may be.
     is_full: bool,
-    /// Whether it was closed because of this since it was last aged.
+    /// Whether the link was closed for that since sizes last aged.
     was_full: bool,
+    /// When sizes last aged.
     aged_at: Time,
-    /// What follows from the above: replies that the link may be owed ...
+    /// Replies that the link may be owed, by all of the above.
     replies_max: usize,
-    /// ... and whether each of its requests is looked at.
+    /// Whether each request of the link is checked.
     is_careful: bool,
 }
 
-impl ReplyRoom {
-    /// The room of a link in this lane.
-    pub(crate) fn new(lane: Lane, now: Time) -> ReplyRoom {
-        // Sessions are in the other lanes because of their large or slow replies.
+impl ReplyBudget {
+    /// The budget of a link in this lane.
+    pub(crate) fn new(lane: LinkLane, now: Time) -> ReplyBudget {
+        // Sessions are in the other lanes because of large or slow replies.
         let is_for_readers = !matches!(lane, EVERYBODYS | CODE_LANE);
-        ReplyRoom {
+        ReplyBudget {
             ledger_max: usize::MAX,
             bytes_max: None,
             largest: if is_for_readers {
@@ -273,7 +279,7 @@ impl ReplyRoom {
         }
     }
 
-    /// Replies that the link may be owed, within `link_ledger_max`.
+    /// The number of replies that the link may be owed, within `link_ledger_max`.
     #[inline]
     pub(crate) fn replies_max(&self) -> usize {
         self.replies_max
@@ -303,33 +309,33 @@ impl ReplyRoom {
         }
     }
 
-    /// The link may be owed so many replies, whatever their size.
+    /// Sets the number of replies that the link may be owed, whatever their size.
     pub(crate) fn bound_ledger(&mut self, ledger_max: u32) {
         self.ledger_max = ledger_max as usize;
         self.decide();
     }
 
-    /// The link may be owed so many bytes.
+    /// Sets the number of bytes that the link may be owed.
     fn limit_to(&mut self, bytes_max: Option<u64>) {
         self.bytes_max = bytes_max;
         self.decide();
     }
 
-    /// Bytes of a reply have come, and its end has not. Returns whether the link becomes careful.
+    /// Notes bytes of a reply whose end has not come. Returns whether the link becomes careful.
     pub(crate) fn note_part(&mut self, bytes: usize) -> bool {
         self.coming = self.coming.saturating_add(bytes as u64);
         self.note_size(self.coming)
     }
 
-    /// The last bytes of such a reply have come.
-    pub(crate) fn note_end(&mut self, bytes: usize) -> bool {
+    /// Notes the last bytes of such a reply. Returns whether the link becomes careful.
+    fn note_end(&mut self, bytes: usize) -> bool {
         let becomes_careful = self.note_part(bytes);
         self.coming = 0;
         becomes_careful
     }
 
-    /// A reply has so many bytes, at least or on an average. Returns whether the link becomes
-    /// careful.
+    /// Notes the size of a reply: at least so many bytes, or their mean. Returns whether the link
+    /// becomes careful.
     fn note_size(&mut self, bytes: u64) -> bool {
         let was_careful = self.is_careful;
         self.newest = self.newest.max(bytes);
@@ -340,44 +346,45 @@ impl ReplyRoom {
         self.is_careful && !was_careful
     }
 
-    /// A careful link is about to be given a request, and owes so many replies.
-    pub(crate) fn note_request(&mut self, owed: usize) {
+    /// Notes a request for a careful link that is owed `owed` replies.
+    fn note_request(&mut self, owed: usize) {
         self.placed = if owed == 0 { 1 } else { self.placed + 1 };
     }
 
-    /// Whether a session may ask before others, on a careful link that owes `owed` replies. A session
-    /// that was woken may, once. Another one may if none waits, and if there is room for all that
-    /// were woken.
-    fn admits(&mut self, session: Key, owed: usize, others_wait: bool) -> bool {
+    /// Whether a session may send a request on a careful link that is owed `owed` replies. A
+    /// session that was woken may, once. Another session may if none waits, and if there is room
+    /// for all that were woken.
+    fn admits(&mut self, session: SessionId, owed: usize, others_wait: bool) -> bool {
         let placed = if owed == 0 { 0 } else { self.placed };
         self.use_turn(session) || !others_wait && placed + self.woken.len() < self.replies_max
     }
 
-    /// A session that was woken needs its room no more. Returns whether it had any.
-    fn use_turn(&mut self, session: Key) -> bool {
+    /// Ends the claim of a woken session to its room. Returns whether it had one.
+    fn use_turn(&mut self, session: SessionId) -> bool {
         let at = self.woken.iter().position(|woken| *woken == session);
         at.map(|at| self.woken.remove(at)).is_some()
     }
 
-    /// Whether a careful link has been given as many requests as it may before it owes nothing.
+    /// Whether a careful link has got as many requests as it may before it is owed nothing.
     #[inline]
     fn is_spent(&self) -> bool {
         self.is_careful && self.placed >= self.replies_max
     }
 
-    /// The connection is lost, and the reply that was coming with it.
+    /// Forgets the reply that was coming and the woken sessions, because the connection is lost.
     pub(crate) fn forget_part(&mut self) {
         self.coming = 0;
         self.woken.clear();
     }
 
-    /// The link owes as many replies as it may.
-    pub(crate) fn note_full(&mut self) {
+    /// Notes that the link is owed as many replies as it may be.
+    fn note_full(&mut self) {
         self.is_full = true;
         self.was_full = true;
     }
 
-    /// A link that was full has room again: no reply was larger than `largest`.
+    /// Notes that a full link has room again. No reply was larger than `largest`, so the guess
+    /// falls.
     fn note_room(&mut self) {
         if std::mem::take(&mut self.is_full) && self.is_limited() {
             let least = self.largest.max(GUESS_BYTES_MIN);
@@ -386,7 +393,7 @@ impl ReplyRoom {
         }
     }
 
-    /// Sizes that were seen long ago count less.
+    /// Makes sizes that were seen long ago count less.
     fn age(&mut self, now: Time) {
         if now.since_ms(self.aged_at) < AGED_EVERY_MS {
             return;
@@ -399,19 +406,19 @@ impl ReplyRoom {
         self.decide();
     }
 
-    /// Bytes of so many replies, if all are like the largest one.
+    /// The bytes of so many replies, if all are as large as the largest one.
     fn bytes_of(&self, replies: usize) -> u64 {
         self.largest.saturating_mul(replies as u64)
     }
 }
 
 impl Link {
-    /// Whether it may not be owed one more reply.
+    /// Whether the link may not be owed one more reply.
     pub(crate) fn owes_enough(&self, limits: &Limits) -> bool {
         self.is_full(limits) || !self.ledger.is_empty() && self.reply_room.is_spent()
     }
 
-    /// Takes nothing more if the link owes as much as it may.
+    /// Closes the link for requests if it is owed as many replies as it may be.
     #[inline]
     pub(crate) fn close_if_full(&mut self, limits: &Limits) {
         if self.is_full(limits) {
@@ -425,8 +432,8 @@ impl Link {
         self.admit(false, false);
     }
 
-    /// The same before each request of a link that does not take the short way. Returns whether the
-    /// link takes nothing more.
+    /// Closes the link for requests if it may not be owed one more reply, and returns whether it
+    /// did. To be called before each request on the slow path.
     pub(crate) fn close_if_owes_enough(&mut self, limits: &Limits) -> bool {
         let owes_enough = self.owes_enough(limits);
         if owes_enough {
@@ -435,48 +442,35 @@ impl Link {
         owes_enough
     }
 
-    /// From now on each request asks for room.
+    /// Makes each request of the link ask for room from now on.
     fn begin_to_care(&mut self) {
         self.reply_room.placed = self.ledger.len();
         self.admit(self.takes, true);
     }
 
-    /// Whether it owes as many replies as its server allows, and could otherwise take more.
+    /// Whether the link is owed as many replies as its server's limits allow, and could otherwise
+    /// take more.
     fn lacks_reply_room(&self, limits: &Limits) -> bool {
         let owed = self.ledger.len();
         self.owes_enough(limits) && owed < limits.link_ledger_max as usize
     }
 }
 
-impl Engine {
+impl DataPlane {
     /// Whether a new link asks its server for its limits. A client's user need not have the right
-    /// to ask, and its server would note that in its ACL LOG.
+    /// to ask, and the server would note the attempt in its ACL LOG.
     pub(crate) fn asks_for_limits(&self, link: &Link) -> bool {
         self.settings.asks_output_limits
             && link.role == Role::Shared
-            && link.key.user == CONFIGURED
-            && link.key.lane == EVERYBODYS
+            && link.kind.user == CONFIGURED
+            && link.kind.lane == EVERYBODYS
             && self
-                .server(link.key.server)
+                .server(link.kind.server)
                 .reply_limits
                 .is_to_ask(self.now)
     }
 
-    /// A link was greeted, and perhaps its server was asked for its limits.
-    pub(crate) fn take_limits(&mut self, key: Key) {
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        let id = link.key.server;
-        let State::Greeting { greeting, .. } = &mut link.state else {
-            return;
-        };
-        if let Some(questions) = greeting.take_limits() {
-            self.learn_limits(id, &questions);
-        }
-    }
-
-    /// A tick: servers are asked again for their limits.
+    /// Asks servers again for their limits.
     pub(crate) fn tick_limits(&mut self) {
         if !self.settings.asks_output_limits {
             return;
@@ -496,58 +490,17 @@ impl Engine {
             for option in QUESTIONS {
                 let mut question = Vec::new();
                 encode::request(&mut question, &["CONFIG", "GET", option]);
-                self.put_ours(link, &question, Duty::Limits);
+                self.put_ours(link, &question, Completion::Limits);
             }
         }
     }
 
-    /// A server has answered one of these questions.
-    pub(crate) fn take_limit_answer(&mut self, key: Key, reply: &[u8]) {
-        let Some(id) = self.links.get(key).map(|link| link.key.server) else {
+    /// Bounds a shared link by its server's limits.
+    pub(crate) fn limit_link(&mut self, id: LinkId) {
+        let Some(link) = self.links.get(id) else {
             return;
         };
-        let known = &mut self.servers[usize::from(id.0)].reply_limits;
-        if let Some(mut questions) = known.questions.take() {
-            match questions.take_next(reply) {
-                true => self.learn_limits(id, &questions),
-                false => known.questions = Some(questions),
-            }
-        }
-    }
-
-    /// A server has answered the questions about its limits.
-    fn learn_limits(&mut self, id: ServerId, questions: &LimitQuestions) {
-        let now = self.now;
-        let known = &mut self.servers[usize::from(id.0)].reply_limits;
-        known.asked_at = now;
-        // The answers to earlier questions are older.
-        known.questions = None;
-        let Some(limits) = questions.limits() else {
-            // A server that is busy tells them on the next link.
-            let refusal = questions.refusal();
-            known.refused_at = refusal.is_some().then_some(now);
-            if let Some(refusal) = refusal {
-                self.tell_refusal(id, &refusal);
-            }
-            return;
-        };
-        known.refused_at = None;
-        let before = known.limits.replace(limits);
-        if before == Some(limits) {
-            return;
-        }
-        for link in self.links.keys() {
-            self.limit_link(link);
-        }
-        self.tell_low_limit(id, limits);
-    }
-
-    /// A link of sessions that share it is bounded as its server's limits say.
-    pub(crate) fn limit_link(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
-            return;
-        };
-        let limits = self.server(link.key.server).reply_limits.limits;
+        let limits = self.server(link.kind.server).reply_limits.limits;
         let limits = limits.filter(|_| link.role == Role::Shared);
         let of_link = limits.and_then(|limits| limits.of_link(self.worker.count));
         let before = link.reply_room.bytes_max;
@@ -555,48 +508,16 @@ impl Engine {
         if before == bytes_max {
             return;
         }
-        if let Some(link) = self.links.get_mut(key) {
+        if let Some(link) = self.links.get_mut(id) {
             link.reply_room.limit_to(bytes_max);
             let accepts = link.accepting;
             link.admit(link.takes, !accepts);
         }
-        // There may be room now for sessions that wait.
-        self.wake_waiters(key);
+        // There may now be room for sessions that wait.
+        self.wake_waiters(id);
     }
 
-    /// A link is lost. Where its server had answered all of the greeting but these questions, it may
-    /// have closed the connection because of them: it is not asked again for a while.
-    pub(crate) fn note_lost_questions(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
-            return;
-        };
-        let id = link.key.server;
-        if let State::Greeting { greeting, .. } = &link.state
-            && greeting.awaits_limits()
-        {
-            let known = &mut self.servers[usize::from(id.0)].reply_limits;
-            known.refused_at = Some(self.now);
-            self.tell_refusal(id, "it closes the connection");
-        }
-    }
-
-    /// The operator is told once that a server does not tell its limits. Each worker asks each
-    /// server, and the first worker tells.
-    fn tell_refusal(&mut self, id: ServerId, why: &str) {
-        let known = &mut self.servers[usize::from(id.0)].reply_limits;
-        if self.worker.index > 0 || std::mem::replace(&mut known.is_refusal_told, true) {
-            return;
-        }
-        let server = self.server(id);
-        let (pool, label) = (usize::from(server.pool), &server.label);
-        let text = format!(
-            "{label} does not tell its {OUTPUT} and {CLIENTS} ({why}): the replies that a link may \
-             be owed are not bounded by them; server-output-limits=false ends the question"
-        );
-        self.tell_event(pool, text);
-    }
-
-    /// The operator is told of a limit that one session may pass.
+    /// Reports a limit that one session's replies may exceed.
     fn tell_low_limit(&mut self, server: ServerId, limits: ServerLimits) {
         let Some((bytes, name)) = limits.of_link(self.worker.count) else {
             return;
@@ -606,16 +527,16 @@ impl Engine {
         }
         let label = &self.server(server).label;
         let effect = format!(
-            "the server {label} closes a connection at it; a link is therefore to be owed at most \
-             {bytes} bytes of replies, which is less than session-output-hard-bytes; requests with \
+            "the server {label} closes a connection that it owes more; so a link may be owed at \
+             most {bytes} bytes of replies, less than session-output-hard-bytes, and requests with \
              large replies wait for one another"
         );
-        self.tell(Event::BoundReached { name, effect });
+        self.emit(Event::BoundReached { name, effect });
     }
 
-    /// Bytes of a reply have come that does not end in them, or that ends in them.
-    pub(crate) fn note_reply_bytes(&mut self, key: Key, bytes: usize, ends: bool) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// Notes bytes of a reply that came in several reads. `ends`: they are its last ones.
+    pub(crate) fn note_reply_bytes(&mut self, id: LinkId, bytes: usize, ends: bool) {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         let becomes_careful = match ends {
@@ -627,10 +548,10 @@ impl Engine {
         }
     }
 
-    /// A read of so many bytes has answered a link that owed `owed` replies before.
+    /// Notes a read of so many bytes on a link that was owed `owed` replies before.
     #[cold]
-    pub(crate) fn note_whole_replies(&mut self, key: Key, bytes: usize, owed: usize) {
-        let Some(link) = self.links.get_mut(key) else {
+    pub(crate) fn note_whole_replies(&mut self, id: LinkId, bytes: usize, owed: usize) {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         let answered = owed.saturating_sub(link.ledger.len());
@@ -641,28 +562,32 @@ impl Engine {
         }
     }
 
-    /// A link is about to be given a request of a session. If the link is careful and others have
-    /// waited longer for its room, the session waits.
-    pub(crate) fn take_careful_turn(&mut self, session: Key, key: Key) -> Result<(), Blocked> {
+    /// Lets a session send a request on a link. If the link is careful and others have waited
+    /// longer for its room, the session waits.
+    pub(crate) fn take_careful_turn(
+        &mut self,
+        session: SessionId,
+        link_id: LinkId,
+    ) -> Result<(), Blocked> {
         let careful = |link: &&mut Link| link.reply_room.is_careful();
-        let Some(link) = self.links.get_mut(key).filter(careful) else {
+        let Some(link) = self.links.get_mut(link_id).filter(careful) else {
             return Ok(());
         };
         let (owed, others_wait) = (link.ledger.len(), !link.waiters.is_empty());
         if link.role == Role::Shared && !link.reply_room.admits(session, owed, others_wait) {
-            return Err(self.wait_for_reply_room(session, key));
+            return Err(self.wait_for_reply_room(session, link_id));
         }
         link.reply_room.note_request(owed);
         Ok(())
     }
 
-    /// A session waits for room on a link. One that was woken in vain keeps its turn.
-    pub(crate) fn wait_for_reply_room(&mut self, session: Key, key: Key) -> Blocked {
-        let link = self.links.get_mut(key);
+    /// Makes a session wait for room on a link. A session that was woken in vain keeps its place.
+    pub(crate) fn wait_for_reply_room(&mut self, session: SessionId, link_id: LinkId) -> Blocked {
+        let link = self.links.get_mut(link_id);
         let had_turn = link.is_some_and(|link| link.reply_room.use_turn(session));
-        self.note_wait_for_room(session, key);
-        let blocked = self.wait_at_full(session, key);
-        if let Some(link) = self.links.get_mut(key).filter(|_| had_turn)
+        self.note_wait_for_room(session, link_id);
+        let blocked = self.wait_at_full(session, link_id);
+        if let Some(link) = self.links.get_mut(link_id).filter(|_| had_turn)
             && link.waiters.last() == Some(&session)
         {
             link.waiters.rotate_right(1);
@@ -670,23 +595,24 @@ impl Engine {
         blocked
     }
 
-    /// A session is about to wait for room on a link.
-    fn note_wait_for_room(&mut self, key: Key, link: Key) {
+    /// Counts the wait of a session for room on a link.
+    fn note_wait_for_room(&mut self, session: SessionId, link: LinkId) {
         let limits = &self.settings.limits;
         let lacks = |link: &Link| link.lacks_reply_room(limits);
-        if self.links.get(link).is_some_and(lacks) && self.deadline_of(key).is_none() {
+        if self.links.get(link).is_some_and(lacks) && self.deadline_of(session).is_none() {
             self.counters.reply_room_waits += 1;
         }
     }
 
-    /// A link has room again. As many sessions go on as there is room for, if that is little.
-    pub(crate) fn wake_for_room(&mut self, key: Key) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// Wakes sessions for the room of a link that is open again: all of them, or as many as a
+    /// careful link has room for.
+    pub(crate) fn wake_for_room(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         link.reply_room.note_room();
         if !link.reply_room.is_careful() {
-            return self.wake_waiters(key);
+            return self.wake_waiters(id);
         }
         let had_turns = !link.reply_room.woken.is_empty();
         let room = link
@@ -703,10 +629,10 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(waiter).filter(held) else {
                 continue;
             };
-            // A session that would not ask here at once gets no place. It asks anew when it can.
+            // A session that would not send here at once gets no place. It asks anew when it can.
             let waits_here = session.flags & Flags::HOLD == Flags::HOLD_LINK;
-            if waits_here && session.link == key {
-                // The same session may wait here twice.
+            if waits_here && session.link == id {
+                // One session may wait here twice.
                 session.flags.remove(Flags::HOLD_LINK);
                 woken.push(waiter);
             } else {
@@ -716,7 +642,7 @@ impl Engine {
         link.waiters = waiters.collect();
         link.reply_room.woken.extend_from_slice(&woken);
         if !had_turns && !woken.is_empty() {
-            self.reply_turns.push(key);
+            self.reply_turns.push(id);
         }
         // The session that is released last continues first.
         for waiter in others.into_iter().chain(woken.into_iter().rev()) {
@@ -724,66 +650,155 @@ impl Engine {
         }
     }
 
-    /// All sessions that were woken have continued. A session may have closed instead, or ride on
-    /// another link now, or wait for its client. Then the next session gets its place.
-    #[cold]
-    pub(crate) fn give_turns_on(&mut self) {
-        for key in std::mem::take(&mut self.reply_turns) {
-            let Some(link) = self.links.get_mut(key) else {
-                continue;
-            };
-            let (awaited, sessions) = (link.reply_room.woken.len(), &self.sessions);
-            link.reply_room.woken.retain(|woken| {
-                let still = Flags::RESUMING | Flags::HOLD_LINK;
-                let asks = |its: &Session| its.link == key && its.flags.any(still);
-                sessions.get(*woken).is_some_and(asks)
-            });
-            let left = link.reply_room.woken.len();
-            if left > 0 {
-                self.reply_turns.push(key);
-            }
-            if left < awaited {
-                self.reopen(key);
-            }
-        }
-    }
-
-    /// A tick: sizes that were seen age. Sessions go on that still wait though there is room.
-    pub(crate) fn tick_reply_room(&mut self, key: Key) {
-        let now = self.now;
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        // A session that was woken and has not asked by now may be gone, or held.
-        link.reply_room.woken.clear();
-        // While nothing is read, nothing is learned.
-        if link.paused.is_none() {
-            link.reply_room.age(now);
-        }
-        if link.reply_room.is_limited() && !link.waiters.is_empty() {
-            self.reopen(key);
-        }
-    }
-
-    /// The reason for which a link was lost, with a possible cause if large replies were under way.
-    pub(crate) fn why_lost(&self, key: Key, reason: &str) -> String {
+    /// The reason for the loss of a link, with a possible cause if large replies were in flight.
+    pub(crate) fn why_lost(&self, id: LinkId, reason: &str) -> String {
         let is_suspect = |link: &&Link| {
-            let known = &self.server(link.key.server).reply_limits;
+            let known = &self.server(link.kind.server).reply_limits;
             let most = match (link.reply_room.bytes_max, known.limits) {
                 (Some(bytes_max), _) => bytes_max / 2,
                 (None, Some(_)) => u64::MAX,
                 (None, None) => SUSPECT_BYTES,
             };
             let owed = link.reply_room.bytes_of(link.in_flight());
-            link.is_up() && link.role.is_manys() && owed >= most
+            link.is_up() && link.role.is_multiplexed() && owed >= most
         };
-        match self.links.get(key).filter(is_suspect) {
+        match self.links.get(id).filter(is_suspect) {
             None => reason.to_owned(),
             Some(_) => format!(
-                "{reason}; large replies were on their way, so perhaps the server closed it at its \
+                "{reason}; large replies were in flight, so perhaps the server closed it at its \
                  {OUTPUT} or {CLIENTS}"
             ),
         }
+    }
+
+    /// Gives unused room of woken sessions to the next ones, after all woken sessions have
+    /// continued. A session may have closed instead, be on another link now, or wait for its
+    /// client.
+    #[cold]
+    pub(crate) fn give_turns_on(&mut self) {
+        for id in std::mem::take(&mut self.reply_turns) {
+            let Some(link) = self.links.get_mut(id) else {
+                continue;
+            };
+            let (awaited, sessions) = (link.reply_room.woken.len(), &self.sessions);
+            link.reply_room.woken.retain(|woken| {
+                let still = Flags::RESUMING | Flags::HOLD_LINK;
+                let asks = |session: &Session| session.link == id && session.flags.any(still);
+                sessions.get(*woken).is_some_and(asks)
+            });
+            let left = link.reply_room.woken.len();
+            if left > 0 {
+                self.reply_turns.push(id);
+            }
+            if left < awaited {
+                self.reopen(id);
+            }
+        }
+    }
+
+    /// Ages sizes in a tick, and wakes sessions that still wait although there is room.
+    pub(crate) fn tick_reply_room(&mut self, id: LinkId) {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        // A woken session that has not asked by now may be gone, or held.
+        link.reply_room.woken.clear();
+        // An unread link teaches nothing about sizes.
+        if link.paused.is_none() {
+            link.reply_room.age(now);
+        }
+        if link.reply_room.is_limited() && !link.waiters.is_empty() {
+            self.reopen(id);
+        }
+    }
+
+    /// Takes the answers about limits, if the handshake of a link asked for them.
+    pub(crate) fn take_limits(&mut self, link_id: LinkId) {
+        let Some(link) = self.links.get_mut(link_id) else {
+            return;
+        };
+        let id = link.kind.server;
+        let LinkState::Greeting { greeting, .. } = &mut link.state else {
+            return;
+        };
+        if let Some(questions) = greeting.take_limits() {
+            self.learn_limits(id, &questions);
+        }
+    }
+
+    /// Takes a server's answer to one question about its limits.
+    pub(crate) fn take_limit_answer(&mut self, link_id: LinkId, reply: &[u8]) {
+        let Some(id) = self.links.get(link_id).map(|link| link.kind.server) else {
+            return;
+        };
+        let known = &mut self.servers[usize::from(id.0)].reply_limits;
+        if let Some(mut questions) = known.questions.take() {
+            match questions.take_next(reply) {
+                true => self.learn_limits(id, &questions),
+                false => known.questions = Some(questions),
+            }
+        }
+    }
+
+    /// Learns a server's limits from its answers.
+    fn learn_limits(&mut self, id: ServerId, questions: &LimitQuestions) {
+        let now = self.now;
+        let known = &mut self.servers[usize::from(id.0)].reply_limits;
+        known.asked_at = now;
+        // The answers to earlier questions are older.
+        known.questions = None;
+        let Some(limits) = questions.limits() else {
+            // A busy server tells its limits on the next link.
+            let refusal = questions.refusal();
+            known.refused_at = refusal.is_some().then_some(now);
+            if let Some(refusal) = refusal {
+                self.tell_refusal(id, &refusal);
+            }
+            return;
+        };
+        known.refused_at = None;
+        let before = known.limits.replace(limits);
+        if before == Some(limits) {
+            return;
+        }
+        for link in self.links.ids() {
+            self.limit_link(link);
+        }
+        self.tell_low_limit(id, limits);
+    }
+
+    /// Notes the loss of a link in the handshake. If only the answers about limits were missing,
+    /// the server may have closed the connection because of the questions. Then it is not asked
+    /// again for a while.
+    pub(crate) fn note_lost_questions(&mut self, link_id: LinkId) {
+        let Some(link) = self.links.get(link_id) else {
+            return;
+        };
+        let id = link.kind.server;
+        if let LinkState::Greeting { greeting, .. } = &link.state
+            && greeting.awaits_limits()
+        {
+            let known = &mut self.servers[usize::from(id.0)].reply_limits;
+            known.refused_at = Some(self.now);
+            self.tell_refusal(id, "it closes the connection");
+        }
+    }
+
+    /// Reports once that a server does not tell its limits. Each worker asks each server, and the
+    /// first worker reports.
+    fn tell_refusal(&mut self, id: ServerId, why: &str) {
+        let known = &mut self.servers[usize::from(id.0)].reply_limits;
+        if self.worker.index > 0 || std::mem::replace(&mut known.is_refusal_told, true) {
+            return;
+        }
+        let server = self.server(id);
+        let (pool, label) = (usize::from(server.pool), &server.label);
+        let text = format!(
+            "{label} does not tell its {OUTPUT} and {CLIENTS} ({why}): links may be owed more \
+             replies than these allow; with server-output-limits=false, respool does not ask"
+        );
+        self.tell_event(pool, text);
     }
 }
 
@@ -828,6 +843,7 @@ mod tests {
         }
     }
 
+    /// `maxmemory-clients` is a number of bytes or a percentage of `maxmemory`.
     #[test]
     fn clients_limit_may_be_a_share_of_the_memory() {
         assert_eq!(clients_limit("1000", Some("7")), 1_000);
@@ -837,8 +853,9 @@ mod tests {
         assert_eq!(clients_limit("-1", None), 0);
     }
 
+    /// A server that does not tell its limits may have some.
     #[test]
-    fn server_that_does_not_tell_is_not_taken_for_unlimited() {
+    fn silent_server_is_not_taken_for_unlimited() {
         let refused = answers(&["-NOPERM no\r\n", "-NOPERM no\r\n"]);
         assert_eq!(refused.limits(), None);
         assert_eq!(refused.refusal().as_deref(), Some("NOPERM no"));
@@ -858,7 +875,7 @@ mod tests {
         assert_eq!(ServerLimits::default().of_link(1), None);
     }
 
-    /// In the third version of the protocol the answer is a map.
+    /// In RESP3 the answer is a map.
     #[test]
     fn limits_are_read_from_a_map() {
         let output = option(OUTPUT, "normal 64 0 0").replacen("*2", "%1", 1);
@@ -872,7 +889,7 @@ mod tests {
 
     /// All links of all workers share `maxmemory-clients`.
     #[test]
-    fn link_has_a_share_of_what_all_clients_may_use() {
+    fn link_has_a_share_of_the_limit_for_all_clients() {
         let limits = ServerLimits {
             output: 64 * MIB,
             clients: 192 * MIB,
@@ -886,26 +903,28 @@ mod tests {
         assert_eq!(output.of_link(2), Some((32 * MIB, OUTPUT)));
     }
 
-    fn bounded(bytes_max: u64) -> ReplyRoom {
-        let mut room = ReplyRoom::new(EVERYBODYS, Time(0));
+    fn bounded(bytes_max: u64) -> ReplyBudget {
+        let mut room = ReplyBudget::new(EVERYBODYS, Time(0));
         room.limit_to(Some(bytes_max));
         room
     }
 
-    /// Code has mostly small replies, as the requests of all sessions have.
+    /// Only links of large and slow readers are careful from the beginning. Code has mostly small
+    /// replies.
     #[test]
     fn link_for_readers_is_careful_from_the_beginning() {
         let is_careful = |lane| {
-            let mut room = ReplyRoom::new(lane, Time(0));
+            let mut room = ReplyBudget::new(lane, Time(0));
             room.limit_to(Some(16 * MIB));
             room.is_careful()
         };
-        let careful: Vec<Lane> = (EVERYBODYS..=CODE_LANE)
+        let careful: Vec<LinkLane> = (EVERYBODYS..=CODE_LANE)
             .filter(|lane| is_careful(*lane))
             .collect();
         assert_eq!(careful, [1, 2, 3, 4]);
     }
 
+    /// The bound follows the largest reply, which counts less with time.
     #[test]
     fn bound_follows_the_largest_reply_and_forgets_it() {
         let mut room = bounded(16 * MIB);
@@ -925,6 +944,7 @@ mod tests {
         assert_eq!((room.replies_max(), room.is_careful()), (4, false));
     }
 
+    /// A full link with small replies gets more room, and loses it when it does not need it.
     #[test]
     fn full_links_with_small_replies_get_room_and_lose_it_unused() {
         let mut room = bounded(16 * MIB);
@@ -935,7 +955,7 @@ mod tests {
             times += 1;
         }
         assert!(times < 40, "{times}");
-        // It was not full: nothing is learned.
+        // The link was not full, so nothing is learned.
         let before = room.replies_max();
         room.note_room();
         assert_eq!(room.replies_max(), before);
@@ -943,9 +963,10 @@ mod tests {
         assert_eq!(room.replies_max(), 4);
     }
 
+    /// A link whose server has no limit never checks requests one by one.
     #[test]
     fn link_without_a_limit_is_never_careful() {
-        let mut room = ReplyRoom::new(1, Time(0));
+        let mut room = ReplyBudget::new(1, Time(0));
         assert!(!room.note_end(1 << 30));
         room.note_full();
         room.note_room();

@@ -1,4 +1,4 @@
-//! A client's connection: what it may do, what it is owed, and what is still to be read of it.
+//! A session: our state for one client's connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,29 +9,29 @@ use respool_protocol::commands::CommandId;
 use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
-use crate::buffer::{Outgoing, Spare};
-use crate::burst::Burst;
-use crate::coalesce::{Move, Run};
-use crate::duty::Duty;
-use crate::elsewhere::Delayed;
-use crate::gather::Gather;
-use crate::guess_delay::Attempts;
-use crate::keeping::Keeping;
-use crate::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_BYTES_MAX};
-use crate::memory::{Held, Weight};
-use crate::parking::{AskedEarly, Parking};
-use crate::pool::{Group, ServerId};
-use crate::readers::Reading;
-use crate::redirect::{Found, Redirect};
-use crate::returns::Expected;
-use crate::slots::Key;
-use crate::slow_readers::Lane;
-use crate::steps::{Step, Within};
-use crate::subscriptions::Subscriber;
-use crate::time::Time;
-use crate::tracking::Tracker;
+use crate::access::guess_delay::Attempts;
+use crate::base::buffer::{Outgoing, SpareBuffers};
+use crate::base::handle::LinkId;
+use crate::base::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_BYTES_MAX};
+use crate::base::time::Time;
+use crate::data_plane::arrivals::ArrivalSlot;
+use crate::data_plane::burst::Burst;
+use crate::data_plane::coalesce::{BatchMove, SetRun};
+use crate::data_plane::completion::Completion;
+use crate::data_plane::cork::Cork;
+use crate::data_plane::memory::{Held, Weight};
+use crate::data_plane::reorder::{AskedEarly, ReorderBuffer};
+use crate::data_plane::slow_readers::LinkLane;
+use crate::data_plane::untaken::is_stuck;
+use crate::discovery::replicas::OwnWriteReads;
+use crate::pinned::tracking::Tracker;
+use crate::pinned::tracking_redirect::{TargetNews, TrackingRedirect};
+use crate::pubsub::hub::Subscriber;
+use crate::redirect::deferred::DeferredQueue;
+use crate::routing::pool::{Group, ServerId};
+use crate::scatter::ScatterRequest;
 use crate::transaction::Transaction;
-use crate::untaken::is_stuck;
+use crate::transaction::composite::{CompositeReply, ReplyStep};
 
 /// Where a client connects from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +51,10 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Which of our own addresses a client reached.
+/// The address of ours that a client reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Local {
-    /// Nobody said.
+pub enum LocalAddress {
+    /// The driver does not know it.
     #[default]
     Unknown,
     /// An address and port.
@@ -63,26 +63,26 @@ pub enum Local {
     Unix(Arc<str>),
 }
 
-impl std::fmt::Display for Local {
+impl std::fmt::Display for LocalAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Local::Unknown => Ok(()),
-            Local::Tcp(address) => write!(f, "{address}"),
-            Local::Unix(path) => write!(f, "unix:{path}"),
+            LocalAddress::Unknown => Ok(()),
+            LocalAddress::Tcp(address) => write!(f, "{address}"),
+            LocalAddress::Unix(path) => write!(f, "unix:{path}"),
         }
     }
 }
 
-/// What the driver knows of a connection when it accepts it.
+/// The driver's knowledge of a connection when it accepts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The client's end.
     pub peer: Peer,
     /// Our end.
-    pub local: Local,
+    pub local: LocalAddress,
     /// The number of our socket, -1 if it has none.
     pub fd: i32,
-    /// The number of the listener by which it came, the same in every worker.
+    /// The number of the listener that accepted it, the same in every worker.
     pub listener: u16,
 }
 
@@ -90,87 +90,89 @@ impl From<Peer> for Origin {
     fn from(peer: Peer) -> Origin {
         Origin {
             peer,
-            local: Local::Unknown,
+            local: LocalAddress::Unknown,
             fd: -1,
             listener: 0,
         }
     }
 }
 
-/// A set of things that keep a session off the fast path. None of them: whole requests go straight
-/// to its link.
+/// The gate word of a session: modes, holds and marks. A session with none of [`Flags::OFF_PATH`]
+/// sends whole requests straight to its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u32);
 
 impl Flags {
-    /// Nothing but AUTH and HELLO is allowed yet.
+    /// Only AUTH and HELLO are allowed yet.
     pub(crate) const UNAUTHENTICATED: Flags = Flags(1);
-    /// It owes us reading: its output is above the soft bound.
+    /// Hold: output is above the soft bound, until the client takes it.
     pub(crate) const HOLD_OUTPUT: Flags = Flags(1 << 1);
-    /// Too many of its requests are unanswered.
+    /// Hold: too many requests are unanswered.
     pub(crate) const HOLD_DEPTH: Flags = Flags(1 << 2);
-    /// What comes next must not overtake what is in flight: it goes another way.
+    /// Hold: the next request takes another way, and must not overtake those in flight.
     pub(crate) const HOLD_DRAIN: Flags = Flags(1 << 3);
-    /// The link it needs has no room, or is not up yet.
+    /// Hold: the link for the next request has no room, or is not up yet.
     pub(crate) const HOLD_LINK: Flags = Flags(1 << 4);
-    /// The worker is out of memory, and this session owes most.
+    /// Hold: the worker is short of memory, and this session is owed most.
     pub(crate) const HOLD_MEMORY: Flags = Flags(1 << 5);
-    /// It gets what it is owed, and is closed; what it sends is ignored.
+    /// The session is closed once its replies are written. Further input is ignored.
     pub(crate) const CLOSING: Flags = Flags(1 << 6);
-    /// The client sends no more; it gets what it is owed, and is closed.
+    /// The client sends no more. The session is closed once its replies are written.
     pub(crate) const ENDED: Flags = Flags(1 << 7);
-    /// It is in the middle of a request that is cut through.
+    /// A large request is being cut through: its bytes go on as they come.
     pub(crate) const STREAMING: Flags = Flags(1 << 8);
-    /// It is in the middle of a large request that was refused.
+    /// A large request was refused, and its bytes are being dropped.
     pub(crate) const SWALLOWING: Flags = Flags(1 << 9);
-    /// It has replies that came before their turn.
+    /// The reorder buffer holds replies.
     pub(crate) const PARKED: Flags = Flags(1 << 10);
-    /// It is on the engine's list of sessions with something to write.
+    /// The session is on the engine's list of sessions with something to write.
     pub(crate) const LISTED: Flags = Flags(1 << 11);
-    /// It is on the engine's list of sessions to continue.
+    /// The session is on the engine's list of sessions to continue.
     pub(crate) const RESUMING: Flags = Flags(1 << 12);
-    /// The driver was told not to read it.
+    /// The driver was told not to read the session's socket.
     pub(crate) const UNREAD: Flags = Flags(1 << 13);
-    /// It queues a transaction: MULTI was there, EXEC was not.
+    /// A transaction is being queued: MULTI came, EXEC did not.
     pub(crate) const IN_MULTI: Flags = Flags(1 << 14);
-    /// It wants no replies (CLIENT REPLY OFF) ...
+    /// The client wants no replies (CLIENT REPLY OFF).
     pub(crate) const SILENT: Flags = Flags(1 << 15);
-    /// ... or none to its next request (CLIENT REPLY SKIP).
+    /// The client wants no reply to the next request (CLIENT REPLY SKIP).
     pub(crate) const SILENT_ONCE: Flags = Flags(1 << 16);
-    /// What it sends goes to its own link as it is, and comes back as it is (MONITOR).
+    /// Bytes go to the session's own link and come back unread (MONITOR).
     pub(crate) const TUNNEL: Flags = Flags(1 << 17);
-    /// It gives its own link back once everything it asked is answered.
+    /// The session gives its own link back once all its requests are answered.
     pub(crate) const UNPINNING: Flags = Flags(1 << 18);
-    /// It is in the middle of a reply that comes in parts: no message may come in between.
+    /// A reply is being passed on in parts: no message may come in between.
     pub(crate) const MID_REPLY: Flags = Flags(1 << 19);
-    /// CLIENT REPLY SKIP is being answered: what comes next gets no reply.
+    /// CLIENT REPLY SKIP is being answered. The next request gets no reply.
     pub(crate) const SILENT_NEXT: Flags = Flags(1 << 20);
-    /// A subscriber in RESP2: it may ask for little else.
+    /// A subscriber in RESP2, to which few other commands are allowed.
     pub(crate) const RESTRICTED: Flags = Flags(1 << 21);
-    /// CLIENT PAUSE is on, and what comes next is what it pauses.
+    /// Hold: CLIENT PAUSE is on, and pauses the next request.
     pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 22);
-    /// Something is left of its last request that comes before the next one.
+    /// Reply steps of the last request are left. They come before the next request.
     pub(crate) const STEPS: Flags = Flags(1 << 23);
-    /// It needs a link that serves one session, and there is no room for another.
+    /// Hold: the session needs a link of its own, and there is no room for one more.
     pub(crate) const HOLD_ROOM: Flags = Flags(1 << 24);
-    /// Something of it may have to be asked again: it is not asked for more.
+    /// A coalesced request may have to be sent again. Until it is answered, no further request is
+    /// sent.
     pub(crate) const FUSED: Flags = Flags(1 << 25);
-    /// Something of that is, and so is all behind it.
+    /// A coalesced request is being sent again, and so are the requests behind it that depend on
+    /// it.
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
-    /// It has queued or watched before.
+    /// The session has queued a transaction or watched keys before.
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
-    /// Its pool has several servers: each request is looked at to know whose it is.
+    /// The pool has several servers: each request is routed by its keys.
     pub(crate) const ROUTED: Flags = Flags(1 << 28);
-    /// Something that it asked of several servers did not go the short way: when the rest of the
-    /// answers comes, nobody knows.
+    /// A request to one of several servers took the slow path, so the time of its reply is unknown:
+    /// do not cork output.
     pub(crate) const UNFORESEEN: Flags = Flags(1 << 29);
-    /// A server of its pool sees keys without their prefix: what it asks is not what is sent.
+    /// A server of the pool gets keys without their prefix, so requests are rewritten.
     pub(crate) const STRIPS: Flags = Flags(1 << 31);
-    /// It has said how it wants to read, or its pool says that it reads its own writes: see
+    /// The client has chosen how it reads, or its pool lets it read its own writes: see
     /// `Rare::reading`.
     pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 30);
 
-    /// Any reason to leave its bytes alone for now.
+    /// All holds: reasons for which the session's bytes wait.
     pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
         .with(Flags::HOLD_DEPTH)
         .with(Flags::HOLD_DRAIN)
@@ -178,29 +180,29 @@ impl Flags {
         .with(Flags::HOLD_MEMORY)
         .with(Flags::HOLD_PAUSE)
         .with(Flags::HOLD_ROOM);
-    /// Those of them that end by a server's doing or by ours. The others end by its client's doing,
-    /// or when memory is there again.
+    /// Holds that a server or respool ends. The others end by an act of the client, or once memory
+    /// is free again.
     pub(crate) const HOLD_BY_SERVER: Flags = Flags::HOLD_DEPTH
         .with(Flags::HOLD_DRAIN)
         .with(Flags::HOLD_LINK)
         .with(Flags::HOLD_PAUSE)
         .with(Flags::HOLD_ROOM);
-    /// Those that end by its client's doing, by memory that is there again, or by CLIENT UNPAUSE.
+    /// Holds that end by an act of the client, once memory is free again, or by CLIENT UNPAUSE.
     pub(crate) const HOLD_BY_CLIENT: Flags = Flags::HOLD_OUTPUT
         .with(Flags::HOLD_MEMORY)
         .with(Flags::HOLD_PAUSE);
-    /// Why the bytes that it holds do not begin with a request to be placed.
+    /// States in which the held bytes do not begin with a request to dispatch.
     pub(crate) const MID_REQUEST: Flags = Flags::STREAMING
         .with(Flags::SWALLOWING)
         .with(Flags::STEPS)
         .with(Flags::TUNNEL);
-    /// Why its bytes are not scanned for requests.
+    /// States in which the session's bytes are not scanned for requests.
     pub(crate) const NOT_SCANNED: Flags = Flags::HOLD
         .with(Flags::CLOSING)
         .with(Flags::STEPS)
         .with(Flags::STREAMING)
         .with(Flags::SWALLOWING);
-    /// Why its requests do not go the short way: the one question that the hot path asks a session.
+    /// States in which requests leave the hot path. The hot path asks a session for these alone.
     pub(crate) const OFF_PATH: Flags = Flags::UNAUTHENTICATED
         .with(Flags::IN_MULTI)
         .with(Flags::SILENT)
@@ -210,11 +212,11 @@ impl Flags {
         .with(Flags::RESTRICTED)
         .with(Flags::ROUTED)
         .with(Flags::STRIPS);
-    /// Why answers do not wait for the rest of them.
+    /// States in which output is not corked.
     pub(crate) const WRITES_AT_ONCE: Flags = Flags::NOT_SCANNED
         .with(Flags::ENDED)
         .with(Flags::UNFORESEEN);
-    /// What the last reply that it was owed sets going.
+    /// States that end with the last reply that the session is owed.
     pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH
         .with(Flags::HOLD_DRAIN)
         .with(Flags::UNPINNING);
@@ -233,42 +235,41 @@ impl Flags {
     }
 }
 
-/// Why a session holds a link of its own: what the server's side of that connection knows.
+/// Why a session has a link of its own: the state that the server keeps for that connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pins(u16);
 
 impl Pins {
-    /// One request that may have to wait there, or must not wait behind others. Nothing of it
-    /// stays.
+    /// One request that may wait at the server, or must not wait behind others. It leaves no state.
     pub(crate) const ONCE: Pins = Pins(1);
-    /// Keys that it watches.
+    /// The session watches keys (WATCH).
     pub(crate) const WATCH: Pins = Pins(1 << 1);
-    /// The server tells it what changed of what it has read.
+    /// The server reports changes of keys that the session has read (CLIENT TRACKING).
     pub(crate) const TRACKING: Pins = Pins(1 << 2);
-    /// Its reads do not count as use of a key.
+    /// Reads of the session do not count as use of a key (CLIENT NO-TOUCH).
     pub(crate) const NO_TOUCH: Pins = Pins(1 << 3);
-    /// The server sends it everything that it executes.
+    /// The server sends all that it executes (MONITOR).
     pub(crate) const MONITOR: Pins = Pins(1 << 4);
-    /// Something that we do not know to leave no trace: the link is closed, not given to another.
+    /// A command of unknown effect was sent. The link is closed, and no other session gets it.
     pub(crate) const UNKNOWN: Pins = Pins(1 << 5);
 
-    /// Its writes are those of an import.
+    /// Writes of the session are those of an import (CLIENT IMPORT-SOURCE).
     pub(crate) const IMPORT: Pins = Pins(1 << 6);
-    /// With [`Pins::TRACKING`]: it is told not only of what it has read (BCAST).
+    /// With [`Pins::TRACKING`]: the server also reports keys that the session has not read (BCAST).
     pub(crate) const BROADCAST: Pins = Pins(1 << 7);
 
-    /// It has such a link to each server that it asks, see [`crate::tracking`].
+    /// The session has such a link to each server that it uses, see [`crate::pinned::tracking`].
     pub(crate) const SPREAD: Pins = Pins(1 << 8);
 
-    /// The options beside tracking that a session can have on, at one server or at several.
+    /// The options beside tracking that a session can switch on at one server or at several.
     pub(crate) const SWITCHED: Pins = Pins(Pins::NO_TOUCH.0 | Pins::IMPORT.0);
 
     /// The pins that end with CLIENT TRACKING OFF.
     pub(crate) const ALL_TRACKING: Pins =
         Pins(Pins::TRACKING.0 | Pins::BROADCAST.0 | Pins::SPREAD.0);
 
-    /// What leaves a trace on the connection. The link is closed after it, and if it is lost, only
-    /// a new connection of the client can bring back what it was.
+    /// The pins that leave state on the connection. The link is closed after them. If it is lost,
+    /// only a new connection of the client can restore that state.
     pub(crate) const STATE: Pins = Pins(
         Pins::TRACKING.0 | Pins::NO_TOUCH.0 | Pins::MONITOR.0 | Pins::IMPORT.0 | Pins::UNKNOWN.0,
     );
@@ -293,7 +294,7 @@ impl Pins {
         }
     }
 
-    /// Those that a session with [`Pins::SPREAD`] has at each of its servers.
+    /// The pins that a session with [`Pins::SPREAD`] has at each of its servers.
     pub(crate) fn of_all_servers(self) -> Pins {
         Pins(self.0 & Pins::ALL_TRACKING.with(Pins::SWITCHED).0)
     }
@@ -338,155 +339,163 @@ impl Not for Flags {
 pub(crate) struct Session {
     pub(crate) flags: Flags,
     pub(crate) version: Version,
-    /// Why the link below is its own; empty: it is shared.
+    /// Why the session has a link of its own; empty: it shares one.
     pub(crate) pins: Pins,
-    /// The link its requests ride on, by its index: `riders` there counts us, so it stays.
-    pub(crate) link: Key,
-    /// The place of the next request in the order of replies, and of the first that is unanswered.
+    /// The link to which the session is attached. The link counts it, so it stays.
+    pub(crate) link: LinkId,
+    /// The place of the next request in the order of replies.
     pub(crate) next_seq: u32,
+    /// The place of the first unanswered request.
     pub(crate) head_seq: u32,
+    /// The requests since all earlier ones were answered.
     pub(crate) burst: Burst,
     pub(crate) out: Outgoing,
-    /// The beginning of a request that has not come whole, or what must wait.
+    /// The beginning of a request that has not come whole, or bytes that wait.
     pub(crate) held: Vec<u8>,
-    /// Where the scan of `held` stands, while it is worth keeping.
+    /// The state of the scan of `held`, while it is worth keeping.
     pub(crate) partial: Option<Box<Scanner>>,
-    /// When everything it had asked was answered; how long it took to ask again last time,
-    /// microseconds; and when its link expects it back.
+    /// When the last outstanding reply was delivered.
     pub(crate) answered_at: Time,
+    /// How long the session last took from then to its next request, microseconds.
     pub(crate) gap_us: u32,
-    pub(crate) expected: Expected,
-    /// Whether answers wait for the rest, where a pool has several servers.
-    pub(crate) keeping: Keeping,
+    /// When its link expects its next request.
+    pub(crate) expected: ArrivalSlot,
+    /// Whether first replies wait for the others, in a pool of several servers.
+    pub(crate) cork: Cork,
 
-    /// The last batch in which something of it was; where what it asked next is moved to there, and
-    /// what it asked last.
+    /// The last batch with a request of this session.
     pub(crate) batch: u32,
-    pub(crate) behind: Move,
+    /// The new section of the session's request that was last looked at, from the batch's end on.
+    pub(crate) behind: BatchMove,
+    /// The block of the last request that was placed in that batch.
     pub(crate) block: u32,
-    /// Its SETs in that batch that leave in an MSET.
-    pub(crate) sets: Run,
-    /// Since it was owed nothing it has read otherwise than by plain GETs: by their bytes nobody
-    /// sees which of its reads are of one key. Not of that batch alone: what is asked again is of
-    /// any that is not answered.
+    /// The session's SETs in that batch that leave in one MSET.
+    pub(crate) sets: SetRun,
+    /// Since the session was last owed nothing, it has sent a read other than a plain GET. Bytes of
+    /// such reads do not show which of them have the same key. The mark covers all batches, because
+    /// requests of any unanswered batch may be sent again.
     pub(crate) reads_in_order: bool,
 
     pub(crate) db: u32,
     pub(crate) pool: u16,
-    /// The one of the pool's servers that its link goes to.
+    /// The server of the pool to which the session's link goes.
     pub(crate) server: ServerId,
     pub(crate) listener: u16,
-    /// Index of its user in the settings.
+    /// The index of the session's user in the settings.
     pub(crate) user: u16,
-    /// Which of the links of its kind it rides on: see [`crate::slow_readers`].
-    pub(crate) lane: Lane,
+    /// Which of the links of its kind the session uses: see [`crate::data_plane::slow_readers`].
+    pub(crate) lane: LinkLane,
     pub(crate) id: u64,
     pub(crate) peer: Peer,
-    pub(crate) local: Local,
+    pub(crate) local: LocalAddress,
     pub(crate) fd: i32,
-    /// What it asked last; for CLIENT LIST, as are the bytes that it sent and took.
+    /// The last command, for CLIENT LIST.
     pub(crate) asked: Option<CommandId>,
+    /// Bytes that the client sent, for CLIENT LIST.
     pub(crate) bytes_in: u64,
+    /// Bytes that the client took, for CLIENT LIST.
     pub(crate) bytes_out: u64,
     pub(crate) accepted_at: Time,
-    /// When it last sent or took anything.
+    /// When the client last sent or took bytes.
     pub(crate) active_at: Time,
-    /// When it last took output, or last had none.
+    /// When the client last took output, or when there last was none.
     pub(crate) took_at: Time,
-    /// What few sessions have.
+    /// State that few sessions have.
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// What few sessions have, kept apart so that the many stay small.
+/// State that few sessions have, kept apart so that other sessions stay small.
 #[derive(Default)]
 pub(crate) struct Rare {
     pub(crate) name: Vec<u8>,
     pub(crate) lib_name: Vec<u8>,
     pub(crate) lib_ver: Vec<u8>,
-    /// CLIENT NO-EVICT: it is not closed to make room for others.
+    /// CLIENT NO-EVICT: the session is not closed to make room for others.
     pub(crate) no_evict: bool,
-    /// It has asked for the debugger of scripts, and was refused.
+    /// The client has asked for the debugger of scripts, and was refused.
     pub(crate) debugs_scripts: bool,
-    /// Links on which writes of it were given up at their deadlines.
-    pub(crate) gave_up: Vec<Key>,
-    /// Replies before their turn.
-    pub(crate) parking: Parking,
-    /// The rest of a large request, and the link it is cut through to.
-    pub(crate) large: Option<Large>,
-    /// What it has queued since MULTI.
+    /// Links on which writes of the session were given up at their deadlines.
+    pub(crate) gave_up: Vec<LinkId>,
+    /// Replies that came before their place.
+    pub(crate) reorder: ReorderBuffer,
+    /// The rest of a large request, and the link that gets it.
+    pub(crate) large: Option<LargeRequest>,
+    /// The transaction that is queued since MULTI.
     pub(crate) transaction: Option<Transaction>,
-    /// What it subscribes to.
+    /// The channels and patterns that the session subscribes to.
     pub(crate) subscriber: Option<Box<Subscriber>>,
-    /// The link on which it watched keys was lost: whether they changed will never be known.
+    /// The link on which the session watched keys was lost, so changes of these keys are unknown.
     pub(crate) watch_lost: bool,
     /// Out-of-band bytes that wait for the end of a large reply.
     pub(crate) pushes: Vec<u8>,
-    /// It tracks, and this one is told; and what was found out of one that is to be.
-    pub(crate) redirect: Option<Redirect>,
-    pub(crate) redirect_found: Option<Found>,
-    /// Its tracking at several servers.
+    /// The session that gets this one's tracking messages.
+    pub(crate) redirect: Option<TrackingRedirect>,
+    /// The outcome of the search for a new one.
+    pub(crate) redirect_found: Option<TargetNews>,
+    /// The session's tracking at several servers.
     pub(crate) tracker: Option<Box<Tracker>>,
-    /// When it asked the server who it is, if it waits for a link to ask on.
+    /// When the session asked the server for its user, while it waits for a link to ask on.
     pub(crate) login_asked_at: Option<Time>,
     pub(crate) attempts: Attempts,
-    /// What is left of its last request, and whether that gets no reply.
-    pub(crate) steps: VecDeque<Step>,
+    /// The steps that are left of the last reply.
+    pub(crate) reply_steps: VecDeque<ReplyStep>,
+    /// Whether the request of these steps gets no reply.
     pub(crate) steps_silent: bool,
-    /// When that request was read, [`Time::stamp_ms`].
+    /// When the request of these steps was read, [`Time::stamp_ms`].
     pub(crate) steps_asked_ms: u32,
-    /// It waits for a link to wait on, until then.
+    /// The place and deadline of a request that waits for a link.
     pub(crate) gives_up_at: Option<(u32, Time)>,
-    /// Requests of which several servers have a part.
-    pub(crate) gathers: VecDeque<Gather>,
-    /// What the keys belong to that it watches, where it does.
+    /// Requests whose parts go to several servers.
+    pub(crate) scatters: VecDeque<ScatterRequest>,
+    /// The key groups of the watched keys, where keys are divided.
     pub(crate) watched: Vec<Group>,
-    /// Requests that a node did not execute, and that are asked again.
-    pub(crate) delayed: Delayed,
-    /// How it wants to read, where replicas are read.
-    pub(crate) reading: Reading,
-    /// What their parts have brought.
-    pub(crate) gathered_bytes: usize,
-    /// Within an EXEC: what the session is there.
-    pub(crate) within: Option<Within>,
+    /// Requests that a server refused unexecuted, and that are sent again.
+    pub(crate) deferred: DeferredQueue,
+    /// How the session reads, where replicas are read.
+    pub(crate) reading: OwnWriteReads,
+    /// Bytes of the parts that have come for scattered requests.
+    pub(crate) scattered_bytes: usize,
+    /// The session's state within an EXEC.
+    pub(crate) composite: Option<CompositeReply>,
 }
 
-/// A request too large to be held, on its way.
-pub(crate) struct Large {
+/// A request too large to be held, while it is sent.
+pub(crate) struct LargeRequest {
     pub(crate) tail: Tail,
-    /// `None`: it was refused, and is read to its end for nothing.
-    pub(crate) link: Option<Key>,
-    /// What becomes of its reply, if that is not simply passed on.
-    pub(crate) duty: Option<Duty>,
-    /// The session wants no reply to it.
+    /// The link that gets it. `None`: it was refused, and its rest is dropped.
+    pub(crate) link: Option<LinkId>,
+    /// The completion of its reply, if that is not simply passed on.
+    pub(crate) duty: Option<Completion>,
+    /// Whether the session wants no reply to it.
     pub(crate) silent: bool,
 }
 
 impl Session {
-    /// When the next request gives up, if it waits.
+    /// The deadline of the next request, if it waits for a link.
     pub(crate) fn gives_up_at(&self) -> Option<Time> {
         let (seq, at) = self.rare.as_ref()?.gives_up_at?;
-        // Not that of a request before this one.
+        // The deadline of an earlier request does not count.
         (seq == self.next_seq).then_some(at)
     }
 
-    /// Requests that are not answered.
+    /// The number of unanswered requests.
     #[inline]
     pub(crate) fn depth(&self) -> u32 {
         self.next_seq.wrapping_sub(self.head_seq)
     }
 
-    /// Requests, and parts of requests, that are not answered and not put off.
+    /// Requests, and parts of requests, that are neither answered nor deferred.
     pub(crate) fn in_flight(&self) -> usize {
         let depth = self.depth() as usize;
         self.rare.as_deref().map_or(depth, |rare| {
-            let parts: usize = rare.gathers.iter().map(Gather::waiting).sum();
+            let parts: usize = rare.scatters.iter().map(ScatterRequest::waiting).sum();
             (depth + parts)
-                .saturating_sub(rare.parking.places() + rare.gathers.len() + rare.delayed.len())
+                .saturating_sub(rare.reorder.places() + rare.scatters.len() + rare.deferred.len())
         })
     }
 
-    /// Whether everything it asked was answered. Something may still be in flight on its link: what
-    /// was given up keeps its place there, see `Engine::wait_for_own_link`.
+    /// Whether all requests are answered. A request that was given up may still be in flight: it
+    /// keeps its place on the link, see `Pinned::wait_for_own_link`.
     #[inline]
     pub(crate) fn is_caught_up(&self) -> bool {
         self.next_seq == self.head_seq
@@ -496,18 +505,18 @@ impl Session {
         self.rare.get_or_insert_default()
     }
 
-    /// How many channels, patterns and shard channels it subscribes to.
+    /// How many channels, patterns and shard channels the session subscribes to.
     pub(crate) fn subscriptions(&self) -> [usize; 3] {
         let subscriber = self.rare.as_ref().and_then(|rare| rare.subscriber.as_ref());
         subscriber.map_or([0; 3], |subscriber| subscriber.counts())
     }
 
-    /// Whether it subscribes to anything.
+    /// Whether the session subscribes to anything.
     pub(crate) fn listens(&self) -> bool {
         self.subscriptions() != [0; 3]
     }
 
-    /// The next place in the order of replies.
+    /// Takes the next place in the order of replies.
     #[inline]
     pub(crate) fn take_seq(&mut self) -> u32 {
         let seq = self.next_seq;
@@ -515,69 +524,70 @@ impl Session {
         seq
     }
 
-    /// Bytes of replies, and of parts of them, that came before their turn.
+    /// Bytes of replies, and of parts of replies, that came before their place.
     pub(crate) fn parked_bytes(&self) -> usize {
         let rare = self.rare.as_deref();
-        rare.map_or(0, |rare| rare.parking.held_bytes() + rare.gathered_bytes)
+        rare.map_or(0, |rare| rare.reorder.held_bytes() + rare.scattered_bytes)
     }
 
-    /// The place behind the last reply, or part of one, that has come and waits for its turn.
+    /// The place behind the last reply, or part of one, that came before its place.
     pub(crate) fn end_of_early_replies(&self) -> Option<u32> {
         let rare = self.rare.as_deref()?;
-        let parts = rare.gathers.iter().filter(|gather| gather.has_answers());
+        let parts = rare.scatters.iter().filter(|gather| gather.has_answers());
         let ends = parts.map(|gather| gather.seq().wrapping_add(1));
         let ahead = |place: &u32| place.wrapping_sub(self.head_seq);
-        ends.chain(rare.parking.end()).max_by_key(ahead)
+        ends.chain(rare.reorder.end()).max_by_key(ahead)
     }
 
-    /// Whether the request whose reply is next is to be asked again.
+    /// Whether the request whose reply is next is deferred.
     pub(crate) fn head_is_put_off(&self) -> bool {
         let rare = self.rare.as_deref();
-        rare.is_some_and(|rare| rare.delayed.holds(self.head_seq))
+        rare.is_some_and(|rare| rare.deferred.holds(self.head_seq))
     }
 
-    /// What is parked and has its turn goes to its output. Returns how many bytes are not parked
-    /// any more that are not there.
-    pub(crate) fn unpark(&mut self, spare: &mut Spare) -> usize {
+    /// Moves replies from the reorder buffer to the output, as far as their places have come.
+    /// Returns the bytes of requests that leave the buffer with them.
+    pub(crate) fn unpark(&mut self, spare: &mut SpareBuffers) -> usize {
         let Some(rare) = &mut self.rare else {
             return 0;
         };
-        let (head, requests_len) = rare.parking.unpark(self.head_seq, self.out.tail(spare));
+        let (head, requests_len) = rare.reorder.unpark(self.head_seq, self.out.tail(spare));
         self.head_seq = head;
-        rare.parking.tidy(spare);
-        if rare.parking.is_empty() {
+        rare.reorder.tidy(spare);
+        if rare.reorder.is_empty() {
             self.flags.remove(Flags::PARKED);
         }
         requests_len
     }
 
-    /// The replies behind `seq` that came on this link and may have to be asked again leave.
+    /// Takes out the requests behind `seq` whose replies came early on this link, see
+    /// [`ReorderBuffer::take_behind`].
     pub(crate) fn take_parked_behind(
         &mut self,
         seq: u32,
-        link: Key,
+        link: LinkId,
         is_early: impl Fn(&[u8]) -> bool,
     ) -> Vec<AskedEarly> {
         let Some(rare) = self.rare.as_mut().filter(|_| self.flags.any(Flags::PARKED)) else {
             return Vec::new();
         };
-        let taken = rare.parking.take_behind(seq, link, is_early);
-        if rare.parking.is_empty() {
+        let taken = rare.reorder.take_behind(seq, link, is_early);
+        if rare.reorder.is_empty() {
             self.flags.remove(Flags::PARKED);
         }
         taken
     }
 
-    /// Whether the session is done: nothing more comes, nothing is owed, nothing is left to write.
+    /// Whether the session is done: no request comes, no reply is owed, and no output is left.
     pub(crate) fn is_finished(&self) -> bool {
         let ending = self.flags.any(Flags::CLOSING)
             || self.flags.any(Flags::ENDED) && !self.flags.any(Flags::HOLD | Flags::RESUMING);
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
-    /// Whether its socket is to be read. Who waits for something that may take long is read on,
-    /// within a bound: when it leaves, what it asked must not be executed any more, and its end
-    /// stands behind what it sent.
+    /// Whether the socket is to be read. A session that may wait for long is still read, within a
+    /// bound. So its end is seen behind its last request, and requests of a client that has left
+    /// are not executed.
     pub(crate) fn wants_reading(&self, limits: &Limits, now: Time) -> bool {
         let waiting_bytes_max = limits.request_held_bytes_max as usize;
         if self.flags.any(Flags::CLOSING | Flags::ENDED) {
@@ -603,7 +613,7 @@ impl Session {
         !holds.any(!patient) && (holds == Flags::default() || self.held.len() < most)
     }
 
-    /// What it holds in memory, by account.
+    /// The memory that the session holds, by account.
     pub(crate) fn weigh(&self) -> Weight {
         let scanned = self.partial.as_ref().map_or(0, |scan| scan.memory_bytes());
         let unasked = self.held.capacity() + scanned;
@@ -619,13 +629,21 @@ impl Session {
         if let Some(rare) = self.rare.as_deref() {
             let transaction = rare.transaction.as_ref();
             held.queued += transaction.map_or(0, Transaction::memory_bytes);
-            held.queued += rare.steps.iter().map(Step::memory_bytes).sum::<usize>();
-            held.queued += rare.delayed.memory_bytes();
+            held.queued += rare
+                .reply_steps
+                .iter()
+                .map(ReplyStep::memory_bytes)
+                .sum::<usize>();
+            held.queued += rare.deferred.memory_bytes();
             held.output += rare.pushes.capacity();
             let tracker = rare.tracker.as_deref();
             held.output += tracker.map_or(0, Tracker::memory_bytes);
-            held.answers += rare.parking.memory_bytes() + rare.gathered_bytes;
-            held.answers += rare.gathers.iter().map(Gather::memory_bytes).sum::<usize>();
+            held.answers += rare.reorder.memory_bytes() + rare.scattered_bytes;
+            held.answers += rare
+                .scatters
+                .iter()
+                .map(ScatterRequest::memory_bytes)
+                .sum::<usize>();
             if let Some(subscriber) = &rare.subscriber {
                 held.subscriptions = subscriber.held_bytes() + subscriber.slack_bytes();
                 named = subscriber.named_bytes();
@@ -640,12 +658,12 @@ impl Session {
             held,
             counted: self.held_bytes(),
             named,
-            stranger: self.flags.any(Flags::UNAUTHENTICATED),
+            unauthenticated: self.flags.any(Flags::UNAUTHENTICATED),
             spared,
         }
     }
 
-    /// Bytes it makes us hold.
+    /// The bytes that the session makes the worker hold.
     pub(crate) fn held_bytes(&self) -> usize {
         let scanned = self
             .partial
@@ -654,28 +672,29 @@ impl Session {
         let rare = self.rare.as_deref().map_or(0, |rare| {
             let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
-            let left: usize = rare.steps.iter().map(Step::held_bytes).sum();
+            let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
             let untold = rare.tracker.as_ref().map_or(0, |own| own.held_bytes());
-            rare.pushes.len() + queued + subscribed + left + untold + rare.delayed.held_bytes()
+            rare.pushes.len() + queued + subscribed + left + untold + rare.deferred.held_bytes()
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }
 }
 
-// Four thousand idle sessions are to cost less than a kilobyte each, all told.
+// Four thousand idle sessions must cost less than a kilobyte each, everything included.
 const _: () = assert!(size_of::<Session>() <= 320);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Every flag has a bit of its own, and no session with a hold is scanned.
     #[test]
-    fn every_flag_is_one_bit_and_every_hold_keeps_a_session_from_being_scanned() {
+    fn flags_have_one_bit_and_holds_stop_the_scan() {
         use Flags as F;
         let mut seen = F::default();
         let mut note = |flag: Flags| {
             assert_eq!(flag.0.count_ones(), 1);
-            assert!(!seen.any(flag), "{flag:?} is another one's, too");
+            assert!(!seen.any(flag), "{flag:?} shares its bit");
             seen |= flag;
         };
         for hold in [

@@ -17,10 +17,12 @@
 //! writes holds it.
 //!
 //! A session leaves a link that owes it replies only if the server may execute all its requests
-//! there twice: reads, transactions of reads, SCRIPT LOAD. So requests keep their order and no write
-//! is sent twice. If a request that a pause of writes holds stands in front of a link that was left,
-//! the server pauses writes. Further requests that it would hold wait here until that link brings a
-//! byte: sent, they would stop the successor as well. All other requests take the successor.
+//! there twice: reads, transactions of reads, SCRIPT LOAD. So requests keep their order, and no
+//! write is sent twice.
+//!
+//! If a pause of writes holds the request in front of the old link, the server pauses writes.
+//! Further requests that the pause would hold wait in respool until the old link brings a byte:
+//! sent, they would stop the successor as well. All other requests take the successor.
 //!
 //! A link of one session (WATCH, tracking, a large request) or of a hub has no successor. The same
 //! script or pause makes it silent. It is given up at `link-stall-ms` only if no session waits for
@@ -29,29 +31,32 @@
 use respool_protocol::commands::{Retry, id};
 use respool_protocol::encode;
 
-use crate::auth::CONFIGURED;
-use crate::clients::may_write;
-use crate::duty::Duty;
-use crate::elsewhere::id_of;
+use crate::access::auth::CONFIGURED;
+use crate::admin::clients::may_write;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{TAKEOVER_BYTES_MAX, TAKEOVER_LINKS_PER_SERVER};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::Blocked;
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::link::{Departed, Link, RepeatBounds, RepeatRule, Role, Sends};
+use crate::data_plane::slow_readers::CODE_LANE;
 use crate::engine::Engine;
-use crate::entry::{Class, Entry};
-use crate::limits::{TAKEOVER_BYTES_MAX, TAKEOVER_LINKS_PER_SERVER};
-use crate::link::{Again, AgainBounds, Left, Link, Role, Sends};
-use crate::pool::ServerId;
-use crate::requests::Blocked;
-use crate::scripts::each_request;
-use crate::slots::Key;
-use crate::slow_readers::CODE_LANE;
-use crate::time::Time;
+use crate::local::scripts::each_request;
+use crate::redirect::deferred::{as_asked, id_of};
+use crate::redirect::refusals;
+use crate::routing::pool::ServerId;
 
 /// How long a link that owes replies may bring no byte before another one may take its place,
 /// milliseconds.
 const STUCK_MS: u64 = 50;
-/// The same in round trips, if that is longer.
+/// The least `stuck_ms` in round trips of the server. The longer of the two bounds counts.
 const STUCK_ROUND_TRIPS: u64 = 5;
-/// The pause after a successor that was not needed, milliseconds; it doubles ...
+/// The pause after a successor that was not needed, milliseconds. It doubles each time.
 const PAUSE_MIN_MS: u32 = 1_000;
-/// ... up to this. A server with many slow commands gets a connection in vain each time.
+/// The longest such pause, milliseconds. A server with many slow commands gets one needless
+/// connection after each pause.
 const PAUSE_MAX_MS: u32 = 8_000;
 /// How long a server that has refused a handshake with BUSY is taken to be busy, milliseconds.
 const BUSY_MS: u64 = 1_000;
@@ -61,31 +66,33 @@ const LIFE_MS: u64 = 1_000;
 /// How many times `link-stall-ms` a link may bring no byte while its server answers on other links.
 const STALLS_MAX: u32 = 10;
 
-/// Which links to one server are to be taken over. Ask [`Takeover::may_begin`] before a successor
-/// is connected, and report what became of it. Time never runs back.
+/// The takeovers of the links to one server. Ask [`LinkTakeover::may_begin`] before a successor is
+/// connected, and report its outcome by [`LinkTakeover::succeed`] or [`LinkTakeover::fail`]. Time
+/// never runs back.
 #[derive(Debug, Default)]
-pub(crate) struct Takeover {
+pub(crate) struct LinkTakeover {
     /// The shortest handshake, milliseconds.
     round_trip_ms: Option<u64>,
-    /// Links that are stuck, each with the link that is being connected to take its place.
-    successors: Vec<(Key, Key)>,
+    /// Pairs of a stuck link and the link that is being connected to take its place.
+    successors: Vec<(LinkId, LinkId)>,
     /// Links that were taken over and still owe replies.
-    left: Vec<Key>,
-    /// The one of them with a write that the server holds, and when it brought its last byte.
-    holding: Option<(Key, Time)>,
-    /// No further one before.
+    left: Vec<LinkId>,
+    /// The link in `left` with a write that the server holds, and when it brought its last byte.
+    pub(crate) holding: Option<(LinkId, Time)>,
+    /// No successor is connected before this time.
     due: Time,
+    /// The pause after the last successor that failed, milliseconds; 0 after a takeover.
     pause_ms: u32,
-    /// The server's words when it refused a handshake because it is busy.
+    /// When the server refused a handshake because it is busy, and its error text.
     busy: Option<(Time, Vec<u8>)>,
-    /// Since the last tick, a link that serves one session or one hub was found silent.
+    /// A link of one session or one hub was found silent since the last tick.
     is_doubted: bool,
     /// When a shared link last brought a byte, as of the last tick with such a link.
     life_at: Option<Time>,
 }
 
-impl Takeover {
-    /// A handshake took so long.
+impl LinkTakeover {
+    /// Notes how long a handshake took, milliseconds.
     fn note_handshake(&mut self, ms: u64) {
         self.round_trip_ms = Some(self.round_trip_ms.map_or(ms, |least| least.min(ms)));
     }
@@ -95,12 +102,12 @@ impl Takeover {
         STUCK_MS.max(STUCK_ROUND_TRIPS * self.round_trip_ms.unwrap_or_default())
     }
 
-    fn successor_of(&self, old: Key) -> Option<Key> {
+    fn successor_of(&self, old: LinkId) -> Option<LinkId> {
         let mut all = self.successors.iter();
-        all.find(|(its, _)| *its == old).map(|(_, link)| *link)
+        all.find(|(stuck, _)| *stuck == old).map(|(_, link)| *link)
     }
 
-    fn old_of(&self, successor: Key) -> Option<Key> {
+    fn old_of(&self, successor: LinkId) -> Option<LinkId> {
         let mut all = self.successors.iter();
         all.find(|(_, link)| *link == successor)
             .map(|(old, _)| *old)
@@ -111,20 +118,20 @@ impl Takeover {
         now >= self.due && self.left.len() + self.successors.len() < TAKEOVER_LINKS_PER_SERVER
     }
 
-    /// The link has got a successor, which is not up yet.
-    fn begin(&mut self, old: Key, successor: Key) {
+    /// A successor of a stuck link is being connected.
+    fn begin(&mut self, old: LinkId, successor: LinkId) {
         self.successors.push((old, successor));
     }
 
     /// A successor has taken over.
-    fn succeed(&mut self, successor: Key) {
+    fn succeed(&mut self, successor: LinkId) {
         self.left.extend(self.old_of(successor));
         self.successors.retain(|(_, link)| *link != successor);
         self.pause_ms = 0;
     }
 
-    /// A successor was not needed, or could not be had.
-    fn fail(&mut self, successor: Key, now: Time) {
+    /// A successor was not needed, or could not be connected.
+    fn fail(&mut self, successor: LinkId, now: Time) {
         self.successors.retain(|(_, link)| *link != successor);
         self.pause_ms = (self.pause_ms * 2).clamp(PAUSE_MIN_MS, PAUSE_MAX_MS);
         self.due = now.plus_ms(self.pause_ms);
@@ -136,7 +143,7 @@ impl Takeover {
         self.life_at.is_some_and(is_young)
     }
 
-    /// The server's words, if it has said a moment ago that it is busy.
+    /// The server's error text, if it said less than `BUSY_MS` ago that it is busy.
     fn busy_words(&self, now: Time) -> Option<&[u8]> {
         let (at, words) = self.busy.as_ref()?;
         (now.since_ms(*at) < BUSY_MS).then_some(words)
@@ -154,8 +161,8 @@ fn may_block_alone(request: &[u8]) -> bool {
     matches!(id_of(request), Some(id::FLUSHALL | id::FLUSHDB))
 }
 
-/// Whether a server that pauses writes holds one of these requests. `reads`: requests that the
-/// table does not have are known to only read. `scripts`: the server holds SCRIPT, too.
+/// Whether a server that pauses writes holds one of these requests. `reads`: commands that are not
+/// in the table are known to be reads. `scripts`: the server holds SCRIPT, too.
 fn may_be_paused(requests: &[u8], reads: bool, scripts: bool) -> bool {
     let mut is_held = false;
     each_request(requests, |id, args| {
@@ -168,7 +175,8 @@ fn may_be_paused(requests: &[u8], reads: bool, scripts: bool) -> bool {
     is_held
 }
 
-/// Whether it does no harm that a server executes each of these requests twice. `reads`: as above.
+/// Whether a server may execute each of these requests twice without harm. `reads`: commands that
+/// are not in the table are known to be reads.
 fn may_be_asked_twice(requests: &[u8], reads: bool) -> bool {
     let mut may = true;
     each_request(requests, |id, _| {
@@ -198,22 +206,46 @@ fn may_outlast(link: &Link) -> bool {
 }
 
 impl Engine {
-    fn takeover(&mut self, server: ServerId) -> &mut Takeover {
+    /// Puts requests that left a stuck link on its successor.
+    pub(crate) fn put_moved(&mut self, successor: LinkId, moved: Vec<Departed>) {
+        if moved.is_empty() {
+            return;
+        }
+        for left in moved {
+            if left.duty.as_ref().is_some_and(Completion::names_scripts) {
+                self.local.load_named(
+                    &mut self.plane,
+                    successor,
+                    left.entry.session,
+                    &left.request,
+                );
+            }
+            if let Some(link) = self.plane.links.get_mut(successor) {
+                link.push_left(left);
+            }
+        }
+        self.plane.list_link(successor);
+        self.plane.close_if_full(successor);
+    }
+}
+
+impl DataPlane {
+    pub(crate) fn takeover(&mut self, server: ServerId) -> &mut LinkTakeover {
         &mut self.servers[usize::from(server.0)].takeover
     }
 
-    /// A handshake with a server took so long.
+    /// Notes the duration of a handshake with a server. `since`: its start.
     pub(crate) fn note_handshake(&mut self, server: ServerId, since: Time) {
         let ms = self.now.since_ms(since);
         self.takeover(server).note_handshake(ms);
     }
 
     /// Whether a shared link owes replies and has brought nothing for longer than is usual.
-    fn is_stuck(&self, link: &Link) -> bool {
-        let takeover = &self.server(link.key.server).takeover;
+    pub(crate) fn is_stuck(&self, link: &Link) -> bool {
+        let takeover = &self.server(link.kind.server).takeover;
         link.role == Role::Shared
             && link.is_up()
-            // One that is not read, because a client takes nothing, is another matter.
+            // A link that is not read because its client takes no replies is not stuck.
             && link.paused.is_none()
             && link.in_flight() > 0
             && self.now.since_ms(link.progress) >= takeover.stuck_ms()
@@ -224,8 +256,8 @@ impl Engine {
     }
 
     /// Whether a link is being connected to take the place of a stuck one.
-    pub(crate) fn is_successor(&self, key: Key, link: &Link) -> bool {
-        self.server(link.key.server).takeover.old_of(key).is_some()
+    pub(crate) fn is_successor(&self, id: LinkId, link: &Link) -> bool {
+        self.server(link.kind.server).takeover.old_of(id).is_some()
     }
 
     fn may_take_over(&self, server: ServerId) -> bool {
@@ -233,63 +265,21 @@ impl Engine {
     }
 
     /// Whether a link was taken over, and still owes replies.
-    pub(crate) fn was_left(&self, key: Key, server: ServerId) -> bool {
-        self.server(server).takeover.left.contains(&key)
+    pub(crate) fn was_left(&self, id: LinkId, server: ServerId) -> bool {
+        self.server(server).takeover.left.contains(&id)
     }
 
-    /// A request of a session is for a stuck link. The request waits for the successor, if there is
-    /// or may be one.
-    pub(crate) fn await_successor(&mut self, key: Key, link: Key) -> Option<Blocked> {
-        let state = self.links.get(link).filter(|link| self.is_stuck(link))?;
-        let session = self.sessions.get(key)?;
-        if !session.is_caught_up() && state.owes(key) {
-            return None;
-        }
-        let kind = state.key;
-        if self.would_overtake(key) {
-            return None;
-        }
-        if self.is_past_deadline(key) {
-            return Some(self.wait_at_full(key, link));
-        }
-        let takeover = &self.server(kind.server).takeover;
-        if let Some(words) = takeover.busy_words(self.now) {
-            let mut reply = Vec::new();
-            encode::error(&mut reply, words);
-            return Some(Blocked::Refused(reply));
-        }
-        let successor = match takeover.successor_of(link) {
-            Some(successor) => successor,
-            None => self.begin_takeover(link)?,
-        };
-        self.begin_to_wait(key);
-        self.wait_at(key, successor);
-        Some(Blocked::Wait)
-    }
-
-    /// Connects a successor of a stuck link, if there may be one.
-    fn begin_takeover(&mut self, old: Key) -> Option<Key> {
-        let kind = self.links.get(old)?.key;
-        if !self.may_take_over(kind.server) {
-            return None;
-        }
-        let successor = self.insert_link(kind, Role::Spare);
-        self.takeover(kind.server).begin(old, successor);
-        self.connect(successor);
-        Some(successor)
-    }
-
-    /// Takes the requests behind the one in front that are sent again on the successor. A session
-    /// goes with all its requests, if each of them may be asked twice.
-    pub(crate) fn take_requests_behind(&mut self, old: Key) -> Vec<Left> {
+    /// Takes the requests behind the one in front, to send them again on the successor. A session
+    /// moves with all its requests, if the server may execute each of them twice.
+    pub(crate) fn take_requests_behind(&mut self, old: LinkId) -> Vec<Departed> {
         let Some(state) = self.links.get(old) else {
             return Vec::new();
         };
-        let server = state.key.server;
+        let server = state.kind.server;
         let front = state.first_in_flight();
-        let by = front.map_or(Key::NOBODY, |front| front.session);
+        let by = front.map_or(SessionId::NONE, |front| front.session);
         let is_before_7 = self.holds_script_commands(server);
-        let again = |entry: &Entry, bytes: &[u8], duty: Option<&Duty>| {
+        let again = |entry: &Entry, bytes: &[u8], duty: Option<&Completion>| {
             let is_plain = match entry.class {
                 Class::Read | Class::Write => {
                     may_be_asked_twice(bytes, entry.class.reads())
@@ -297,14 +287,14 @@ impl Engine {
                 }
                 class => class.reads(),
             };
-            match duty.map(Duty::on_successor) {
-                _ if !is_plain => Again::No,
-                None => Again::Plainly,
-                Some(Some(duty)) => Again::With(duty),
-                Some(None) => Again::No,
+            match duty.map(Completion::on_successor) {
+                _ if !is_plain => RepeatRule::No,
+                None => RepeatRule::Plainly,
+                Some(Some(duty)) => RepeatRule::With(duty),
+                Some(None) => RepeatRule::No,
             }
         };
-        let bounds = AgainBounds {
+        let bounds = RepeatBounds {
             requests_of_session: usize::MAX,
             bytes: TAKEOVER_BYTES_MAX,
         };
@@ -315,24 +305,7 @@ impl Engine {
         moved
     }
 
-    /// Puts these requests on the successor.
-    pub(crate) fn put_moved(&mut self, successor: Key, moved: Vec<Left>) {
-        if moved.is_empty() {
-            return;
-        }
-        for left in moved {
-            if left.duty.as_ref().is_some_and(Duty::names_scripts) {
-                self.load_named(successor, left.entry.session, &left.request);
-            }
-            if let Some(link) = self.links.get_mut(successor) {
-                link.push_left(left);
-            }
-        }
-        self.list_link(successor);
-        self.close_if_full(successor);
-    }
-
-    /// Whether a server may hold the request in front of a link alone. Other reads that run no code
+    /// Whether a server may hold the request in front of a link alone. Other reads run no code, and
     /// take long only where the whole server is slow.
     fn may_be_held(&self, link: &Link) -> bool {
         let Some(front) = link.first_in_flight() else {
@@ -340,7 +313,7 @@ impl Engine {
         };
         match front.class {
             // A request of no session is respool's own, unless it runs code.
-            Class::Write if front.session != Key::NOBODY => true,
+            Class::Write if front.session != SessionId::NONE => true,
             Class::Write => self.runs_code_in_front(link),
             Class::Read => self.runs_code_in_front(link) || self.may_pause_front(link),
             class => !class.reads(),
@@ -349,7 +322,7 @@ impl Engine {
 
     /// Whether a server that pauses writes holds the request in front of a link.
     fn may_pause_front(&self, link: &Link) -> bool {
-        let is_before_7 = self.holds_script_commands(link.key.server);
+        let is_before_7 = self.holds_script_commands(link.kind.server);
         let reads = link.first_in_flight().map(|front| front.class.reads());
         reads.is_some_and(|reads| may_be_paused(link.first_bytes(), reads, is_before_7))
     }
@@ -366,7 +339,7 @@ impl Engine {
     }
 
     /// Whether a server holds the request in front of a link because it pauses writes. A command
-    /// that runs code, or may block its own connection, says nothing about the writes of others.
+    /// that runs code, or may block its own connection, does not prove such a pause.
     fn holds_write(&self, link: &Link) -> bool {
         match link.first_in_flight().map(|front| front.class) {
             Some(Class::Write | Class::Read) => {
@@ -379,18 +352,162 @@ impl Engine {
         }
     }
 
-    /// The link that a write to a server waits for, because the server holds all writes.
-    #[inline]
-    pub(crate) fn link_that_holds_writes(&self, server: ServerId) -> Option<Key> {
-        self.server(server).takeover.holding.map(|(link, _)| link)
+    /// Notes a link of one session or one hub that owes a reply and brings no byte. The next tick
+    /// then checks on a shared link whether the server lives.
+    pub(crate) fn tick_silent(&mut self, id: LinkId) {
+        let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
+        let Some(link) = self.links.get(id).filter(|link| may_outlast(link)) else {
+            return;
+        };
+        let server = link.kind.server;
+        if self.now.since_ms(link.progress) >= patience_ms {
+            self.takeover(server).is_doubted = true;
+        }
     }
 
-    /// Requests of a session are for a shared link. They wait if the server pauses writes and would
-    /// hold one of them: sent, it would stop that link as well.
+    /// Whether a link stays although it brings no byte for `link-stall-ms`: its server answers on
+    /// another link. A session must wait for the request in front, or for any request if the link
+    /// was taken over.
+    pub(crate) fn outlasts_stall(&self, id: LinkId, link: &Link) -> bool {
+        let stall_ms = self.settings.timeouts.link_stall_ms;
+        let most = u64::from(stall_ms) * u64::from(STALLS_MAX);
+        let front = link.first_in_flight().map(|front| front.session);
+        may_outlast(link)
+            && front.is_some_and(|front| self.sessions.get(front).is_some())
+            && self.now.since_ms(link.progress) < most
+            && self
+                .server(link.kind.server)
+                .takeover
+                .is_alive(self.now, stall_ms)
+            || self.is_left_by_a_living_server(id, link)
+    }
+
+    fn is_left_by_a_living_server(&self, id: LinkId, link: &Link) -> bool {
+        let stall_ms = self.settings.timeouts.link_stall_ms;
+        let answers = |(_, other): (LinkId, &Link)| {
+            let recent = self.now.since_ms(other.progress) < u64::from(stall_ms);
+            other.kind.server == link.kind.server
+                && other.role == Role::Shared
+                && other.is_up()
+                && (recent || other.in_flight() == 0)
+        };
+        let most = u64::from(stall_ms) * u64::from(STALLS_MAX);
+        let is_wanted = || {
+            let mut entries = link.ledger.iter();
+            entries.any(|entry| self.sessions.get(entry.session).is_some())
+        };
+        self.was_left(id, link.kind.server)
+            && self.now.since_ms(link.progress) < most
+            && is_wanted()
+            && self.links.iter().any(answers)
+    }
+
+    /// Lets a session wait for the successor of a stuck link, if there is one or one may be
+    /// connected. A server that is known to be busy answers the request with its error text
+    /// instead.
+    pub(crate) fn await_successor(
+        &mut self,
+        session_id: SessionId,
+        link: LinkId,
+    ) -> Option<Blocked> {
+        let state = self.links.get(link).filter(|link| self.is_stuck(link))?;
+        let session = self.sessions.get(session_id)?;
+        if !session.is_caught_up() && state.owes(session_id) {
+            return None;
+        }
+        let kind = state.kind;
+        if self.would_overtake(session_id) {
+            return None;
+        }
+        if self.is_past_deadline(session_id) {
+            return Some(self.wait_at_full(session_id, link));
+        }
+        let takeover = &self.server(kind.server).takeover;
+        if let Some(words) = takeover.busy_words(self.now) {
+            let mut reply = Vec::new();
+            encode::error(&mut reply, words);
+            return Some(Blocked::Refused(reply));
+        }
+        let successor = match takeover.successor_of(link) {
+            Some(successor) => successor,
+            None => self.begin_takeover(link)?,
+        };
+        self.begin_to_wait(session_id);
+        self.wait_at(session_id, successor);
+        Some(Blocked::Wait)
+    }
+
+    /// Connects a successor of a stuck link, if there may be one.
+    fn begin_takeover(&mut self, old: LinkId) -> Option<LinkId> {
+        let kind = self.links.get(old)?.kind;
+        if !self.may_take_over(kind.server) {
+            return None;
+        }
+        let successor = self.insert_link(kind, Role::Idle);
+        self.takeover(kind.server).begin(old, successor);
+        self.connect(successor);
+        Some(successor)
+    }
+
+    /// Closes the successor of a link that brought a byte or is gone.
+    pub(crate) fn drop_successor(&mut self, old: LinkId, server: ServerId) {
+        let now = self.now;
+        let takeover = self.takeover(server);
+        if let Some(successor) = takeover.successor_of(old) {
+            takeover.fail(successor, now);
+            self.close_link(successor);
+        }
+    }
+
+    /// Whether the client may have written the error that answers the request in front: code can
+    /// return any error.
+    pub(crate) fn may_be_a_clients(&self, link: &Link) -> bool {
+        let Some(front) = link.first_in_flight() else {
+            return true;
+        };
+        match link.duties.front().filter(|_| front.duty) {
+            Some(Completion::Code { .. }) => true,
+            // In a block with MULTI the server itself reports the error. Without MULTI the requests
+            // ran one by one, and may run code.
+            Some(Completion::Block { opens, .. }) => !opens,
+            _ => front.len > 0 && refusals::runs_code(id_of(as_asked(link.first_bytes()))),
+        }
+    }
+
+    /// Notes when a shared link to a server last brought a byte. If that was too long ago, an idle
+    /// shared link sends a PING.
+    pub(crate) fn ask_for_life(&mut self, server: ServerId) {
+        let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
+        let (mut last, mut idle) = (None, None);
+        for (id, link) in self.links_shared_to(server) {
+            if link.is_up() && link.role == Role::Shared {
+                last = last.max(Some(link.progress));
+                // The ACL of a client's user may forbid PING, and the server would log that. So a
+                // link of the configured user is preferred.
+                let is_ours = link.kind.user == CONFIGURED;
+                if link.ledger.is_empty() && (idle.is_none() || is_ours) {
+                    idle = Some(id);
+                }
+            }
+        }
+        let now = self.now;
+        self.takeover(server).life_at = last;
+        let is_recent = |at| now.since_ms(at) < patience_ms;
+        if let Some(idle) = idle
+            && !last.is_some_and(is_recent)
+        {
+            let mut ping = Vec::new();
+            encode::request(&mut ping, &["PING"]);
+            self.put_ours(idle, &ping, Completion::Pass);
+        }
+    }
+
+    /// Lets requests of a session for a shared link wait, if the server pauses writes and would
+    /// hold one of them. Sent, the request would stop that link as well.
     pub(crate) fn await_writes(
         &mut self,
-        key: Key,
-        link: Key,
+        session: SessionId,
+        link: LinkId,
         requests: &[u8],
         reads: bool,
     ) -> Option<Blocked> {
@@ -398,15 +515,16 @@ impl Engine {
         if state.accepting || state.role != Role::Shared {
             return None;
         }
-        let server = state.key.server;
+        let server = state.kind.server;
         self.end_holding(server);
         let holding = self.link_that_holds_writes(server)?;
         let is_held = may_be_paused(requests, reads, self.holds_script_commands(server));
-        is_held.then(|| self.wait_at_full(key, holding))
+        is_held.then(|| self.wait_at_full(session, holding))
     }
 
-    /// The short way of the shared links to a server opens, or closes while the server holds writes.
-    fn set_holding(&mut self, server: ServerId, holding: Option<(Key, Time)>) {
+    /// Sets which link the server holds writes on. While there is one, requests for the server take
+    /// the slow path.
+    fn set_holding(&mut self, server: ServerId, holding: Option<(LinkId, Time)>) {
         let before = std::mem::replace(&mut self.takeover(server).holding, holding);
         self.admit_links();
         if let Some((link, _)) = before {
@@ -414,24 +532,24 @@ impl Engine {
         }
     }
 
-    /// A link that was left has brought something, or is gone.
+    /// Ends the hold of writes once its link has brought a byte, owes nothing or is gone.
     pub(crate) fn end_holding(&mut self, server: ServerId) {
-        let Some((key, since)) = self.server(server).takeover.holding else {
+        let Some((id, since)) = self.server(server).takeover.holding else {
             return;
         };
         let still = |link: &Link| link.progress == since && link.in_flight() > 0;
-        if !self.links.get(key).is_some_and(still) {
+        if !self.links.get(id).is_some_and(still) {
             self.set_holding(server, None);
         }
     }
 
     /// A successor is up. Returns whether it takes the place of the old link, which may have
     /// brought a reply meanwhile.
-    pub(crate) fn takes_over(&mut self, successor: Key) -> bool {
+    pub(crate) fn takes_over(&mut self, successor: LinkId) -> bool {
         let Some(link) = self.links.get(successor) else {
             return false;
         };
-        let kind = link.key;
+        let kind = link.kind;
         let takeover = &self.server(kind.server).takeover;
         let Some(old) = takeover.old_of(successor) else {
             // It was connected for another reason.
@@ -456,12 +574,12 @@ impl Engine {
         takes
     }
 
-    /// A link that was to take over could not be had.
-    pub(crate) fn lose_successor(&mut self, successor: Key, refusal: Option<&[u8]>) {
+    /// A successor could not be connected. `refusal`: the error by which the server refused it.
+    pub(crate) fn lose_successor(&mut self, successor: LinkId, refusal: Option<&[u8]>) {
         let Some(link) = self.links.get(successor) else {
             return;
         };
-        let (now, server) = (self.now, link.key.server);
+        let (now, server) = (self.now, link.kind.server);
         let takeover = self.takeover(server);
         if let Some(old) = takeover.old_of(successor) {
             takeover.fail(successor, now);
@@ -473,57 +591,47 @@ impl Engine {
         }
     }
 
-    /// A stuck link has brought something, or is gone: it needs no successor.
-    pub(crate) fn drop_successor(&mut self, old: Key, server: ServerId) {
-        let now = self.now;
-        let takeover = self.takeover(server);
-        if let Some(successor) = takeover.successor_of(old) {
-            takeover.fail(successor, now);
-            self.close_link(successor);
-        }
-    }
-
     /// Keeps other sessions off a link that is stuck, as long as a successor is possible.
-    pub(crate) fn tick_stuck(&mut self, key: Key) {
-        let Some(link) = self.links.get(key).filter(|link| link.role == Role::Shared) else {
+    pub(crate) fn tick_stuck(&mut self, id: LinkId) {
+        let Some(link) = self.links.get(id).filter(|link| link.role == Role::Shared) else {
             return;
         };
-        let server = link.key.server;
-        let is_code_link = link.key.lane == CODE_LANE;
+        let server = link.kind.server;
+        let is_code_link = link.kind.lane == CODE_LANE;
         let takeover = &self.server(server).takeover;
         let is_stuck = self.is_stuck(link);
-        let has_way = takeover.successor_of(key).is_some()
+        let has_way = takeover.successor_of(id).is_some()
             || takeover.busy_words(self.now).is_some()
             || self.may_take_over(server);
         let paused = self.is_server_paused(server) || is_stuck && has_way;
-        // Sessions with requests behind the one in front wait, too, as do sessions whose question
-        // to the server stands there. And a link that owes one session alone is lost as stalled,
-        // unless the server is known to live.
+        // A takeover begins if another session's request is in flight or a session waits for the
+        // link. It also begins after half of `link-stall-ms`: a link that owes replies to one
+        // session alone is lost as stalled, unless the server is known to live.
         let silent_ms = self.now.since_ms(link.progress);
         let is_wanted = link.owes_others()
             || !link.waiters.is_empty()
             || silent_ms >= u64::from(self.settings.timeouts.link_stall_ms / 2);
-        let begins = is_stuck && takeover.successor_of(key).is_none() && is_wanted;
-        if let Some(link) = self.links.get_mut(key)
+        let begins = is_stuck && takeover.successor_of(id).is_none() && is_wanted;
+        if let Some(link) = self.links.get_mut(id)
             && link.takes
         {
             link.admit(true, paused);
         }
         if is_stuck && is_code_link {
-            self.note_slow_code(key);
+            self.note_slow_code(id);
         }
         if begins {
-            self.begin_takeover(key);
+            self.begin_takeover(id);
         }
     }
 
-    /// Ends what is pointless.
+    /// Ends the takeovers and holds of writes that are over, and checks servers with silent links.
     pub(crate) fn tick_takeovers(&mut self) {
         for index in 0..self.servers.len() {
             let server = ServerId(index as u16);
             let links = &self.links;
             let left = &mut self.servers[index].takeover.left;
-            left.retain(|key| links.get(*key).is_some());
+            left.retain(|id| links.get(*id).is_some());
             self.end_holding(server);
             if std::mem::take(&mut self.takeover(server).is_doubted) {
                 self.ask_for_life(server);
@@ -535,89 +643,14 @@ impl Engine {
             }
         }
     }
-
-    /// A link of one session or one hub owes a reply and brings no byte: its server is asked on a
-    /// shared link whether it lives.
-    pub(crate) fn tick_silent(&mut self, key: Key) {
-        let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
-        let Some(link) = self.links.get(key).filter(|link| may_outlast(link)) else {
-            return;
-        };
-        let server = link.key.server;
-        if self.now.since_ms(link.progress) >= patience_ms {
-            self.takeover(server).is_doubted = true;
-        }
-    }
-
-    /// Notes when a shared link to a server last brought a byte. An idle one carries a PING.
-    fn ask_for_life(&mut self, server: ServerId) {
-        let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
-        let (mut last, mut idle) = (None, None);
-        for (key, link) in self.links_shared_to(server) {
-            if link.is_up() && link.role == Role::Shared {
-                last = last.max(Some(link.progress));
-                // A client's user may not have the right to PING, which its server would note.
-                let is_ours = link.key.user == CONFIGURED;
-                if link.ledger.is_empty() && (idle.is_none() || is_ours) {
-                    idle = Some(key);
-                }
-            }
-        }
-        let now = self.now;
-        self.takeover(server).life_at = last;
-        let is_recent = |at| now.since_ms(at) < patience_ms;
-        if let Some(idle) = idle
-            && !last.is_some_and(is_recent)
-        {
-            let mut ping = Vec::new();
-            encode::request(&mut ping, &["PING"]);
-            self.put_ours(idle, &ping, Duty::Pass);
-        }
-    }
-
-    /// Whether a link stays although it brings no byte for `link-stall-ms`: its server answers on
-    /// another link. Of a link that was not left, the request in front must be waited for.
-    pub(crate) fn outlasts_stall(&self, key: Key, link: &Link) -> bool {
-        let stall_ms = self.settings.timeouts.link_stall_ms;
-        let most = u64::from(stall_ms) * u64::from(STALLS_MAX);
-        let front = link.first_in_flight().map(|front| front.session);
-        may_outlast(link)
-            && front.is_some_and(|front| self.sessions.get(front).is_some())
-            && self.now.since_ms(link.progress) < most
-            && self
-                .server(link.key.server)
-                .takeover
-                .is_alive(self.now, stall_ms)
-            || self.is_left_by_a_living_server(key, link)
-    }
-
-    fn is_left_by_a_living_server(&self, key: Key, link: &Link) -> bool {
-        let stall_ms = self.settings.timeouts.link_stall_ms;
-        let answers = |(_, other): (Key, &Link)| {
-            let recent = self.now.since_ms(other.progress) < u64::from(stall_ms);
-            other.key.server == link.key.server
-                && other.role == Role::Shared
-                && other.is_up()
-                && (recent || other.in_flight() == 0)
-        };
-        let most = u64::from(stall_ms) * u64::from(STALLS_MAX);
-        let is_wanted = || {
-            let mut entries = link.ledger.iter();
-            entries.any(|entry| self.sessions.get(entry.session).is_some())
-        };
-        self.was_left(key, link.key.server)
-            && self.now.since_ms(link.progress) < most
-            && is_wanted()
-            && self.links.iter().any(answers)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn key(index: u32) -> Key {
-        Key {
+    fn link(index: u32) -> LinkId {
+        LinkId {
             index,
             generation: 1,
         }
@@ -625,7 +658,7 @@ mod tests {
 
     #[test]
     fn distant_server_has_five_round_trips_to_answer() {
-        let mut takeover = Takeover::default();
+        let mut takeover = LinkTakeover::default();
         assert_eq!(takeover.stuck_ms(), STUCK_MS);
         takeover.note_handshake(100);
         assert_eq!(takeover.stuck_ms(), 500);
@@ -635,27 +668,28 @@ mod tests {
         assert_eq!(takeover.stuck_ms(), STUCK_MS);
     }
 
+    /// Links that were left count for the bound, and each needless successor doubles the pause.
     #[test]
-    fn successors_are_bounded_and_those_not_needed_double_the_pause() {
-        let mut takeover = Takeover::default();
+    fn successors_are_bounded_and_back_off() {
+        let mut takeover = LinkTakeover::default();
         let at = |ms| Time(0).plus_ms(ms);
         assert!(takeover.may_begin(at(0)));
-        takeover.begin(key(1), key(2));
-        assert_eq!(takeover.successor_of(key(1)), Some(key(2)));
-        assert_eq!(takeover.old_of(key(2)), Some(key(1)));
-        takeover.fail(key(2), at(0));
-        assert_eq!(takeover.successor_of(key(1)), None);
+        takeover.begin(link(1), link(2));
+        assert_eq!(takeover.successor_of(link(1)), Some(link(2)));
+        assert_eq!(takeover.old_of(link(2)), Some(link(1)));
+        takeover.fail(link(2), at(0));
+        assert_eq!(takeover.successor_of(link(1)), None);
         assert!(!takeover.may_begin(at(999)) && takeover.may_begin(at(1_000)));
-        takeover.begin(key(1), key(3));
-        takeover.fail(key(3), at(1_000));
+        takeover.begin(link(1), link(3));
+        takeover.fail(link(3), at(1_000));
         assert!(!takeover.may_begin(at(2_999)) && takeover.may_begin(at(3_000)));
-        takeover.begin(key(1), key(4));
-        takeover.succeed(key(4));
+        takeover.begin(link(1), link(4));
+        takeover.succeed(link(4));
         assert!(takeover.may_begin(at(3_000)));
-        takeover.begin(key(4), key(5));
+        takeover.begin(link(4), link(5));
         assert!(
             !takeover.may_begin(at(3_000)),
-            "one is left, and another may be"
+            "one link was left, and a successor is being connected"
         );
     }
 }

@@ -1,31 +1,31 @@
 //! Sessions that wait for a place among links that have a bound, first come, first served.
 //!
 //! ```text
-//!   wait ──► queue ──► wake: as many as there are free places ──► its place, kept until the next tick
+//!   wait ──► queue ──► wake, one session for each free place ──► reserved until the next tick
 //! ```
 //!
-//! A session that is woken asks again in its own time. Until then its place is reserved, so that a
-//! session that comes in between does not take it. A session that cannot go on, because its client
-//! takes no output, keeps its turn and is passed over.
+//! A session that is woken asks for its place later in the turn. Until then the place is reserved,
+//! so that a session that comes in between does not take it. A session that cannot go on, because
+//! its client takes no output, is passed over and stays in front.
 
 use std::collections::VecDeque;
 
-use crate::session::{Flags, Session};
-use crate::slots::Key;
+use crate::base::handle::SessionId;
+use crate::data_plane::session::{Flags, Session};
 
 /// The sessions that wait at one bound.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    queue: VecDeque<Key>,
+    queue: VecDeque<SessionId>,
     /// Sessions with a reservation.
-    woken: Vec<Key>,
+    woken: Vec<SessionId>,
 }
 
-/// The next step of a waiting session, if it were woken.
+/// Whether a waiting session could continue, if it were woken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Readiness {
     Ready,
-    /// It waits for something else, too.
+    /// It has another hold, too.
     Held,
     Gone,
 }
@@ -46,41 +46,46 @@ impl Readiness {
 }
 
 impl Waiters {
-    /// Whether no session waits that was not woken.
+    /// Whether every session that waits was woken.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Whether sessions wait, and all free places are reserved for others.
+    /// Whether sessions wait in the queue, and every free place is reserved for a woken session.
     pub(crate) fn lack_room(&self, free: usize) -> bool {
         !self.queue.is_empty() && free <= self.woken.len()
     }
 
-    /// Whether a session may take so many of the free places. Sessions that came before it are first.
-    pub(crate) fn admit(&self, session: Key, needed: usize, free: usize) -> bool {
+    /// Whether a session may take `needed` of the free places. Sessions that came before it are
+    /// first.
+    pub(crate) fn admit(&self, session: SessionId, needed: usize, free: usize) -> bool {
         match self.woken.contains(&session) {
             true => needed <= free,
             false => self.queue.is_empty() && needed + self.woken.len() <= free,
         }
     }
 
-    /// A session waits for a place. One that was woken in vain keeps its turn.
-    pub(crate) fn wait(&mut self, session: Key) {
+    /// A session waits for a place. A session that was woken in vain goes to the front.
+    pub(crate) fn wait(&mut self, session: SessionId) {
         match self.leave(session) {
             true => self.queue.push_front(session),
             false => self.queue.push_back(session),
         }
     }
 
-    /// A session that was woken needs its reservation no more. Whether it had one.
-    pub(crate) fn leave(&mut self, session: Key) -> bool {
+    /// A session that was woken gives up its reservation. Returns whether it had one.
+    pub(crate) fn leave(&mut self, session: SessionId) -> bool {
         let before = self.woken.len();
         self.woken.retain(|woken| *woken != session);
         self.woken.len() < before
     }
 
-    /// The sessions that are next: each of them has a free place reserved.
-    pub(crate) fn wake(&mut self, free: usize, readiness: impl Fn(Key) -> Readiness) -> Vec<Key> {
+    /// Wakes the sessions in front of the queue. Each of them has a free place reserved.
+    pub(crate) fn wake(
+        &mut self,
+        free: usize,
+        readiness: impl Fn(SessionId) -> Readiness,
+    ) -> Vec<SessionId> {
         let mut ready = Vec::new();
         let mut at = 0;
         while let Some(session) = self.queue.get(at).copied()
@@ -100,8 +105,8 @@ impl Waiters {
         ready
     }
 
-    /// A tick: reservations end, and sessions that have waited too long leave the queue.
-    pub(crate) fn tick(&mut self, is_over: impl Fn(Key) -> bool) -> Vec<Key> {
+    /// A tick: all reservations end. Removes sessions that have waited too long, and returns them.
+    pub(crate) fn tick(&mut self, is_over: impl Fn(SessionId) -> bool) -> Vec<SessionId> {
         self.woken.clear();
         let mut over = Vec::new();
         self.queue.retain(|session| {
@@ -117,8 +122,8 @@ impl Waiters {
 mod tests {
     use super::*;
 
-    fn key(index: u32) -> Key {
-        Key {
+    fn session(index: u32) -> SessionId {
+        SessionId {
             index,
             generation: 1,
         }
@@ -126,32 +131,32 @@ mod tests {
 
     fn waiting(count: u32) -> Waiters {
         let mut waiters = Waiters::default();
-        (0..count).for_each(|index| waiters.wait(key(index)));
+        (0..count).for_each(|index| waiters.wait(session(index)));
         waiters
     }
 
-    const NEWCOMER: Key = Key {
+    const NEWCOMER: SessionId = SessionId {
         index: 99,
         generation: 1,
     };
 
-    fn ready(_: Key) -> Readiness {
+    fn ready(_: SessionId) -> Readiness {
         Readiness::Ready
     }
 
-    /// A newcomer gets nothing that a session waits for.
+    /// A newcomer gets no place that a session waits for.
     #[test]
     fn place_goes_to_the_session_that_waited_longest() {
         let mut waiters = waiting(2);
         assert!(!waiters.admit(NEWCOMER, 1, 1));
         assert!(waiters.lack_room(0) && !waiters.lack_room(1));
-        assert_eq!(waiters.wake(1, ready), [key(0)]);
+        assert_eq!(waiters.wake(1, ready), [session(0)]);
         assert_eq!(waiters.wake(1, ready), [], "the place is reserved");
         assert!(waiters.lack_room(1));
         assert!(!waiters.admit(NEWCOMER, 1, 2));
-        assert!(waiters.admit(key(0), 1, 1));
-        waiters.leave(key(0));
-        assert_eq!(waiters.wake(1, ready), [key(1)]);
+        assert!(waiters.admit(session(0), 1, 1));
+        waiters.leave(session(0));
+        assert_eq!(waiters.wake(1, ready), [session(1)]);
         assert!(!waiters.admit(NEWCOMER, 1, 1));
         assert!(waiters.admit(NEWCOMER, 1, 2));
         assert!(!waiters.admit(NEWCOMER, 2, 2), "it needs two");
@@ -159,12 +164,12 @@ mod tests {
 
     /// The place was taken in another way meanwhile.
     #[test]
-    fn session_that_is_woken_in_vain_keeps_its_turn() {
+    fn session_woken_in_vain_goes_to_the_front() {
         let mut waiters = waiting(2);
-        assert_eq!(waiters.wake(1, ready), [key(0)]);
-        assert!(!waiters.admit(key(0), 1, 0));
-        waiters.wait(key(0));
-        assert_eq!(waiters.wake(2, ready), [key(0), key(1)]);
+        assert_eq!(waiters.wake(1, ready), [session(0)]);
+        assert!(!waiters.admit(session(0), 1, 0));
+        waiters.wait(session(0));
+        assert_eq!(waiters.wake(2, ready), [session(0), session(1)]);
         assert!(waiters.is_empty());
     }
 
@@ -172,25 +177,25 @@ mod tests {
     #[test]
     fn session_that_cannot_go_on_is_passed_over() {
         let mut waiters = waiting(3);
-        let readiness = |session| match session == key(0) {
+        let readiness = |id| match id == session(0) {
             true => Readiness::Held,
             false => Readiness::Ready,
         };
-        assert_eq!(waiters.wake(1, readiness), [key(1)]);
+        assert_eq!(waiters.wake(1, readiness), [session(1)]);
         assert_eq!(waiters.tick(|_| false), []);
-        assert_eq!(waiters.wake(1, readiness), [key(2)]);
-        assert_eq!(waiters.tick(|session| session == key(0)), [key(0)]);
+        assert_eq!(waiters.wake(1, readiness), [session(2)]);
+        assert_eq!(waiters.tick(|id| id == session(0)), [session(0)]);
         assert!(waiters.is_empty());
     }
 
     #[test]
-    fn session_that_has_gone_takes_no_turn() {
+    fn closed_session_takes_no_place() {
         let mut waiters = waiting(2);
-        let readiness = |session| match session == key(0) {
+        let readiness = |id| match id == session(0) {
             true => Readiness::Gone,
             false => Readiness::Ready,
         };
-        assert_eq!(waiters.wake(1, readiness), [key(1)]);
+        assert_eq!(waiters.wake(1, readiness), [session(1)]);
         assert!(waiters.is_empty());
     }
 }

@@ -1,16 +1,16 @@
-//! A Cluster behind us: which of its nodes owns which slots, as the nodes themselves say it.
+//! A Cluster behind respool: the owner of each slot, as the nodes name it.
 //!
 //! ```text
 //!   MOVED ──────────────► that slot, at once ─────────────┐
 //!     │                                                   ▼
 //!     └─► a refresh:  up to 5 nodes are asked ─choose─► owners[slot] ◄── every request
 //!            ▲                                            │
-//!   a link was lost, an owner is not there, 10 seconds    └─► whose slots changed: its sessions wait
-//!                                                             until what they asked there is answered
+//!   a link was lost, an owner is down, 10 seconds         └─► slots moved: sessions with requests
+//!                                                             at the old owner wait for replies
 //! ```
 //!
-//! Until the nodes have said anything, the seeds own everything: they say MOVED. What is for all
-//! nodes meets no MOVED: it waits for a refresh where the last one was too long ago.
+//! Until a node has answered, the seeds own all slots: they answer with MOVED. A request for all
+//! nodes meets no MOVED, so it waits for a refresh if the last one is too old.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -20,157 +20,163 @@ use respool_protocol::encode;
 use respool_protocol::hashing::Hash;
 use respool_protocol::slot::{SLOTS, hash_slot};
 
-use crate::duty::Duty;
-use crate::engine::{Engine, Event};
-use crate::introductions::{self, Introductions};
-use crate::limits::SERVERS_MAX;
-use crate::link::{Link, Role, State};
-use crate::pool::{Group, Server, ServerId};
-use crate::route::Standing;
-use crate::session::{Flags, Pins, Session};
-use crate::settings::{Address, Credentials, PoolKind, ServerSettings};
-use crate::slots::Key;
-use crate::time::Time;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::SERVERS_MAX;
+use crate::base::settings::{Address, Credentials, ServerSettings};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::link::{Link, LinkState, Role};
+use crate::data_plane::session::{Flags, Pins, Session};
+use crate::discovery::Discovery;
+use crate::discovery::introductions::{self, Introductions};
+use crate::engine::Engine;
+use crate::engine::router::Standing;
+use crate::routing::pool::{Group, Server, ServerId};
 
-/// So many nodes are asked at once.
+/// Nodes that one refresh asks.
 const ASKED_MAX: usize = 5;
-/// How long those that have not answered are waited for, milliseconds.
+/// How long a refresh waits for answers, milliseconds.
 const ANSWERS_MS: u64 = 100;
-/// From one refresh to the next, milliseconds: usually ...
+/// The shortest time between two refreshes, milliseconds.
 const REFRESH_MS: u32 = 1_000;
-/// ... while an owner of slots cannot be reached, and another one may have taken over ...
+/// The same while an owner of slots cannot be reached, because a replica may have taken over,
+/// milliseconds.
 const REFRESH_DOWN_MS: u32 = 100;
-/// ... for so long at the most ...
+/// How long an owner that cannot be reached makes refreshes that frequent, milliseconds.
 const FAILOVER_MS: u64 = 60_000;
-/// ... and if nothing happens.
+/// The time between two refreshes if nothing happens, milliseconds.
 const REFRESH_QUIET_MS: u32 = 10_000;
-/// Nodes that are behind what is believed are believed all the same, if they are in order, when
-/// nobody who is not has answered for so long, milliseconds. Those on the smaller side of a
-/// partition see sooner that they are (`cluster-node-timeout`, 15 seconds by default), and are in
-/// order no more.
+/// Nodes with an older epoch than ours are believed if they report `cluster_state:ok`, and no node
+/// with our epoch has answered for this long, milliseconds. Nodes on the smaller side of a
+/// partition notice that sooner (`cluster-node-timeout`, 15 seconds by default), and do not report
+/// `ok` then.
 const BEHIND_MS: u64 = 60_000;
-/// A node that owes replies and sends nothing for so long may have been replaced, milliseconds.
+/// A node that owes replies and sends nothing for this long may have been replaced, milliseconds.
 pub(crate) const SILENT_MS: u64 = 200;
-/// What a node owes whose replica has taken over, and of whom nobody speaks, is given up when it
-/// was silent for so long, milliseconds. One that runs has kept its clients waiting for its
-/// replica, and answers them as soon as it knows that its place is taken; that nobody speaks of it
-/// ends when it has told the others that it is a replica now. One that is gone was silent for
-/// longer before the others gave its place away: nobody waits for it any more.
+/// Links to a replaced node are given up when it was silent for this long and no node names it,
+/// milliseconds. A node that still runs keeps its clients waiting for its replica, and answers them
+/// as soon as it learns of the failover. Other nodes name it again once it has become a replica. A
+/// node that is gone was silent for longer before its replica was elected.
 const REPLACED_MS: u64 = 500;
-/// Whoever took over from a node that was lost is looked for so long, before its requests fail,
+/// How long respool looks for the node that took over from a lost one before requests fail,
 /// milliseconds.
 pub(crate) const TAKEN_OVER_MS: u64 = 300;
-/// How long it is waited, in all, for nodes that have not said yet which there are, milliseconds.
-/// They do so at once, or are not there.
+/// How long sessions wait, in all, for the first answer about the topology, milliseconds. A node
+/// that runs answers at once.
 const NODES_MS: u64 = 1_000;
-/// What is for all owners, and that a slot has none, goes by what the nodes were asked so long ago
-/// at the most, milliseconds. So late they may be asked again: a refresh and the time to the next
-/// one are over.
+/// The greatest age of a topology answer by which a request goes to all owners, or a slot counts as
+/// unserved, milliseconds. It is a refresh and the time to the next one, so a new answer can come
+/// in that time.
 const CONFIRMED_MS: u64 = REFRESH_MS as u64 + ANSWERS_MS;
-/// SCAN tells so many servers apart.
+/// The highest number of a server in SCAN cursors, exclusive.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 
-/// What is known of a Cluster.
+/// What respool knows of a Cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// Of each slot, who is asked.
+    /// The owner of each slot, by which requests are routed.
     owners: Box<[ServerId]>,
-    /// The same when the last refresh was over: what has moved since is told of at the end of the
-    /// next one, once.
-    told: Box<[ServerId]>,
-    /// Those that own slots, the owner of the first one in front.
+    /// `owners` as last reported. Slots that moved since are reported once, when a refresh ends.
+    reported: Box<[ServerId]>,
+    /// Nodes that own slots; the owner of slot 0 is the first.
     servers: Vec<ServerId>,
-    /// Where everything is published: one of those.
+    /// The node where messages are published and channels are subscribed to; one of `servers`.
     home: ServerId,
-    /// What nodes are called, as far as any has said so.
+    /// The ids of nodes, as far as an answer has named them.
     names: HashMap<ServerId, String>,
-    /// Whose replicas the others are.
+    /// The primary of each replica.
     primaries: HashMap<ServerId, ServerId>,
-    /// Those that were replaced by one that followed them and of whom nobody has spoken since:
-    /// since when.
+    /// Nodes that were replaced by a replica and that no answer has named since, and when they were
+    /// replaced.
     replaced: Vec<(ServerId, Time)>,
-    /// The owners by the numbers that SCAN knows them by.
+    /// The owners with their numbers in SCAN cursors.
     scan_order: Vec<(u16, ServerId)>,
-    /// The first of those, and the one behind the last.
+    /// The numbers that this Cluster may use in SCAN cursors.
     numbers: Range<u16>,
-    /// All that the nodes spoke of, replicas too.
+    /// All nodes of the last answer, replicas included.
     members: Vec<ServerId>,
+    /// The nodes that the configuration names.
     seeds: Vec<ServerId>,
-    /// How to reach any of them, but for its address.
+    /// The settings of any node, but for its address.
     template: ServerSettings,
-    /// The epoch of what is believed, and the ids of the nodes in it.
+    /// The epoch of the topology that is believed; 0 before the first one.
     epoch: u64,
+    /// The ids of the nodes in that topology.
     known: BTreeSet<String>,
-    /// Those whose last answer, of whatever refresh, was for another Cluster.
-    strangers: BTreeSet<ServerId>,
-    /// Those that have answered with an older epoch since somebody last answered with that one, and
-    /// since when there are any.
+    /// Nodes whose last answer described another Cluster.
+    foreign_nodes: BTreeSet<ServerId>,
+    /// Nodes that answered with an older epoch since a node last answered with ours.
     behind: HashSet<ServerId>,
+    /// When the first of them did.
     behind_since: Option<Time>,
-    /// Slots that a node has spoken of since the refresh under way began: it knows better.
+    /// Slots that a redirect moved since the refresh under way began: the redirect is newer.
     healed: HashSet<u16>,
-    /// Slots that nobody owns, in order. Their last owners stand in the table still: these are
-    /// asked, and refuse, or name the next one.
+    /// Slots without an owner, in order. `owners` keeps the last owner of each: that node gets the
+    /// requests, and refuses or redirects them.
     unserved: Vec<u16>,
-    /// When the refresh began that has said so.
-    weighed_at: Time,
-    /// Addresses that redirects have named.
+    /// When the refresh that found `unserved` began.
+    unserved_at: Time,
+    /// Addresses that redirects have named and no topology answer has.
     introductions: Introductions,
-    /// The node that last said that a slot is not served, or is at an unknown address. A node knows
-    /// more about its own slots than other nodes, so this node is asked.
+    /// The node that last refused an unserved slot or named an unknown address. A node knows its
+    /// own slots best, so the next refresh asks this node first.
     denied_by: Option<ServerId>,
-    /// Whether a node said then that it is in order as it is.
+    /// Whether a node reported `cluster_state:ok` in the last refresh.
     is_ok: bool,
-    /// A slot has another owner than when the channels were looked through last.
+    /// A slot has changed its owner since hubs last looked at their channels.
     pub(crate) has_moved: bool,
-    refresh: Refresh,
-    /// Why the last one led to nothing, if it did.
+    refresh: TopologyRefresh,
+    /// Why the last refresh gave no topology, if it did not.
     wrong: Option<String>,
-    /// Sessions that ask for something of all nodes, before it is known which there are; and since
-    /// when the first one has.
-    awaiting: Vec<Key>,
-    awaited_since: Option<Time>,
-    /// When the last refresh that is over began.
+    /// Sessions with requests for all nodes that wait for the first topology.
+    awaiting_nodes: Vec<SessionId>,
+    /// When the first session began to wait for the first topology.
+    awaiting_nodes_since: Option<Time>,
+    /// When the last refresh that has ended began.
     asked_at: Option<Time>,
-    /// Sessions that wait for the next one, since what they ask is for all owners; and since when
-    /// the first one has.
-    unsure: Vec<Key>,
-    unsure_since: Option<Time>,
+    /// Sessions with requests for all owners that wait for a refresh.
+    awaiting_refresh: Vec<SessionId>,
+    /// When the first of them began to wait.
+    awaiting_refresh_since: Option<Time>,
 }
 
-/// When the nodes are asked, and what they have answered.
+/// The refresh that is under way or wanted next.
 #[derive(Debug, Default)]
-struct Refresh {
+struct TopologyRefresh {
+    /// A refresh is wanted.
     wanted: bool,
-    /// Not sooner than then.
+    /// The next refresh does not begin sooner.
     not_before: Time,
-    /// Since when an owner has not been there.
+    /// Since when an owner of slots has not been reachable.
     down_since: Option<Time>,
-    /// Tells the answers to it from those to an earlier one.
+    /// The number of this refresh, which tells its answers from earlier ones.
     ticket: u32,
-    /// It is under way since then.
+    /// When the refresh under way began.
     since: Option<Time>,
-    /// What they are asked, and whether one of them has refused that.
-    listing: Listing,
+    /// The command that lists the owners.
+    listing: OwnerListing,
+    /// Whether a node has refused that command.
     is_refused: bool,
-    /// Nodes that have not answered.
+    /// How many nodes have not answered.
     missing: usize,
+    /// The answers so far.
     answers: Vec<(View, Info)>,
-    /// Of each of these, in their order, who gave it.
-    said_by: Vec<ServerId>,
-    /// Why the last one that was no answer was none.
+    /// The node of each answer, in the same order.
+    answered_by: Vec<ServerId>,
+    /// What was wrong with the last invalid answer.
     wrong: Option<String>,
 }
 
-/// A node's words on a slot that nobody owns.
+/// A node's error for a slot without an owner.
 const NOT_SERVED: &[u8] = b"CLUSTERDOWN Hash slot not served";
 
-/// To what goes to all nodes.
+/// The error for requests to all nodes while none has named the nodes.
 const NOT_KNOWN_YET: &str =
     "CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are";
 
 impl Cluster {
-    /// `numbers`: SCAN knows its nodes by some of these.
+    /// `numbers`: the numbers that this Cluster may use in SCAN cursors.
     pub(crate) fn new(
         seeds: &[ServerSettings],
         ids: Vec<ServerId>,
@@ -180,7 +186,7 @@ impl Cluster {
         let numbers = numbers.start..numbers.end.min(NUMBERS).max(numbers.start + 1);
         Cluster {
             owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
-            told: vec![first; usize::from(SLOTS)].into_boxed_slice(),
+            reported: vec![first; usize::from(SLOTS)].into_boxed_slice(),
             servers: ids.clone(),
             home: first,
             names: HashMap::new(),
@@ -193,30 +199,30 @@ impl Cluster {
             template: seeds[0].clone(),
             epoch: 0,
             known: BTreeSet::new(),
-            strangers: BTreeSet::new(),
+            foreign_nodes: BTreeSet::new(),
             behind: HashSet::new(),
             behind_since: None,
             healed: HashSet::new(),
             unserved: Vec::new(),
-            weighed_at: Time::default(),
+            unserved_at: Time::default(),
             introductions: Introductions::default(),
             denied_by: None,
             is_ok: false,
             has_moved: false,
-            refresh: Refresh {
+            refresh: TopologyRefresh {
                 wanted: true,
-                ..Refresh::default()
+                ..TopologyRefresh::default()
             },
             wrong: None,
-            awaiting: Vec::new(),
-            awaited_since: None,
+            awaiting_nodes: Vec::new(),
+            awaiting_nodes_since: None,
             asked_at: None,
-            unsure: Vec::new(),
-            unsure_since: None,
+            awaiting_refresh: Vec::new(),
+            awaiting_refresh_since: None,
         }
     }
 
-    /// The login to any node that is met from now on.
+    /// The credentials for nodes that are found from now on.
     pub(crate) fn credentials_mut(&mut self) -> Option<&mut Credentials> {
         self.template.credentials.as_mut()
     }
@@ -235,11 +241,16 @@ impl Cluster {
         self.owners[usize::from(slot)]
     }
 
-    /// Of the slots of a node the first; of one that owns none, the first of all.
+    /// The first slot of a node; slot 0 if the node owns none.
     pub(crate) fn first_slot_of(&self, server: ServerId) -> u16 {
         let mut owners = (0..SLOTS).zip(&self.owners);
-        let its = owners.find(|(_, owner)| **owner == server);
-        its.map_or(0, |(slot, _)| slot)
+        let first = owners.find(|(_, owner)| **owner == server);
+        first.map_or(0, |(slot, _)| slot)
+    }
+
+    /// Whether nodes are asked, or will be asked at once, for the owners of slots.
+    pub(crate) fn is_refreshing(&self) -> bool {
+        self.refresh.wanted || self.refresh.since.is_some()
     }
 
     pub(crate) fn servers(&self) -> &[ServerId] {
@@ -250,7 +261,7 @@ impl Cluster {
         self.home
     }
 
-    /// What a node is, as far as it is known.
+    /// The role of a node in the topology that is believed.
     pub(crate) fn role_of(&self, server: ServerId) -> &'static str {
         match server {
             _ if !self.is_known() => "seed",
@@ -261,7 +272,7 @@ impl Cluster {
         }
     }
 
-    /// How many slots each of its nodes owns.
+    /// How many slots each node owns.
     pub(crate) fn slot_counts(&self) -> HashMap<ServerId, u32> {
         let mut counts: HashMap<ServerId, u32> = HashMap::new();
         counts.extend(self.members.iter().map(|server| (*server, 0)));
@@ -276,12 +287,12 @@ impl Cluster {
         counts
     }
 
-    /// The slots that nobody owns, as far as it is known, in order.
+    /// The slots known to have no owner, in order.
     pub(crate) fn unserved(&self) -> &[u16] {
         &self.unserved
     }
 
-    /// Whether its nodes are in order without an owner of every slot.
+    /// Whether a node reports `cluster_state:ok` though slots may have no owner.
     pub(crate) fn is_ok(&self) -> bool {
         self.is_ok
     }
@@ -290,32 +301,33 @@ impl Cluster {
         &self.scan_order
     }
 
-    /// Whether a node has said who owns what.
+    /// Whether a topology is known.
     pub(crate) fn is_known(&self) -> bool {
         self.epoch > 0
     }
 
-    /// The owners may have changed.
+    /// Asks for a refresh at `by`, or sooner if one is due sooner.
     fn want(&mut self, by: Time) {
         self.refresh.wanted = true;
         self.refresh.not_before = self.refresh.not_before.min(by);
     }
 
-    /// Whether what these nodes say at an epoch is to be believed. `None`: of a Cluster that is not
-    /// the one that was believed, for epochs of different ones cannot be compared.
+    /// Whether a topology with this epoch replaces the one that is believed. `epoch`: `None` if it
+    /// describes another Cluster, whose epochs cannot be compared with ours. `answered_by`: the
+    /// nodes that gave it.
     ///
-    /// An epoch that somebody was elected at is known to most owners before it counts, so most
-    /// never say an older one; but if all of them have gone back (their files are those of an
-    /// earlier time), most do, sooner or later. Who does not answer is not one of them.
+    /// Most owners know the epoch of an election before it counts, so most never report an older
+    /// one. If all of them were restored from older files, most report an older epoch sooner or
+    /// later. A node that does not answer counts for neither.
     fn is_news(
         &mut self,
         epoch: Option<u64>,
-        said_by: &[ServerId],
+        answered_by: &[ServerId],
         is_ok: bool,
         now: Time,
     ) -> bool {
         let since = *self.behind_since.get_or_insert(now);
-        self.behind.extend(said_by);
+        self.behind.extend(answered_by);
         let is_behind = |owner: &&ServerId| self.behind.contains(owner);
         let count = self.servers.iter().filter(is_behind).count();
         let is_news = epoch.is_none_or(|epoch| epoch >= self.epoch)
@@ -328,13 +340,14 @@ impl Cluster {
         is_news
     }
 
-    /// `all`: to call those by their addresses that have no other name.
+    /// Lists the owners anew and gives them numbers for SCAN. `all`: the servers, whose addresses
+    /// stand in for unknown ids.
     fn list_owners(&mut self, all: &[Server]) {
         let mut seen = HashSet::new();
         self.servers.clear();
         let mut last = None;
         for owner in &self.owners {
-            // Neighbours mostly have the same one.
+            // Neighbouring slots mostly have the same owner.
             if last.replace(*owner) != Some(*owner) && seen.insert(*owner) {
                 self.servers.push(*owner);
             }
@@ -348,53 +361,54 @@ impl Cluster {
         self.number(owners);
     }
 
-    /// How many slots have moved since this was last asked, from whom to whom, whoever has said so.
-    fn take_untold(&mut self) -> BTreeMap<(ServerId, ServerId), u32> {
+    /// How many slots have moved since the last call, by old and new owner.
+    fn take_unreported(&mut self) -> BTreeMap<(ServerId, ServerId), u32> {
         let mut moves = BTreeMap::new();
-        for (old, new) in self.told.iter().zip(&self.owners) {
+        for (old, new) in self.reported.iter().zip(&self.owners) {
             if old != new {
                 *moves.entry((*old, *new)).or_default() += 1;
             }
         }
-        self.told.copy_from_slice(&self.owners);
+        self.reported.copy_from_slice(&self.owners);
         moves
     }
 
-    /// Finds the slots that nobody owns: no node names an owner, or that one itself names none, for
-    /// its own word counts for what is its own. If it was not asked, it is as it was.
-    fn weigh(&mut self, answers: &[(&Address, (View, Info))]) {
-        let weigh_one = |slot: u16| {
+    /// Finds the slots without an owner: no node names one, or the node that others name denies it.
+    /// Each node's word on its own slots counts. If the named node was not asked, the slot stays as
+    /// it was.
+    fn find_unserved(&mut self, answers: &[(&Address, (View, Info))]) {
+        let owner_state = |slot: u16| {
             let owners = answers.iter().map(|(_, (view, _))| view.owner_of(slot));
             let mut named = owners.flatten().map(|node| node.endpoint.as_ref());
             let Some(owner) = named.next() else {
-                return Named::Nobody;
+                return SlotOwner::Missing;
             };
-            let is_its = |at: &Address| owner.is_some_and(|its| is_at(at, its));
-            let its_own = answers.iter().find(|(at, _)| is_its(at));
-            match its_own.map(|(_, (view, _))| view.owner(slot)) {
-                _ if named.any(|other| other != owner) => Named::Somebody,
-                // Nobody knows where it is: it cannot be asked.
-                _ if owner.is_none() => Named::Nobody,
-                Some(None) => Named::Nobody,
-                Some(Some(_)) => Named::Somebody,
-                None => Named::Unasked,
+            let is_owner = |at: &Address| owner.is_some_and(|owner| is_at(at, owner));
+            let of_owner = answers.iter().find(|(at, _)| is_owner(at));
+            match of_owner.map(|(_, (view, _))| view.owner(slot)) {
+                _ if named.any(|other| other != owner) => SlotOwner::Named,
+                // An owner without a known address cannot be asked.
+                _ if owner.is_none() => SlotOwner::Missing,
+                Some(None) => SlotOwner::Missing,
+                Some(Some(_)) => SlotOwner::Named,
+                None => SlotOwner::Unasked,
             }
         };
         let was_unserved = std::mem::take(&mut self.unserved);
-        let mut named = Named::Somebody;
+        let mut named = SlotOwner::Named;
         for slot in 0..SLOTS {
-            // Neighbours mostly have the same ones.
+            // Neighbouring slots mostly have the same answers.
             let is_as_before = |(_, (view, _)): &(&Address, (View, Info))| {
                 let before = slot.checked_sub(1);
                 before.is_some_and(|before| view.owner(before) == view.owner(slot))
             };
             if !answers.iter().all(is_as_before) {
-                named = weigh_one(slot);
+                named = owner_state(slot);
             }
             let is_unserved = match named {
-                Named::Nobody => !self.healed.contains(&slot),
-                Named::Unasked => was_unserved.binary_search(&slot).is_ok(),
-                Named::Somebody => false,
+                SlotOwner::Missing => !self.healed.contains(&slot),
+                SlotOwner::Unasked => was_unserved.binary_search(&slot).is_ok(),
+                SlotOwner::Named => false,
             };
             if is_unserved {
                 self.unserved.push(slot);
@@ -402,14 +416,16 @@ impl Cluster {
         }
     }
 
-    /// Gives the owners numbers, which say who they all are, and nothing of what they were before:
-    /// a client may go on with a cursor at another worker, or another process, that has seen the
-    /// Cluster change in other steps. If one of them comes or goes, all get other numbers. So a
-    /// cursor from before means nobody, and its SCAN begins the Cluster anew: whose place in the
-    /// order the new one has is not known there, and behind the cursor there might be keys that
-    /// nobody has met.
+    /// Gives the owners their numbers in SCAN cursors. The numbers depend only on the set of
+    /// owners, not on earlier ones: a client may go on with its cursor at another worker or
+    /// process, which saw the Cluster change in other steps.
     ///
-    /// A number from before that is somebody's again hides that: with `n` owners, in `n` of 32,768
+    /// If an owner comes or goes, all owners get other numbers. Then an older cursor finds no
+    /// server, and its SCAN starts the Cluster anew. It has to: the new owner's place in the order
+    /// is not known to that cursor, so keys behind it might be missed.
+    ///
+    /// An old number that is in use again hides the change: with `n` owners, in `n` of 32,768
+    /// cases.
     /// cases.
     fn number(&mut self, mut owners: Vec<(String, ServerId)>) {
         owners.sort_unstable();
@@ -429,196 +445,78 @@ impl Cluster {
     }
 }
 
-/// Whom nodes name as a slot's owner.
+/// Which owner of a slot the nodes name.
 #[derive(Clone, Copy)]
-enum Named {
-    Nobody,
-    Somebody,
-    /// One that was not asked itself.
+enum SlotOwner {
+    Missing,
+    Named,
+    /// The named owner was not asked.
     Unasked,
 }
 
-const NOBODY_SAYS: &str = "no node says who owns what";
+const NO_OWNERS: &str = "no node has named the owners of slots";
 
-/// By what the nodes are asked who owns what.
+/// The command by which nodes list the owners of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Listing {
+enum OwnerListing {
     #[default]
     Slots,
-    /// Where that is refused: it is deprecated, and a user may have the right to the one and not to
-    /// the other.
+    /// If CLUSTER SLOTS is refused: it is deprecated, and a user may have the right to one command
+    /// only.
     Shards,
 }
 
-impl Listing {
-    /// What is asked, and how far the node believes what it says.
+impl OwnerListing {
+    /// The command, and CLUSTER INFO for the epoch and state of the node.
     fn ask(self) -> [&'static [&'static str]; 2] {
         let which: &[&str] = match self {
-            Listing::Slots => &["CLUSTER", "SLOTS"],
-            Listing::Shards => &["CLUSTER", "SHARDS"],
+            OwnerListing::Slots => &["CLUSTER", "SLOTS"],
+            OwnerListing::Shards => &["CLUSTER", "SHARDS"],
         };
         [which, &["CLUSTER", "INFO"]]
     }
 
     fn read(self, answer: &[u8], asked: &str) -> Result<View, ViewError> {
         match self {
-            Listing::Slots => View::from_slots(answer, asked),
-            Listing::Shards => View::from_shards(answer, asked),
+            OwnerListing::Slots => View::from_slots(answer, asked),
+            OwnerListing::Shards => View::from_shards(answer, asked),
         }
     }
 
-    fn other(self) -> Listing {
+    fn other(self) -> OwnerListing {
         match self {
-            Listing::Slots => Listing::Shards,
-            Listing::Shards => Listing::Slots,
+            OwnerListing::Slots => OwnerListing::Shards,
+            OwnerListing::Shards => OwnerListing::Slots,
         }
     }
 }
 
 /// Refreshes.
 impl Engine {
-    /// Who owns what in the pool of a server may have changed.
-    pub(crate) fn doubt_owners(&mut self, server: ServerId) {
-        let now = self.now;
-        let pool = usize::from(self.server(server).pool);
-        if let Some(cluster) = self.pools[pool].cluster_mut() {
-            let by = cluster.refresh.not_before;
-            cluster.want(by);
-            // The first of all goes at once.
-            if !cluster.is_known() {
-                cluster.want(now);
-            }
-        }
-    }
-
-    /// The same, when a node is not there: another one may take over at any time.
-    pub(crate) fn doubt_lost_owner(&mut self, server: ServerId) {
-        let soon = self.now.plus_ms(REFRESH_DOWN_MS);
-        let pool = usize::from(self.server(server).pool);
+    /// A node is lost, and a replica may take over at any time: asks for a refresh soon.
+    pub(crate) fn request_refresh_after_loss(&mut self, server: ServerId) {
+        let soon = self.plane.now.plus_ms(REFRESH_DOWN_MS);
+        let pool = usize::from(self.plane.server(server).pool);
         let other = self.first_up(pool);
-        if let Some(cluster) = self.pools[pool].cluster_mut() {
+        if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
             cluster.want(soon);
             if !cluster.is_known() {
-                // Any seed will say who it is.
+                // Any seed can name the owners.
                 cluster.owners.fill(other);
                 cluster.has_moved = true;
             }
         }
     }
 
-    /// Asks the nodes of every Cluster of which that is due.
-    pub(crate) fn refresh_clusters(&mut self) {
-        for pool in 0..self.pools.len() {
-            let now = self.now;
-            let Some(cluster) = self.pools[pool].cluster() else {
-                continue;
-            };
-            let refresh = &cluster.refresh;
-            if refresh.wanted && refresh.since.is_none() && now >= refresh.not_before {
-                self.begin_refresh(pool);
-            }
-        }
-    }
-
-    fn begin_refresh(&mut self, pool: usize) {
-        let start = self.random() as usize;
-        let again = self.now.plus_ms(REFRESH_DOWN_MS);
-        let Some(cluster) = self.pools[pool].cluster() else {
+    /// A node has answered a refresh.
+    pub(crate) fn take_owners(&mut self, link: LinkId, ticket: u32, listed: &[u8], info: &[u8]) {
+        let Some(server) = self.plane.links.get(link).map(|link| link.kind.server) else {
             return;
         };
-        let mut candidates = cluster.members.clone();
-        candidates.extend(
-            cluster
-                .seeds
-                .iter()
-                .filter(|id| !cluster.members.contains(id)),
-        );
-        let first = start % candidates.len();
-        candidates.rotate_left(first);
-        // Who knows more may be among the others.
-        candidates.sort_by_key(|id| cluster.behind.contains(id));
-        if let Some(denier) = cluster.denied_by
-            && let Some(place) = candidates.iter().position(|id| *id == denier)
-        {
-            candidates.swap(0, place);
-        }
-        let answering = candidates
-            .into_iter()
-            .filter_map(|server| self.link_that_answers(server));
-        let links: Vec<Key> = answering.take(ASKED_MAX).collect();
-        let now = self.now;
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
-            return;
-        };
-        if links.is_empty() {
-            // Of those that owned slots none may be left.
-            cluster.refresh.not_before = again;
-            let all = [&cluster.seeds[..], &cluster.members].concat();
-            self.wake_unsure(pool, now);
-            for other in all {
-                self.reach(other);
-            }
-            return;
-        }
-        cluster.healed.clear();
-        cluster.denied_by = None;
-        let ticket = cluster.refresh.ticket.wrapping_add(1);
-        let listing = cluster.refresh.listing;
-        cluster.refresh = Refresh {
-            down_since: cluster.refresh.down_since,
-            listing,
-            ticket,
-            since: Some(now),
-            missing: links.len(),
-            ..Refresh::default()
-        };
-        self.counters.topology_refreshes += 1;
-        let mut bytes = Vec::new();
-        for request in listing.ask() {
-            encode::request(&mut bytes, request);
-        }
-        for link in links {
-            let duty = Duty::Owners {
-                ticket,
-                listed: None,
-            };
-            self.put_ours(link, &bytes, duty);
-        }
-    }
-
-    /// A link on which a node can be asked who owns what. Where the clients bring the password, it
-    /// may be any user's.
-    pub(crate) fn link_that_answers(&self, server: ServerId) -> Option<Key> {
-        let answers = |link: &Link| {
-            link.key.server == server
-                && link.role == Role::Shared
-                && link.is_up()
-                && link.takes
-                && !self.is_silent(link, SILENT_MS)
-        };
-        let mut links = self.links.iter();
-        links.find(|(_, link)| answers(link)).map(|(key, _)| key)
-    }
-
-    /// Sees to it that there is a link to a server, or an attempt at one.
-    pub(crate) fn reach(&mut self, server: ServerId) {
-        self.servers[usize::from(server.0)].gone = false;
-        let kind = self.first_link(server);
-        let known = self.shared.contains_key(&kind);
-        if let Some(link) = self.shared_link(kind).filter(|_| !known) {
-            self.connect(link);
-        }
-    }
-
-    /// A node has said who owns what.
-    pub(crate) fn take_owners(&mut self, link: Key, ticket: u32, listed: &[u8], info: &[u8]) {
-        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
-            return;
-        };
-        let pool = usize::from(self.server(server).pool);
-        let host = self.host_of(server);
-        let address_map = self.pools[pool].address_map.clone();
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
+        let pool = usize::from(self.plane.server(server).pool);
+        let host = self.discovery.host_of(&self.plane, server);
+        let address_map = self.plane.pools[pool].address_map.clone();
+        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
             return;
         };
         let refresh = &mut cluster.refresh;
@@ -635,7 +533,7 @@ impl Engine {
         match answer {
             Ok(answer) => {
                 refresh.answers.push(answer);
-                refresh.said_by.push(server);
+                refresh.answered_by.push(server);
             }
             Err(error) => refresh.wrong = Some(error.to_string()),
         }
@@ -644,206 +542,77 @@ impl Engine {
         }
     }
 
-    /// Looks at what has been under way for long, and at nodes that are silent.
+    /// Ends refreshes that take too long, starts those that are due, and gives up silent nodes.
     pub(crate) fn tick_clusters(&mut self) {
-        for pool in 0..self.pools.len() {
-            let now = self.now;
-            let Some(cluster) = self.pools[pool].cluster() else {
+        for pool in 0..self.plane.pools.len() {
+            let now = self.plane.now;
+            let Some(cluster) = self.plane.pools[pool].cluster() else {
                 continue;
             };
             let refresh = &cluster.refresh;
             match refresh.since {
                 Some(since) if now.since_ms(since) >= ANSWERS_MS => self.end_refresh(pool),
                 None if now.since_ms(refresh.not_before) >= u64::from(self.quiet_ms(pool)) => {
-                    self.doubt_owners(cluster.servers[0]);
+                    let first = cluster.servers[0];
+                    self.discovery.request_refresh(&mut self.plane, first);
                 }
                 _ => {}
             }
             self.lose_replaced(pool);
-            self.wake_at_rest(pool);
-            self.wake_for_nodes(pool);
-            let since = self.pools[pool].cluster().and_then(|its| its.unsure_since);
+            self.discovery.wake_at_rest(&mut self.plane, pool);
+            self.discovery.wake_awaiting_nodes(&mut self.plane, pool);
+            let since = self.plane.pools[pool]
+                .cluster()
+                .and_then(|cluster| cluster.awaiting_refresh_since);
             if since.is_some_and(|since| now.since_ms(since) >= NODES_MS) {
-                self.wake_unsure(pool, now);
+                self.discovery
+                    .wake_awaiting_refresh(&mut self.plane, pool, now);
             }
             self.choose_home(pool);
         }
     }
 
-    /// Whether a session waits until it is known which nodes there are.
-    pub(crate) fn waits_for_nodes(&mut self, key: Key, pool: usize) -> bool {
-        let now = self.now;
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
-            return false;
-        };
-        let since = *cluster.awaited_since.get_or_insert(now);
-        let waits = now.since_ms(since) < NODES_MS;
-        if waits {
-            cluster.awaiting.push(key);
-            self.hold(key, Flags::HOLD_LINK);
-        }
-        waits
-    }
-
-    /// What a session is told that has waited for nothing: why, if anybody has said that, or cannot
-    /// be asked.
-    pub(crate) fn no_nodes(&self, pool: usize) -> String {
-        let said = self.pools[pool].cluster();
-        let said = said.and_then(|cluster| cluster.wrong.clone());
-        let unreached = || {
-            let server = self.pools.home_of(pool);
-            let link = self
-                .links
-                .get(*self.shared.get(&self.first_link(server))?)?;
-            let why = || {
-                format!(
-                    "no connection to {}: {}",
-                    self.server(server).label,
-                    link.reason
-                )
-            };
-            (!link.is_up() && link.failures > 0).then(why)
-        };
-        match said.or_else(unreached) {
-            Some(why) => format!("{NOT_KNOWN_YET} ({why}): try again"),
-            None => format!("{NOT_KNOWN_YET}: try again"),
-        }
-    }
-
-    /// That is known now, or has been waited for long enough.
-    fn wake_for_nodes(&mut self, pool: usize) {
-        let now = self.now;
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
-            return;
-        };
-        let is_over = |since| now.since_ms(since) >= NODES_MS;
-        if cluster.is_known() || cluster.awaited_since.is_some_and(is_over) {
-            for session in std::mem::take(&mut cluster.awaiting) {
-                self.release(session, Flags::HOLD_LINK);
-            }
-        }
-    }
-
-    /// Whether a session that asks for something of all owners waits until the nodes have said once
-    /// more who those are.
-    pub(crate) fn waits_for_owners(&mut self, key: Key, pool: usize) -> bool {
-        let parts = self.pools.parts_of(pool).to_vec();
-        let mut parts = parts.into_iter().map(usize::from);
-        parts.any(|part| self.waits_for_owners_of(key, part))
-    }
-
-    fn waits_for_owners_of(&mut self, key: Key, part: usize) -> bool {
-        let now = self.now;
-        let Some(cluster) = self.pools[part].cluster_mut() else {
-            return false;
-        };
-        let is_fresh = |at| now.since_ms(at) < CONFIRMED_MS;
-        if cluster.asked_at.is_some_and(is_fresh) {
-            return false;
-        }
-        cluster.unsure_since.get_or_insert(now);
-        cluster.unsure.push(key);
-        cluster.want(cluster.refresh.not_before);
-        self.hold(key, Flags::HOLD_LINK);
-        true
-    }
-
-    /// The nodes were asked then, and have said something or not: who has waited for that goes by
-    /// what is known.
-    fn wake_unsure(&mut self, pool: usize, asked_at: Time) {
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
-            return;
-        };
-        cluster.asked_at = Some(asked_at);
-        cluster.unsure_since = None;
-        for session in std::mem::take(&mut cluster.unsure) {
-            self.release(session, Flags::HOLD_LINK);
-        }
-    }
-
-    /// How long nothing is asked if nothing happens.
+    /// The time between two refreshes if nothing happens, milliseconds.
     fn quiet_ms(&self, pool: usize) -> u32 {
-        if self.hears_events(pool) {
-            // A new owner sends notifications that no session gets until it is known.
+        if self.pubsub.hears_events(&self.plane, pool) {
+            // A new owner sends notifications, and no session gets them until the owner is known.
             return REFRESH_MS;
         }
-        let pool = &self.pools[pool];
-        let lacks = |owner: &ServerId| pool.readers.as_ref().is_some_and(|its| its.lacks(*owner));
+        let pool = &self.plane.pools[pool];
+        let lacks = |owner: &ServerId| {
+            pool.readers
+                .as_ref()
+                .is_some_and(|readers| readers.lacks(*owner))
+        };
         match pool.servers().iter().any(lacks) {
-            // Replicas come later than primaries where a Cluster has just been made.
+            // In a Cluster that was just made, replicas become known later than primaries.
             true => REFRESH_MS,
             false => REFRESH_QUIET_MS,
         }
     }
 
-    /// Whether a link's server may have been replaced: it owes replies, and nothing comes.
-    pub(crate) fn is_silent(&self, link: &Link, ms: u64) -> bool {
-        link.heeds && owes_for(link, self.now, ms)
-    }
-
-    /// Whether a node owns no slots, as far as is known.
-    pub(crate) fn owns_nothing(&self, server: ServerId) -> bool {
-        let pool = &self.pools[usize::from(self.server(server).pool)];
-        let cluster = pool.cluster();
-        self.server(server).replica_of.is_none()
-            && cluster.is_some_and(|cluster| !cluster.servers.contains(&server))
-    }
-
-    /// Who took over from a node: if that owns nothing any more, whom it follows, as the nodes say
-    /// it.
-    pub(crate) fn heir_of(&self, server: ServerId) -> Option<ServerId> {
-        let cluster = self.pool_of(server).cluster()?;
-        let follows = cluster.primaries.get(&server).copied();
-        follows.filter(|_| self.owns_nothing(server))
-    }
-
-    /// Whether it is just being found out who took over from a link's server, which was lost a
-    /// moment ago, or who else can be read.
-    pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
-        let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
-        let pool = &self.pools[usize::from(self.server(link.key.server).pool)];
-        let cluster = pool.cluster();
-        let is_asked =
-            |cluster: &Cluster| cluster.refresh.wanted || cluster.refresh.since.is_some();
-        link.lost_at.is_some_and(is_fresh) && cluster.is_some_and(is_asked)
-            || self.awaits_reader(link.key.server)
-    }
-
-    /// Who waits at a link that rests waits no more: who owns what is known, or is not found out.
-    pub(crate) fn wake_at_rest(&mut self, pool: usize) {
-        for key in self.links.keys() {
-            let rests = |link: &Link| {
-                (link.is_late || matches!(link.state, State::Resting { .. }))
-                    && usize::from(self.server(link.key.server).pool) == pool
-                    && !self.awaits_owners(link)
-            };
-            if self.links.get(key).is_some_and(rests) {
-                self.wake_waiters(key);
-            }
-        }
-    }
-
     fn end_refresh(&mut self, pool: usize) {
-        let now = self.now;
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
+        let now = self.plane.now;
+        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
             return;
         };
         let refresh = &mut cluster.refresh;
         let asked_at = refresh.since.take().unwrap_or(now);
         let answers = std::mem::take(&mut refresh.answers);
-        let said_by = std::mem::take(&mut refresh.said_by);
+        let answered_by = std::mem::take(&mut refresh.answered_by);
         let wrong = refresh.wrong.take();
-        // As long as one node answers, it is right for that one.
+        // The command is kept as long as one node answers it.
         if answers.is_empty() && std::mem::take(&mut refresh.is_refused) {
             refresh.listing = refresh.listing.other();
         }
         let choice = cluster::choose(&cluster.known, &answers);
-        let strangers: Vec<ServerId> = choice.strangers.iter().map(|at| said_by[*at]).collect();
-        let ours = said_by.iter().copied().zip(answers);
-        let ours = ours.filter(|(id, _)| !strangers.contains(id));
+        let foreign_nodes: Vec<ServerId> =
+            choice.strangers.iter().map(|at| answered_by[*at]).collect();
+        let ours = answered_by.iter().copied().zip(answers);
+        let ours = ours.filter(|(id, _)| !foreign_nodes.contains(id));
         let (members, answers): (Vec<ServerId>, Vec<_>) = ours.unzip();
         let is_ok = answers.iter().any(|(_, info)| info.ok);
-        // A Cluster that was never changed has the epoch 0.
+        // A Cluster that was never changed has epoch 0.
         let epoch = choice.is_known.then_some(choice.epoch.max(1));
         let is_news = |_: &View| cluster.is_news(epoch, &members, is_ok, now);
         if let Some(view) = choice.view.filter(is_news) {
@@ -853,24 +622,34 @@ impl Engine {
             cluster.wrong = None;
             let ours = members.iter().zip(answers);
             let ours: Vec<_> = ours
-                .map(|(id, answer)| (&self.servers[usize::from(id.0)].settings.address, answer))
+                .map(|(id, answer)| {
+                    (
+                        &self.plane.servers[usize::from(id.0)].settings.address,
+                        answer,
+                    )
+                })
                 .collect();
-            cluster.weigh(&ours);
-            cluster.weighed_at = asked_at;
+            cluster.find_unserved(&ours);
+            cluster.unserved_at = asked_at;
             cluster.is_ok = is_ok;
             self.believe(pool, &view, was_known);
         } else if let Some(wrong) = wrong {
             cluster.wrong = Some(wrong.clone());
-            // Nodes may be wrong in several ways, in turn: that is one event.
-            let told = self.told_of_topology.get(&pool);
-            if !told.is_some_and(|text| text.starts_with(NOBODY_SAYS)) {
-                self.tell_topology(pool, format!("{NOBODY_SAYS}: {wrong}"));
+            // Nodes may be wrong in several ways by turns: that is one event.
+            let last = self.plane.reported_topology.get(&pool);
+            if !last.is_some_and(|text| text.starts_with(NO_OWNERS)) {
+                self.discovery.tell_topology(
+                    &mut self.plane,
+                    pool,
+                    format!("{NO_OWNERS}: {wrong}"),
+                );
             }
         }
-        self.note_strangers(pool, &said_by, strangers);
+        self.discovery
+            .note_foreign_nodes(&mut self.plane, pool, &answered_by, foreign_nodes);
         let all_there = self.all_owners_are_up(pool);
-        if let Some(cluster) = self.pools[pool].cluster_mut() {
-            // Who the owners are may still have to be said.
+        if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
+            // Before the first topology, the owners are not known.
             let all_there = all_there && cluster.is_known();
             let refresh = &mut cluster.refresh;
             refresh.wanted |= !all_there || cluster.behind_since.is_some();
@@ -881,91 +660,38 @@ impl Engine {
             };
             refresh.not_before = now.plus_ms(pause);
         }
-        self.wake_at_rest(pool);
-        self.wake_for_nodes(pool);
-        self.wake_unsure(pool, asked_at);
-    }
-
-    /// Tells of whoever answers for another Cluster: once, for not all nodes are asked each time.
-    fn note_strangers(&mut self, pool: usize, answered: &[ServerId], strangers: Vec<ServerId>) {
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
-            return;
-        };
-        cluster
-            .strangers
-            .retain(|id| strangers.contains(id) || !answered.contains(id));
-        let new = strangers.into_iter();
-        let new: Vec<_> = new.filter(|id| cluster.strangers.insert(*id)).collect();
-        for server in new {
-            let text = format!(
-                "{} answers for another Cluster and is not heeded: was it named by mistake, or has it the address of a node that is gone?",
-                self.server(server).label
-            );
-            self.say_topology(pool, text);
-        }
+        self.discovery.wake_at_rest(&mut self.plane, pool);
+        self.discovery.wake_awaiting_nodes(&mut self.plane, pool);
+        self.discovery
+            .wake_awaiting_refresh(&mut self.plane, pool, asked_at);
     }
 
     fn all_owners_are_up(&self, pool: usize) -> bool {
-        let mut servers = self.pools[pool].servers().iter();
+        let mut servers = self.plane.pools[pool].servers().iter();
         servers.all(|server| self.standing(*server) >= Standing::Refuses)
-    }
-
-    /// Something has happened. It may again, in the same words, and is news each time.
-    pub(crate) fn tell_event(&mut self, pool: usize, text: String) {
-        self.told_of_topology.remove(&pool);
-        self.say_topology(pool, text);
-    }
-
-    /// How things are: once, until they are otherwise.
-    pub(crate) fn tell_topology(&mut self, pool: usize, text: String) {
-        let told = self.told_of_topology.insert(pool, text.clone());
-        if told.as_ref() != Some(&text) {
-            self.say_topology(pool, text);
-        }
-    }
-
-    fn say_topology(&mut self, pool: usize, text: String) {
-        let of = &self.settings.pools[usize::from(self.pools[pool].whole)];
-        let text = match self.prefix_of(pool) {
-            Some(prefix) => format!("behind `{prefix}`: {text}"),
-            None => text,
-        };
-        let pool = of.name.clone();
-        self.tell(Event::Topology { pool, text });
-    }
-
-    /// How the keys of a part begin. `None`: as they like.
-    fn prefix_of(&self, part: usize) -> Option<String> {
-        let whole = usize::from(self.pools[part].whole);
-        let place = |index: &u16| usize::from(*index) == part;
-        let place = self.pools.parts_of(whole).iter().position(place)?;
-        let PoolKind::ByPrefix { parts } = &self.settings.pools[whole].kind else {
-            return None;
-        };
-        let prefix = &parts.get(place).filter(|_| place > 0)?.prefix;
-        Some(String::from_utf8_lossy(prefix).into_owned())
     }
 }
 
-/// What follows from it.
+/// Changes of the topology.
 impl Engine {
-    /// From now on this is who owns what.
+    /// Replaces the topology by this one.
     fn believe(&mut self, pool: usize, view: &View, was_known: bool) {
-        self.stir_put_off();
-        let now = self.now;
+        self.redirects.wake_deferred();
+        let now = self.plane.now;
         let ids: Vec<Option<ServerId>> = view
             .nodes()
             .iter()
             .map(|node| self.server_at(pool, node.endpoint.as_ref()?))
             .collect();
         let id_of = |index: u16| ids.get(usize::from(index)).copied().flatten();
-        self.warn_of_shared_address(pool, &ids);
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
+        self.discovery
+            .warn_of_shared_address(&mut self.plane, pool, &ids);
+        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
             return;
         };
         let mut moved: BTreeSet<(ServerId, ServerId)> = BTreeSet::new();
         for slot in 0..SLOTS {
-            // Whose slot nobody has now may come back, and says otherwise what became of it.
+            // A node whose slot has no owner now may come back, and then redirects the slot itself.
             let Some(owner) = view.owner(slot).and_then(id_of) else {
                 continue;
             };
@@ -982,14 +708,14 @@ impl Engine {
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
         cluster.names = names.collect();
         let owned = std::mem::take(&mut cluster.servers);
-        cluster.list_owners(&self.servers);
+        cluster.list_owners(&self.plane.servers);
         // A redirect may have moved the last slot of a node before this answer.
         cluster.has_moved |= cluster.servers != owned;
-        // Who is spoken of follows another one now, or owns something again.
+        // A node that is named follows another one now, or owns slots again.
         cluster.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
         for (from, to) in &moved {
-            // By its replica, and it does not follow that one now. A Cluster that has just been made
-            // has named no replicas yet: then by a node that owned nothing.
+            // A replica of the old owner took over, and the old owner does not follow it yet. A new
+            // Cluster has named no replicas: there, a node that owned no slot counts as one.
             let follows = match cluster.primaries.get(to) {
                 Some(of) => of == from,
                 None => !owned.contains(to),
@@ -1008,27 +734,31 @@ impl Engine {
         let followers: Vec<_> = followers.collect();
         let pairs = followers.iter().map(|(_, id, of)| (*id, *of));
         cluster.primaries = pairs.collect();
-        let untold = cluster.take_untold();
+        let unreported = cluster.take_unreported();
         let replicas = followers.into_iter().map(|(at, _, of)| (at, of)).collect();
         let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         cluster.members = ids.into_iter().flatten().collect();
         let (members, seen) = (cluster.members.clone(), &owners);
         let kept: HashSet<ServerId> = members.iter().chain(seen).copied().collect();
-        let had: Vec<ServerId> = (0..self.servers.len() as u16).map(ServerId).collect();
-        self.pools.list_servers(pool);
+        let had: Vec<ServerId> = (0..self.plane.servers.len() as u16).map(ServerId).collect();
+        self.plane.pools.list_servers(pool);
         if !was_known {
             let count = owners.len();
-            self.tell_topology(pool, format!("{count} nodes own its slots"));
+            self.discovery.tell_topology(
+                &mut self.plane,
+                pool,
+                format!("{count} nodes own its slots"),
+            );
         }
-        for ((from, to), count) in untold.into_iter().filter(|_| was_known) {
-            let (from, to) = (&self.server(from).label, &self.server(to).label);
+        for ((from, to), count) in unreported.into_iter().filter(|_| was_known) {
+            let (from, to) = (&self.plane.server(from).label, &self.plane.server(to).label);
             let text = format!("{count} slots moved from {from} to {to}");
-            self.tell_event(pool, text);
+            self.plane.tell_event(pool, text);
         }
-        // The first answer moves no slot: no session reads to track before it.
+        // The first topology moves no slot: no session tracks keys before it.
         if was_known && !moved.is_empty() {
-            let whole = self.pools[pool].whole;
-            self.trackers.note_moved(whole);
+            let whole = self.plane.pools[pool].whole;
+            self.pinned.trackers.note_moved(whole);
         }
         let from: BTreeSet<ServerId> = moved.into_iter().map(|(from, _)| from).collect();
         for server in from {
@@ -1036,127 +766,86 @@ impl Engine {
         }
         self.choose_home(pool);
         for server in had {
-            let state = self.server(server);
+            let state = self.plane.server(server);
             let is_others = usize::from(state.pool) != pool || state.replica_of.is_some();
             if !is_others && !state.gone && !kept.contains(&server) {
                 self.retire(server);
             }
         }
         for server in kept {
-            self.servers[usize::from(server.0)].gone = false;
+            self.plane.servers[usize::from(server.0)].gone = false;
         }
         for server in owners {
-            self.reach(server);
+            self.discovery.reach(&mut self.plane, server);
         }
         self.know_replicas(pool, replicas, |_| true);
     }
 
-    /// Tells of nodes that the address map leads to one address.
-    fn warn_of_shared_address(&mut self, pool: usize, nodes: &[Option<ServerId>]) {
-        if self.pools[pool].address_map.is_empty() {
-            return;
-        }
-        let mut seen = HashSet::new();
-        let mut nodes = nodes.iter().flatten();
-        if let Some(shared) = nodes.find(|id| !seen.insert(**id)) {
-            let label = &self.server(*shared).label;
-            let text = format!(
-                "address-map leads several nodes to {label}: each needs an address of its own"
-            );
-            self.tell_topology(pool, text);
-        }
-    }
-
-    /// Whether a refusal is the last word on a slot: nobody serves it, says the node, and the
-    /// others know of no other owner. A failover leaves no slot without one, whoever is asked, nor
-    /// does a move, but where one node is told to give a slot up before the other is told to take
-    /// it. So it is not waited for, and whoever asked gets these words as from the node itself.
-    /// They come from the node each time: as soon as that has heard of an owner it says MOVED.
-    pub(crate) fn is_nobodys(&mut self, server: ServerId, said: &[u8], slot: Option<u16>) -> bool {
-        let Some(slot) = slot.filter(|_| said.trim_ascii_end() == NOT_SERVED) else {
-            return false;
-        };
-        let (now, pool) = (self.now, usize::from(self.server(server).pool));
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
-            return false;
-        };
-        let is_nobodys = now.since_ms(cluster.weighed_at) < CONFIRMED_MS
-            && cluster.unserved.binary_search(&slot).is_ok();
-        cluster.denied_by = Some(server);
-        if is_nobodys {
-            // Somebody may take it at any time.
-            self.doubt_owners(server);
-        }
-        is_nobodys
-    }
-
-    /// Whose a slot is, in a Cluster.
-    pub(crate) fn owner_of_slot(&self, pool: usize, slot: u16) -> Option<ServerId> {
-        let cluster = self.pools[pool].cluster();
-        cluster.map(|cluster| cluster.owner_of_slot(slot))
-    }
-
-    /// A node has said that this slot is another one's. Whether that was news.
+    /// A node has redirected this slot to another owner. Returns whether that was new.
     pub(crate) fn heal_slot(&mut self, pool: usize, slot: u16, owner: ServerId) -> bool {
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
+        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
             return false;
         };
         cluster.healed.insert(slot);
-        cluster.unserved.retain(|its| *its != slot);
+        cluster.unserved.retain(|other| *other != slot);
         let at = &mut cluster.owners[usize::from(slot)];
         let old = std::mem::replace(at, owner);
         if old == owner {
             return false;
         }
         cluster.has_moved = true;
-        // Who has lost its last slot is seen at the next refresh.
+        // The next refresh finds whether the old owner has lost its last slot.
         if !cluster.servers.contains(&owner) {
-            cluster.list_owners(&self.servers);
-            self.pools.list_servers(pool);
+            cluster.list_owners(&self.plane.servers);
+            self.plane.pools.list_servers(pool);
         }
-        if !self.lost_slots.contains(&old) {
-            self.lost_slots.push(old);
+        if !self.discovery.lost_slots.contains(&old) {
+            self.discovery.lost_slots.push(old);
         }
-        let whole = self.pools[pool].whole;
-        self.trackers.note_moved(whole);
-        self.doubt_owners(owner);
-        self.stir_put_off();
+        let whole = self.plane.pools[pool].whole;
+        self.pinned.trackers.note_moved(whole);
+        self.discovery.request_refresh(&mut self.plane, owner);
+        self.redirects.wake_deferred();
         true
     }
 
-    /// Once for all that one read has brought: in the middle of it nobody asks anything.
+    /// Lets sessions of servers that lost slots wait for their replies. It runs once after each
+    /// read: during a read no session sends requests.
     pub(crate) fn settle_lost_slots(&mut self) {
-        for server in std::mem::take(&mut self.lost_slots) {
+        for server in std::mem::take(&mut self.discovery.lost_slots) {
             self.settle_before_leaving(server);
         }
     }
 
-    /// Chooses the node for everything that is published, and moves hubs to it. Any node will do,
-    /// for the nodes tell each other. It stays the same as long as it can: a move loses messages.
-    /// All workers take the same node, for servers count the subscribers of their own.
+    /// Chooses the node for publishing and subscribing, and moves hubs to it. Any node will do,
+    /// because nodes pass messages on. The choice is kept as long as possible, because a move loses
+    /// messages. All workers choose the same node, because each server counts its own subscribers
+    /// only.
     fn choose_home(&mut self, pool: usize) {
-        let directory = self.directory.clone();
+        let directory = self.pubsub.subscriber_counts.clone();
         let mut homes = directory.homes();
-        let home = self.pools.home_of(pool);
-        let label = |server: ServerId| &self.server(server).label;
-        let owners = self.pools[pool].servers();
-        let serves = |server: ServerId| owners.contains(&server) && self.is_there(server);
+        let home = self.plane.pools.home_of(pool);
+        let label = |server: ServerId| &self.plane.server(server).label;
+        let owners = self.plane.pools[pool].servers();
+        let serves = |server: ServerId| owners.contains(&server) && self.plane.is_there(server);
         let agreed = homes.get(&(pool as u16));
         let named = owners.iter().find(|owner| Some(label(**owner)) == agreed);
         let next = match named.copied() {
-            // A worker that has just begun may have no link to it yet.
-            Some(agreed) if self.may_be_there(agreed) => agreed,
+            // A worker that has just started may have no link to the agreed node yet.
+            Some(agreed) if self.plane.may_be_there(agreed) => agreed,
             _ if serves(home) => home,
             _ => self.first_up(pool),
         };
-        // If this worker does not know the agreed node, another one may know newer owners.
+        // If this worker does not know the agreed node, another worker may know newer owners.
         let leaves_it = agreed.is_some() && named.is_none() && next == home;
-        let is_known = self.pools[pool].cluster().is_some_and(Cluster::is_known);
+        let is_known = self.plane.pools[pool]
+            .cluster()
+            .is_some_and(Cluster::is_known);
         if is_known && !leaves_it && serves(next) && Some(label(next)) != agreed {
             homes.insert(pool as u16, label(next).clone());
         }
         drop(homes);
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
+        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
             return;
         };
         let home = std::mem::replace(&mut cluster.home, next);
@@ -1165,30 +854,30 @@ impl Engine {
         }
     }
 
-    /// Something of what a server owned is another one's: who has asked it anything waits until
-    /// that is answered. What it asks next would overtake it.
+    /// A server has lost slots: sessions with requests in flight there wait for the replies. Their
+    /// next request could go to the new owner and overtake.
     fn settle_before_leaving(&mut self, server: ServerId) {
         let mut asked = HashSet::new();
-        for (_, link) in self.links.iter() {
-            let spreads = |by| self.tracks_several(by);
-            let shared = link.role.is_manys() || spreads(link.role.captor());
-            if link.key.server == server && shared {
+        for (_, link) in self.plane.links.iter() {
+            let spreads = |by| self.plane.tracks_several(by);
+            let shared = link.role.is_multiplexed() || spreads(link.role.session());
+            if link.kind.server == server && shared {
                 asked.extend(link.ledger.iter().map(|entry| entry.session));
             }
         }
         for session in asked {
-            if self.sessions.get(session).is_some() {
-                self.hold_until_caught_up(session);
+            if self.plane.sessions.get(session).is_some() {
+                self.plane.hold_until_caught_up(session);
             }
         }
         self.lose_watches(server);
     }
 
-    /// Whose keys are watched at a node that does not have them any more: EXEC will say that they
-    /// may have changed.
+    /// Sessions that watch keys at a node that has lost their slots lose the watch: their EXEC
+    /// answers that the keys may have changed.
     fn lose_watches(&mut self, server: ServerId) {
-        let pool = usize::from(self.server(server).pool);
-        let Some(cluster) = self.pools[pool].cluster() else {
+        let pool = usize::from(self.plane.server(server).pool);
+        let Some(cluster) = self.plane.pools[pool].cluster() else {
             return;
         };
         let is_lost = |group: &Group| {
@@ -1201,13 +890,13 @@ impl Engine {
                 .map_or(&[][..], |rare| &rare.watched);
             session.pins.any(Pins::WATCH) && session.server == server && watched.iter().any(is_lost)
         };
-        let sessions = self.sessions.iter();
-        let lost: Vec<Key> = sessions
+        let sessions = self.plane.sessions.iter();
+        let lost: Vec<SessionId> = sessions
             .filter(|(_, session)| lost(session))
-            .map(|(key, _)| key)
+            .map(|(id, _)| id)
             .collect();
-        for key in lost {
-            self.lose_watch(key);
+        for id in lost {
+            self.lose_watch(id);
         }
     }
 
@@ -1215,102 +904,88 @@ impl Engine {
     /// alive tells sessions that wait there in a blocking command; a frozen one would keep them
     /// waiting for ever, so they are closed once no node has named it for [`REPLACED_MS`].
     fn lose_replaced(&mut self, pool: usize) {
-        let now = self.now;
-        let Some(cluster) = self.pools[pool].cluster_mut() else {
+        let now = self.plane.now;
+        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
             return;
         };
         let replaced = cluster.replaced.clone();
         let is_young = |since: Time| now.since_ms(since) < REPLACED_MS;
         cluster.replaced.retain(|(_, since)| is_young(*since));
         for (server, since) in replaced {
-            for key in self.links.keys() {
-                let Some(link) = self.links.get(key).filter(|link| link.key.server == server)
+            for id in self.plane.links.ids() {
+                let Some(link) = self
+                    .plane
+                    .links
+                    .get(id)
+                    .filter(|link| link.kind.server == server)
                 else {
                     continue;
                 };
                 let waits_in_vain = link.is_up() && link.waits && !is_young(since);
-                if waits_in_vain || self.is_silent(link, REPLACED_MS) {
-                    self.lose_link(key, "it was replaced while it owed replies");
+                if waits_in_vain || self.discovery.is_silent(&self.plane, link, REPLACED_MS) {
+                    self.lose_link(id, "it was replaced while it owed replies");
                 }
             }
         }
     }
 
-    /// The server at an address that a node has named in a redirect. `None`: no node has named it
-    /// in an answer about the topology. Then respool asks `by`, which named it, and sends nothing
-    /// to that address meanwhile. Nodes are asked for the address as it was `said`; the address map
-    /// says where the server is reached.
+    /// The server at an address that a redirect has named. `None`: no topology answer has named the
+    /// address. Then respool asks the node `by` that sent the redirect, and sends nothing to that
+    /// address meanwhile. Nodes know the address as it was `said`; the address map says where the
+    /// server is reached.
     pub(crate) fn known_server_at(
         &mut self,
         by: ServerId,
         said: Endpoint,
         ask: bool,
     ) -> Option<ServerId> {
-        let pool = usize::from(self.server(by).pool);
-        let now = self.now;
-        let at = self.pools[pool].address_map.apply(&said);
-        let seeds = self.pools[pool].cluster()?.seeds.as_slice();
-        // The configuration names the seeds, whether nodes speak of them or not.
+        let pool = usize::from(self.plane.server(by).pool);
+        let now = self.plane.now;
+        let at = self.plane.pools[pool].address_map.apply(&said);
+        let seeds = self.plane.pools[pool].cluster()?.seeds.as_slice();
+        // The configuration names the seeds, whether the nodes name them or not.
         let is_known = |(index, server): &(ServerId, &Server)| {
             usize::from(server.pool) == pool
                 && server.replica_of.is_none()
                 && (!server.gone || seeds.contains(index))
                 && is_at(&server.settings.address, &at)
         };
-        let mut servers = (0..).map(ServerId).zip(&self.servers);
+        let mut servers = (0..).map(ServerId).zip(&self.plane.servers);
         if let Some((known, _)) = servers.find(is_known) {
-            self.servers[usize::from(known.0)].gone = false;
+            self.plane.servers[usize::from(known.0)].gone = false;
             return Some(known);
         }
-        let cluster = self.pools[pool].cluster_mut()?;
-        // No node answers questions about all nodes, so the redirect alone decides. The redirect of
-        // a request that runs code is proven before.
+        let cluster = self.plane.pools[pool].cluster_mut()?;
+        // The nodes refuse to list all nodes, so the redirect alone decides. The redirect of a
+        // request that runs code was proven before.
         let is_sole_word = cluster.introductions.is_refused(now) && (ask || cluster.epoch == 0);
         if is_sole_word || cluster.introductions.is_named(&said, now) {
             return self.server_at(pool, &at);
         }
         cluster.denied_by = Some(by);
         if cluster.introductions.seek(said, now) {
-            self.ask_for_nodes(by);
+            self.discovery.ask_for_nodes(&mut self.plane, by);
         }
         None
     }
 
-    fn ask_for_nodes(&mut self, server: ServerId) {
-        let Some(link) = self.link_that_answers(server) else {
+    /// A node has listed the nodes of its Cluster.
+    pub(crate) fn take_nodes(&mut self, link: LinkId, shards: &[u8], nodes: &[u8]) {
+        let Some(server) = self.plane.links.get(link).map(|link| link.kind.server) else {
             return;
         };
-        let mut bytes = Vec::new();
-        for request in [["CLUSTER", "SHARDS"], ["CLUSTER", "NODES"]] {
-            encode::request(&mut bytes, &request);
-        }
-        self.put_ours(link, &bytes, Duty::Nodes { shards: None });
-    }
-
-    /// A node has said which nodes there are.
-    pub(crate) fn take_nodes(&mut self, link: Key, shards: &[u8], nodes: &[u8]) {
-        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
-            return;
-        };
-        let (now, host) = (self.now, self.host_of(server));
-        let pool = usize::from(self.server(server).pool);
-        if let Some(cluster) = self.pools[pool].cluster_mut() {
+        let (now, host) = (self.plane.now, self.discovery.host_of(&self.plane, server));
+        let pool = usize::from(self.plane.server(server).pool);
+        if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
             cluster.introductions.take(shards, nodes, &host, now);
         }
-        self.stir_put_off();
+        self.redirects.wake_deferred();
     }
 
-    fn host_of(&self, server: ServerId) -> String {
-        match &self.server(server).settings.address {
-            Address::Tcp { host, .. } => host.clone(),
-            Address::Unix(_) => String::from("localhost"),
-        }
-    }
-
-    /// The server of a pool at this address; a new one, if there is none. `None` at
+    /// The server of a pool at this address; a new server if there is none. `None` at
     /// [`SERVERS_MAX`]. Pass only addresses that a node has given: respool sends a new server the
     /// credentials of the pool.
-    pub(crate) fn server_at(&mut self, pool: usize, at: &Endpoint) -> Option<ServerId> {
+    fn server_at(&mut self, pool: usize, at: &Endpoint) -> Option<ServerId> {
         let address = Address::Tcp {
             host: at.host.clone(),
             port: at.port,
@@ -1320,90 +995,112 @@ impl Engine {
                 && server.replica_of.is_none()
                 && server.settings.address == address
         };
-        if let Some(index) = self.servers.iter().position(is_it) {
-            // Nobody else gets its place.
-            self.servers[index].gone = false;
+        if let Some(index) = self.plane.servers.iter().position(is_it) {
+            // The entry is in use again, so no other server gets it.
+            self.plane.servers[index].gone = false;
             return Some(ServerId(index as u16));
         }
         let settings = ServerSettings {
             address,
-            ..self.pools[pool].cluster()?.template.clone()
+            ..self.plane.pools[pool].cluster()?.template.clone()
         };
         let server = Server::new(pool as u16, &settings);
         self.add_server(server)
     }
 
-    /// A place for one more server. `None` at [`SERVERS_MAX`].
+    /// Adds a server. `None` at [`SERVERS_MAX`].
     pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
         if let Some(index) = self.free_server() {
-            self.servers[usize::from(index.0)] = server;
-            self.learned.forget_server(index);
-            for pool in 0..self.pools.len() {
-                if let Some(cluster) = self.pools[pool].cluster_mut() {
-                    cluster.strangers.remove(&index);
+            self.plane.servers[usize::from(index.0)] = server;
+            self.local.catalog.forget_server(index);
+            for pool in 0..self.plane.pools.len() {
+                if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
+                    cluster.foreign_nodes.remove(&index);
                     cluster.behind.remove(&index);
                 }
             }
             return Some(index);
         }
-        if self.servers.len() >= SERVERS_MAX {
+        if self.plane.servers.len() >= SERVERS_MAX {
             return None;
         }
-        self.servers.push(server);
-        Some(ServerId((self.servers.len() - 1) as u16))
+        self.plane.servers.push(server);
+        Some(ServerId((self.plane.servers.len() - 1) as u16))
     }
 
-    /// The place of a server that is gone, and that nothing points to any more. Looked for when
+    /// The entry of a server that is gone and that nothing refers to. Entries are reused only once
     /// there are many.
     fn free_server(&self) -> Option<ServerId> {
         const MANY: usize = 256;
-        if self.servers.len() < MANY {
+        if self.plane.servers.len() < MANY {
             return None;
         }
         let free = |id: &ServerId| {
-            self.server(*id).gone
-                && !self.somebody_waits()
-                && self.links.iter().all(|(_, link)| link.key.server != *id)
+            self.plane.server(*id).gone
+                && !self.redirects.has_waiting_sessions()
                 && self
+                    .plane
+                    .links
+                    .iter()
+                    .all(|(_, link)| link.kind.server != *id)
+                && self
+                    .plane
                     .sessions
                     .iter()
                     .all(|(_, session)| session.server != *id)
-                && !self.hubs.iter().any(|hub| hub.needs(*id))
-                && self.pools.iter().all(|pool| {
+                && !self.pubsub.hubs.iter().any(|hub| hub.needs(*id))
+                && self.plane.pools.iter().all(|pool| {
                     let holds = |cluster: &Cluster| {
                         let mut all = cluster.seeds.iter().chain(&cluster.owners);
-                        all.any(|its| its == id) || cluster.told.contains(id)
+                        all.any(|server| server == id) || cluster.reported.contains(id)
                     };
-                    let reads = pool.readers.as_ref().is_some_and(|its| its.holds(*id));
+                    let reads = pool
+                        .readers
+                        .as_ref()
+                        .is_some_and(|readers| readers.holds(*id));
                     !reads && !pool.cluster().is_some_and(holds)
                 })
         };
-        (0..self.servers.len() as u16).map(ServerId).find(free)
+        (0..self.plane.servers.len() as u16)
+            .map(ServerId)
+            .find(free)
     }
 
-    /// A server is a member no more: nobody stays there who has no reason to.
+    /// A server has left the topology: sessions leave its links.
     fn retire(&mut self, server: ServerId) {
-        let state = &mut self.servers[usize::from(server.0)];
+        let state = &mut self.plane.servers[usize::from(server.0)];
         state.gone = true;
         let (pool, label) = (usize::from(state.pool), state.label.clone());
-        self.tell_topology(pool, format!("no node speaks of {label} any more"));
-        self.turn_riders_home(server);
+        self.discovery.tell_topology(
+            &mut self.plane,
+            pool,
+            format!("no node speaks of {label} any more"),
+        );
+        self.switch_attached_home(server);
     }
 
-    /// Who rides on links to a server that is gone, and has no reason to stay there.
-    pub(crate) fn turn_riders_home(&mut self, server: ServerId) {
-        let home = self.pools.home_of(usize::from(self.server(server).pool));
-        let rides = |session: &Session| {
+    /// Sessions on links to a server that is gone switch to the home of their pool, unless state or
+    /// a queued transaction binds them.
+    pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
+        let home = self
+            .plane
+            .pools
+            .home_of(usize::from(self.plane.server(server).pool));
+        let is_free = |session: &Session| {
             session.server == server && !session.pins.bind() && session.flags.any(Flags::ROUTED)
         };
-        let riders = self.sessions.iter();
-        let riders: Vec<Key> = riders
-            .filter(|(_, session)| rides(session))
-            .map(|(key, _)| key)
+        let attached = self.plane.sessions.iter();
+        let attached: Vec<SessionId> = attached
+            .filter(|(_, session)| is_free(session))
+            .map(|(id, _)| id)
             .collect();
-        for rider in riders {
-            if self.queued_group(rider).is_none() {
-                self.turn(rider, home);
+        for session in attached {
+            if self
+                .transactions
+                .queued_group(&self.plane, session)
+                .is_none()
+            {
+                self.switch_server(session, home);
             }
         }
     }
@@ -1413,16 +1110,380 @@ fn is_at(address: &Address, at: &Endpoint) -> bool {
     matches!(address, Address::Tcp { host, port } if *host == at.host && *port == at.port)
 }
 
-/// Whether a link owes replies, and nothing has come for so long.
+/// Whether a link owes replies and has brought nothing for so long.
 pub(crate) fn owes_for(link: &Link, now: Time, ms: u64) -> bool {
     link.is_up() && link.in_flight() > 0 && !link.waits && now.since_ms(link.progress) >= ms
+}
+
+impl Discovery {
+    /// Asks for a refresh of the Cluster of a server, because owners may have changed.
+    pub(crate) fn request_refresh(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let now = plane.now;
+        let pool = usize::from(plane.server(server).pool);
+        if let Some(cluster) = plane.pools[pool].cluster_mut() {
+            let by = cluster.refresh.not_before;
+            cluster.want(by);
+            // The first refresh begins at once.
+            if !cluster.is_known() {
+                cluster.want(now);
+            }
+        }
+    }
+
+    /// A link to a node that can be asked for the topology. If clients bring the passwords, the
+    /// link may be any user's.
+    pub(crate) fn link_that_answers(&self, plane: &DataPlane, server: ServerId) -> Option<LinkId> {
+        let answers = |link: &Link| {
+            link.kind.server == server
+                && link.role == Role::Shared
+                && link.is_up()
+                && link.takes
+                && !self.is_silent(plane, link, SILENT_MS)
+        };
+        let mut links = plane.links.iter();
+        links.find(|(_, link)| answers(link)).map(|(id, _)| id)
+    }
+
+    /// Whether a session waits for the first topology.
+    pub(crate) fn waits_for_nodes(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        pool: usize,
+    ) -> bool {
+        let now = plane.now;
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+            return false;
+        };
+        let since = *cluster.awaiting_nodes_since.get_or_insert(now);
+        let waits = now.since_ms(since) < NODES_MS;
+        if waits {
+            cluster.awaiting_nodes.push(id);
+            plane.hold(id, Flags::HOLD_LINK);
+        }
+        waits
+    }
+
+    /// The error for a session that has waited for the topology in vain, with the reason if one is
+    /// known.
+    pub(crate) fn no_nodes(&self, plane: &DataPlane, pool: usize) -> String {
+        let said = plane.pools[pool].cluster();
+        let said = said.and_then(|cluster| cluster.wrong.clone());
+        let unreached = || {
+            let server = plane.pools.home_of(pool);
+            let link = plane
+                .links
+                .get(*plane.shared.get(&plane.first_link(server))?)?;
+            let why = || {
+                format!(
+                    "no connection to {}: {}",
+                    plane.server(server).label,
+                    link.reason
+                )
+            };
+            (!link.is_up() && link.failures > 0).then(why)
+        };
+        match said.or_else(unreached) {
+            Some(why) => format!("{NOT_KNOWN_YET} ({why}): try again"),
+            None => format!("{NOT_KNOWN_YET}: try again"),
+        }
+    }
+
+    /// Wakes sessions that wait for the first topology, if it is known or has been waited for long
+    /// enough.
+    fn wake_awaiting_nodes(&mut self, plane: &mut DataPlane, pool: usize) {
+        let now = plane.now;
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+            return;
+        };
+        let is_over = |since| now.since_ms(since) >= NODES_MS;
+        if cluster.is_known() || cluster.awaiting_nodes_since.is_some_and(is_over) {
+            for session in std::mem::take(&mut cluster.awaiting_nodes) {
+                plane.release(session, Flags::HOLD_LINK);
+            }
+        }
+    }
+
+    /// Whether a session with a request for all owners waits for a refresh, because the last one is
+    /// too old.
+    pub(crate) fn waits_for_owners(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        pool: usize,
+    ) -> bool {
+        let parts = plane.pools.parts_of(pool).to_vec();
+        let mut parts = parts.into_iter().map(usize::from);
+        parts.any(|part| self.waits_for_owners_of(plane, id, part))
+    }
+
+    fn waits_for_owners_of(&mut self, plane: &mut DataPlane, id: SessionId, part: usize) -> bool {
+        let now = plane.now;
+        let Some(cluster) = plane.pools[part].cluster_mut() else {
+            return false;
+        };
+        let is_fresh = |at| now.since_ms(at) < CONFIRMED_MS;
+        if cluster.asked_at.is_some_and(is_fresh) {
+            return false;
+        }
+        cluster.awaiting_refresh_since.get_or_insert(now);
+        cluster.awaiting_refresh.push(id);
+        cluster.want(cluster.refresh.not_before);
+        plane.hold(id, Flags::HOLD_LINK);
+        true
+    }
+
+    /// A refresh has ended, with or without a topology. Sessions that waited for it go on with the
+    /// owners that are known. `asked_at`: when the refresh began.
+    fn wake_awaiting_refresh(&mut self, plane: &mut DataPlane, pool: usize, asked_at: Time) {
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+            return;
+        };
+        cluster.asked_at = Some(asked_at);
+        cluster.awaiting_refresh_since = None;
+        for session in std::mem::take(&mut cluster.awaiting_refresh) {
+            plane.release(session, Flags::HOLD_LINK);
+        }
+    }
+
+    /// Whether a link's server may have been replaced: it owes replies, and has sent nothing for so
+    /// long.
+    pub(crate) fn is_silent(&self, plane: &DataPlane, link: &Link, ms: u64) -> bool {
+        link.heeds && owes_for(link, plane.now, ms)
+    }
+
+    /// The node that took over from this one: the primary that it follows, if it owns no slot any
+    /// more.
+    pub(crate) fn heir_of(&self, plane: &DataPlane, server: ServerId) -> Option<ServerId> {
+        let cluster = plane.pool_of(server).cluster()?;
+        let follows = cluster.primaries.get(&server).copied();
+        follows.filter(|_| plane.owns_nothing(server))
+    }
+
+    /// Reports nodes that answer for another Cluster, each once. A refresh does not ask all nodes,
+    /// so nodes without an answer keep their mark.
+    fn note_foreign_nodes(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        answered: &[ServerId],
+        foreign_nodes: Vec<ServerId>,
+    ) {
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+            return;
+        };
+        cluster
+            .foreign_nodes
+            .retain(|id| foreign_nodes.contains(id) || !answered.contains(id));
+        let new = foreign_nodes.into_iter();
+        let new: Vec<_> = new.filter(|id| cluster.foreign_nodes.insert(*id)).collect();
+        for server in new {
+            let text = format!(
+                "{} answers for another Cluster and is ignored: was it configured by mistake, or \
+                 does it have the address of a node that is gone?",
+                plane.server(server).label
+            );
+            plane.say_topology(pool, text);
+        }
+    }
+
+    /// Reports the state of a pool's topology, once until the text changes.
+    pub(crate) fn tell_topology(&mut self, plane: &mut DataPlane, pool: usize, text: String) {
+        let last = plane.reported_topology.insert(pool, text.clone());
+        if last.as_ref() != Some(&text) {
+            plane.say_topology(pool, text);
+        }
+    }
+
+    /// Reports that the address map leads several nodes to one address.
+    fn warn_of_shared_address(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        nodes: &[Option<ServerId>],
+    ) {
+        if plane.pools[pool].address_map.is_empty() {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let mut nodes = nodes.iter().flatten();
+        if let Some(shared) = nodes.find(|id| !seen.insert(**id)) {
+            let label = &plane.server(*shared).label;
+            let text = format!(
+                "address-map leads several nodes to {label}: each needs an address of its own"
+            );
+            self.tell_topology(plane, pool, text);
+        }
+    }
+
+    /// Whether the error for an unserved slot goes to the client: the node refuses it, and the
+    /// other nodes know no owner either. In a failover every node still names an owner. In a move a
+    /// slot has none only if one node gives it up before the other takes it. So respool does not
+    /// wait, and the client gets the node's own words. The next request asks the node again: as
+    /// soon as it knows an owner, it answers with MOVED.
+    pub(crate) fn is_nobodys(
+        &mut self,
+        plane: &mut DataPlane,
+        server: ServerId,
+        said: &[u8],
+        slot: Option<u16>,
+    ) -> bool {
+        let Some(slot) = slot.filter(|_| said.trim_ascii_end() == NOT_SERVED) else {
+            return false;
+        };
+        let (now, pool) = (plane.now, usize::from(plane.server(server).pool));
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+            return false;
+        };
+        let is_nobodys = now.since_ms(cluster.unserved_at) < CONFIRMED_MS
+            && cluster.unserved.binary_search(&slot).is_ok();
+        cluster.denied_by = Some(server);
+        if is_nobodys {
+            // A node may take the slot at any time.
+            self.request_refresh(plane, server);
+        }
+        is_nobodys
+    }
+
+    /// The owner of a slot; `None` outside of a Cluster.
+    pub(crate) fn owner_of_slot(
+        &self,
+        plane: &DataPlane,
+        pool: usize,
+        slot: u16,
+    ) -> Option<ServerId> {
+        let cluster = plane.pools[pool].cluster();
+        cluster.map(|cluster| cluster.owner_of_slot(slot))
+    }
+
+    fn ask_for_nodes(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let Some(link) = self.link_that_answers(plane, server) else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        for request in [["CLUSTER", "SHARDS"], ["CLUSTER", "NODES"]] {
+            encode::request(&mut bytes, &request);
+        }
+        plane.put_ours(link, &bytes, Completion::Nodes { shards: None });
+    }
+
+    fn host_of(&self, plane: &DataPlane, server: ServerId) -> String {
+        match &plane.server(server).settings.address {
+            Address::Tcp { host, .. } => host.clone(),
+            Address::Unix(_) => String::from("localhost"),
+        }
+    }
+
+    /// Begins the refresh of every Cluster for which one is due.
+    pub(crate) fn refresh_clusters(&mut self, plane: &mut DataPlane) {
+        for pool in 0..plane.pools.len() {
+            let now = plane.now;
+            let Some(cluster) = plane.pools[pool].cluster() else {
+                continue;
+            };
+            let refresh = &cluster.refresh;
+            if refresh.wanted && refresh.since.is_none() && now >= refresh.not_before {
+                self.begin_refresh(plane, pool);
+            }
+        }
+    }
+
+    fn begin_refresh(&mut self, plane: &mut DataPlane, pool: usize) {
+        let start = plane.random() as usize;
+        let again = plane.now.plus_ms(REFRESH_DOWN_MS);
+        let Some(cluster) = plane.pools[pool].cluster() else {
+            return;
+        };
+        let mut candidates = cluster.members.clone();
+        candidates.extend(
+            cluster
+                .seeds
+                .iter()
+                .filter(|id| !cluster.members.contains(id)),
+        );
+        let first = start % candidates.len();
+        candidates.rotate_left(first);
+        // Nodes with an older epoch come last.
+        candidates.sort_by_key(|id| cluster.behind.contains(id));
+        if let Some(denier) = cluster.denied_by
+            && let Some(place) = candidates.iter().position(|id| *id == denier)
+        {
+            candidates.swap(0, place);
+        }
+        let answering = candidates
+            .into_iter()
+            .filter_map(|server| self.link_that_answers(plane, server));
+        let links: Vec<LinkId> = answering.take(ASKED_MAX).collect();
+        let now = plane.now;
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+            return;
+        };
+        if links.is_empty() {
+            // Perhaps no node that owned slots is left.
+            cluster.refresh.not_before = again;
+            let all = [&cluster.seeds[..], &cluster.members].concat();
+            self.wake_awaiting_refresh(plane, pool, now);
+            for other in all {
+                self.reach(plane, other);
+            }
+            return;
+        }
+        cluster.healed.clear();
+        cluster.denied_by = None;
+        let ticket = cluster.refresh.ticket.wrapping_add(1);
+        let listing = cluster.refresh.listing;
+        cluster.refresh = TopologyRefresh {
+            down_since: cluster.refresh.down_since,
+            listing,
+            ticket,
+            since: Some(now),
+            missing: links.len(),
+            ..TopologyRefresh::default()
+        };
+        plane.counters.topology_refreshes += 1;
+        let mut bytes = Vec::new();
+        for request in listing.ask() {
+            encode::request(&mut bytes, request);
+        }
+        for link in links {
+            let duty = Completion::Owners {
+                ticket,
+                listed: None,
+            };
+            plane.put_ours(link, &bytes, duty);
+        }
+    }
+
+    /// Makes sure that a server has a link, or an attempt to connect one.
+    pub(crate) fn reach(&mut self, plane: &mut DataPlane, server: ServerId) {
+        plane.servers[usize::from(server.0)].gone = false;
+        let kind = plane.first_link(server);
+        let known = plane.shared.contains_key(&kind);
+        if let Some(link) = plane.shared_link(kind).filter(|_| !known) {
+            plane.connect(link);
+        }
+    }
+
+    /// Wakes sessions at links in back-off, once the owners are known or cannot be found.
+    pub(crate) fn wake_at_rest(&mut self, plane: &mut DataPlane, pool: usize) {
+        for id in plane.links.ids() {
+            let rests = |link: &Link| {
+                (link.is_late || matches!(link.state, LinkState::Backoff { .. }))
+                    && usize::from(plane.server(link.kind.server).pool) == pool
+                    && !plane.awaits_owners(link)
+            };
+            if plane.links.get(id).is_some_and(rests) {
+                plane.wake_waiters(id);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Of so many nodes, none of which owns anything yet.
+    /// A Cluster of so many nodes, none of which owns slots yet.
     fn cluster_of(nodes: u16, numbers: Range<u16>) -> (Cluster, Vec<Server>, Vec<ServerId>) {
         let seed = |port| ServerSettings {
             address: Address::Tcp {
@@ -1439,13 +1500,13 @@ mod tests {
         (cluster, servers, ids)
     }
 
-    /// What a node says of its own slots counts more than what others say of them.
+    /// A node's word on its own slots counts more than the word of other nodes.
     #[test]
-    fn a_slot_is_nobodys_if_no_node_names_an_owner_or_that_one_does_not_name_itself() {
+    fn slot_is_unserved_without_an_owner_that_names_itself() {
         let (mut cluster, servers, _) = cluster_of(3, 0..NUMBERS);
         let at = |node: usize| &servers[node].settings.address;
-        // Whom a node names as the owner of each of the first slots; the others are the first
-        // node's.
+        // The owners that a node names for the first four slots. The first node owns the other
+        // slots.
         let answer = |owners: [Option<u16>; 4]| {
             let node = |port| {
                 let host = "node".to_owned();
@@ -1465,30 +1526,30 @@ mod tests {
             };
             (view, info)
         };
-        // The third slot is that of a node that is not asked, and of the fourth they name different
-        // ones.
+        // The third slot is that of a node that is not asked. For the fourth slot the nodes name
+        // different owners.
         let first = || answer([None, None, Some(2), None]);
         let second = || answer([None, Some(0), Some(2), Some(2)]);
         let third = || answer([None, None, None, Some(1)]);
-        cluster.weigh(&[(at(0), first()), (at(1), second())]);
+        cluster.find_unserved(&[(at(0), first()), (at(1), second())]);
         assert_eq!(cluster.unserved, [0, 1]);
-        cluster.weigh(&[(at(0), first()), (at(1), second()), (at(2), third())]);
+        cluster.find_unserved(&[(at(0), first()), (at(1), second()), (at(2), third())]);
         assert_eq!(cluster.unserved, [0, 1, 2]);
-        // It was not asked again.
-        cluster.weigh(&[(at(0), first()), (at(1), second())]);
+        // The third node was not asked again.
+        cluster.find_unserved(&[(at(0), first()), (at(1), second())]);
         assert_eq!(cluster.unserved, [0, 1, 2]);
-        // A node has said since who has it.
+        // Meanwhile a redirect named the owner of the first slot.
         cluster.healed.insert(0);
         let itself = answer([None, Some(0), Some(2), None]);
-        cluster.weigh(&[(at(2), itself)]);
+        cluster.find_unserved(&[(at(2), itself)]);
         assert_eq!(cluster.unserved, [1, 3]);
     }
 
-    /// Others have the numbers around them.
+    /// Other Clusters have the numbers around the range.
     #[test]
-    fn scan_knows_nodes_by_the_numbers_that_are_left_to_their_cluster() {
+    fn scan_numbers_of_nodes_are_those_of_their_cluster() {
         let (mut cluster, servers, ids) = cluster_of(12, 7..17);
-        // The last two own nothing yet.
+        // The last two nodes own nothing yet.
         for (slot, owner) in cluster.owners.iter_mut().enumerate() {
             *owner = ids[slot % 10];
         }
@@ -1503,10 +1564,10 @@ mod tests {
         assert!((7..17).contains(&numbers(&cluster)[0]));
     }
 
-    /// Whoever met them in other steps has the same numbers; and while an owner is another one,
-    /// none that it had means anybody.
+    /// The numbers depend on the set of owners alone. While one owner differs, no old number is in
+    /// use.
     #[test]
-    fn scan_knows_nodes_by_numbers_that_say_nothing_of_what_was_before() {
+    fn scan_numbers_depend_on_the_owners_alone() {
         let (mut cluster, servers, ids) = cluster_of(200, 0..u16::MAX);
         let numbered = |cluster: &Cluster| cluster.scan_order().to_vec();
         let own = |cluster: &mut Cluster, nodes: Range<usize>| {
@@ -1521,7 +1582,7 @@ mod tests {
         // A replica takes over.
         own(&mut cluster, 1..4);
         let after = numbered(&cluster);
-        let was_there = |(number, _): &(u16, ServerId)| before.iter().any(|(its, _)| its == number);
+        let was_there = |(number, _): &(u16, ServerId)| before.iter().any(|(old, _)| old == number);
         assert!(!after.iter().any(was_there));
         own(&mut cluster, 0..200);
         assert!(numbered(&cluster).windows(2).all(|two| two[0].0 < two[1].0));

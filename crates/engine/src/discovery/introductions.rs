@@ -1,4 +1,4 @@
-//! Addresses that a redirect names and no topology answer has named yet.
+//! Addresses that a redirect names before any topology answer has named them.
 //!
 //! ```text
 //!   -MOVED or -ASK ──► a known node: followed at once
@@ -7,45 +7,48 @@
 //! ```
 //!
 //! CLUSTER SLOTS does not name nodes without slots, so a node that is about to get its first slot
-//! is met here. Requests that were redirected there are asked again meanwhile, until their
+//! is found here. Meanwhile, requests that were redirected to it are sent again, until their
 //! deadline.
 
 use respool_protocol::cluster::{Endpoint, View};
 
-use crate::limits::ADDRESSES_SOUGHT_MAX;
-use crate::time::Time;
+use crate::base::limits::ADDRESSES_SOUGHT_MAX;
+use crate::base::time::Time;
 
-/// How often a node is asked, milliseconds.
+/// The shortest time between two questions to the nodes of a Cluster, milliseconds.
 const ASKED_MS: u64 = 100;
 /// How long an introduction lasts, milliseconds. A node that owns slots is known by CLUSTER SLOTS,
-/// and needs none.
+/// and needs no introduction.
 const NAMED_MS: u64 = 60_000;
 
 /// The introductions of one Cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Introductions {
+    /// Unknown addresses that redirects named.
     sought: Vec<Endpoint>,
+    /// Addresses that a node has named, and when.
     named: Vec<(Endpoint, Time)>,
+    /// When a node was last asked.
     asked_at: Option<Time>,
-    /// Since when the nodes refuse to tell: their user has no right to ask.
+    /// When the nodes last refused the questions: their user has no right to ask.
     refused_at: Option<Time>,
 }
 
 impl Introductions {
-    /// Whether a node has named this address lately.
+    /// Whether a node has named this address in the last `NAMED_MS`.
     pub(crate) fn is_named(&self, at: &Endpoint, now: Time) -> bool {
         let is_it =
             |(named, since): &(Endpoint, Time)| named == at && now.since_ms(*since) < NAMED_MS;
         self.named.iter().any(is_it)
     }
 
-    /// Whether the nodes refused to tell, lately.
+    /// Whether the nodes refused the questions in the last `NAMED_MS`.
     pub(crate) fn is_refused(&self, now: Time) -> bool {
         self.refused_at
             .is_some_and(|since| now.since_ms(since) < NAMED_MS)
     }
 
-    /// An unknown address is sought. Whether its node is to be asked now.
+    /// Adds an unknown address that a redirect named. Returns whether its node shall be asked now.
     pub(crate) fn seek(&mut self, at: Endpoint, now: Time) -> bool {
         if !self.sought.contains(&at) {
             bound(&mut self.sought);
@@ -58,7 +61,7 @@ impl Introductions {
         is_due
     }
 
-    /// A node has answered. `shards`, `nodes`: its replies, and `host` where it was asked.
+    /// A node has answered. `shards`, `nodes`: its replies; `host`: the host that was asked.
     pub(crate) fn take(&mut self, shards: &[u8], nodes: &[u8], host: &str, now: Time) {
         let views = [
             View::from_shards(shards, host),
@@ -84,15 +87,15 @@ impl Introductions {
             .partition(is_in);
         self.sought = sought;
         for at in Vec::from_iter::<Vec<Endpoint>>(named) {
-            self.named.retain(|(its, _)| *its != at);
+            self.named.retain(|(known, _)| *known != at);
             bound(&mut self.named);
             self.named.push((at, now));
         }
     }
 }
 
-/// Whether a node says that the question may not be asked, or that it does not know the question. A
-/// node that loads its data or runs a script answers later, so that is no refusal.
+/// Whether a node refuses a question or does not know it. A node that loads its data or runs a
+/// script answers later, so that is no refusal.
 pub(crate) fn is_refusal(answer: &[u8]) -> bool {
     const WORDS: [&[u8]; 3] = [b"-NOPERM ", b"-ERR unknown ", b"-ERR Unknown "];
     WORDS.iter().any(|words| answer.starts_with(words))
@@ -126,9 +129,9 @@ mod tests {
     const ONE: &str = "a node:1@11 master - 0 0 1 connected 0-5\n";
     const JOINING: &str = "b node:2@12 handshake - 0 0 0 connected\n";
 
-    /// The address has to stand in a node's own answer, as a member.
+    /// The address has to stand in a node's own answer, as a usable member.
     #[test]
-    fn an_address_is_known_once_a_node_names_it() {
+    fn address_is_known_once_a_node_names_it() {
         let mut introductions = Introductions::default();
         assert!(introductions.seek(endpoint(1), at(0)));
         assert!(introductions.seek(endpoint(2), at(100)));
@@ -138,7 +141,7 @@ mod tests {
         };
         assert_eq!(named(&introductions, 101), [true, false]);
         assert_eq!(named(&introductions, 60_101), [false, false]);
-        // Nobody asked for this one.
+        // No redirect named this address.
         introductions.take(
             UNKNOWN,
             &nodes(&["c node:3@1 master - 0 0 1 connected\n"]),
@@ -149,7 +152,7 @@ mod tests {
         assert!(!introductions.is_refused(at(102)));
     }
 
-    /// However many redirects come.
+    /// The bound holds for any number of redirects.
     #[test]
     fn nodes_are_asked_ten_times_a_second_at_most() {
         let mut introductions = Introductions::default();

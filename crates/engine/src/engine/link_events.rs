@@ -1,135 +1,137 @@
-//! Links that come up, go down, stall and come back; requests whose time is over.
-
-use respool_protocol::encode;
+//! Links that come up, go down, stall and come back; requests past their deadline.
 
 use std::sync::Arc;
 
-use crate::auth::CONFIGURED;
-use crate::cluster::SILENT_MS;
-use crate::duty::Duty;
-use crate::emergency;
-use crate::engine::{Action, Engine, Event, LinkId};
-use crate::entry::{Before, Entry};
-use crate::failure::{self, Cause, Fate};
-use crate::greeting::Greeted;
-use crate::limits::{LINK_UNUSED_MS, REFUSED_LINKS_MAX};
-use crate::link::{Link, Role, Sends, State, Streaming};
-use crate::monitor::Tunnel;
-use crate::requests::wants_password;
-use crate::session::{Flags, Session};
-use crate::settings::AwayError;
-use crate::slots::Key;
-use crate::takeover::is_busy;
-use crate::time::Time;
-use crate::tracking::AWAY;
-use crate::trust::refuses_login;
-use crate::words::NOAUTH;
+use respool_protocol::encode;
 
-/// A connection that lasted this long was a good one: its loss is answered by connecting at once.
+use crate::access::auth::CONFIGURED;
+use crate::access::login_state::refuses_login;
+use crate::base::error::{self, Cause, Fate};
+use crate::base::error_text::NOAUTH;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{LINK_UNUSED_MS, REFUSED_LINKS_MAX};
+use crate::base::settings::AwayError;
+use crate::base::time::Time;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::handshake::HandshakeReply;
+use crate::data_plane::ingress::wants_password;
+use crate::data_plane::ledger::{EarlierAttempt, Entry};
+use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
+use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::takeover::is_busy;
+use crate::discovery::cluster::SILENT_MS;
+use crate::engine::{Action, Engine, Event};
+use crate::pinned::monitor::Tunnel;
+use crate::pinned::tracking::AWAY;
+use crate::pinned::urgent;
+
+/// A connection that lasted this long was a good one. After its loss, the link connects at once.
 const STABLE_MS: u64 = 1_000;
 
 impl Engine {
     /// A link's socket failed, or could not be connected.
     pub fn handle_link_lost(&mut self, link: LinkId, reason: &str) {
-        // It was given up in this very turn: what is lost is not its next connection.
-        if !self.is_to_close(link) {
-            let reason = self.why_lost(link.0, reason);
-            self.link_down(link.0, &reason, None);
+        // The link was given up in this turn: its next connection is not the lost one.
+        if !self.plane.is_to_close(link) {
+            let reason = self.plane.why_lost(link, reason);
+            self.link_down(link, &reason, None);
         }
     }
 
-    /// We give a link up.
-    pub(crate) fn lose_link(&mut self, key: Key, reason: &str) {
-        self.act(Action::CloseLink(LinkId(key)));
-        self.link_down(key, reason, None);
+    /// Gives a link up: closes its connection, and handles the loss.
+    pub(crate) fn lose_link(&mut self, id: LinkId, reason: &str) {
+        self.plane.push_action(Action::CloseLink(id));
+        self.link_down(id, reason, None);
     }
 
-    /// What the server has answered to our greeting so far.
-    pub(crate) fn greeted(&mut self, key: Key, greeted: Greeted) {
+    /// Handles the server's replies to the handshake so far.
+    pub(crate) fn handshake_replied(&mut self, id: LinkId, greeted: HandshakeReply) {
         match greeted {
-            // It may ask on.
-            Greeted::Waiting => self.write_link(key),
-            Greeted::Done if self.is_disproved(key) => {
-                let Some(server) = self.links.get(key).map(|link| link.key.server) else {
+            // The handshake may have more to write.
+            HandshakeReply::Waiting => self.plane.write_link(id),
+            HandshakeReply::Done if self.discovery.is_disproved(&self.plane, id) => {
+                let Some(server) = self.plane.links.get(id).map(|link| link.kind.server) else {
                     return;
                 };
                 if !self.leave_heir(server) {
-                    self.lose_link(
-                        key,
-                        "it is a replica, and the Sentinels call it the primary",
-                    );
+                    self.lose_link(id, "it is a replica, and the Sentinels call it the primary");
                 }
-                self.doubt_primary(server);
+                self.discovery.request_survey(&mut self.plane, server);
             }
-            Greeted::Done => {
-                self.take_limits(key);
-                self.greeted_as_configured(key, None);
-                if !self.waits_for_branches(key) && !self.waits_for_scripts(key) {
-                    self.link_is_up(key);
+            HandshakeReply::Done => {
+                self.plane.take_limits(id);
+                self.access.greeted_as_configured(&mut self.plane, id, None);
+                if !self.pubsub.waits_for_branches(&mut self.plane, id)
+                    && !self.waits_for_scripts(id)
+                {
+                    self.link_is_up(id);
                 }
             }
             // A probing link may be unauthenticated: clients' logins are tried on it.
-            Greeted::Refused(text) if self.is_probe(key) && text.starts_with(b"NOAUTH") => {
-                self.greeted_as_configured(key, Some(&text));
-                self.link_is_up(key);
+            HandshakeReply::Refused(text)
+                if self.access.is_probe(&self.plane, id) && text.starts_with(b"NOAUTH") =>
+            {
+                self.access
+                    .greeted_as_configured(&mut self.plane, id, Some(&text));
+                self.link_is_up(id);
             }
-            Greeted::Broken(reason) => self.lose_link(key, &reason),
-            Greeted::Refused(text) => {
-                self.act(Action::CloseLink(LinkId(key)));
+            HandshakeReply::Broken(reason) => self.lose_link(id, &reason),
+            HandshakeReply::Refused(text) => {
+                self.plane.push_action(Action::CloseLink(id));
                 let reason = format!("the server refused: {}", String::from_utf8_lossy(&text));
-                self.link_down(key, &reason, Some(text));
+                self.link_down(id, &reason, Some(text));
             }
         }
     }
 
-    pub(crate) fn link_is_up(&mut self, key: Key) {
-        self.stir_put_off();
-        let Some(link) = self.links.get_mut(key) else {
+    pub(crate) fn link_is_up(&mut self, id: LinkId) {
+        self.redirects.wake_deferred();
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         let greeted_since = match link.state {
-            State::Greeting { since, .. } => since,
-            _ => self.now,
+            LinkState::Greeting { since, .. } => since,
+            _ => self.plane.now,
         };
-        link.state = State::Up;
+        link.state = LinkState::Up;
         link.is_late = false;
-        link.up_since = self.now;
-        link.progress = self.now;
+        link.up_since = self.plane.now;
+        link.progress = self.plane.now;
         link.refusal = None;
-        let heeded = link.heeds.then_some(link.key.server);
-        let (role, its_server) = (link.role, link.key.server);
+        let server_to_refresh = link.heeds.then_some(link.kind.server);
+        let (role, server_id) = (link.role, link.kind.server);
         if link.has_open_batch() {
-            self.list_link(key);
+            self.plane.list_link(id);
         } else {
-            self.write_link(key);
+            self.plane.write_link(id);
         }
-        self.counters.link_ups += 1;
-        self.reopen(key);
-        if let Some(server) = heeded {
-            self.doubt_owners(server);
-            self.look_at(server);
+        self.plane.counters.link_ups += 1;
+        self.plane.reopen(id);
+        if let Some(server) = server_to_refresh {
+            self.discovery.request_refresh(&mut self.plane, server);
+            self.discovery.look_at(&mut self.plane, server);
         }
         if role == Role::Sentinel {
-            self.sentinel_up(key);
+            self.discovery.sentinel_up(&mut self.plane, id);
         }
-        self.hub_up(key);
-        self.pump_logins(key);
-        self.note_handshake(its_server, greeted_since);
-        self.wake_waiters(key);
-        self.note_reached(its_server);
-        self.succeed(key);
-        let Some(link) = self.links.get(key) else {
+        self.pubsub.hub_up(&mut self.plane, id);
+        self.access.pump_logins(&mut self.plane, id);
+        self.plane.note_handshake(server_id, greeted_since);
+        self.plane.wake_waiters(id);
+        self.note_reached(server_id);
+        self.succeed(id);
+        let Some(link) = self.plane.links.get(id) else {
             return;
         };
-        let is_node = self.pool_of(its_server).cluster().is_some();
+        let is_node = self.plane.pool_of(server_id).cluster().is_some();
         let identity = link
             .identity
             .as_ref()
             .map_or(String::new(), |identity| identity.description(is_node));
         if matches!(link.role, Role::Shared | Role::Hub(_) | Role::Sentinel) {
-            let server = self.label(key).to_owned();
-            let pool = self.pool_name(link.key.server).to_owned();
-            self.tell(Event::LinkUp {
+            let server = self.plane.label(id).to_owned();
+            let pool = self.plane.pool_name(link.kind.server).to_owned();
+            self.plane.emit(Event::LinkUp {
                 server,
                 pool,
                 identity,
@@ -137,25 +139,25 @@ impl Engine {
         }
     }
 
-    pub(crate) fn link_down(&mut self, key: Key, reason: &str, refusal: Option<Vec<u8>>) {
-        self.note_lost_questions(key);
-        self.lose_polls(key);
-        self.ask_again(key);
-        self.lose_successor(key, refusal.as_deref());
-        if !self.links.get(key).is_some_and(Link::is_up) {
-            self.leave_code_lane(key);
+    pub(crate) fn link_down(&mut self, id: LinkId, reason: &str, refusal: Option<Vec<u8>>) {
+        self.plane.note_lost_questions(id);
+        self.pinned.lose_polls(&mut self.plane, id);
+        self.plane.ask_again(id);
+        self.plane.lose_successor(id, refusal.as_deref());
+        if !self.plane.links.get(id).is_some_and(Link::is_up) {
+            self.leave_code_lane(id);
         }
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         let was_up = link.is_up();
         let begins_to_track = link.is_asked_to_track();
-        let mut stable = was_up && self.now.since_ms(link.up_since) >= STABLE_MS;
+        let mut stable = was_up && self.plane.now.since_ms(link.up_since) >= STABLE_MS;
         if was_up && !stable {
-            link.state = State::Down;
-            stable = self.reconnects_at_once(key);
+            link.state = LinkState::Down;
+            stable = self.plane.reconnects_at_once(id);
         }
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         let cut_off = if link.cutting && link.scanner.kind() != b'>' {
@@ -163,92 +165,95 @@ impl Engine {
         } else {
             None
         };
-        // An attempt that failed says nothing about the server's answers.
+        // A failed attempt says nothing about the server's replies.
         match was_up {
-            true => self.learned.lose_questions(key, self.now),
-            false => self.learned.leave_questions(key),
+            true => self.local.catalog.lose_questions(id, self.plane.now),
+            false => self.local.catalog.leave_questions(id),
         }
-        // Its reads need not wait for it: they may be asked elsewhere.
-        let pool = self.servers[usize::from(link.key.server.0)].pool;
-        let is_read_elsewhere = self.pools[usize::from(pool)].readers.is_some();
+        // Reads need not wait for this link: other servers may execute them.
+        let pool = self.plane.servers[usize::from(link.kind.server.0)].pool;
+        let is_read_elsewhere = self.plane.pools[usize::from(pool)].readers.is_some();
         let role = link.role;
         if was_up {
-            link.lost_at = Some(self.now);
+            link.lost_at = Some(self.plane.now);
         }
-        let its_server = link.key.server;
-        link.state = State::Down;
+        let server_id = link.kind.server;
+        link.state = LinkState::Down;
         if was_up && role == Role::Shared {
-            self.learned.doubt_server(its_server);
-            self.note_scripts_lost(its_server);
+            self.local.catalog.doubt_server(server_id);
+            self.local.note_scripts_lost(&mut self.plane, server_id);
         }
         // A password that comes from a file may be replaced there at any moment.
-        let awaits_password = self.awaits_password(key, refusal.as_deref());
+        let awaits_password = self
+            .access
+            .awaits_password(&self.plane, id, refusal.as_deref());
         let may_retry = refusal.is_none() || awaits_password;
         if may_retry {
-            self.begin_outage(its_server, was_up);
+            self.plane.begin_outage(server_id, was_up);
         }
-        let retries = may_retry && self.retries(key, was_up);
-        let Some(link) = self.links.get_mut(key) else {
+        let retries = may_retry && self.plane.retries(id, was_up);
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        let shared = role.is_manys();
-        // A server that refuses the link is there: its words go to the client.
+        let shared = role.is_multiplexed();
+        // A server that refuses the link is alive: its error goes to the client.
         let is_away = was_up || !retries && refusal.is_none();
         let shut_down_by = link.is_shut_down_by().filter(|_| was_up);
         if link.sends == Sends::Nothing
             || is_away && link.holds_a_waiter()
             || shut_down_by.is_some()
         {
-            // The client has left, or is closed in place of an error.
+            // The client has left, or its connection is closed in place of an error.
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
         let moves = is_read_elsewhere && shared;
-        // Of a large request that waits, the link has the first part: that is no request yet.
+        // The link has the first part of a waiting large request, which is no whole request yet.
         let keeps_part = retries && !was_up && link.streaming != Streaming::No;
         let gone = match keeps_part {
             true => Vec::new(),
             false => link.disconnect(moves || stable && role == Role::Shared),
         };
         if !keeps_part {
-            self.load_again(key);
+            self.load_again(id);
         }
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         link.is_late = false;
         let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
         let has_left = link.sends == Sends::Nothing;
         let heeds = link.heeds && role == Role::Shared;
-        self.forget_asking(key);
+        self.plane.forget_asking(id);
         if heeds {
-            if self.server(its_server).replica_of.is_none() {
-                self.doubt_primary(its_server);
-                // A server that refuses a greeting is alive, and refuses every attempt.
+            if self.plane.server(server_id).replica_of.is_none() {
+                self.discovery.request_survey(&mut self.plane, server_id);
+                // A server that refuses a handshake is alive, and refuses every attempt.
                 let is_lost = was_up || refusal.is_none();
                 if is_lost || !self.knows_all(usize::from(pool)) {
-                    self.doubt_lost_owner(its_server);
+                    self.request_refresh_after_loss(server_id);
                 }
             } else if was_up {
-                self.doubt_owners(its_server);
+                self.discovery.request_refresh(&mut self.plane, server_id);
             }
-            self.forget_look(key);
-            self.deal_seats(usize::from(self.server(its_server).pool));
+            self.discovery.forget_look(&mut self.plane, id);
+            let pool = usize::from(self.plane.server(server_id).pool);
+            self.discovery.rebalance_replicas(&mut self.plane, pool);
         }
         if heeds || moves {
-            self.move_left(key);
+            self.move_left(id);
         }
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        // What stays waits for the next connection, if there is to be one.
+        // If the link retries, its remaining requests wait for the next connection.
         let stranded: Vec<Entry> = match role {
             Role::Shared | Role::Probe => Vec::new(),
             _ if retries && !matches!(role, Role::Hub(_)) => Vec::new(),
             _ => link.take_unsent(|_| true),
         };
         if stable {
-            let lost = |entry: &&Entry| entry.before == Before::Lost;
-            self.counters.reads_sent_again += link.ledger.iter().filter(lost).count() as u64;
+            let lost = |entry: &&Entry| entry.before == EarlierAttempt::Lost;
+            self.plane.counters.reads_sent_again += link.ledger.iter().filter(lost).count() as u64;
         }
         link.failures = if stable {
             0
@@ -256,43 +261,50 @@ impl Engine {
             link.failures.saturating_add(1)
         };
         link.reason = reason.to_owned();
-        // A client has asked for a link without riders, and the refusal concerns that client alone.
-        let theirs = refusal.is_some() && link.riders == 0 && !link.waiters.is_empty();
-        // A session's own link says nothing that the shared one does not.
-        let told = tried && !theirs && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
+        // No session uses the link: a client asked for it, and the refusal concerns that client
+        // alone.
+        let concerns_client = refusal.is_some() && link.attached == 0 && !link.waiters.is_empty();
+        // The loss of a session's own link tells no more than that of the shared link.
+        let is_logged = tried
+            && !concerns_client
+            && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
         let refused = refusal.is_some();
         let refused_with = refusal.clone();
-        // A server that wanted a password wants it still, until it has been seen not to.
+        // A server that wanted a password still wants it, until a link is up without one.
         if refusal.is_some() || !wants_password(link) {
             link.refusal = refusal;
         }
-        let (wanted, kind) = (wants_password(link), link.key);
-        let server = self.label(key).to_owned();
+        let (wanted, kind) = (wants_password(link), link.kind);
+        let server = self.plane.label(id).to_owned();
         if tried {
-            self.counters.link_downs += 1;
+            self.plane.counters.link_downs += 1;
             match refused {
                 _ if was_up && has_left => {}
-                _ if was_up => self.note_lost(kind.server),
-                true if theirs || kind.user != CONFIGURED => {}
+                _ if was_up => self.plane.note_lost(kind.server),
+                true if concerns_client || kind.user != CONFIGURED => {}
                 true if awaits_password => {
-                    self.note_unreachable(kind.server, (began, retries), reason);
+                    self.plane
+                        .note_unreachable(kind.server, (began, retries), reason);
                 }
-                true => self.note_refused(kind.server),
-                false => self.note_unreachable(kind.server, (began, retries), reason),
+                true => self.plane.note_refused(kind.server),
+                false => self
+                    .plane
+                    .note_unreachable(kind.server, (began, retries), reason),
             }
         }
         if refused && role != Role::Probe {
-            self.greeted_as_configured(key, refused_with.as_deref());
+            self.access
+                .greeted_as_configured(&mut self.plane, id, refused_with.as_deref());
         }
-        // A Sentinel's password is no client's to say.
+        // Clients cannot give the password of a Sentinel.
         let is_clients = !matches!(role, Role::Sentinel | Role::Probe);
         if wanted && kind.user == CONFIGURED && is_clients {
-            self.flag_unauthenticated(key);
+            self.access.flag_unauthenticated(&mut self.plane, id);
         }
-        if told {
-            self.tell(Event::LinkDown {
+        if is_logged {
+            self.plane.emit(Event::LinkDown {
                 server: server.clone(),
-                pool: self.pool_name(kind.server).to_owned(),
+                pool: self.plane.pool_name(kind.server).to_owned(),
                 reason: reason.to_owned(),
             });
         }
@@ -303,14 +315,14 @@ impl Engine {
         if let Role::Pinned { by } = role
             && !retries
         {
-            self.lose_pins(by, key, (was_up, is_away), lost);
+            self.lose_pins(by, id, (was_up, is_away), lost);
             if begins_to_track {
-                self.close_for(by, String::from(AWAY));
+                self.plane.close_for(by, String::from(AWAY));
             }
         }
         if let Some(session) = cut_off {
-            // Half a reply is with the client: whatever follows would be taken for the rest of it.
-            self.close_for(
+            // The client has a part of a reply: it would take the next bytes for the rest of it.
+            self.plane.close_for(
                 session,
                 format!("connection to {server} lost in the middle of its reply"),
             );
@@ -319,192 +331,202 @@ impl Engine {
             self.fail(entry, Fate::Unknown, lost);
         }
         if let Some(session) = shut_down_by {
-            // As the server closes the connection of that client.
-            self.close_when_answered(session);
+            // The server closes that client's connection after SHUTDOWN, and so does respool.
+            self.plane.close_when_answered(session);
         }
         for entry in stranded {
-            self.fail_unsent(key, entry, lost);
+            self.fail_unsent(id, entry, lost);
         }
         if was_up && stable && role == Role::Shared && !heeds {
-            self.ask_pipelines_apart(key, cut_off);
+            self.plane.ask_pipelines_apart(id, cut_off);
         }
         match role {
-            // What stayed leaves when the link is back.
-            Role::Shared | Role::Sentinel if stable => self.connect(key),
-            Role::Shared | Role::Sentinel if stable => self.connect(key),
+            // The remaining requests leave when the link is back.
+            Role::Shared | Role::Sentinel if stable => self.plane.connect(id),
             Role::Hub(hub) => {
                 if was_up {
-                    self.lose_subscriptions(hub, &server);
+                    self.pubsub
+                        .lose_subscriptions(&mut self.plane, hub, &server);
                 }
-                self.hub_down(hub);
+                self.pubsub.hub_down(&mut self.plane, hub);
                 if stable {
-                    self.connect(key);
+                    self.plane.connect(id);
                 } else if retries {
-                    self.retry_later(key);
+                    self.plane.retry_later(id);
                 } else {
-                    self.rest(key);
+                    self.rest(id);
                 }
             }
-            _ if retries => self.retry_later(key),
-            Role::Shared | Role::Sentinel => self.rest(key),
+            _ if retries => self.plane.retry_later(id),
+            Role::Shared | Role::Sentinel => self.rest(id),
             Role::Streaming { by } => {
-                self.fail_large(by, key, lost);
-                self.remove_link(key);
-                self.next_streaming();
+                self.fail_large(by, id, lost);
+                self.plane.remove_link(id);
+                self.plane.next_streaming();
                 return;
             }
             Role::Pinned { by } => {
-                self.fail_large(by, key, lost);
-                return self.remove_link(key);
+                self.fail_large(by, id, lost);
+                return self.plane.remove_link(id);
             }
-            Role::Emergency { .. } => return self.remove_link(key),
+            Role::Emergency { .. } => return self.plane.remove_link(id),
             Role::Redirect { .. } if was_up => {
-                self.lose_redirect(key);
-                return self.remove_link(key);
+                self.pinned.lose_redirect(&mut self.plane, id);
+                return self.plane.remove_link(id);
             }
-            Role::Redirect { .. } => self.rest(key),
+            Role::Redirect { .. } => self.rest(id),
             Role::Probe => {
-                self.fail_waiting(key);
-                self.remove_link(key);
+                self.fail_waiting(id);
+                self.plane.remove_link(id);
                 if !was_up {
-                    self.probe_failed(its_server, reason, refused);
+                    self.probe_failed(server_id, reason, refused);
                 }
-                return self.probe_lost(its_server, key);
+                return self.access.probe_lost(&mut self.plane, server_id, id);
             }
-            Role::Captured { .. } | Role::Spare => return self.remove_link(key),
+            Role::Draining { .. } | Role::Idle => return self.plane.remove_link(id),
         }
         if heeds {
-            self.deal_seats(usize::from(self.server(its_server).pool));
+            let pool = usize::from(self.plane.server(server_id).pool);
+            self.discovery.rebalance_replicas(&mut self.plane, pool);
         }
-        self.close_disowned(key);
-        self.wake_waiters(key);
+        self.close_disowned(id);
+        self.plane.wake_waiters(id);
     }
 
-    /// The server knows the user of a link no more, or another password: it has closed that user's
-    /// connections, and its sessions here are no better.
-    fn close_disowned(&mut self, key: Key) {
-        let said = |link: &Link, code: &str| {
+    /// Closes the sessions of a link if the server refuses the link's user: it does not know the
+    /// user any more, or has another password. The server has closed that user's connections, too.
+    fn close_disowned(&mut self, id: LinkId) {
+        let refusal_is = |link: &Link, code: &str| {
             let refusal = link.refusal.as_deref().unwrap_or_default();
             refusal.starts_with(code.as_bytes())
         };
-        let disowned = |link: &Link| {
-            link.key.user != CONFIGURED
-                // Users are not replicated: the primary may know better.
-                && self.server(link.key.server).replica_of.is_none()
+        let is_disowned = |link: &Link| {
+            link.kind.user != CONFIGURED
+                // Users are not replicated: the primary may know the user.
+                && self.plane.server(link.kind.server).replica_of.is_none()
                 && ["WRONGPASS", "NOAUTH", "NOPERM"]
                     .iter()
-                    .any(|code| said(link, code))
+                    .any(|code| refusal_is(link, code))
         };
-        let Some(link) = self.links.get(key).filter(|link| disowned(link)) else {
+        let Some(link) = self.plane.links.get(id).filter(|link| is_disowned(link)) else {
             return;
         };
-        let (user, server) = (link.key.user, link.key.server);
-        // NOPERM refuses a command of the greeting, and not the user.
-        let is_deleted = !said(link, "NOPERM");
-        let riders = self
+        let (user, server) = (link.kind.user, link.kind.server);
+        // NOPERM refuses a command of the handshake, and not the user.
+        let is_deleted = !refusal_is(link, "NOPERM");
+        let sessions = self
+            .plane
             .sessions
             .iter()
-            .filter(|(_, session)| session.link == key);
-        for rider in riders.map(|(rider, _)| rider).collect::<Vec<_>>() {
-            self.close_when_answered(rider);
+            .filter(|(_, session)| session.link == id);
+        for session_id in sessions
+            .map(|(session_id, _)| session_id)
+            .collect::<Vec<_>>()
+        {
+            self.plane.close_when_answered(session_id);
         }
         if is_deleted {
-            self.close_waits_of(user, server);
+            self.pinned.close_waits_of(&mut self.plane, user, server);
         }
     }
 
-    /// No connection can be had: what waits for one fails, and the next attempt is a while off.
-    fn rest(&mut self, key: Key) {
+    /// Ends the attempts of a link: requests that wait for it fail, and it goes into back-off.
+    fn rest(&mut self, id: LinkId) {
         let Some((server, failures)) = self
+            .plane
             .links
-            .get(key)
-            .map(|link| (link.key.server, link.failures))
+            .get(id)
+            .map(|link| (link.kind.server, link.failures))
         else {
             return;
         };
-        let until = match self.away_until(server) {
+        let until = match self.plane.away_until(server) {
             Some(until) => until,
-            None => self.now.plus_ms(self.back_off_ms(failures)),
+            None => self.plane.now.plus_ms(self.plane.back_off_ms(failures)),
         };
-        if let Some(link) = self.links.get_mut(key) {
-            link.state = State::Resting { until };
+        if let Some(link) = self.plane.links.get_mut(id) {
+            link.state = LinkState::Backoff { until };
         }
-        self.fail_waiting(key);
-        self.bound_refused(key);
+        self.fail_waiting(id);
+        self.bound_refused(id);
     }
 
-    /// A server refuses a link, for example to a database that it does not have. If there are too
-    /// many refused links, the oldest one is removed. The next tick removes all refused links
-    /// without riders. Until then, a client could fill `links-max` with them.
-    fn bound_refused(&mut self, newest: Key) {
-        let links = self.links.iter();
-        let refused = links.filter_map(|(key, link)| match link.state {
-            State::Resting { until } if key != newest && self.is_refused_to_all(link) => {
-                Some((until, key))
+    /// Bounds the refused links of a server, for example to a database that it does not have. If
+    /// there are too many, the oldest one is removed. The next tick removes all refused links that
+    /// no session uses. Until then, a client could fill `links-max` with them.
+    fn bound_refused(&mut self, newest: LinkId) {
+        let links = self.plane.links.iter();
+        let refused = links.filter_map(|(id, link)| match link.state {
+            LinkState::Backoff { until } if id != newest && self.is_refused_to_all(link) => {
+                Some((until, id))
             }
             _ => None,
         });
-        let refused: Vec<(Time, Key)> = refused.collect();
+        let refused: Vec<(Time, LinkId)> = refused.collect();
         if refused.len() >= REFUSED_LINKS_MAX
             && let Some((_, oldest)) = refused.into_iter().min()
         {
-            self.remove_link(oldest);
+            self.plane.remove_link(oldest);
         }
     }
 
-    /// Whether the server has refused a shared link, and no session rides on it or waits for it.
+    /// Whether the server has refused a shared link, and no session uses it or waits for it.
     fn is_refused_to_all(&self, link: &Link) -> bool {
         link.refusal.is_some()
-            && link.riders == 0
+            && link.attached == 0
             && link.waiters.is_empty()
             && link.role == Role::Shared
-            && link.key.user == CONFIGURED
-            && link.key != self.first_link(link.key.server)
-            && !self.is_routed_to(link.key.server)
+            && link.kind.user == CONFIGURED
+            && link.kind != self.plane.first_link(link.kind.server)
+            && !self.is_routed_to(link.kind.server)
     }
 
     /// Fails the requests that wait at a link that is not up.
-    pub(crate) fn fail_waiting(&mut self, key: Key) {
-        let Some(link) = self.links.get_mut(key) else {
+    pub(crate) fn fail_waiting(&mut self, id: LinkId) {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         link.admit(false, false);
         let failed = link.take_unsent(|_| true);
         let reason = link.reason.clone();
-        let server = self.label(key).to_owned();
+        let server = self.plane.label(id).to_owned();
         for entry in failed {
             let cause = Cause::NoLink {
                 server: &server,
                 reason: &reason,
             };
-            self.fail_unsent(key, entry, cause);
+            self.fail_unsent(id, entry, cause);
         }
     }
 
-    /// A request was not sent because its link could not be had.
-    fn fail_unsent(&mut self, link: Key, entry: Entry, cause: Cause<'_>) {
-        if self.links.get(link).is_some_and(wants_password) {
+    /// Fails a request that was not sent because its link is not up.
+    fn fail_unsent(&mut self, link: LinkId, entry: Entry, cause: Cause<'_>) {
+        if self.plane.links.get(link).is_some_and(wants_password) {
             let mut reply = Vec::new();
             encode::error(&mut reply, NOAUTH);
             self.pass_on(entry, &reply);
             return;
         }
-        let refusal = self.links.get(link).and_then(|link| link.refusal.clone());
-        // The server would say the same to the client.
+        let refusal = self
+            .plane
+            .links
+            .get(link)
+            .and_then(|link| link.refusal.clone());
+        // The server would give the same error to the client.
         if let Some(words) = refusal.as_deref().filter(|words| is_busy(words)) {
             let mut reply = Vec::new();
             encode::error(&mut reply, words);
             self.pass_on(entry, &reply);
         } else {
-            let away = failure::away_error_at(refusal.as_deref(), self.away_error_of(entry));
+            let away = error::away_error_at(refusal.as_deref(), self.plane.away_error_of(entry));
             self.fail_as(entry, entry.fate_unsent(), away, cause);
         }
     }
 
-    /// The link of a large request is gone before the request was sent whole: it was not executed.
-    /// The rest of it is read for nothing.
-    fn fail_large(&mut self, session: Key, link: Key, cause: Cause<'_>) {
-        let Some(state) = self.sessions.get_mut(session) else {
+    /// Fails a large request whose link was lost before all of it was sent. The request was not
+    /// executed. The rest of its bytes is read and dropped.
+    fn fail_large(&mut self, session: SessionId, link: LinkId, cause: Cause<'_>) {
+        let Some(state) = self.plane.sessions.get_mut(session) else {
             return;
         };
         let seq = state.next_seq.wrapping_sub(1);
@@ -521,108 +543,81 @@ impl Engine {
                 ..Entry::of(session, seq, 0)
             };
             self.fail(entry, Fate::NotSent, cause);
-            self.release(session, Flags::HOLD_LINK);
+            self.plane.release(session, Flags::HOLD_LINK);
         }
     }
 
-    /// The session of a half-sent large request is gone: its link can carry nothing else.
-    pub(crate) fn abandon(&mut self, link: Key) {
-        self.act(Action::CloseLink(LinkId(link)));
-        if let Some(Role::Pinned { by }) = self.links.get(link).map(|link| link.role) {
-            let server = self.label(link).to_owned();
-            let reason = "a request was broken off";
+    /// Closes the link of a closed session that sent a large request in part. No other request may
+    /// follow the part.
+    pub(crate) fn abandon(&mut self, link: LinkId) {
+        self.plane.push_action(Action::CloseLink(link));
+        if let Some(Role::Pinned { by }) = self.plane.links.get(link).map(|link| link.role) {
+            let server = self.plane.label(link).to_owned();
+            let reason = "its client left in the middle of a request";
             let lost = Cause::LinkLost {
                 server: &server,
                 reason,
             };
             self.lose_pins(by, link, (true, true), lost);
         }
-        self.remove_link(link);
-        self.next_streaming();
+        self.plane.remove_link(link);
+        self.plane.next_streaming();
     }
 
-    /// A request gets no reply; its client gets an error in its place.
+    /// Fails a request: its client gets an error in place of a reply.
     pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
-        let away = self.away_error_of(entry);
+        let away = self.plane.away_error_of(entry);
         self.fail_as(entry, fate, away, cause);
     }
 
-    /// The same. `away` is the code if the server is away.
+    /// Fails a request. `away`: the error code if the server is away.
     fn fail_as(&mut self, entry: Entry, fate: Fate, away: AwayError, cause: Cause<'_>) {
-        if self.sessions.get(entry.session).is_none() {
+        if self.plane.sessions.get(entry.session).is_none() {
             return;
         }
         match fate {
-            Fate::NotSent => self.counters.failed_not_sent += 1,
-            Fate::Unknown => self.counters.failed_unknown += 1,
+            Fate::NotSent => self.plane.counters.failed_not_sent += 1,
+            Fate::Unknown => self.plane.counters.failed_unknown += 1,
         }
-        let mut reply = std::mem::take(&mut self.scratch);
+        let mut reply = std::mem::take(&mut self.plane.scratch);
         reply.clear();
-        failure::append_reply_as(&mut reply, fate, away, cause);
+        error::append_reply_as(&mut reply, fate, away, cause);
         self.pass_on(entry, &reply);
-        self.scratch = reply;
+        self.plane.scratch = reply;
     }
 
-    /// A link that had no room has room again: sessions that wait for it continue.
-    pub(crate) fn reopen(&mut self, key: Key) {
-        let limits = &self.settings.limits;
-        let paused = self.is_link_paused(key);
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        let least_room = match link.reply_room.is_careful() {
-            true => link.reply_room.replies_max(),
-            false => link.reply_room.replies_max().div_ceil(2),
-        };
-        let room = link.ledger.len() + least_room <= link.reply_room.replies_max()
-            && link.out.bytes().len() <= limits.link_unanswered_bytes_max as usize / 2;
-        if !room || matches!(link.state, State::Down | State::Resting { .. }) {
-            return;
-        }
-        link.admit(link.may_take(), paused);
-        self.wake_for_room(key);
-    }
-
-    pub(crate) fn wake_waiters(&mut self, key: Key) {
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        for waiter in std::mem::take(&mut link.waiters) {
-            self.release(waiter, Flags::HOLD_LINK);
-        }
-    }
-
-    /// Looks at every deadline.
+    /// Checks every deadline.
     pub(crate) fn tick(&mut self) {
-        // Borrowed for the moment: a tick, too, comes often enough not to allocate.
-        let mut keys = std::mem::take(&mut self.ticking);
-        keys.extend(self.links.iter().map(|(key, _)| key));
-        for key in keys.drain(..) {
-            self.tick_link(key);
+        // The list is reused: ticks are too frequent for an allocation each.
+        let mut links = std::mem::take(&mut self.plane.ticking);
+        links.extend(self.plane.links.iter().map(|(id, _)| id));
+        for id in links.drain(..) {
+            self.tick_link(id);
         }
-        self.ticking = keys;
-        self.tick_takeovers();
+        self.plane.ticking = links;
+        self.plane.tick_takeovers();
         self.tick_polls();
         self.tick_clusters();
         self.tick_trackers();
         self.tick_sentinels();
         self.tick_readers();
-        self.tick_questions();
-        self.tick_lessons();
-        self.tick_waiters();
-        self.tick_arrivals();
-        self.tick_limits();
+        self.admin.tick_questions(&mut self.plane);
+        self.local.tick_lessons(&mut self.plane);
+        self.pinned.tick_waiters(&mut self.plane);
+        self.plane.tick_arrivals();
+        self.plane.tick_limits();
+        self.plane.tick_patience();
         self.tick_holders();
-        self.tick_slow_readers();
-        self.tick_hubs();
-        self.tick_login_checks();
+        self.plane.tick_slow_readers();
+        self.pubsub.tick_hubs(&mut self.plane);
+        self.access.tick_login_checks(&mut self.plane);
         self.tick_memory();
-        self.tick_untaken();
+        self.plane.tick_untaken();
         self.tick_login_queue();
         self.tick_guesses();
-        let idle_ms = u64::from(self.settings.timeouts.session_idle_ms);
+        let idle_ms = u64::from(self.plane.settings.timeouts.session_idle_ms);
         if idle_ms > 0 {
-            let idle = |(key, session): (Key, &crate::session::Session)| {
+            let idle = |(id, session): (SessionId, &crate::data_plane::session::Session)| {
                 // A subscriber may listen for ever.
                 let over = session.is_caught_up()
                     && session.out.is_empty()
@@ -630,343 +625,356 @@ impl Engine {
                     && !session.flags.any(Flags::TUNNEL)
                     // These sessions wait for respool.
                     && !session.flags.any(Flags::HOLD | Flags::STEPS | Flags::RESUMING)
-                    && self.now.since_ms(session.active_at) >= idle_ms;
-                over.then_some(key)
+                    && self.plane.now.since_ms(session.active_at) >= idle_ms;
+                over.then_some(id)
             };
-            for key in self.sessions.iter().filter_map(idle).collect::<Vec<_>>() {
-                self.close_for(key, format!("session-idle-ms: idle for {idle_ms} ms"));
+            for id in self
+                .plane
+                .sessions
+                .iter()
+                .filter_map(idle)
+                .collect::<Vec<_>>()
+            {
+                self.plane
+                    .close_for(id, format!("session-idle-ms: idle for {idle_ms} ms"));
             }
         }
     }
 
-    /// Whether nothing will be asked of a link's server, as far as is known.
+    /// Whether no more requests will be for a link's server, as far as respool knows.
     fn is_gone(&self, link: &Link) -> bool {
-        let server = link.key.server;
-        self.server(server).gone || link.heeds && self.owns_nothing(server)
+        let server = link.kind.server;
+        self.plane.server(server).gone || link.heeds && self.plane.owns_nothing(server)
     }
 
-    fn tick_link(&mut self, key: Key) {
-        let timeouts = self.settings.timeouts.clone();
-        let now = self.now;
-        let Some(link) = self.links.get(key) else {
+    fn tick_link(&mut self, id: LinkId) {
+        let timeouts = self.plane.settings.timeouts.clone();
+        let now = self.plane.now;
+        let Some(link) = self.plane.links.get(id) else {
             return;
         };
-        let is_connecting = matches!(link.state, State::Connecting { .. });
-        if is_connecting && let Some(reason) = self.why_refused(link.key.server) {
-            return self.lose_link(key, &reason);
+        let is_connecting = matches!(link.state, LinkState::Connecting { .. });
+        if is_connecting
+            && let Some(reason) = self.discovery.why_refused(&self.plane, link.kind.server)
+        {
+            return self.lose_link(id, &reason);
         }
         match link.state {
-            // A server that executes a long request greets no link, though it is alive. A link for
-            // one request, or a successor, waits longer than `connect_ms` for the greeting.
-            State::Greeting { .. }
+            // A server that executes a long request answers no handshake, though it is alive. A
+            // link for one request, or a successor, waits longer than `connect_ms` for the replies.
+            LinkState::Greeting { .. }
                 if (link.role.is_one_requests() && timeouts.request_ms > 0
-                    || self.is_successor(key, link))
-                    && self.is_reachable(link.key.server) => {}
-            State::Connecting { since } | State::Greeting { since, .. }
+                    || self.plane.is_successor(id, link))
+                    && self.is_reachable(link.kind.server) => {}
+            LinkState::Connecting { since } | LinkState::Greeting { since, .. }
                 if over(now, since, timeouts.connect_ms) =>
             {
-                let server = link.key.server;
-                let late = || self.why_no_answer(server, timeouts.connect_ms);
-                let reason = self.why_unknown(server).unwrap_or_else(late);
-                return self.lose_link(key, &reason);
+                let server = link.kind.server;
+                let late = || self.plane.why_no_answer(server, timeouts.connect_ms);
+                let reason = self.discovery.why_unknown(&self.plane, server).unwrap_or_else(late);
+                return self.lose_link(id, &reason);
             }
-            // No session rides on this link, which may be for a database that does not exist. The
+            // No session uses this link, which may be for a database that does not exist. The
             // client has got its error.
-            State::Resting { .. }
-                if link.riders == 0
+            LinkState::Backoff { .. }
+                if link.attached == 0
                     && Arc::strong_count(&link.held) == 1
                     && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
-                    && (link.key != self.first_link(link.key.server) || self.is_gone(link))
-                    // A session that has turned to another server comes back, and must not wait for
-                    // the same attempts again.
-                    && (!self.is_routed_to(link.key.server)
+                    && (link.kind != self.plane.first_link(link.kind.server) || self.is_gone(link))
+                    // A session that has switched to another server comes back, and must not wait
+                    // for the same attempts again.
+                    && (!self.is_routed_to(link.kind.server)
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
-                return self.remove_link(key);
+                return self.plane.remove_link(id);
             }
-            // A password that the server has refused is said again when a client says it.
-            State::Resting { .. }
-                if link.key.user != CONFIGURED
+            // A password that the server has refused is tried again when a client sends it.
+            LinkState::Backoff { .. }
+                if link.kind.user != CONFIGURED
                     && link.refusal.as_deref().is_some_and(refuses_login) =>
             {
                 return;
             }
-            State::Retrying { .. } => {
-                self.tick_retry(key);
-                self.tick_at_link(key);
-                return self.tick_requests(key, timeouts.request_ms);
+            LinkState::Retrying { .. } => {
+                self.tick_retry(id);
+                self.pinned.tick_at_link(&mut self.plane, id);
+                return self.tick_requests(id, timeouts.request_ms);
             }
-            State::Resting { until } if now >= until => {
-                if !self.must_rest(key, link.key.server) {
-                    self.connect(key);
+            LinkState::Backoff { until } if now >= until => {
+                if !self.plane.must_rest(id, link.kind.server) {
+                    self.plane.connect(id);
                 }
                 return;
             }
-            State::Up
-                // What has not left yet, it is not to have answered.
+            LinkState::Up
+                // The server owes no reply to requests that have not left.
                 if (link.in_flight() > 0 || !link.pending().is_empty())
                     && link.paused.is_none()
                     && (!link.waits || link.sends == Sends::Nothing)
                     && link.tunnel.is_none()
                     && over(now, link.progress, timeouts.link_stall_ms)
-                    && !self.outlasts_stall(key, link) =>
+                    && !self.plane.outlasts_stall(id, link) =>
             {
                 return self.lose_link(
-                    key,
+                    id,
                     &format!("it sent nothing for {} ms", timeouts.link_stall_ms),
                 );
             }
             _ => {}
         }
-        let of_owner = self.server(link.key.server).replica_of.is_none();
-        if of_owner && self.is_silent(link, SILENT_MS) {
-            let server = link.key.server;
-            self.doubt_lost_owner(server);
+        let of_owner = self.plane.server(link.kind.server).replica_of.is_none();
+        if of_owner && self.discovery.is_silent(&self.plane, link, SILENT_MS) {
+            let server = link.kind.server;
+            self.request_refresh_after_loss(server);
         }
         if self
+            .plane
             .links
-            .get(key)
+            .get(id)
             .is_some_and(|link| matches!(link.role, Role::Redirect { .. }))
         {
-            self.tick_redirect(key);
+            self.pinned.tick_redirect(&mut self.plane, id);
         }
-        self.tick_at_link(key);
-        self.tick_reply_room(key);
-        self.tick_stuck(key);
-        self.tick_silent(key);
-        self.tick_probe(key);
-        self.tick_requests(key, timeouts.request_ms);
-        self.tick_paused(key);
-        self.tick_upload(key);
-        self.tick_waiting(key);
-        let Some(link) = self.links.get(key) else {
+        self.pinned.tick_at_link(&mut self.plane, id);
+        self.plane.tick_reply_room(id);
+        self.plane.tick_stuck(id);
+        self.plane.tick_silent(id);
+        self.tick_probe(id);
+        self.tick_requests(id, timeouts.request_ms);
+        self.tick_paused(id);
+        self.tick_upload(id);
+        self.tick_waiting(id);
+        let Some(link) = self.plane.links.get(id) else {
             return;
         };
-        let unused = link.riders == 0
+        let unused = link.attached == 0
             && Arc::strong_count(&link.held) == 1
             && link.ledger.is_empty()
             && link.out.bytes().is_empty()
             && link.waiters.is_empty();
-        let is_first = link.key == self.first_link(link.key.server) && !self.is_gone(link);
-        let is_idle = link.role == emergency::IDLE;
+        let is_first = link.kind == self.plane.first_link(link.kind.server) && !self.is_gone(link);
+        let is_idle = link.role == urgent::IDLE;
         let may_go = is_idle
-            || matches!(link.role, Role::Spare | Role::Probe | Role::Redirect { .. })
+            || matches!(link.role, Role::Idle | Role::Probe | Role::Redirect { .. })
             || link.role == Role::Shared && !is_first;
         if unused && may_go && link.is_up() && over(now, link.unused_since, LINK_UNUSED_MS) {
-            self.close_link(key);
+            self.plane.close_link(id);
         }
     }
 
-    /// Answers what has waited too long. What was sent keeps its place in the ledger, so that its
-    /// late reply is known for what it is.
-    fn tick_requests(&mut self, key: Key, request_ms: u32) {
+    /// Answers requests that are past their deadline. A request that was sent keeps its entry in
+    /// the ledger, so that its late reply is recognized.
+    fn tick_requests(&mut self, id: LinkId, request_ms: u32) {
         if request_ms == 0 {
             return;
         }
-        let now = self.now.stamp_ms();
+        let now = self.plane.now.stamp_ms();
         let expired = |entry: &Entry| now.wrapping_sub(entry.at_ms) >= request_ms;
-        let Some(link) = self.links.get(key) else {
+        let Some(link) = self.plane.links.get(id) else {
             return;
         };
-        if !link.is_up() && self.is_link_expired(link) {
-            return self.lose_link(key, &format!("not connected within {request_ms} ms"));
+        if !link.is_up() && self.plane.is_link_expired(link) {
+            return self.lose_link(id, &format!("not connected within {request_ms} ms"));
         }
-        if matches!(link.tunnel, Some(Tunnel::Asked { .. })) && self.is_link_expired(link) {
-            return self.lose_link(key, &format!("no reply to MONITOR within {request_ms} ms"));
+        if matches!(link.tunnel, Some(Tunnel::Asked { .. })) && self.plane.is_link_expired(link) {
+            return self.lose_link(id, &format!("no reply to MONITOR within {request_ms} ms"));
         }
-        if let Some(link) = self.links.get_mut(key).filter(|link| !link.is_up()) {
-            // What respool asks itself must not leave from in front of requests that rely on it.
-            let leaves = |entry: &Entry| expired(entry) && entry.session != Key::NOBODY;
+        if let Some(link) = self.plane.links.get_mut(id).filter(|link| !link.is_up()) {
+            // Requests of respool's own stay: other requests rely on them.
+            let leaves = |entry: &Entry| expired(entry) && entry.session != SessionId::NONE;
             for entry in link.take_unsent(leaves) {
-                self.give_up(key, entry, entry.fate_unsent());
+                self.give_up(id, entry, entry.fate_unsent());
             }
         }
-        let captor = self.slow_captor(key, request_ms);
-        let half = self.half_answered(key, request_ms);
-        let Some(link) = self.links.get_mut(key) else {
+        let slow_session = self.slow_owner(id, request_ms);
+        let half = self.half_answered(id, request_ms);
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         if !link.is_up() || link.waits {
             return;
         }
-        // The reply in front may have reached its client in part: that request is being answered.
+        // The client may have a part of the front reply. That request is being answered.
         let mut late = Vec::new();
-        // All of them: what was moved in its batch, or is asked again, stands behind what is
-        // younger.
+        // All entries are checked: one that was moved in its batch, or is sent again, stands behind
+        // younger ones.
         let answering = usize::from(link.cutting);
         for entry in link.ledger.iter_mut().skip(answering) {
             if !expired(entry) {
                 continue;
             }
-            if entry.session != Key::NOBODY && entry.session != captor {
+            if entry.session != SessionId::NONE && entry.session != slow_session {
                 late.push(*entry);
-                entry.session = Key::NOBODY;
+                entry.session = SessionId::NONE;
             }
         }
-        // What is to be asked again has left the ledger, and goes back there behind the rest of
-        // what it left with.
+        // Requests to be sent again have left the ledger. They return when all replies to their
+        // batch have come.
         link.again.retain(|(entry, _)| {
-            let is_late = expired(entry) && entry.session != captor;
+            let is_late = expired(entry) && entry.session != slow_session;
             late.extend(is_late.then_some(*entry));
             !is_late
         });
-        // What has become of the link can only be told from the answer. And a server may lose the
-        // reply to an AUTH that fails within an EXEC: then every later one would be taken for
-        // another's.
+        // Only the missing reply shows which user the link has now. And a server may lose the reply
+        // to an AUTH that fails within an EXEC: every later reply would be taken for that of
+        // another request.
         let is_own = matches!(link.role, Role::Pinned { .. });
         let uncertain =
-            is_own && !late.is_empty() && link.duties.iter().any(Duty::changes_identity);
+            is_own && !late.is_empty() && link.duties.iter().any(Completion::changes_identity);
         let is_late = !late.is_empty();
-        let server = link.key.server;
+        let server = link.kind.server;
         if let Some(session) = half {
             let reason =
                 format!("request-timeout-ms: the rest of a reply has not come for {request_ms} ms");
-            self.close_for(session, reason);
+            self.plane.close_for(session, reason);
         }
-        let was_left = is_late && self.was_left(key, server);
+        let was_left = is_late && self.plane.was_left(id, server);
         for entry in late {
-            self.give_up(key, entry, Fate::Unknown);
+            self.give_up(id, entry, Fate::Unknown);
             if was_left && !entry.class.reads() {
-                // On another link its next request might overtake this one.
-                self.close_when_answered(entry.session);
+                // On another link, the session's next request might overtake this one.
+                self.plane.close_when_answered(entry.session);
             }
         }
-        if is_late && self.links.get(key).is_some_and(emergency::is_emergency) {
-            // It is one of few: its place is free again.
-            self.lose_link(key, "its request was not answered in time");
+        if is_late && self.plane.links.get(id).is_some_and(urgent::is_urgent) {
+            // Such links are few: this one makes room for another.
+            self.lose_link(id, "its request was not answered in time");
         }
-        if uncertain && self.links.get(key).is_some() {
-            self.lose_link(key, "whose it is was not answered in time");
+        if uncertain && self.plane.links.get(id).is_some() {
+            self.lose_link(
+                id,
+                "a request that may change its user was not answered in time",
+            );
         }
     }
 
-    /// The session that takes its replies from this link slowly, so that its requests are not late.
-    fn slow_captor(&self, key: Key, request_ms: u32) -> Key {
-        let Some(link) = self.links.get(key) else {
-            return Key::NOBODY;
+    /// The session that takes its replies from this link slowly. Its requests are not late.
+    fn slow_owner(&self, id: LinkId, request_ms: u32) -> SessionId {
+        let Some(link) = self.plane.links.get(id) else {
+            return SessionId::NONE;
         };
-        let captor = link.role.captor();
+        let slow_session = link.role.session();
         let is_slow = match link.role {
-            Role::Captured { .. } => self.takes_slowly(key, captor, request_ms),
+            Role::Draining { .. } => self.takes_slowly(id, slow_session, request_ms),
             _ => link.paused.is_some(),
         };
-        if is_slow { captor } else { Key::NOBODY }
+        if is_slow {
+            slow_session
+        } else {
+            SessionId::NONE
+        }
     }
 
-    /// Whether a session is the reason that its replies on a link are late: it has not taken all of
-    /// them, or has done so a moment ago.
-    fn takes_slowly(&self, key: Key, session: Key, request_ms: u32) -> bool {
-        let (Some(link), Some(its)) = (self.links.get(key), self.sessions.get(session)) else {
+    /// Whether a session itself is the reason that its replies on a link are late: it has not taken
+    /// all of them, or took the last of them a moment ago.
+    fn takes_slowly(&self, link_id: LinkId, session: SessionId, request_ms: u32) -> bool {
+        let (Some(link), Some(session_state)) = (
+            self.plane.links.get(link_id),
+            self.plane.sessions.get(session),
+        ) else {
             return false;
         };
-        let moved_at = link.progress.max(its.took_at);
+        let moved_at = link.progress.max(session_state.took_at);
         link.paused.is_some()
-            || !its.out.is_empty()
-            || self.is_early(key, session)
-            || self.now.since_ms(moved_at) < u64::from(request_ms)
+            || !session_state.out.is_empty()
+            || self.plane.is_early(link_id, session)
+            || self.plane.now.since_ms(moved_at) < u64::from(request_ms)
     }
 
     /// The session that has got a part of a reply, if the rest has not come in time. No error can
     /// follow that part.
-    fn half_answered(&self, key: Key, request_ms: u32) -> Option<Key> {
-        let link = self.links.get(key).filter(|link| link.cutting)?;
+    fn half_answered(&self, id: LinkId, request_ms: u32) -> Option<SessionId> {
+        let link = self.plane.links.get(id).filter(|link| link.cutting)?;
         let session = link.first_in_flight()?.session;
-        let is_late = !self.takes_slowly(key, session, request_ms);
-        (is_late && self.sessions.get(session).is_some()).then_some(session)
+        let is_late = !self.takes_slowly(id, session, request_ms);
+        (is_late && self.plane.sessions.get(session).is_some()).then_some(session)
     }
 
-    /// A request has had its time.
-    pub(crate) fn give_up(&mut self, link: Key, entry: Entry, fate: Fate) {
-        self.counters.timeouts += 1;
-        self.arrivals.count(entry.session);
+    /// Fails a request that is past its deadline.
+    pub(crate) fn give_up(&mut self, link: LinkId, entry: Entry, fate: Fate) {
+        self.plane.counters.timeouts += 1;
+        self.plane.deadlines.count(entry.session);
         if fate == Fate::Unknown {
-            self.note_given_up(link, &entry);
+            self.plane.note_given_up(link, &entry);
         }
-        let server = self.label(link).to_owned();
-        let limit_ms = self.settings.timeouts.request_ms;
+        let server = self.plane.label(link).to_owned();
+        let limit_ms = self.plane.settings.timeouts.request_ms;
         let server = &server;
         self.fail(entry, fate, Cause::Deadline { server, limit_ms });
     }
 
-    /// A link that is not read because of its captor: not for ever, and less long while others
-    /// wait.
-    fn tick_paused(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
+    /// Ends a link's pause for its slow session: after a time, and sooner if other sessions wait.
+    fn tick_paused(&mut self, id: LinkId) {
+        let Some(link) = self.plane.links.get(id) else {
             return;
         };
         let Some(since) = link.paused else { return };
-        let captor = link.role.captor();
-        let limits = &self.settings.limits;
-        let stalled = self.sessions.get(captor).is_none_or(|session| {
+        let slow_session = link.role.session();
+        let limits = &self.plane.settings.limits;
+        let stalled = self.plane.sessions.get(slow_session).is_none_or(|session| {
             over(
-                self.now,
+                self.plane.now,
                 session.took_at.max(since),
                 limits.session_stall_ms,
             )
         });
         let session_stall_ms = limits.session_stall_ms;
-        if self.strangers_wait(key) && self.count_strangers_wait(key) {
-            if !self.is_early(key, captor) {
-                return self.close_for_strangers(captor);
+        if self.plane.strangers_wait(id) && self.plane.count_strangers_wait(id) {
+            if !self.plane.is_early(id, slow_session) {
+                return self.plane.close_for_foreign_sessions(slow_session);
             }
-            // It waits for another server. What it is brought is bounded by its hard bound.
-            self.read_on(key);
+            // The session waits for another server. The hard bound of its output bounds its early
+            // replies.
+            self.plane.read_on(id);
         } else if stalled {
             let reason = format!("session-stall-ms: it took no reply for {session_stall_ms} ms");
-            self.close_for(captor, reason);
+            self.plane.close_for(slow_session, reason);
         }
     }
 
-    /// A request that began to wait when its client had already said its last.
-    fn tick_waiting(&mut self, key: Key) {
-        let Some(link) = self.links.get(key) else {
+    /// Ends the wait of a request that began to wait after its client had ended its input.
+    fn tick_waiting(&mut self, id: LinkId) {
+        let Some(link) = self.plane.links.get(id) else {
             return;
         };
-        let by = link.role.captor();
-        let has_left = |session: &Session| session.link == key && session.flags.any(Flags::ENDED);
-        if link.waits && self.sessions.get(by).is_some_and(has_left) {
+        let by = link.role.session();
+        let has_left = |session: &Session| session.link == id && session.flags.any(Flags::ENDED);
+        if link.waits && self.plane.sessions.get(by).is_some_and(has_left) {
             self.end_wait(by);
         }
     }
 
-    /// A large request whose client stopped in the middle of it: its link is one of few.
-    fn tick_upload(&mut self, key: Key) {
+    /// Closes a session whose client stopped in the middle of a large request. Such links are few.
+    fn tick_upload(&mut self, id: LinkId) {
         let Some(link) = self
+            .plane
             .links
-            .get(key)
+            .get(id)
             .filter(|link| link.streaming == Streaming::Open)
         else {
             return;
         };
-        let by = link.role.captor();
-        let Some(session) = self.sessions.get(by) else {
+        let by = link.role.session();
+        let Some(session) = self.plane.sessions.get(by) else {
             return;
         };
-        let stall_ms = self.settings.limits.session_stall_ms;
-        let idle_ms = self.settings.timeouts.session_idle_ms;
+        let stall_ms = self.plane.settings.limits.session_stall_ms;
+        let idle_ms = self.plane.settings.timeouts.session_idle_ms;
         let (option, limit_ms) = match idle_ms > 0 && idle_ms < stall_ms {
             true => ("session-idle-ms", idle_ms),
             false => ("session-stall-ms", stall_ms),
         };
-        // A client that takes no output is not read: that is its own doing.
+        // A client that takes no output is not read. It stops the request itself.
         let is_ours = session
             .flags
             .any(Flags::HOLD_BY_SERVER | Flags::HOLD_MEMORY);
         if session.flags.any(Flags::STREAMING)
             && !is_ours
-            && over(self.now, session.active_at, limit_ms)
+            && over(self.plane.now, session.active_at, limit_ms)
         {
             let reason = format!("{option}: it sent nothing of its request for {limit_ms} ms");
-            self.close_for(by, reason);
+            self.plane.close_for(by, reason);
         }
-    }
-
-    /// xorshift64*: the jitter needs no more.
-    pub(crate) fn random(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
     }
 }
 
@@ -974,23 +982,16 @@ fn over(now: Time, since: Time, limit_ms: u32) -> bool {
     now.since_ms(since) >= u64::from(limit_ms)
 }
 
-/// Answers from here.
+/// Replies of respool's own.
 impl Engine {
-    /// A reply of ours takes its place in the session's order.
-    pub(crate) fn answer_reply(&mut self, key: Key, reply: &[u8]) -> crate::requests::Placed {
-        if let Some(session) = self.sessions.get_mut(key) {
-            let seq = session.take_seq();
-            let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
-            self.counters.requests_answered_here += 1;
-            self.deliver(key, seq, 1, if silent { &[] } else { reply });
-        }
-        crate::requests::Placed::Done
-    }
-
-    /// The same, for an error.
-    pub(crate) fn answer_error(&mut self, key: Key, text: &[u8]) -> crate::requests::Placed {
+    /// Answers a request with an error.
+    pub(crate) fn answer_error(
+        &mut self,
+        id: SessionId,
+        text: &[u8],
+    ) -> crate::data_plane::ingress::Dispatched {
         let mut reply = Vec::new();
         encode::error(&mut reply, text);
-        self.answer_reply(key, &reply)
+        self.plane.answer_reply(id, &reply)
     }
 }

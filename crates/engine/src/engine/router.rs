@@ -1,20 +1,21 @@
-//! Whose a request is, where a pool has several servers.
+//! The servers of a request, in a pool of several servers.
 //!
 //! ```text
-//!   GET k              the owner of k; where replicas are read, one of those (`readers.rs`)
+//!   GET k              the owner of k, or one of its replicas (`discovery/replicas.rs`)
 //!   BLPOP a b 0        the owner of both, or CROSSSLOT
-//!   MGET a b c         divided: each owner gets its keys, and the replies become one
+//!   MGET a b c         scattered: each owner gets its keys, and the parts become one reply
 //!   DBSIZE             every server
 //!   PUBLISH            the pool's first server
-//!   PING, TIME         the first that answers, and so AUTH
+//!   PING, TIME, AUTH   the first server that answers
 //! ```
 //!
-//! Which of these a command is, its row in the table says, and nothing else ([`Spread`]).
+//! The command's row in the table alone says which of these it is ([`Spread`]).
 //!
-//! A session turns to the server that its next request is for: from then on its link is the one
-//! that all share there, and whatever places a request does so as if there were no other server.
-//! What it asked elsewhere comes back in its own time and waits for its turn among the session's
-//! replies. The requests for one key all go one way, so they are executed in the order asked.
+//! A session switches to the server of its next request. From then on its link is the shared one to
+//! that server, and requests are dispatched as if there were no other server. Replies to its
+//! earlier requests come from other servers in their own time, and wait for their place among the
+//! session's replies. All requests for one key go to one server, so they are executed in the order
+//! in which they were sent.
 
 use std::cell::Cell;
 
@@ -24,172 +25,179 @@ use respool_protocol::commands::{
 use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
-use crate::cluster::{SILENT_MS, owes_for};
-use crate::duty::Duty;
+use crate::base::error_text::wrong_arity;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::settings::Shows;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::handshake::{NO_CLUSTER, NO_NODE};
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::session::{Flags, Pins, Session};
+use crate::discovery::cluster::{SILENT_MS, owes_for};
+use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
-use crate::entry::{Class, Entry};
-use crate::greeting::{NO_CLUSTER, NO_NODE};
-use crate::here::asks_for_us_alone;
-use crate::link::{Link, LinkKey, Role, State};
-use crate::pinned::Switch;
-use crate::pool::{Group, ServerId};
-use crate::quick_code::may_hold_up;
-use crate::readers::{NO_READER, NoReader};
-use crate::requests::{Placed, Request};
-use crate::session::{Flags, Pins, Session};
-use crate::settings::Shows;
-use crate::slots::Key;
-use crate::tracking::asks_for;
-use crate::unknown::{Keys, What};
-use crate::wait::is_wait;
-use crate::words::wrong_arity;
+use crate::local::asks_for_us_alone;
+use crate::local::catalog::{KeySpec, Opening};
+use crate::pinned::ConnectionSwitch;
+use crate::pinned::tracking::asks_for;
+use crate::pinned::wait_command::is_wait;
+use crate::routing::pool::{Group, ServerId};
 
 /// Redis's text (`getNodeByQuery`).
 pub(crate) const CROSSSLOT: &[u8] = b"CROSSSLOT Keys in request don't hash to the same slot";
-/// To what a session asks between WATCH or MULTI and EXEC, all of which one server has to execute.
+/// The refusal of a request between WATCH or MULTI and EXEC: one server has to execute all of
+/// these.
 const FOREIGN: &[u8] =
     b"CROSSSLOT respool: this belongs to another server of the pool than the keys \
     that were watched or queued before it";
 
-/// Of a SORT whose keys are not all known.
+/// The refusal of a SORT that reads keys made from a pattern.
 pub(crate) const ELSEWHERE: &[u8] =
     b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
     the keys that they name may be anywhere";
 
-/// To what would be done by halves: a Cluster's nodes refuse it.
+/// The refusal of a SWAPDB that only some of the servers could execute: nodes of a Cluster refuse
+/// it.
 const ONE_DATABASE: &[u8] =
-    b"ERR respool: SWAPDB is refused where some keys of a pool are in a Cluster, which has one database";
+    b"ERR respool: SWAPDB is refused where some keys of a pool are in a Cluster, \
+    which has one database";
 
-/// To commands that the table does not have.
+/// The refusal of a command that the table does not have.
 pub(crate) const UNKNOWN_KEYS: &[u8] =
-    b"ERR respool: which arguments of this command are keys is not known, and the pool has several servers";
+    b"ERR respool: the keys of this command are unknown, and the pool has several servers";
 
 const NO_KEYS: &[u8] =
-    b"ERR respool: this command names no keys, and which server of the pool it is for is not known";
+    b"ERR respool: this command names no keys, so its server in the pool is unknown";
 
-/// Whom the keys of a request belong to.
+/// The owners of the keys of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    /// It has none.
-    Nobody,
+enum RequestOwner {
+    /// The request has no keys.
+    NoKeys,
     One(Group),
     Several,
 }
 
-impl Owner {
-    /// With one more key, which belongs here.
-    fn and(self, its: Group) -> Owner {
+impl RequestOwner {
+    /// The owners with one more key, of this group.
+    fn and(self, added: Group) -> RequestOwner {
         match self {
-            Owner::Nobody => Owner::One(its),
-            Owner::One(group) if group == its => self,
-            Owner::One(_) | Owner::Several => Owner::Several,
+            RequestOwner::NoKeys => RequestOwner::One(added),
+            RequestOwner::One(group) if group == added => self,
+            RequestOwner::One(_) | RequestOwner::Several => RequestOwner::Several,
         }
     }
 }
 
-/// How a server fares, from worse to better.
+/// The state of a server, from worse to better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
-    /// It cannot be had.
+    /// It cannot be reached.
     Away,
-    /// Nobody knows yet.
+    /// It is being tried.
     Tried,
     /// It owes replies, and sends nothing.
     Silent,
-    /// Nobody is let in, but it says so. Where clients bring the password, that is all that there
-    /// is before the first one.
+    /// It refuses every login, so it is alive. If clients bring the password, no server is better
+    /// before the first client.
     Refuses,
     Answers,
 }
 
 impl Engine {
-    /// A request with one key: the short way where a pool has several servers. False: it is to go
-    /// the long way.
+    /// Dispatches a request with one key on the hot path of a pool of several servers. False: it
+    /// has to take the slow path.
     #[inline]
-    pub(crate) fn place_by_key(&mut self, key: Key, request: &Request<'_>) -> bool {
-        let Some(class) = self.straight[request.id.index()] else {
+    pub(crate) fn place_by_key(&mut self, session_id: SessionId, request: &Request<'_>) -> bool {
+        let Some(class) = self.plane.direct_classes[request.id.index()] else {
             return false;
         };
         let at = usize::from(request.command.only_key);
-        // Some module's command may come without the key that it names to be its only one.
+        // A command of a module may come without the key that is its only one by the table.
         let has_key =
             (1..request.spans.len()).contains(&at) && request.command.arity_ok(request.spans.len());
         if !has_key {
             return false;
         }
-        if !self.goes_by_key(key) {
-            return self.strips_by_key(key) && self.put_stripped(key, request, at, class);
+        if !self.plane.goes_by_key(session_id) {
+            return self.scatter.removes_prefix_by_key(&self.plane, session_id)
+                && self.put_without_prefix(session_id, request, at, class);
         }
-        let placed = self.put_by_key(key, request.bytes, request.arg(at), (request.id, class));
+        let placed = self.put_by_key(
+            session_id,
+            request.bytes,
+            request.arg(at),
+            (request.id, class),
+        );
         if placed {
-            self.alike
+            self.plane
+                .shape_cache
                 .learn(request.bytes, request.spans, request.id, class);
         }
         placed
     }
 
-    /// Whether nothing is special about a session but that its pool has several servers.
-    #[inline]
-    pub(crate) fn goes_by_key(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| {
-            session.flags & Flags::OFF_PATH == Flags::ROUTED && session.pins.is_empty()
-        })
-    }
-
-    /// The request goes to the owner of its key, if the link there takes it without further
-    /// questions.
+    /// Puts a request on the link of its key's owner, if that link accepts it.
     #[inline]
     pub(crate) fn put_by_key(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         bytes: &[u8],
-        name: &[u8],
+        key: &[u8],
         (id, class): (CommandId, Class),
     ) -> bool {
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.plane.sessions.get(session_id) else {
             return false;
         };
         let (any, at) = (session.next_seq, session.server);
-        let (part, owner) = self.pools.owner_of(session.pool, name, || any);
+        let (part, owner) = self.plane.pools.owner_of(session.pool, key, || any);
         let server = match part.readers {
             None => Ok(owner),
-            Some(_) => self.server_for(key, owner, id.get()),
+            Some(_) => self
+                .discovery
+                .server_for(&mut self.plane, session_id, owner, id.get()),
         };
         let Ok(server) = server else {
             return false;
         };
         if server != at {
-            self.turn(key, server);
+            self.switch_server(session_id, server);
         }
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.plane.sessions.get_mut(session_id) else {
             return false;
         };
         let on = session.link;
-        let Some(link) = self.links.get_mut(on).filter(|link| link.accepting) else {
+        let Some(link) = self.plane.links.get_mut(on).filter(|link| link.accepting) else {
             return false;
         };
         session.asked = Some(id);
         let entry = Entry {
             len: bytes.len() as u32,
             class,
-            ..Entry::of(key, session.take_seq(), self.asked_ms)
+            ..Entry::of(session_id, session.take_seq(), self.plane.asked_ms)
         };
         link.push(entry, bytes);
-        self.counters.link_requests += 1;
+        self.plane.counters.link_requests += 1;
         if !link.listed {
-            self.list_link(on);
+            self.plane.list_link(on);
         }
         true
     }
 
-    /// Sees to it that a request meets its server: the session turns to it. If it is not for one
-    /// server, or cannot be, what became of it.
-    pub(crate) fn route(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
-        self.note_asked(key, request.id, request.spans.len());
-        let session = self.sessions.get(key)?;
+    /// Chooses the server of a request, and switches the session to it. Returns the outcome if the
+    /// request is not for one server, or has none.
+    pub(crate) fn route(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Option<Dispatched> {
+        self.discovery
+            .note_asked(&mut self.plane, session_id, request.id, request.spans.len());
+        let session = self.plane.sessions.get(session_id)?;
         if request.id == id::WATCH && session.flags.any(Flags::IN_MULTI) {
-            // It is refused as ever.
+            // The usual path refuses it.
             return None;
         }
         if request.command.fan_out.spread == Spread::Here && !session.flags.any(Flags::IN_MULTI) {
@@ -198,183 +206,217 @@ impl Engine {
         let (pool, own) = (usize::from(session.pool), session.server);
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let is_reading = matches!(request.id, id::READONLY | id::READWRITE);
-        if is_reading && !in_multi && self.pools.has_readers(pool) {
-            return Some(self.set_reading(key, request.id));
+        if is_reading && !in_multi && self.plane.pools.has_readers(pool) {
+            return Some(
+                self.discovery
+                    .set_reading(&mut self.plane, session_id, request.id),
+            );
         }
-        if !self.pools[pool].has_several() {
-            return self.route_to_one(key, request);
+        if !self.plane.pools[pool].has_several() {
+            return self.route_to_one(session_id, request);
         }
-        let owner = self.owner_of_keys(key, request.command, request.spans.len(), |at| {
+        let owner = self.owner_of_keys(session_id, request.command, request.spans.len(), |at| {
             request.arg(at)
         });
-        let is_bound = session.pins.bind() || self.queued_group(key).is_some();
+        let is_bound = session.pins.bind()
+            || self
+                .transactions
+                .queued_group(&self.plane, session_id)
+                .is_some();
         if request.id == id::CLIENT_CACHING
             && request.command.arity_ok(request.spans.len())
             && !in_multi
-            && self.tracks_several(key)
-            && self.has_switched_on(key, Pins::TRACKING)
+            && self.plane.tracks_several(session_id)
+            && self
+                .pinned
+                .has_switched_on(&self.plane, session_id, Pins::TRACKING)
         {
-            return Some(self.cache_next(key, request));
+            return Some(self.cache_next(session_id, request));
         }
-        let home = self.pools.home_of(pool);
-        let of_cluster = self.pools[pool].cluster().is_some();
-        let channels_have_places = self.channels_have_places(key);
+        let home = self.plane.pools.home_of(pool);
+        let of_cluster = self.plane.pools[pool].cluster().is_some();
+        let channels_have_places = self.channels_have_places(session_id);
         let asks_a_node = is_of_cluster(request);
         let spread = match request.command.fan_out.spread {
             Spread::Channels if channels_have_places => Spread::All,
             Spread::Channels => Spread::Home,
-            // Any plain server says that it is no node.
-            _ if asks_a_node && !self.has_nodes(key) => Spread::Any,
+            // Any plain server replies that it is no node.
+            _ if asks_a_node && !self.has_nodes(session_id) => Spread::Any,
             spread => spread,
         };
         match owner {
-            // To its clients the pool is a plain server, as in all other answers.
-            _ if asks_a_node && self.hides_nodes(key) => {
+            // For its clients the pool is a plain server, in this reply as in all others.
+            _ if asks_a_node && self.hides_nodes(session_id) => {
                 let text = match request.command.arity_ok(request.spans.len()) {
                     true => NO_CLUSTER.to_vec(),
                     false => wrong_arity(request.command),
                 };
-                Some(self.refuse_queued(key, &text))
+                Some(self.refuse_queued(session_id, &text))
             }
-            _ if !of_cluster && request.id == id::SWAPDB && self.pools.has_cluster(pool) => {
-                Some(self.refuse_queued(key, ONE_DATABASE))
+            _ if !of_cluster && request.id == id::SWAPDB && self.plane.pools.has_cluster(pool) => {
+                Some(self.refuse_queued(session_id, ONE_DATABASE))
             }
-            // A Cluster's nodes refuse that themselves, where they have to.
-            Owner::One(_) if !of_cluster && looks_elsewhere(request) => {
-                Some(self.refuse_queued(key, ELSEWHERE))
+            // The nodes of a Cluster refuse it themselves, if they have to.
+            RequestOwner::One(_) if !of_cluster && looks_elsewhere(request) => {
+                Some(self.refuse_queued(session_id, ELSEWHERE))
             }
-            Owner::One(group) if self.may_turn_to(key, group) => {
-                let owner = self.pools.server_of(group);
-                let kind = self.kind_of(self.sessions.get(key)?);
-                match self.server_in_reach(key, owner, request.command, kind) {
-                    Ok(server) if !is_bound && !in_multi => self.turn(key, server),
+            RequestOwner::One(group) if self.may_switch_to(session_id, group) => {
+                let owner = self.plane.pools.server_of(group);
+                let kind = self.plane.kind_of(self.plane.sessions.get(session_id)?);
+                match self.discovery.server_in_reach(
+                    &mut self.plane,
+                    session_id,
+                    owner,
+                    request.command,
+                    kind,
+                ) {
+                    Ok(server) if !is_bound && !in_multi => self.switch_server(session_id, server),
                     Err(NoReader) if !is_bound && !in_multi => {
-                        return Some(self.answer_error(key, NO_READER));
+                        return Some(self.answer_error(session_id, NO_READER));
                     }
-                    _ => self.turn(key, owner),
+                    _ => self.switch_server(session_id, owner),
                 }
                 if in_multi {
-                    self.bind_transaction(key, group);
+                    self.transactions
+                        .bind_transaction(&mut self.plane, session_id, group);
                 } else if request.id == id::WATCH {
-                    self.note_watched(key, group);
+                    self.note_watched(session_id, group);
                 }
                 None
             }
-            Owner::One(_) => Some(self.refuse_queued(key, FOREIGN)),
-            Owner::Several if spread == Spread::Owners && !is_bound && !in_multi => {
-                Some(self.divide(key, request))
+            RequestOwner::One(_) => Some(self.refuse_queued(session_id, FOREIGN)),
+            RequestOwner::Several if spread == Spread::Owners && !is_bound && !in_multi => {
+                Some(self.divide(session_id, request))
             }
-            Owner::Several => Some(self.refuse_queued(key, CROSSSLOT)),
-            Owner::Nobody => match spread {
+            RequestOwner::Several => Some(self.refuse_queued(session_id, CROSSSLOT)),
+            RequestOwner::NoKeys => match spread {
                 Spread::Here => None,
-                Spread::Node if !in_multi && self.shows_a_node(key) => {
-                    self.answer_as_node(key, request)
+                Spread::Node if !in_multi && self.shows_a_node(session_id) => {
+                    self.answer_as_node(session_id, request)
                 }
                 Spread::Any
                     if request.id == id::CONFIG_GET
                         && !in_multi
                         && !is_bound
-                        && self.hides_nodes(key) =>
+                        && self.hides_nodes(session_id) =>
                 {
-                    Some(self.ask_any(key, request, Duty::AsPlainServer))
+                    Some(self.ask_any(session_id, request, Completion::AsPlainServer))
                 }
-                // INFO tells of a primary, too.
+                // INFO reports a primary, too.
                 Spread::Refused
                     if request.id == id::ROLE
                         && !in_multi
                         && !is_bound
-                        && self.shows_a_node(key) =>
+                        && self.shows_a_node(session_id) =>
                 {
-                    Some(self.ask_any(key, request, Duty::RoleOfNode))
+                    Some(self.ask_any(session_id, request, Completion::RoleOfNode))
                 }
-                // The node that executes it would tell of itself.
+                // The node that executes it would report itself.
                 Spread::Node if of_cluster && request.command.answer != Answer::Session => {
-                    Some(self.refuse_bound(key, request.command))
+                    Some(self.refuse_bound(session_id, request.command))
                 }
                 Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
-                    // Always the same one, as long as it is there.
-                    if !is_bound && !in_multi && !self.tracks_here(key) {
+                    // The session keeps the same server as long as that is up.
+                    if !is_bound && !in_multi && !self.pinned.tracks_here(&self.plane, session_id) {
                         let up = self.first_up(pool);
-                        self.turn(key, up);
+                        self.switch_server(session_id, up);
                     }
                     None
                 }
-                // A Cluster's nodes tell each other what is published.
+                // The nodes of a Cluster pass published messages on to each other.
                 Spread::Home if channels_have_places && is_bound && self.is_at_home(own, pool) => {
                     None
                 }
                 Spread::Channels => None,
-                Spread::Home if own != home && is_bound => Some(self.refuse_queued(key, FOREIGN)),
+                Spread::Home if own != home && is_bound => {
+                    Some(self.refuse_queued(session_id, FOREIGN))
+                }
                 Spread::Home => {
-                    self.turn(key, home);
+                    self.switch_server(session_id, home);
                     if in_multi && !of_cluster {
-                        let first = self.pools.parts_of(pool)[0];
-                        self.bind_transaction(key, self.pools.group_at(first, home));
+                        let first = self.plane.pools.parts_of(pool)[0];
+                        let group = self.plane.pools.group_at(first, home);
+                        self.transactions
+                            .bind_transaction(&mut self.plane, session_id, group);
                     }
                     None
                 }
-                Spread::Off if is_tracking(request, b"off") && self.tracks_several(key) => {
+                Spread::Off
+                    if is_tracking(request, b"off") && self.plane.tracks_several(session_id) =>
+                {
                     match in_multi {
-                        true => Some(self.refuse_bound(key, request.command)),
-                        false => Some(self.stop_tracking(key)),
+                        true => Some(self.refuse_bound(session_id, request.command)),
+                        false => Some(self.pinned.stop_tracking(&mut self.plane, session_id)),
                     }
                 }
                 // The server names the mistake in its own words.
                 Spread::Off if is_wrong_switch(request) => None,
                 Spread::Off if in_multi && !switches_off(request) => {
-                    Some(self.refuse_bound(key, request.command))
+                    Some(self.refuse_bound(session_id, request.command))
                 }
                 Spread::Off if switches_off(request) => {
-                    let pins = Switch::of(request).pins;
-                    let is_on = self.tracks_several(key) && self.has_switched_on(key, pins);
+                    let pins = ConnectionSwitch::of(request).pins;
+                    let is_on = self.plane.tracks_several(session_id)
+                        && self.pinned.has_switched_on(&self.plane, session_id, pins);
                     match (is_on, in_multi) {
                         (false, _) => None,
-                        (true, false) => Some(self.stop_switch(key, pins)),
-                        (true, true) => Some(self.refuse_bound(key, request.command)),
+                        (true, false) => {
+                            Some(self.pinned.stop_switch(&mut self.plane, session_id, pins))
+                        }
+                        (true, true) => Some(self.refuse_bound(session_id, request.command)),
                     }
                 }
                 Spread::Off if is_tracking(request, b"on") => {
                     let broadcasts = asks_for(request.args(), b"BCAST");
-                    if broadcasts && let Some(placed) = self.know_owners(key, pool) {
+                    if broadcasts && let Some(placed) = self.know_owners(session_id, pool) {
                         return Some(placed);
                     }
-                    Some(self.track_at_several(key, request))
+                    Some(self.track_at_several(session_id, request))
                 }
-                Spread::Off if is_switch(request.id) => Some(self.switch_at_several(key, request)),
+                Spread::Off if is_switch(request.id) => {
+                    Some(self.switch_at_several(session_id, request))
+                }
                 Spread::Off | Spread::Refused => {
-                    Some(self.refuse_for_several(key, request.command))
+                    Some(self.refuse_for_several(session_id, request.command))
                 }
                 Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
-                // It would be asked of a part of them.
-                Spread::All | Spread::Turns if !self.knows_all(pool) => self.know_owners(key, pool),
-                // Of what one server executes, the others would know nothing.
+                // It would reach only some of the servers.
+                Spread::All | Spread::Turns if !self.knows_all(pool) => {
+                    self.know_owners(session_id, pool)
+                }
+                // One server executes the transaction, and the others would not take part.
                 Spread::All | Spread::Turns if is_bound || in_multi => {
-                    Some(self.refuse_bound(key, request.command))
+                    Some(self.refuse_bound(session_id, request.command))
                 }
                 Spread::All | Spread::Turns
-                    if self.keeps_place(pool, request) && self.hold_until_caught_up(key) =>
+                    if self.keeps_place(pool, request)
+                        && self.plane.hold_until_caught_up(session_id) =>
                 {
-                    Some(Placed::Wait)
+                    Some(Dispatched::Wait)
                 }
-                Spread::All | Spread::Turns if self.waits_for_owners(key, pool) => {
-                    Some(Placed::Wait)
+                Spread::All | Spread::Turns
+                    if self
+                        .discovery
+                        .waits_for_owners(&mut self.plane, session_id, pool) =>
+                {
+                    Some(Dispatched::Wait)
                 }
                 // The server names the mistake in its own words.
                 Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
                 Spread::All if is_wait(request.id) => {
                     Some(match request.command.arity_ok(request.spans.len()) {
-                        true => self.place_wait_at_all(key, request),
-                        false => self.place_on_link(key, request.bytes, false, None),
+                        true => self.dispatch_wait_at_all(session_id, request),
+                        false => self.dispatch_on_link(session_id, request.bytes, false, None),
                     })
                 }
-                Spread::All if request.id == id::INFO => Some(self.ask_info(key, request)),
+                Spread::All if request.id == id::INFO => Some(self.ask_info(session_id, request)),
                 Spread::All | Spread::Turns => {
                     let placed = match spread {
-                        Spread::Turns => self.scan(key, request),
-                        _ => self.ask_all(key, request),
+                        Spread::Turns => self.scan(session_id, request),
+                        _ => self.ask_all(session_id, request),
                     };
                     if self.keeps_place(pool, request) {
-                        self.hold_until_caught_up(key);
+                        self.plane.hold_until_caught_up(session_id);
                     }
                     Some(placed)
                 }
@@ -382,48 +424,53 @@ impl Engine {
         }
     }
 
-    /// Whether it matters what a request is in front of and behind that is for all servers, because
-    /// what those refuse for a while is asked again: it changes something at all of them, or sees
-    /// all keys. Then it is asked when all that its session asked before is answered, and nothing
-    /// is asked behind it until it is.
+    /// Whether a request for all servers has to keep its place among the requests of its session.
+    /// It has to if it changes data at all servers or sees all keys: servers may refuse it for a
+    /// while, and then it is sent again. Such a request is sent when all earlier requests of its
+    /// session are answered. The next request is sent when its reply has come.
     ///
-    /// The same holds for FLUSHALL everywhere, since it travels on links apart.
+    /// FLUSHALL keeps its place in any pool, because it uses links of its own.
     fn keeps_place(&self, pool: usize, request: &Request<'_>) -> bool {
         let command = request.command;
         let matters = command.retry == Retry::Write || command.flags.has(commands::Flags::READONLY);
         matters
             && command.answer != Answer::Alone
-            && (self.pools.refuse_for_now(pool) || may_hold_up(request.id))
+            && (self.plane.pools.refuse_for_now(pool) || may_hold_up(request.id))
     }
 
-    /// The same where one server owns everything, and has replicas that may be read.
-    fn route_to_one(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
-        let session = self.sessions.get(key)?;
+    /// Chooses the server of a request in a pool whose one owner has replicas that may be read.
+    fn route_to_one(&mut self, id: SessionId, request: &Request<'_>) -> Option<Dispatched> {
+        let session = self.plane.sessions.get(id)?;
         let owner = self.home_of(session);
         if !session.pins.is_empty() {
             return None;
         }
         let in_multi = session.flags.any(Flags::IN_MULTI);
-        let kind = self.kind_of(session);
-        match self.server_in_reach(key, owner, request.command, kind) {
-            Ok(server) if !in_multi => self.turn(key, server),
-            Err(NoReader) if !in_multi => return Some(self.answer_error(key, NO_READER)),
-            _ => self.turn(key, owner),
+        let kind = self.plane.kind_of(session);
+        match self
+            .discovery
+            .server_in_reach(&mut self.plane, id, owner, request.command, kind)
+        {
+            Ok(server) if !in_multi => self.switch_server(id, server),
+            Err(NoReader) if !in_multi => return Some(self.answer_error(id, NO_READER)),
+            _ => self.switch_server(id, owner),
         }
         None
     }
 
     /// Waits for all servers of a pool to be known. `None`: they are known.
-    fn know_owners(&mut self, key: Key, pool: usize) -> Option<Placed> {
+    fn know_owners(&mut self, id: SessionId, pool: usize) -> Option<Dispatched> {
         let part = self.unknown_part(pool)?;
         if let Some(text) = self.unknown_for(part, NO_NODE) {
-            return Some(self.refuse_queued(key, text.as_bytes()));
+            return Some(self.refuse_queued(id, text.as_bytes()));
         }
-        if !self.is_in_multi(key) && self.waits_for_nodes(key, part) {
-            return Some(Placed::Wait);
+        if !self.transactions.is_in_multi(&self.plane, id)
+            && self.discovery.waits_for_nodes(&mut self.plane, id, part)
+        {
+            return Some(Dispatched::Wait);
         }
-        let text = self.no_nodes(part);
-        Some(self.refuse_queued(key, text.as_bytes()))
+        let text = self.discovery.no_nodes(&self.plane, part);
+        Some(self.refuse_queued(id, text.as_bytes()))
     }
 
     /// Whether all servers of a pool are known.
@@ -431,59 +478,63 @@ impl Engine {
         self.unknown_part(pool).is_none()
     }
 
-    /// Of the parts of a pool, a Cluster of which no node has said anything.
+    /// The first subpool of a pool that is a Cluster of which no node has reported slots.
     pub(crate) fn unknown_part(&self, pool: usize) -> Option<usize> {
-        let parts = self.pools.parts_of(pool).iter();
-        let cluster = |part: usize| self.pools[part].cluster();
+        let parts = self.plane.pools.parts_of(pool).iter();
+        let cluster = |part: usize| self.plane.pools[part].cluster();
         let mut parts = parts.map(|part| usize::from(*part));
         parts.find(|part| cluster(*part).is_some_and(|cluster| !cluster.is_known()))
     }
 
-    /// Whether nothing is known of a Cluster because a server that was named for it cannot be used
-    /// for this reason: what is said then.
+    /// The error while a Cluster is unknown because a configured node cannot be used for this
+    /// reason. `None` if no node fails for it.
     fn unknown_for(&self, part: usize, reason: &str) -> Option<String> {
-        let mut servers = self.pools[part].servers().iter();
-        let server = servers.find(|server| self.is_away_for(**server, reason))?;
-        let label = &self.server(*server).label;
+        let mut servers = self.plane.pools[part].servers().iter();
+        let server = servers.find(|server| self.plane.is_away_for(**server, reason))?;
+        let label = &self.plane.server(*server).label;
         Some(format!(
             "CLUSTERDOWN respool: no node of the Cluster is known; {label}: {reason}"
         ))
     }
 
-    /// Whether a server is one of the part of a pool where everything is that has no key.
+    /// Whether a server is in the first subpool of a pool, which has all requests without keys.
     fn is_at_home(&self, server: ServerId, pool: usize) -> bool {
-        self.server(server).pool == self.pools.parts_of(pool)[0]
+        self.plane.server(server).pool == self.plane.pools.parts_of(pool)[0]
     }
 
-    /// What a session has queued may belong to another server than when it was.
-    pub(crate) fn turn_to_queued(&mut self, key: Key) {
-        let Some(group) = self.queued_group(key).filter(|_| self.is_routed(key)) else {
+    /// Switches a session to the present owner of the requests that it has queued.
+    pub(crate) fn switch_to_queued(&mut self, id: SessionId) {
+        let Some(group) = self
+            .transactions
+            .queued_group(&self.plane, id)
+            .filter(|_| self.plane.is_routed(id))
+        else {
             return;
         };
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.plane.sessions.get(id) else {
             return;
         };
         if !session.pins.bind() {
-            let server = self.pools.server_of(group);
-            self.turn(key, server);
+            let server = self.plane.pools.server_of(group);
+            self.switch_server(id, server);
         }
     }
 
-    /// A session turns to who owns this key, if nothing keeps it.
-    pub(crate) fn turn_to_owner(&mut self, key: Key, name: &[u8]) {
-        let Some(session) = self.sessions.get(key) else {
+    /// Switches a session to the owner of this key, unless the session is bound to its server.
+    pub(crate) fn switch_to_owner(&mut self, id: SessionId, key: &[u8]) {
+        let Some(session) = self.plane.sessions.get(id) else {
             return;
         };
         let any = session.next_seq;
-        let group = self.pools.group_of(session.pool, name, || any);
-        if self.may_turn_to(key, group) {
-            let owner = self.pools.server_of(group);
-            self.turn(key, owner);
+        let group = self.plane.pools.group_of(session.pool, key, || any);
+        if self.may_switch_to(id, group) {
+            let owner = self.plane.pools.server_of(group);
+            self.switch_server(id, owner);
         }
     }
 
-    fn note_watched(&mut self, key: Key, group: Group) {
-        if let Some(session) = self.sessions.get_mut(key) {
+    fn note_watched(&mut self, id: SessionId, group: Group) {
+        if let Some(session) = self.plane.sessions.get_mut(id) {
             let watches = session.pins.any(Pins::WATCH);
             let watched = &mut session.rare().watched;
             if !watches {
@@ -495,22 +546,27 @@ impl Engine {
         }
     }
 
-    /// Whether nothing keeps a session from asking the owner of that.
-    fn may_turn_to(&self, key: Key, group: Group) -> bool {
-        let Some(session) = self.sessions.get(key) else {
+    /// Whether a session may switch to the owner of this group.
+    fn may_switch_to(&self, id: SessionId, group: Group) -> bool {
+        let Some(session) = self.plane.sessions.get(id) else {
             return false;
         };
-        let server = self.pools.server_of(group);
-        let queued = self.queued_group(key);
+        let server = self.plane.pools.server_of(group);
+        let queued = self.transactions.queued_group(&self.plane, id);
         (!session.pins.bind() || session.server == server)
             && queued.is_none_or(|queued| queued == group)
     }
 
-    /// Whether a large request, which `rest` begins with, is held until it is whole. It is about the
-    /// session, as WATCH, BLPOP and SUBSCRIBE are. Or several servers are behind the session, and
-    /// the request is for more than one of them, or the arguments that decide where it goes have not
-    /// all come.
-    pub(crate) fn is_held_whole(&self, key: Key, scanner: &Scanner, rest: &[u8]) -> bool {
+    /// Whether a large request, which `rest` begins with, is held until it is whole. It is if it
+    /// concerns the session, as WATCH, BLPOP and SUBSCRIBE do. A pool of several servers adds two
+    /// reasons: the request is for more than one of them, or arguments that decide its server have
+    /// not come.
+    pub(crate) fn is_held_whole(
+        &self,
+        session_id: SessionId,
+        scanner: &Scanner,
+        rest: &[u8],
+    ) -> bool {
         let (spans, argc) = (scanner.spans(), scanner.argc());
         let missing = Cell::new(false);
         let arg = |at: usize| match spans.get(at) {
@@ -520,17 +576,17 @@ impl Engine {
                 b""
             }
         };
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.plane.sessions.get(session_id) else {
             return false;
         };
         let refused = Flags::IN_MULTI | Flags::UNAUTHENTICATED | Flags::TUNNEL;
         if session.flags.any(refused) {
             return false;
         }
-        let pool = &self.pools[usize::from(session.pool)];
-        let has_several = self.is_routed(key) && pool.has_several();
+        let pool = &self.plane.pools[usize::from(session.pool)];
+        let has_several = self.plane.is_routed(session_id) && pool.has_several();
         let Some(id) = commands::resolve(argc, arg) else {
-            // Only a server knows which arguments are keys.
+            // Only a server can find the keys of its arguments.
             return has_several;
         };
         let command = id.get();
@@ -543,171 +599,182 @@ impl Engine {
         }
         let may_look_elsewhere = matches!(id, id::SORT | id::SORT_RO) && pool.cluster().is_none();
         let spread = command.fan_out.spread;
-        let owner = self.owner_of_keys(key, command, argc, arg);
+        let owner = self.owner_of_keys(session_id, command, argc, arg);
         let is_divided = match owner {
-            Owner::One(_) => false,
-            Owner::Several => spread == Spread::Owners,
-            Owner::Nobody => !is_for_one_server(spread),
+            RequestOwner::One(_) => false,
+            RequestOwner::Several => spread == Spread::Owners,
+            RequestOwner::NoKeys => !is_for_one_server(spread),
         };
         missing.get() || is_divided || may_look_elsewhere
     }
 
-    /// The same for a request that is cut through, of which these arguments have come.
+    /// Chooses the server of a large request that passes through, by its first arguments.
     pub(crate) fn route_large(
         &mut self,
-        key: Key,
-        what: What,
+        session_id: SessionId,
+        opening: Opening,
         args: &[&[u8]],
         argc: usize,
     ) -> Result<(), Vec<u8>> {
-        match what {
-            What::Row(id) => self.note_asked(key, id, argc),
-            What::Learned { reads: true, .. } => {}
-            What::Learned { .. } | What::Nothing => self.note_write(key),
+        match opening {
+            Opening::Row(id) => self
+                .discovery
+                .note_asked(&mut self.plane, session_id, id, argc),
+            Opening::Learned { reads: true, .. } => {}
+            Opening::Learned { .. } | Opening::Nothing => {
+                self.discovery.note_write(&mut self.plane, session_id)
+            }
         }
-        let Some(session) = self.sessions.get(key).filter(|_| self.is_routed(key)) else {
+        let Some(session) = self
+            .plane
+            .sessions
+            .get(session_id)
+            .filter(|_| self.plane.is_routed(session_id))
+        else {
             return Ok(());
         };
         let pool = usize::from(session.pool);
-        self.turn_from_replica(key, None);
-        if !self.pools[pool].has_several() {
+        self.switch_from_replica(session_id, None);
+        if !self.plane.pools[pool].has_several() {
             return Ok(());
         }
-        let What::Row(id) = what else {
+        let Opening::Row(id) = opening else {
             return Err(UNKNOWN_KEYS.to_vec());
         };
         let (command, spread) = (id.get(), id.get().fan_out.spread);
         let arg = |at: usize| args.get(at).copied().unwrap_or_default();
-        match self.owner_of_keys(key, command, argc, arg) {
-            Owner::One(group) if self.may_turn_to(key, group) => {
-                let server = self.pools.server_of(group);
-                self.turn(key, server);
+        match self.owner_of_keys(session_id, command, argc, arg) {
+            RequestOwner::One(group) if self.may_switch_to(session_id, group) => {
+                let server = self.plane.pools.server_of(group);
+                self.switch_server(session_id, server);
                 Ok(())
             }
-            Owner::One(_) => Err(FOREIGN.to_vec()),
-            Owner::Several => Err(CROSSSLOT.to_vec()),
-            Owner::Nobody => {
+            RequestOwner::One(_) => Err(FOREIGN.to_vec()),
+            RequestOwner::Several => Err(CROSSSLOT.to_vec()),
+            RequestOwner::NoKeys => {
                 let is_bound = |session: &Session| session.pins.bind();
-                if spread == Spread::Home && !self.sessions.get(key).is_some_and(is_bound) {
-                    let home = self.pools.home_of(pool);
-                    self.turn(key, home);
+                if spread == Spread::Home
+                    && !self.plane.sessions.get(session_id).is_some_and(is_bound)
+                {
+                    let home = self.plane.pools.home_of(pool);
+                    self.switch_server(session_id, home);
                 }
                 Ok(())
             }
         }
     }
 
-    /// The same for a command that the table does not have, by what its server says of its keys:
-    /// one server has to own them all, and is its owner, though it only reads. What names no keys
-    /// may be about those of all servers, so it is no single one's; nor is what sees keys that are
-    /// shorter there.
+    /// Chooses the server of a command that the table does not have, by the server's report of its
+    /// keys. One owner must have all keys, and gets the request even if it only reads. A command
+    /// without keys is refused, since it may concern the keys of all servers. So is every such
+    /// command of a pool that removes prefixes.
     pub(crate) fn route_learned<'a>(
         &mut self,
-        key: Key,
-        keys: Keys,
+        id: SessionId,
+        keys: KeySpec,
         argc: usize,
         arg: impl Fn(usize) -> &'a [u8],
     ) -> Result<(), &'static [u8]> {
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.plane.sessions.get(id) else {
             return Ok(());
         };
-        if self.strips(key) {
+        if self.plane.removes_prefix(id) {
             return Err(UNKNOWN_KEYS);
         }
         let (pool, any) = (session.pool, session.next_seq);
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let groups = keys.places(argc);
-        let groups = groups.map(|at| self.pools.group_of(pool, arg(at), || any));
-        match groups.fold(Owner::Nobody, Owner::and) {
-            Owner::One(group) if self.may_turn_to(key, group) => {
-                let owner = self.pools.server_of(group);
-                self.turn(key, owner);
+        let groups = groups.map(|at| self.plane.pools.group_of(pool, arg(at), || any));
+        match groups.fold(RequestOwner::NoKeys, RequestOwner::and) {
+            RequestOwner::One(group) if self.may_switch_to(id, group) => {
+                let owner = self.plane.pools.server_of(group);
+                self.switch_server(id, owner);
                 if in_multi {
-                    self.bind_transaction(key, group);
+                    self.transactions
+                        .bind_transaction(&mut self.plane, id, group);
                 }
                 Ok(())
             }
-            Owner::One(_) => Err(FOREIGN),
-            Owner::Several => Err(CROSSSLOT),
-            Owner::Nobody if keys == Keys::Unsaid => Err(UNKNOWN_KEYS),
-            Owner::Nobody => Err(NO_KEYS),
+            RequestOwner::One(_) => Err(FOREIGN),
+            RequestOwner::Several => Err(CROSSSLOT),
+            RequestOwner::NoKeys if keys == KeySpec::Unsaid => Err(UNKNOWN_KEYS),
+            RequestOwner::NoKeys => Err(NO_KEYS),
         }
     }
 
-    /// A request goes to the first server that is up; its reply is completed here.
-    fn ask_any(&mut self, key: Key, request: &Request<'_>, duty: Duty) -> Placed {
-        if let Some(session) = self.sessions.get(key)
-            && !self.tracks_here(key)
+    /// Sends a request to the first server that is up. Its reply has a completion.
+    fn ask_any(&mut self, id: SessionId, request: &Request<'_>, duty: Completion) -> Dispatched {
+        if let Some(session) = self.plane.sessions.get(id)
+            && !self.pinned.tracks_here(&self.plane, id)
         {
             let up = self.first_up(usize::from(session.pool));
-            self.turn(key, up);
+            self.switch_server(id, up);
         }
-        self.place_on_link(key, request.bytes, true, Some(duty))
+        self.dispatch_on_link(id, request.bytes, true, Some(duty))
     }
 
-    /// Whether nodes of a Cluster are behind a session that is to see a plain server.
-    pub(crate) fn hides_nodes(&self, key: Key) -> bool {
-        self.has_nodes(key) && !self.shows_a_node(key)
+    /// Whether a session has nodes of a Cluster behind it and must see a plain server.
+    pub(crate) fn hides_nodes(&self, id: SessionId) -> bool {
+        self.has_nodes(id) && !self.shows_a_node(id)
     }
 
-    /// Whether nodes of a Cluster are behind a session.
-    pub(crate) fn has_nodes(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| self.pools.has_cluster(session.pool.into()))
+    /// Whether the pool of a session has nodes of a Cluster.
+    pub(crate) fn has_nodes(&self, id: SessionId) -> bool {
+        let session = self.plane.sessions.get(id);
+        session.is_some_and(|session| self.plane.pools.has_cluster(session.pool.into()))
     }
 
     /// Whether a session sees a node of a Cluster.
-    pub(crate) fn shows_a_node(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
+    pub(crate) fn shows_a_node(&self, id: SessionId) -> bool {
+        let session = self.plane.sessions.get(id);
         session.is_some_and(|session| {
             let pool = usize::from(session.pool);
-            self.pools[pool].cluster().is_some() && self.settings.pools[pool].shows == Shows::Node
+            self.plane.pools[pool].cluster().is_some()
+                && self.plane.settings.pools[pool].shows == Shows::Node
         })
     }
 
     /// Whether the sharded channels of a session's pool are with the owners of their slots.
-    pub(crate) fn channels_have_places(&self, key: Key) -> bool {
-        let first = |session: &Session| self.pools.first_of(session.pool.into());
-        let session = self.sessions.get(key);
+    pub(crate) fn channels_have_places(&self, id: SessionId) -> bool {
+        let first = |session: &Session| self.plane.pools.first_of(session.pool.into());
+        let session = self.plane.sessions.get(id);
         session.is_some_and(|session| first(session).cluster().is_some())
     }
 
-    /// Whether the sessions that a server is asked for have to turn to it.
+    /// Whether sessions of a server's pool have to switch to it.
     pub(crate) fn is_routed_to(&self, server: ServerId) -> bool {
-        let whole = self.pool_of(server).whole;
-        self.pools[usize::from(whole)].is_routed()
+        let whole = self.plane.pool_of(server).whole;
+        self.plane.pools[usize::from(whole)].is_routed()
     }
 
     /// Whether the keys of a session's pool have several owners.
-    pub(crate) fn has_several_owners(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| self.pools[usize::from(session.pool)].has_several())
+    pub(crate) fn has_several_owners(&self, id: SessionId) -> bool {
+        let session = self.plane.sessions.get(id);
+        session.is_some_and(|session| self.plane.pools[usize::from(session.pool)].has_several())
     }
 
-    pub(crate) fn is_routed(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| session.flags.any(Flags::ROUTED))
-    }
-
-    /// A session whose server cannot be reached, and that is bound to nothing there, turns to one
-    /// that can: what has no key is everybody's.
-    pub(crate) fn turn_from_dead(&mut self, key: Key) {
-        let Some(session) = self.sessions.get(key) else {
+    /// Switches a session from a server that cannot be reached to one that can, unless the session
+    /// is bound there. Any server may answer a request without keys.
+    pub(crate) fn switch_from_dead(&mut self, id: SessionId) {
+        let Some(session) = self.plane.sessions.get(id) else {
             return;
         };
         let failed = |link: &Link| !link.is_up() && link.failures > 0;
-        let is_dead = self.links.get(session.link).is_some_and(failed);
-        if is_dead && !session.pins.bind() && self.queued_group(key).is_none() {
+        let is_dead = self.plane.links.get(session.link).is_some_and(failed);
+        if is_dead
+            && !session.pins.bind()
+            && self.transactions.queued_group(&self.plane, id).is_none()
+        {
             let up = self.first_up(usize::from(session.pool));
-            self.turn(key, up);
+            self.switch_server(id, up);
         }
     }
 
-    /// The first of a pool's servers that answers; else one that may; the first of all, if none
-    /// can.
+    /// The first server of a pool that answers. If none does, the best of the others, by
+    /// [`Standing`]. If all are away, the home of the pool.
     pub(crate) fn first_up(&self, pool: usize) -> ServerId {
-        let mut best = (Standing::Away, self.pools.home_of(pool));
-        for server in self.pools[pool].servers() {
+        let mut best = (Standing::Away, self.plane.pools.home_of(pool));
+        for server in self.plane.pools[pool].servers() {
             let standing = self.standing(*server);
             if standing > best.0 {
                 best = (standing, *server);
@@ -719,159 +786,152 @@ impl Engine {
         best.1
     }
 
-    /// What is known of a server by the links that are shared, whoever asks on them.
+    /// The state of a server, as its shared links show it.
     pub(crate) fn standing(&self, server: ServerId) -> Standing {
-        let answers = |link: &Link| link.is_up() && !owes_for(link, self.now, SILENT_MS);
-        if self.first_link_is(server, answers) {
+        let answers = |link: &Link| link.is_up() && !owes_for(link, self.plane.now, SILENT_MS);
+        if self.plane.first_link_is(server, answers) {
             return Standing::Answers;
         }
         let (mut up, mut silent) = (false, false);
-        for (_, link) in self.links_shared_to(server) {
+        for (_, link) in self.plane.links_shared_to(server) {
             up |= link.is_up();
-            silent |= owes_for(link, self.now, SILENT_MS);
+            silent |= owes_for(link, self.plane.now, SILENT_MS);
         }
         match up {
             true if silent => Standing::Silent,
             true => Standing::Answers,
-            false if self.answers_by_refusals(server) => Standing::Refuses,
+            false if self.plane.answers_by_refusals(server) => Standing::Refuses,
             false if self.is_resting(server) => Standing::Away,
             false => Standing::Tried,
         }
     }
 
-    /// Whether a link to a server is up that everybody shares.
+    /// Whether a shared link to a server is up.
     pub(crate) fn is_reachable(&self, server: ServerId) -> bool {
-        self.links_shared_to(server).any(|(_, link)| link.is_up())
+        self.plane
+            .links_shared_to(server)
+            .any(|(_, link)| link.is_up())
     }
 
-    pub(crate) fn links_shared_to(&self, server: ServerId) -> impl Iterator<Item = (Key, &Link)> {
-        let kinds = self
-            .shared
-            .iter()
-            .filter(move |(kind, _)| kind.server == server);
-        kinds.filter_map(|(_, key)| Some((*key, self.links.get(*key)?)))
+    /// Whether the first link of a server is in back-off.
+    fn is_resting(&self, server: ServerId) -> bool {
+        self.plane.first_link_is(server, |link| {
+            matches!(link.state, LinkState::Backoff { .. })
+        })
     }
 
-    /// Whether that could not be had, and is not tried just now.
-    pub(crate) fn is_resting(&self, server: ServerId) -> bool {
-        self.first_link_is(server, |link| matches!(link.state, State::Resting { .. }))
-    }
-
-    pub(crate) fn first_link_is(&self, server: ServerId, so: impl FnOnce(&Link) -> bool) -> bool {
-        let link = self.shared.get(&self.first_link(server));
-        link.and_then(|link| self.links.get(*link)).is_some_and(so)
-    }
-
-    /// The server where everything is published that a session may listen to.
+    /// The server to which a session's pool sends all that has no key, such as PUBLISH.
     pub(crate) fn home_of(&self, session: &Session) -> ServerId {
-        self.pools.home_of(usize::from(session.pool))
+        self.plane.pools.home_of(usize::from(session.pool))
     }
 
     fn owner_of_keys<'a>(
         &self,
-        key: Key,
+        id: SessionId,
         command: &Command,
         argc: usize,
         arg: impl Fn(usize) -> &'a [u8],
-    ) -> Owner {
-        let Some(session) = self.sessions.get(key) else {
-            return Owner::Nobody;
+    ) -> RequestOwner {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return RequestOwner::NoKeys;
         };
         let (pool, any) = (session.pool, session.next_seq);
-        let channels_have_places = self.channels_have_places(key);
-        let mut owner = Owner::Nobody;
-        let visited = command.keys(argc, &arg, |at, what| {
-            // Whoever divides it asks for each of its keys anew.
-            if owner == Owner::Several || what.has(KeyFlags::NOT_KEY) && !channels_have_places {
+        let channels_have_places = self.channels_have_places(id);
+        let mut owner = RequestOwner::NoKeys;
+        let visited = command.keys(argc, &arg, |at, key_flags| {
+            // Scatter asks for the owner of each key anew.
+            if owner == RequestOwner::Several
+                || key_flags.has(KeyFlags::NOT_KEY) && !channels_have_places
+            {
                 return;
             }
-            let of = match what.has(KeyFlags::NOT_KEY) {
-                true => self.pools.parts_of(usize::from(pool))[0],
+            let pool_or_first = match key_flags.has(KeyFlags::NOT_KEY) {
+                true => self.plane.pools.parts_of(usize::from(pool))[0],
                 false => pool,
             };
-            let its = self.pools.group_of(of, arg(at), || any);
-            owner = owner.and(its);
+            let group = self.plane.pools.group_of(pool_or_first, arg(at), || any);
+            owner = owner.and(group);
         });
-        // Where its keys are cannot be said: any server refuses it in its own words. But a PFMERGE
-        // without sources is none of these, and belongs where its one key does.
+        // If the keys cannot be found, any server refuses the request in its own words. A PFMERGE
+        // without sources has an error too, but goes to the owner of its one key.
         match (visited, owner) {
-            (Err(_), Owner::Several) => Owner::Nobody,
+            (Err(_), RequestOwner::Several) => RequestOwner::NoKeys,
             (_, owner) => owner,
         }
     }
 
-    /// From now on the session rides on the link that all share to this server. What it has in
-    /// flight elsewhere stays there.
-    pub(crate) fn turn(&mut self, key: Key, server: ServerId) {
-        let Some(session) = self.sessions.get(key) else {
+    /// Switches the session to the shared link of this server. Its requests in flight stay on the
+    /// old links.
+    pub(crate) fn switch_server(&mut self, id: SessionId, server: ServerId) {
+        let Some(session) = self.plane.sessions.get(id) else {
             return;
         };
         if session.server == server {
             return;
         }
-        debug_assert!(!session.pins.bind(), "its own link goes to one server");
+        debug_assert!(!session.pins.bind(), "a pinned session keeps its server");
         let kind = self.kind_at(session, server);
         let link = match session.pins.any(Pins::SPREAD) {
-            // If it has none, the request opens one.
-            true => self.tracks_on(key, server),
+            // If the session has none, the request opens one.
+            true => self.plane.tracks_on(id, server),
             false => self.current_link(kind),
         };
-        let link = link.unwrap_or(Key::NOBODY);
-        let Some(session) = self.sessions.get_mut(key) else {
+        let link = link.unwrap_or(LinkId::NONE);
+        let Some(session) = self.plane.sessions.get_mut(id) else {
             return;
         };
         session.server = server;
         let old = std::mem::replace(&mut session.link, link);
-        self.close_if_full(old);
-        self.leave(old);
-        if let Some(link) = self.links.get_mut(link) {
-            link.riders += 1;
+        self.plane.close_if_full(old);
+        self.plane.detach(old);
+        if let Some(link) = self.plane.links.get_mut(link) {
+            link.attached += 1;
         }
     }
 
     /// The kind of link that a session shares with others to this server.
-    pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKey {
-        self.shared_kind_of(session).at(server)
+    pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKind {
+        self.plane.shared_kind_of(session).at(server)
     }
 
-    /// The link that all share of a kind: mostly that of which was asked last.
+    /// The shared link of a kind, mostly the kind of the previous request.
     #[inline]
-    pub(crate) fn current_link(&mut self, kind: LinkKey) -> Option<Key> {
+    pub(crate) fn current_link(&mut self, kind: LinkKind) -> Option<LinkId> {
         let server = usize::from(kind.server.0);
         let is_shared = |link: &Link| link.role == Role::Shared;
-        if let Some(link) = self.servers[server].current(kind)
-            && self.links.get(link).is_some_and(is_shared)
+        if let Some(link) = self.plane.servers[server].current(kind)
+            && self.plane.links.get(link).is_some_and(is_shared)
         {
             return Some(link);
         }
-        let link = self.shared_link(kind)?;
+        let link = self.plane.shared_link(kind)?;
         let version = usize::from(kind.version == Version::Resp3);
-        self.servers[server].current[version] = Some((kind, link));
+        self.plane.servers[server].current[version] = Some((kind, link));
         Some(link)
     }
 
-    /// A command that a pool of several servers cannot execute as one.
-    fn refuse_for_several(&mut self, key: Key, command: &Command) -> Placed {
-        self.refuse_as(key, command, ": ask the servers themselves")
+    /// Refuses a command that a pool of several servers cannot execute as one.
+    fn refuse_for_several(&mut self, id: SessionId, command: &Command) -> Dispatched {
+        self.refuse_as(id, command, ": ask the servers themselves")
     }
 
-    /// A command that several servers execute, each a part of it, and a transaction is one server's.
-    fn refuse_bound(&mut self, key: Key, command: &Command) -> Placed {
+    /// Refuses a command for all servers in a transaction, which one server executes.
+    fn refuse_bound(&mut self, id: SessionId, command: &Command) -> Dispatched {
         let when = " in a transaction, or while keys are watched: send it before MULTI and WATCH, \
                     or after EXEC";
-        self.refuse_as(key, command, when)
+        self.refuse_as(id, command, when)
     }
 
-    fn refuse_as(&mut self, key: Key, command: &Command, rest: &str) -> Placed {
-        self.counters.refused += 1;
+    fn refuse_as(&mut self, id: SessionId, command: &Command, rest: &str) -> Dispatched {
+        self.plane.counters.refused += 1;
         let name = command.name.replace('|', " ");
         let text =
             format!("ERR respool: '{name}' cannot be asked of a pool of several servers{rest}");
-        self.refuse_queued(key, text.as_bytes())
+        self.refuse_queued(id, text.as_bytes())
     }
 }
 
-/// Whether a SORT reads keys that it makes of a pattern.
+/// Whether a SORT reads keys that it makes from a pattern.
 pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
     let makes = |pair: &[&[u8]]| {
         let [option, pattern] = pair else {
@@ -884,7 +944,7 @@ pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
         && request.args().collect::<Vec<_>>().windows(2).any(makes)
 }
 
-/// Whether a request without keys goes to one server, whichever it is.
+/// Whether a request without keys goes to one server, whichever that is.
 fn is_for_one_server(spread: Spread) -> bool {
     matches!(
         spread,
@@ -892,31 +952,31 @@ fn is_for_one_server(spread: Spread) -> bool {
     )
 }
 
-/// Whether only a Cluster's node can answer it. A plain server refuses all subcommands of CLUSTER,
-/// even HELP.
+/// Whether only a node of a Cluster can answer the request. A plain server refuses all subcommands
+/// of CLUSTER, even HELP.
 fn is_of_cluster(request: &Request<'_>) -> bool {
     request.command.name.starts_with("cluster|") || request.id == id::CLUSTERSCAN
 }
 
-/// Whether it is CLIENT TRACKING, to be switched on or off.
+/// Whether the request is CLIENT TRACKING with this argument, ON or OFF.
 fn is_tracking(request: &Request<'_>, way: &[u8]) -> bool {
     let argc = request.spans.len();
     let has_length = argc == 3 || argc > 3 && way == b"on";
     request.id == id::CLIENT_TRACKING && has_length && request.arg(2).eq_ignore_ascii_case(way)
 }
 
-/// Whether CLIENT TRACKING and the like have an argument that no server knows in its place.
+/// Whether CLIENT TRACKING or its like has a wrong argument in place of ON or OFF.
 fn is_wrong_switch(request: &Request<'_>) -> bool {
     let is_way = |way: &[u8]| request.arg(2).eq_ignore_ascii_case(way);
     !request.command.arity_ok(request.spans.len()) || !is_way(b"on") && !is_way(b"off")
 }
 
-/// Whether CLIENT NO-TOUCH, CLIENT IMPORT-SOURCE.
+/// Whether the command is CLIENT NO-TOUCH or CLIENT IMPORT-SOURCE.
 fn is_switch(command: CommandId) -> bool {
     matches!(command, id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE)
 }
 
-/// CLIENT TRACKING OFF and the like.
+/// Whether the request is CLIENT TRACKING OFF or its like.
 fn switches_off(request: &Request<'_>) -> bool {
     request.spans.len() == 3 && request.arg(2).eq_ignore_ascii_case(b"off")
 }

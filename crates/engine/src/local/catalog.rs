@@ -1,9 +1,8 @@
-//! What a server knows that the table does not say: commands of modules, of newer servers or
-//! renamed, which are asked about one by one; and which commands of the table this server has, with
-//! how many arguments: of what it is not asked itself (what is answered here, what is queued, what
-//! a subscriber may not ask), nobody else can say that for it.
+//! What servers tell about commands. Commands that the table lacks (of modules, of newer servers,
+//! or renamed) are asked about one by one. Of the table's commands, a server tells which it has and
+//! with how many arguments. That matters for requests that the server itself does not get: those
+//! answered here, queued, or refused to a subscriber.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use respool_protocol::commands::{self, Answer, CommandId, id};
@@ -11,49 +10,65 @@ use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner, Span};
 use respool_protocol::value::Value;
 
-use crate::duty::Duty;
+use crate::access::acl::{KnownRights, RIGHT_MS, RightRefusal};
+use crate::base::error_text::{
+    NOAUTH, not_in_subscription, unknown_command, unknown_subcommand, wrong_arity,
+};
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::LEARNED_COMMANDS_MAX;
+use crate::base::slab::Slab;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, Dispatched, Request, allowed_in_subscription};
+use crate::data_plane::link::{Link, LinkKind, Role};
+use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
-use crate::limits::LEARNED_COMMANDS_MAX;
-use crate::link::LinkKey;
-use crate::pool::ServerId;
-use crate::requests::{Blocked, Placed, Request, allowed_in_subscription};
-use crate::rights::{RIGHT_MS, Refusal, Rights};
-use crate::session::{Flags, Pins};
-use crate::slots::Key;
-use crate::time::Time;
-use crate::words::{NOAUTH, not_in_subscription, unknown_command, unknown_subcommand, wrong_arity};
+use crate::local::Local;
+use crate::routing::pool::ServerId;
 
-/// What servers said.
+/// The answers of servers about commands.
 #[derive(Default)]
-pub(crate) struct Learned {
-    commands: HashMap<(Whose, Vec<u8>), Lesson>,
-    /// What is being asked, on which link, since when.
-    asking: HashMap<(Whose, Subject), (Key, Time)>,
-    /// Servers that have lost the links of questions and answered none since: how often, and when
-    /// the last time.
-    unanswered: HashMap<Whose, (u32, Time)>,
-    /// What servers have, as soon as that matters; and whom they would not tell, since when, if it
-    /// may have been for a moment only.
-    known: HashMap<ServerId, Known>,
-    untold: HashMap<Whose, Option<Time>>,
-    /// Why a user may not open transactions, if it may not, as of some moment; as soon as it wants
-    /// to.
-    unopened: HashMap<Whose, (Option<Vec<u8>>, Time)>,
-    /// What else it may ask.
-    pub(crate) rights: Rights,
+pub(crate) struct CommandCatalog {
+    commands: HashMap<(ServerUser, Vec<u8>), CommandInfo>,
+    /// Questions without an answer: the link of each, and when it was asked.
+    asking: HashMap<(ServerUser, Subject), (LinkId, Time)>,
+    /// Servers that have lost the links of questions and answered none since: the number of losses
+    /// and the time of the last one.
+    unanswered: HashMap<ServerUser, (u32, Time)>,
+    /// The commands of each server, read as soon as they matter.
+    known: HashMap<ServerId, KnownCommands>,
+    /// Users to whom a server refused COMMAND: for want of the right (`None`), or once, at a time.
+    untold: HashMap<ServerUser, Option<Time>>,
+    /// The answers to whether a user may open transactions, asked at its first MULTI: the refusal,
+    /// if any, and the time of the answer.
+    unopened: HashMap<ServerUser, (Option<Vec<u8>>, Time)>,
+    /// The answers to whether a user may send other requests that respool answers itself.
+    pub(crate) rights: KnownRights,
 }
 
-impl Learned {
-    /// The answers on this link may come late: sessions ask again on another one.
-    pub(crate) fn leave_questions(&mut self, link: Key) {
+impl CommandCatalog {
+    /// A link did not come up: its questions are asked on another link.
+    pub(crate) fn leave_questions(&mut self, link: LinkId) {
         self.asking.retain(|_, (on, _)| *on != link);
     }
 
-    /// The answers on this link will never come. Sessions ask again on another one and wait there,
-    /// but not for ever: a server that loses each connection answers nothing.
-    pub(crate) fn lose_questions(&mut self, link: Key, now: Time) {
+    /// The link on which a question is being asked, and since when. `None` if the link is gone or
+    /// draining: its answers may come late or never, and the question is asked on another link.
+    fn asked_on(
+        &self,
+        links: &Slab<LinkId, Link>,
+        subject: &(ServerUser, Subject),
+    ) -> Option<(LinkId, Time)> {
+        let asked = self.asking.get(subject).copied();
+        asked.filter(|(link, _)| links.get(*link).is_some_and(takes_questions))
+    }
+
+    /// The answers on this link will never come. Sessions ask again on another link and wait there,
+    /// but not for ever: a server that loses each connection never answers.
+    pub(crate) fn lose_questions(&mut self, link: LinkId, now: Time) {
         let lost = self.asking.extract_if(|_, (on, _)| *on == link);
-        let lost: HashSet<Whose> = lost.map(|((whose, _), _)| whose).collect();
+        let lost: HashSet<ServerUser> = lost.map(|((whose, _), _)| whose).collect();
         for whose in lost {
             let (count, at) = self.unanswered.entry(whose).or_insert((0, now));
             *count = count.saturating_add(1);
@@ -61,20 +76,22 @@ impl Learned {
         }
     }
 
-    /// A question was answered.
-    fn note_answer(&mut self, subject: &(Whose, Subject)) {
+    /// Removes a question that was answered.
+    fn note_answer(&mut self, subject: &(ServerUser, Subject)) {
         self.asking.remove(subject);
         self.unanswered.remove(&subject.0);
     }
 
     /// Whether sessions wait no longer for a question that was asked at `since`.
-    fn is_late(&self, whose: &Whose, since: Time, now: Time) -> bool {
+    fn is_late(&self, whose: &ServerUser, since: Time, now: Time) -> bool {
         let lost = self.unanswered.get(whose).map_or(0, |(count, _)| *count);
         lost >= LOST_QUESTIONS_MAX || now.since_ms(since) >= LESSON_MS
     }
 
     /// The links whose questions are late.
-    fn tick_questions(&mut self, now: Time) -> Vec<Key> {
+    fn tick_questions(&mut self, links: &Slab<LinkId, Link>, now: Time) -> Vec<LinkId> {
+        self.asking
+            .retain(|_, (link, _)| links.get(*link).is_some_and(takes_questions));
         self.unanswered
             .retain(|_, (_, at)| now.since_ms(*at) < UNANSWERED_MS);
         let asking = self.asking.iter();
@@ -83,67 +100,72 @@ impl Learned {
     }
 }
 
-/// A server, and who asks it: rights are a user's.
-pub(crate) type Whose = (ServerId, u16);
+/// Whether the answers on a link come in time.
+fn takes_questions(link: &Link) -> bool {
+    !matches!(link.role, Role::Draining { .. })
+}
 
-/// What a server is asked about.
+/// A server and the user that asks it: rights belong to a user.
+pub(crate) type ServerUser = (ServerId, u16);
+
+/// The subject of a question to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
     /// A command that the table does not have.
     Command(Vec<u8>),
-    /// All that it has.
+    /// All commands of the server.
     Commands,
     /// Whether a transaction may be opened.
     Opening,
-    /// Whether this, its bytes, may be asked.
+    /// Whether the user may send this probe, by its bytes.
     Right(Vec<u8>),
-    /// Nothing: it gets the script of this number.
+    /// No question: the server gets the script of this number.
     Script { number: u32 },
 }
 
 /// The commands of the table that a server has.
 #[derive(Debug)]
-struct Known {
-    /// Their numbers of arguments, by their places in the table.
+struct KnownCommands {
+    /// Their arities, by their places in the table. `None`: the server lacks the command.
     arities: Vec<Option<i64>>,
-    /// Whether it tells its subcommands (Redis 7 and newer).
+    /// Whether the server lists its subcommands (Redis 7 and newer).
     subcommands: bool,
-    /// Whoever needs it next asks again.
+    /// The list may be old: the next session that needs it asks again.
     doubted: bool,
 }
 
-/// What a server has to say to a request before anybody looks into it.
+/// The server's judgement of a request before its arguments are read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It is not known here, or not needed: what the table says is as good.
+pub(crate) enum CommandCheck {
+    /// Not known or not needed: the table's row counts.
     Unsaid,
-    /// Nothing.
+    /// No objection.
     Fine,
-    /// This error.
+    /// The server's error.
     Refused(Vec<u8>),
-    /// An error of its own, with which it does nothing else: so it may have the request.
+    /// The server answers the request with an error of its own and has no other effect: it gets the
+    /// request.
     Itself,
 }
 
-impl Learned {
-    /// A user has said anew who it is, or its rights may have changed.
+impl CommandCatalog {
+    /// A user has authenticated again, or its rights may have changed.
     pub(crate) fn doubt_user(&mut self, user: u16) {
         self.untold.retain(|(_, of), _| *of != user);
         self.unopened.retain(|(_, of), _| *of != user);
         self.rights.doubt(|(_, of)| of == user);
     }
 
-    /// Its place may be another one's.
+    /// Forgets a user whose number may be given to another one.
     pub(crate) fn forget_user(&mut self, user: u16) {
         self.doubt_user(user);
         self.commands.retain(|((_, of), _), _| *of != user);
     }
 
-    /// Which arguments of a command that the table does not have are keys, whichever server said
-    /// it.
-    pub(crate) fn keys_of(&self, name: &[u8]) -> Keys {
-        let said = |((_, of), lesson): (&(Whose, Vec<u8>), &Lesson)| match lesson {
-            Lesson::Shared { keys, .. } | Lesson::Alone { keys }
+    /// The key arguments of a command that the table lacks, as any server gave them.
+    pub(crate) fn keys_of(&self, name: &[u8]) -> KeySpec {
+        let said = |((_, of), lesson): (&(ServerUser, Vec<u8>), &CommandInfo)| match lesson {
+            CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys }
                 if of.eq_ignore_ascii_case(name) =>
             {
                 Some(*keys)
@@ -151,10 +173,10 @@ impl Learned {
             _ => None,
         };
         let said = self.commands.iter().find_map(said);
-        said.unwrap_or(Keys::Unsaid)
+        said.unwrap_or(KeySpec::Unsaid)
     }
 
-    /// The places of keys in a request, as far as a server has said where its command has them.
+    /// The places of keys in a request, if a server gave those of its command.
     pub(crate) fn keys_in(&self, request: &[u8]) -> impl Iterator<Item = usize> + use<> {
         let mut scanner = Scanner::default();
         let (keys, argc) = match scanner.scan(request, true) {
@@ -163,13 +185,13 @@ impl Learned {
                 let name = spans.first().map_or(&b""[..], |name| name.of(request));
                 (self.keys_of(name), spans.len())
             }
-            _ => (Keys::None, 0),
+            _ => (KeySpec::None, 0),
         };
         keys.places(argc)
     }
 
-    /// A connection to a server is lost: it may be another one when it is back. What is being
-    /// queued is still checked by what was known when it began.
+    /// A connection to a server was lost: another server may have its place when it is back.
+    /// Requests in a transaction are still checked by the list that counted at its MULTI.
     pub(crate) fn doubt_server(&mut self, server: ServerId) {
         if let Some(known) = self.known.get_mut(&server) {
             known.doubted = true;
@@ -179,7 +201,7 @@ impl Learned {
         self.unopened.retain(|(of, _), _| *of != server);
     }
 
-    /// Its place is another one's.
+    /// Forgets a server whose number is given to another one.
     pub(crate) fn forget_server(&mut self, server: ServerId) {
         self.doubt_server(server);
         self.known.remove(&server);
@@ -187,43 +209,42 @@ impl Learned {
     }
 }
 
-/// What a server said of a command.
+/// The server's answer about a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lesson {
-    /// It is one of the table by another name.
+enum CommandInfo {
+    /// A command of the table by another name.
     Renamed(CommandId),
     /// It works on data and never waits.
-    Shared { reads: bool, keys: Keys },
-    /// It may do anything with its connection.
-    Alone { keys: Keys },
-    /// The server would not say, as of this moment: it may be anything.
+    Shared { reads: bool, keys: KeySpec },
+    /// It may change the state of its connection.
+    Alone { keys: KeySpec },
+    /// The server refused to answer at this time: the command may do anything.
     Unsaid { at: Time },
-    /// There is no such command, as of this moment.
+    /// The server had no such command at this time.
     Nothing { at: Time },
 }
 
-/// Which arguments of a command are keys, as its server says it.
+/// The key arguments of a command, as its server gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keys {
-    /// From the first to the last, with so many from one to the next; from the end, where that is
-    /// negative.
+pub(crate) enum KeySpec {
+    /// From the first to the last, `step` apart. A negative `last` counts from the end.
     At {
         first: usize,
         last: i64,
         step: usize,
     },
-    /// None of them.
+    /// The command has no keys.
     None,
-    /// It depends on the arguments, or is not known.
+    /// The keys depend on the arguments, or are not known.
     Unsaid,
 }
 
-impl Keys {
-    /// Their places among so many arguments.
+impl KeySpec {
+    /// The places of the keys among this many arguments.
     pub(crate) fn places(self, argc: usize) -> impl Iterator<Item = usize> {
         let (first, last, step) = match self {
-            Keys::At { first, last, step } => (first, last, step),
-            Keys::None | Keys::Unsaid => (1, 0, 1),
+            KeySpec::At { first, last, step } => (first, last, step),
+            KeySpec::None | KeySpec::Unsaid => (1, 0, 1),
         };
         let end = argc as i64;
         let last = if last < 0 { end + last } else { last };
@@ -232,24 +253,24 @@ impl Keys {
     }
 }
 
-/// How long it is believed that a server does not know a command, since a module may be loaded; and
-/// that it would not say, since it may only have been busy.
+/// How long two answers count: that a server lacks a command, since a module may be loaded, and
+/// that it refused to answer, since it may only have been busy.
 const NOTHING_MS: u64 = 1_000;
-/// How long one waits to learn which commands a server has, or whether transactions may be opened;
-/// at it, what the table says is believed, and of what it does not have, the worst. The server may
-/// be at something else for long, and who asks may want to end just that.
+/// How long a session waits to learn which commands a server has, or whether it may open
+/// transactions. After that the table counts, and an unknown command is taken as the worst kind.
+/// The server may be busy for long, and the request may be meant to end that.
 const LESSON_MS: u64 = 1_000;
-/// Links that a server may lose with a question on them before sessions wait for no answer. Sessions
-/// that connect again after a restart have one such loss behind them.
+/// Number of links that a server may lose with a question on them before sessions stop waiting.
+/// Sessions that connect again after a restart have caused one such loss.
 const LOST_QUESTIONS_MAX: u32 = 3;
 /// How long such losses count if no question is answered.
 const UNANSWERED_MS: u64 = 5_000;
-/// No command has a longer name.
+/// The longest name of a command, bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What the first arguments of a request come to.
+/// The first arguments of a request, identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Opening {
     /// A row of the table.
     Row(CommandId),
     /// A command that the server has and the table has not.
@@ -259,226 +280,231 @@ pub(crate) enum What {
 }
 
 impl Engine {
-    /// Says what a large request is by its first arguments; it may have to wait for what the server
-    /// says.
+    /// Identifies a large request by its first arguments. The session may have to wait for the
+    /// server's answer.
     pub(crate) fn identify(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         args: &[&[u8]],
         argc: usize,
-    ) -> Result<What, Placed> {
+    ) -> Result<Opening, Dispatched> {
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
         if let Some(id) = commands::resolve(argc, arg) {
-            return Ok(What::Row(id));
+            return Ok(Opening::Row(id));
         }
         let name = arg(0).to_ascii_lowercase();
         let unauthenticated = self
+            .plane
             .sessions
-            .get(key)
+            .get(session_id)
             .is_none_or(|session| session.flags.any(Flags::UNAUTHENTICATED));
         if unauthenticated || !may_be_a_name(&name) {
-            return Ok(What::Nothing);
+            return Ok(Opening::Nothing);
         }
-        self.turn_to_who_may_know(key, args.get(1).copied());
-        Ok(match self.lesson_of(key, name)? {
-            Lesson::Renamed(id) => What::Row(id),
-            Lesson::Shared { reads, .. } => What::Learned {
+        self.switch_to_informed_server(session_id, args.get(1).copied());
+        Ok(match self.info_of(session_id, name)? {
+            CommandInfo::Renamed(id) => Opening::Row(id),
+            CommandInfo::Shared { reads, .. } => Opening::Learned {
                 alone: false,
                 reads,
             },
-            Lesson::Alone { .. } | Lesson::Unsaid { .. } => What::Learned {
+            CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => Opening::Learned {
                 alone: true,
                 reads: false,
             },
-            Lesson::Nothing { .. } => What::Nothing,
+            CommandInfo::Nothing { .. } => Opening::Nothing,
         })
     }
 
-    /// What the server says of a command; or the session waits for it, or was told why it cannot be
-    /// known.
-    fn lesson_of(&mut self, key: Key, name: Vec<u8>) -> Result<Lesson, Placed> {
-        let now = self.now;
-        let Some(whose) = self.whose(key) else {
-            return Err(Placed::Done);
+    /// The server's answer about a command. `Err`: the session waits for it, or got the error for
+    /// which the answer cannot be had.
+    fn info_of(&mut self, id: SessionId, name: Vec<u8>) -> Result<CommandInfo, Dispatched> {
+        let now = self.plane.now;
+        let Some(whose) = self.local.whose(&self.plane, id) else {
+            return Err(Dispatched::Done);
         };
         let subject = (whose, name);
-        match self.learned.commands.get(&subject) {
-            Some(Lesson::Nothing { at } | Lesson::Unsaid { at })
+        match self.local.catalog.commands.get(&subject) {
+            Some(CommandInfo::Nothing { at } | CommandInfo::Unsaid { at })
                 if now.since_ms(*at) >= NOTHING_MS => {}
             Some(lesson) => return Ok(*lesson),
             None => {}
         }
-        match self.ask_about(key, subject.1) {
-            // It does not say in time.
-            Ok(()) => Ok(Lesson::Unsaid { at: now }),
-            Err(blocked) => Err(self.blocked(key, blocked)),
+        match self.ask_about(id, subject.1) {
+            // The answer does not come in time.
+            Ok(()) => Ok(CommandInfo::Unsaid { at: now }),
+            Err(blocked) => Err(self.plane.blocked(id, blocked)),
         }
     }
 
-    /// Where a pool has several servers, parts of it may have modules that others have not. Most
-    /// commands name their first key at once, so its owner is asked what it is, and if that cannot
-    /// be, another one.
-    fn turn_to_who_may_know(&mut self, key: Key, first: Option<&[u8]>) {
-        if self.has_several_owners(key) {
+    /// In a pool of several servers, only some may have a module. Most commands name their first
+    /// key at once, so the owner of that key is asked, or another server if the owner is away.
+    fn switch_to_informed_server(&mut self, id: SessionId, first: Option<&[u8]>) {
+        if self.has_several_owners(id) {
             if let Some(first) = first {
-                self.turn_to_owner(key, first);
+                self.switch_to_owner(id, first);
             }
-            self.turn_from_dead(key);
+            self.switch_from_dead(id);
         }
     }
 
     /// A request whose command the table does not have.
-    pub(crate) fn place_unknown(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
-        self.turn_from_replica(key, None);
-        self.turn_to_who_may_know(key, spans.get(1).map(|name| name.of(bytes)));
+    pub(crate) fn dispatch_unknown(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        spans: &[Span],
+    ) -> Dispatched {
+        self.switch_from_replica(session_id, None);
+        self.switch_to_informed_server(session_id, spans.get(1).map(|name| name.of(bytes)));
         let name = spans[0].of(bytes).to_ascii_lowercase();
         if name == b"post" || name == b"host:" {
-            // A browser was made to speak to us: what follows in its request is not the client's
-            // will. Redis closes, too (`securityWarningCommand`).
+            // A browser was tricked into talking to respool: the rest of its request is not the
+            // user's will. Redis closes such a connection, too (`securityWarningCommand`).
             let reason = "it speaks HTTP: possibly an attack by way of a browser";
-            self.close_for(key, reason.to_owned());
-            return Placed::Done;
+            self.plane.close_for(session_id, reason.to_owned());
+            return Dispatched::Done;
         }
         let flags = self
+            .plane
             .sessions
-            .get(key)
+            .get(session_id)
             .map_or(Flags::default(), |session| session.flags);
         let in_multi = flags.any(Flags::IN_MULTI);
         let unauthenticated = flags.any(Flags::UNAUTHENTICATED);
         let lesson = match unauthenticated || !may_be_a_name(&name) {
-            true => Lesson::Nothing { at: self.now },
-            false => match self.lesson_of(key, name.clone()) {
+            true => CommandInfo::Nothing { at: self.plane.now },
+            false => match self.info_of(session_id, name.clone()) {
                 Ok(lesson) => lesson,
                 Err(placed) => return placed,
             },
         };
         let keys = match lesson {
-            Lesson::Shared { keys, .. } | Lesson::Alone { keys } => Some(keys),
-            Lesson::Unsaid { .. } => Some(Keys::Unsaid),
-            Lesson::Renamed(_) | Lesson::Nothing { .. } => None,
+            CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys } => Some(keys),
+            CommandInfo::Unsaid { .. } => Some(KeySpec::Unsaid),
+            CommandInfo::Renamed(_) | CommandInfo::Nothing { .. } => None,
         };
         if let Some(keys) = keys
-            && self.has_several_owners(key)
+            && self.has_several_owners(session_id)
         {
             let arg = |at: usize| spans[at].of(bytes);
-            if let Err(text) = self.route_learned(key, keys, spans.len(), arg) {
-                return self.refuse_queued(key, text);
+            if let Err(text) = self.route_learned(session_id, keys, spans.len(), arg) {
+                return self.refuse_queued(session_id, text);
             }
         }
         if keys.is_some() && flags.any(Flags::RESTRICTED) {
-            return self.answer_error(key, &not_in_subscription(&name, self.is_before_7(key)));
+            return self.answer_error(
+                session_id,
+                &not_in_subscription(&name, self.plane.is_before_7(session_id)),
+            );
         }
         let held = match lesson {
-            Lesson::Shared { reads, .. } => self.pauses(key, || !reads),
-            Lesson::Alone { .. } | Lesson::Unsaid { .. } => self.pauses(key, || true),
-            Lesson::Renamed(_) | Lesson::Nothing { .. } => false,
+            CommandInfo::Shared { reads, .. } => self.plane.pauses(session_id, || !reads),
+            CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => {
+                self.plane.pauses(session_id, || true)
+            }
+            CommandInfo::Renamed(_) | CommandInfo::Nothing { .. } => false,
         };
         if held {
-            return self.hold_for_pause(key);
+            return self.plane.hold_for_pause(session_id);
         }
-        // Nor is it sure that there is no such command: a module may have been loaded meanwhile.
+        // An unknown command may write, too: a module may have been loaded meanwhile.
         if !matches!(
             lesson,
-            Lesson::Renamed(_) | Lesson::Shared { reads: true, .. }
+            CommandInfo::Renamed(_) | CommandInfo::Shared { reads: true, .. }
         ) {
-            self.note_write(key);
+            self.discovery.note_write(&mut self.plane, session_id);
         }
         match lesson {
-            Lesson::Renamed(id) => {
+            CommandInfo::Renamed(id) => {
                 let sub = spans.get(1).filter(|_| id.get().is_container());
                 let sub = sub.and_then(|name| commands::lookup_sub(id, name.of(bytes)));
-                self.place_known(key, bytes, spans, sub.unwrap_or(id))
+                self.dispatch_known(session_id, bytes, spans, sub.unwrap_or(id))
             }
-            // Where servers see keys without their prefix it must not be one that is there by now.
-            Lesson::Nothing { .. } if unauthenticated || in_multi || self.strips(key) => {
-                if self.is_silent_before_auth(key) {
-                    return self.answer_error(key, NOAUTH);
+            // Servers see keys without their prefix here, so the request must not reach a command
+            // that was added just now.
+            CommandInfo::Nothing { .. }
+                if unauthenticated || in_multi || self.plane.removes_prefix(session_id) =>
+            {
+                if self.plane.is_silent_before_auth(session_id) {
+                    return self.answer_error(session_id, NOAUTH);
                 }
                 let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
-                self.refuse_queued(key, &unknown_command(&args, self.is_before_7(key)))
+                self.refuse_queued(
+                    session_id,
+                    &unknown_command(&args, self.plane.is_before_7(session_id)),
+                )
             }
-            // The server's own words are the best.
-            Lesson::Nothing { .. } => self.place_on_link(key, bytes, false, None),
+            // The server writes its own error.
+            CommandInfo::Nothing { .. } => self.dispatch_on_link(session_id, bytes, false, None),
             _ if in_multi => {
-                let taints = !matches!(lesson, Lesson::Shared { .. });
-                self.queue_unknown(key, bytes, taints)
+                let taints = !matches!(lesson, CommandInfo::Shared { .. });
+                self.queue_unknown(session_id, bytes, taints)
             }
-            Lesson::Shared { reads, .. } => self.place_any_code(key, bytes, |engine| {
-                engine.place_on_link(key, bytes, reads, None)
-            }),
-            Lesson::Alone { .. } | Lesson::Unsaid { .. } => {
+            CommandInfo::Shared { reads, .. } => {
+                self.dispatch_any_code(session_id, bytes, |engine| {
+                    engine.dispatch_on_link(session_id, bytes, reads, None)
+                })
+            }
+            CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => {
                 let mut pins = Pins::ONCE;
                 pins.add(Pins::UNKNOWN);
-                self.place_alone(key, bytes, (false, None), pins, true)
+                self.dispatch_alone(session_id, bytes, (false, None), pins, true)
             }
         }
     }
 
-    /// Sees to it that it is known which commands a session's server has, if that can be known.
-    /// `false`: the session waits for it.
-    pub(crate) fn know_commands(&mut self, key: Key) -> bool {
-        let Some(session) = self.sessions.get(key) else {
+    /// Asks for the commands of a session's server unless they are known. Returns false if the
+    /// session waits for the answer.
+    fn know_commands(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.plane.sessions.get(id) else {
             return true;
         };
-        let own = self.kind_of(session);
-        let known = self.learned.known.get(&own.server);
+        let own = self.plane.kind_of(session);
+        let known = self.local.catalog.known.get(&own.server);
         if known.is_some_and(|known| !known.doubted) {
             return true;
         }
-        // What a server has is the same for all. The first link is there already; who speaks for it
-        // may have no right to know.
-        for kind in [self.first_link(own.server), own] {
-            let untold = match self.learned.untold.get(&(kind.server, kind.user)) {
-                Some(Some(at)) => self.now.since_ms(*at) < NOTHING_MS,
+        // All users see the same commands. The first link is up already, but its user may have no
+        // right to COMMAND.
+        for kind in [self.plane.first_link(own.server), own] {
+            let untold = match self.local.catalog.untold.get(&(kind.server, kind.user)) {
+                Some(Some(at)) => self.plane.now.since_ms(*at) < NOTHING_MS,
                 Some(None) => true,
                 None => false,
             };
-            if !untold && matches!(self.ask_about_all(key, kind), Err(Blocked::Wait)) {
+            if !untold && matches!(self.ask_about_all(id, kind), Err(Blocked::Wait)) {
                 return false;
             }
         }
         true
     }
 
-    /// The same for whether the session's user may open transactions. `opening` is MULTI as the
-    /// client writes it.
-    pub(crate) fn know_opening(&mut self, key: Key, opening: &[u8]) -> bool {
-        let known = self.whose(key).is_none_or(|whose| {
-            let said = self.learned.unopened.get(&whose);
-            said.is_some_and(|(refusal, at)| refusal.is_none() || self.now.since_ms(*at) < RIGHT_MS)
+    /// Asks whether the session's user may open transactions, unless that is known. Returns false
+    /// if the session waits for the answer. `opening` is MULTI as the client wrote it.
+    pub(crate) fn know_opening(&mut self, id: SessionId, opening: &[u8]) -> bool {
+        let known = self.local.whose(&self.plane, id).is_none_or(|whose| {
+            let said = self.local.catalog.unopened.get(&whose);
+            said.is_some_and(|(refusal, at)| {
+                refusal.is_none() || self.plane.now.since_ms(*at) < RIGHT_MS
+            })
         });
-        known || !matches!(self.ask_to_open(key, opening), Err(Blocked::Wait))
+        known || !matches!(self.ask_to_open(id, opening), Err(Blocked::Wait))
     }
 
-    pub(crate) fn whose(&self, key: Key) -> Option<Whose> {
-        let kind = self.kind_of(self.sessions.get(key)?);
-        Some((kind.server, kind.user))
-    }
-
-    /// The server's error to a MULTI of this session's user, if that is what it says.
-    pub(crate) fn refusal_to_open(&self, key: Key) -> Option<Vec<u8>> {
-        self.learned.unopened.get(&self.whose(key)?)?.0.clone()
-    }
-
-    /// The rights of a user may have changed.
-    pub(crate) fn doubt_rights(&mut self, link: Key) {
-        if let Some(link) = self.links.get(link) {
-            self.learned.doubt_user(link.key.user);
-        }
-    }
-
-    /// What the server said to a MULTI and the EXEC behind it. Were the one right and the other
-    /// not, the link would stay in a transaction.
-    pub(crate) fn settle_probe(&mut self, link: Key, opened: Vec<u8>, executed: &[u8]) {
+    /// Handles the replies to a MULTI and the EXEC after it. If only MULTI is accepted, the link is
+    /// stuck in a transaction and is closed.
+    pub(crate) fn settle_probe(&mut self, link: LinkId, opened: Vec<u8>, executed: &[u8]) {
         let Some(whose) = self
+            .plane
             .links
             .get(link)
-            .map(|link| (link.key.server, link.key.user))
+            .map(|link| (link.kind.server, link.kind.user))
         else {
             return;
         };
-        self.learned.note_answer(&(whose, Subject::Opening));
-        // What else may be wrong passes.
+        self.local.catalog.note_answer(&(whose, Subject::Opening));
+        // Other errors pass.
         let is_lasting = |said: &Vec<u8>| {
             let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
             lasting.iter().any(|beginning| said.starts_with(beginning))
@@ -491,17 +517,25 @@ impl Engine {
         if !opened.starts_with(b"-") && !has_ended {
             self.lose_link(link, "it opens transactions and does not execute them");
         }
-        // Behind that: a lost link puts in doubt what was known before.
-        self.learned.unopened.insert(whose, (refusal, self.now));
-        self.wake_waiters(link);
+        // After `lose_link`, which drops the answers known before.
+        self.local
+            .catalog
+            .unopened
+            .insert(whose, (refusal, self.plane.now));
+        self.plane.wake_waiters(link);
     }
 
-    /// What a session's server says of a request of the table that it may not get to see. `None`:
-    /// the session waits until that is known.
-    pub(crate) fn verdict(&mut self, key: Key, request: &Request<'_>) -> Option<Verdict> {
+    /// The judgement of a session's server on a request that the server may never see. `None`: the
+    /// session waits for the answer.
+    pub(crate) fn verdict(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Option<CommandCheck> {
         let flags = self
+            .plane
             .sessions
-            .get(key)
+            .get(session_id)
             .map_or(Flags::default(), |session| session.flags);
         let row = request.command;
         let is_asked_itself = match row.answer {
@@ -509,12 +543,12 @@ impl Engine {
             Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
         };
         if is_asked_itself && !flags.any(Flags::IN_MULTI | Flags::RESTRICTED)
-            || self.is_silent_before_auth(key)
+            || self.plane.is_silent_before_auth(session_id)
         {
-            return Some(Verdict::Unsaid);
+            return Some(CommandCheck::Unsaid);
         }
-        // What is queued is judged by what was known at its MULTI; who has still to say who it is
-        // could not ask.
+        // A queued request is judged by the list that counted at its MULTI. An unauthenticated
+        // session could not ask.
         let may_ask = !flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED);
         let is_refused_here = flags.any(Flags::RESTRICTED) && !allowed_in_subscription(request.id);
         let matters = is_refused_here
@@ -523,163 +557,109 @@ impl Engine {
             || is_since_7(request.id)
             || !row.arity_ok(request.spans.len())
             || names_no_subcommand(request);
-        // Asked at once: a server that is slow to say is waited for once.
+        // Asked at the same time as the list below, so that a slow server is waited for once.
         let refusal = match flags.any(Flags::UNAUTHENTICATED) {
             true => Some(None),
-            false => self.refusal_of_right(key, request, flags.any(Flags::IN_MULTI)),
+            false => self.refusal_of_right(session_id, request, flags.any(Flags::IN_MULTI)),
         };
-        if may_ask && matters && !self.know_commands(key) {
+        if may_ask && matters && !self.know_commands(session_id) {
             return None;
         }
-        // First whether there is such a command, then what is wrong with it, then who may ask it.
+        // Redis's order: unknown command first, then wrong arguments, then missing rights.
         let refusal = refusal?;
-        if refusal == Some(Refusal::Unknown) {
-            return Some(self.unknown(key, request));
+        if refusal == Some(RightRefusal::Unknown) {
+            return Some(self.local.unknown(&self.plane, session_id, request));
         }
-        let verdict = match self.known_verdict(key, request) {
-            // What is answered here needs the arguments that the table says.
-            Verdict::Fine if !is_asked_itself && !row.arity_ok(request.spans.len()) => {
-                Verdict::Refused(wrong_arity(row))
+        let verdict = match self.local.known_verdict(&self.plane, session_id, request) {
+            // A request that is answered here needs the number of arguments of the table.
+            CommandCheck::Fine if !is_asked_itself && !row.arity_ok(request.spans.len()) => {
+                CommandCheck::Refused(wrong_arity(row))
             }
-            verdict @ (Verdict::Refused(_) | Verdict::Itself) => return Some(verdict),
+            verdict @ (CommandCheck::Refused(_) | CommandCheck::Itself) => return Some(verdict),
             verdict => verdict,
         };
         let has_rights = row.arity_ok(request.spans.len()) && !flags.any(Flags::RESTRICTED);
         Some(match refusal {
-            Some(Refusal::Denied(error)) if has_rights => Verdict::Refused(error),
-            Some(Refusal::Untold) if has_rights => {
-                Verdict::Refused(self.untold_error(key, self.away_error(key)))
-            }
+            Some(RightRefusal::Denied(error)) if has_rights => CommandCheck::Refused(error),
+            Some(RightRefusal::Untold) if has_rights => CommandCheck::Refused(
+                self.untold_error(session_id, self.plane.away_error(session_id)),
+            ),
             _ => verdict,
         })
     }
 
-    /// Lets those go on who have waited long enough.
-    pub(crate) fn tick_lessons(&mut self) {
-        self.learned.rights.tick(self.now);
-        for link in self.learned.tick_questions(self.now) {
-            self.wake_waiters(link);
-        }
-    }
-
-    fn unknown(&self, key: Key, request: &Request<'_>) -> Verdict {
-        let args: Vec<&[u8]> = request.args().collect();
-        Verdict::Refused(unknown_command(&args, self.is_before_7(key)))
-    }
-
-    /// What is known of the commands of a session's server. In MULTI it may have turned to one that
-    /// was never asked: then that of another one of the pool, which was asked for its MULTI.
-    fn known_of(&self, key: Key) -> Option<&Known> {
-        let (server, _) = self.whose(key)?;
-        let session = self.sessions.get(key)?;
-        let all = self.pools[usize::from(session.pool)].servers().iter();
-        let all = all.filter(|_| session.flags.any(Flags::IN_MULTI));
-        let mut asked = std::iter::once(&server).chain(all);
-        asked.find_map(|server| self.learned.known.get(server))
-    }
-
-    fn known_verdict(&self, key: Key, request: &Request<'_>) -> Verdict {
-        let row = request.command;
-        let argc = request.spans.len();
-        let is_sub = row.name.contains('|');
-        let names_sub = is_sub || names_no_subcommand(request);
-        let container = row.name.split('|').next().unwrap_or_default();
-        let container = commands::lookup(container.as_bytes()).unwrap_or(request.id);
-        let known = self.known_of(key);
-        let arity_of = |id: CommandId| known.map(|known| known.arities[id.index()]);
-        if request.id == id::QUIT {
-            // Before Redis 7.2 it was no command, but looked for in front of all commands.
-            return Verdict::Unsaid;
-        }
-        if arity_of(container) == Some(None) {
-            return self.unknown(key, request);
-        }
-        if names_sub && self.is_before_7(key) {
-            // A container looked into its subcommands itself, when it was executed.
-            let ours = is_sub
-                && row.arity_ok(argc)
-                && !is_since_7(request.id)
-                && !(matches!(request.id, id::CLIENT_PAUSE | id::CLIENT_UNBLOCK) && argc > 4);
-            // What nobody knows of may do anything with our link: it is refused in the server's
-            // words.
-            let nobodys = request.id == id::CLIENT;
-            return match ours || nobodys {
-                true => Verdict::Fine,
-                false => Verdict::Itself,
-            };
-        }
-        let arity = match arity_of(request.id) {
-            Some(Some(arity)) if is_sub || !names_sub => arity,
-            Some(_) if known.is_some_and(|known| known.subcommands) => {
-                return Verdict::Refused(unknown_subcommand(request.arg(0), request.arg(1)));
-            }
-            _ => return Verdict::Unsaid,
-        };
-        let least = usize::try_from(arity.unsigned_abs()).unwrap_or(usize::MAX);
-        if argc == least || arity < 0 && argc > least {
-            return Verdict::Fine;
-        }
-        Verdict::Refused(wrong_arity(row))
-    }
-
     /// Asks the server for all its commands, on a link of this kind.
-    fn ask_about_all(&mut self, key: Key, kind: LinkKey) -> Result<(), Blocked> {
-        self.wait_for_lesson(key, kind, Subject::Commands, |engine| {
+    fn ask_about_all(&mut self, id: SessionId, kind: LinkKind) -> Result<(), Blocked> {
+        self.wait_for_info(id, kind, Subject::Commands, |engine| {
             let mut request = Vec::new();
             encode::request(&mut request, &["COMMAND"]);
-            engine.ask_on_shared(kind, &request, Duty::Learn(Subject::Commands))
+            engine
+                .plane
+                .ask_on_shared(kind, &request, Completion::Learn(Subject::Commands))
         })
     }
 
-    /// Asks the server whether the session's user may open transactions: not on a link of the
-    /// session's own, where that would end its WATCH.
-    fn ask_to_open(&mut self, key: Key, opening: &[u8]) -> Result<(), Blocked> {
-        let Some(session) = self.sessions.get(key) else {
+    /// Asks the server whether the session's user may open transactions. A pinned link is not used:
+    /// EXEC would end its WATCH.
+    fn ask_to_open(&mut self, id: SessionId, opening: &[u8]) -> Result<(), Blocked> {
+        let Some(session) = self.plane.sessions.get(id) else {
             return Ok(());
         };
-        let kind = self.kind_of(session);
-        self.wait_for_lesson(key, kind, Subject::Opening, |engine| {
+        let kind = self.plane.kind_of(session);
+        self.wait_for_info(id, kind, Subject::Opening, |engine| {
             let mut probe = opening.to_vec();
             encode::request(&mut probe, &["EXEC"]);
-            engine.ask_on_shared(kind, &probe, Duty::Probe(None))
+            engine
+                .plane
+                .ask_on_shared(kind, &probe, Completion::Probe(None))
         })
     }
 
-    /// Asks the server about a command; the session waits for what it says.
-    fn ask_about(&mut self, key: Key, name: Vec<u8>) -> Result<(), Blocked> {
-        let Some(session) = self.sessions.get(key) else {
+    /// Asks the server about a command. The session waits for the answer.
+    fn ask_about(&mut self, id: SessionId, name: Vec<u8>) -> Result<(), Blocked> {
+        let Some(session) = self.plane.sessions.get(id) else {
             return Ok(());
         };
-        let kind = self.kind_of(session);
-        self.wait_for_lesson(key, kind, Subject::Command(name.clone()), |engine| {
+        let kind = self.plane.kind_of(session);
+        self.wait_for_info(id, kind, Subject::Command(name.clone()), |engine| {
             let mut request = Vec::new();
             encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-            engine.ask_on_shared(kind, &request, Duty::Learn(Subject::Command(name)))
+            engine
+                .plane
+                .ask_on_shared(kind, &request, Completion::Learn(Subject::Command(name)))
         })
     }
 
-    /// The session waits at the link on which `ask` asks, for the server and user of this kind, or
-    /// on which somebody has asked the same already.
-    pub(crate) fn wait_for_lesson(
+    /// Has the session wait for an answer of the server to the user of `kind`. `ask` sends the
+    /// question and returns its link, unless the question is under way already. `Ok`: the answer is
+    /// late, and the session goes on without it.
+    pub(crate) fn wait_for_info(
         &mut self,
-        key: Key,
-        kind: LinkKey,
+        id: SessionId,
+        kind: LinkKind,
         subject: Subject,
-        ask: impl FnOnce(&mut Engine) -> Result<Key, Blocked>,
+        ask: impl FnOnce(&mut Engine) -> Result<LinkId, Blocked>,
     ) -> Result<(), Blocked> {
         let subject = ((kind.server, kind.user), subject);
-        let asked = self.learned.asking.get(&subject).copied();
-        let since = asked.map_or(self.now, |(_, since)| since);
-        let is_late =
-            self.learned.is_late(&subject.0, since, self.now) || self.is_expired(self.asked_ms);
+        let asked = self.local.catalog.asked_on(&self.plane.links, &subject);
+        let since = asked.map_or(self.plane.now, |(_, since)| since);
+        let is_late = self
+            .local
+            .catalog
+            .is_late(&subject.0, since, self.plane.now)
+            || self.plane.is_expired(self.plane.asked_ms);
         let link = match asked {
             Some((link, _)) => link,
-            // A late server may be well again: it is asked, and its answer ends the doubt.
+            // A late server may have recovered: it is asked, and its answer clears the record of
+            // losses.
             None => match ask(self) {
                 Err(_) if is_late => return Ok(()),
                 asked => {
                     let link = asked?;
-                    self.learned.asking.insert(subject, (link, self.now));
+                    self.local
+                        .catalog
+                        .asking
+                        .insert(subject, (link, self.plane.now));
                     link
                 }
             },
@@ -687,61 +667,12 @@ impl Engine {
         if is_late {
             return Ok(());
         }
-        self.wait_at(key, link);
+        self.plane.wait_at(id, link);
         Err(Blocked::Wait)
-    }
-
-    /// Notes that a question is asked on this link. Returns false if it is being asked already.
-    pub(crate) fn begin_question(&mut self, whose: Whose, subject: Subject, link: Key) -> bool {
-        let asked = (link, self.now);
-        match self.learned.asking.entry((whose, subject)) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(place) => {
-                place.insert(asked);
-                true
-            }
-        }
-    }
-
-    /// The server's reply to COMMAND or COMMAND INFO.
-    pub(crate) fn learn(&mut self, link: Key, about: Subject, reply: &[u8]) {
-        let Some(kind) = self.links.get(link).map(|link| link.key) else {
-            return;
-        };
-        let subject = ((kind.server, kind.user), about);
-        self.learned.note_answer(&subject);
-        match subject {
-            (whose, Subject::Commands) => match known(reply) {
-                Some(known) => {
-                    self.learned.known.insert(whose.0, known);
-                }
-                // It may be loading; or this user may never know.
-                None => {
-                    let at = (!reply.starts_with(b"-NOPERM")).then_some(self.now);
-                    self.learned.untold.insert(whose, at);
-                }
-            },
-            (whose, Subject::Command(name)) => {
-                if self.learned.commands.len() >= LEARNED_COMMANDS_MAX {
-                    self.learned.commands.clear();
-                }
-                let lesson = lesson(reply, self.now);
-                self.learned.commands.insert((whose, name), lesson);
-            }
-            (whose, Subject::Right(probe)) => {
-                self.learned.rights.learn(whose, probe, reply, self.now);
-            }
-            ((server, _), Subject::Script { number }) => {
-                self.scripts
-                    .note_restored((server, number), reply, self.now);
-            }
-            (_, Subject::Opening) => unreachable!("a probe has a duty of its own"),
-        }
-        self.wake_waiters(link);
     }
 }
 
-/// An error to an EXEC, without what says that it is one to that.
+/// The reason within an EXECABORT error, or the error itself.
 fn of_its_own(error: &[u8]) -> Vec<u8> {
     match error.strip_prefix(b"-EXECABORT Transaction discarded because of: ") {
         Some(why) => [b"-", why].concat(),
@@ -749,8 +680,8 @@ fn of_its_own(error: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Of what is answered here, what came with Redis 7 or later. Subcommands among them are unknown to
-/// whoever does not tell its subcommands.
+/// Commands answered here that came with Redis 7 or later. An older server does not list
+/// subcommands, so its list does not show that it lacks these.
 fn is_since_7(id: CommandId) -> bool {
     matches!(
         id,
@@ -764,22 +695,22 @@ fn is_since_7(id: CommandId) -> bool {
     )
 }
 
-/// Whether it names a subcommand that its container does not have in the table.
+/// Whether a request names a subcommand that the table lacks.
 pub(crate) fn names_no_subcommand(request: &Request<'_>) -> bool {
     request.command.is_container() && request.spans.len() > 1
 }
 
-/// Whether it is worth asking about. What no name can be, the server is given as it is.
+/// Whether a name may be a command's. A request with another name goes to the server as it is.
 fn may_be_a_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX
 }
 
-/// Reads a reply to COMMAND. `None`: it does not say.
-fn known(reply: &[u8]) -> Option<Known> {
+/// Reads a reply to COMMAND. `None`: it holds no list.
+fn known(reply: &[u8]) -> Option<KnownCommands> {
     let Some(Value::List(list)) = Value::read(reply) else {
         return None;
     };
-    let mut known = Known {
+    let mut known = KnownCommands {
         arities: vec![None; CommandId::COUNT],
         subcommands: false,
         doubted: false,
@@ -811,30 +742,32 @@ fn known(reply: &[u8]) -> Option<Known> {
     Some(known)
 }
 
-/// Where in what a server says of a command its subcommands stand, since Redis 7.
+/// The index of the subcommands in a command's entry, since Redis 7.
 const SUBCOMMANDS_AT: usize = 9;
 
 /// Reads a reply to COMMAND INFO about one command.
-fn lesson(reply: &[u8], now: Time) -> Lesson {
+fn parse_info(reply: &[u8], now: Time) -> CommandInfo {
     let Some(Value::List(commands)) = Value::read(reply) else {
-        return Lesson::Unsaid { at: now };
+        return CommandInfo::Unsaid { at: now };
     };
     let Some(Value::List(facts)) = commands.first() else {
-        return Lesson::Nothing { at: now };
+        return CommandInfo::Nothing { at: now };
     };
     let renamed = facts
         .first()
         .and_then(Value::text)
         .and_then(commands::lookup);
     if let Some(id) = renamed {
-        return Lesson::Renamed(id);
+        return CommandInfo::Renamed(id);
     }
     let Some(Value::List(flags)) = facts.get(2) else {
-        return Lesson::Alone { keys: Keys::Unsaid };
+        return CommandInfo::Alone {
+            keys: KeySpec::Unsaid,
+        };
     };
     let has = |flag: &str| flags.iter().any(|it| it.text() == Some(flag.as_bytes()));
     let keys = match has("movablekeys") {
-        true => Keys::Unsaid,
+        true => KeySpec::Unsaid,
         false => keys(facts),
     };
     let data = has("readonly") || has("write");
@@ -843,31 +776,190 @@ fn lesson(reply: &[u8], now: Time) -> Lesson {
             .iter()
             .any(|flag| has(flag))
     {
-        Lesson::Shared {
+        CommandInfo::Shared {
             reads: has("readonly"),
             keys,
         }
     } else {
-        Lesson::Alone { keys }
+        CommandInfo::Alone { keys }
     }
 }
 
-/// Where in what a server says of a command the places of its keys stand: the first, the last and
-/// the step.
+/// The index of the first key, the last key and the step in a command's entry.
 const KEYS_AT: usize = 3;
 
-fn keys(facts: &[Value]) -> Keys {
+fn keys(facts: &[Value]) -> KeySpec {
     let number = |at: usize| match facts.get(KEYS_AT + at) {
         Some(Value::Integer(number)) => Some(*number),
         _ => None,
     };
     let (Some(first), Some(last), Some(step)) = (number(0), number(1), number(2)) else {
-        return Keys::Unsaid;
+        return KeySpec::Unsaid;
     };
     match (usize::try_from(first), usize::try_from(step)) {
-        (Ok(0), _) => Keys::None,
-        (Ok(first), Ok(step @ 1..)) => Keys::At { first, last, step },
-        _ => Keys::Unsaid,
+        (Ok(0), _) => KeySpec::None,
+        (Ok(first), Ok(step @ 1..)) => KeySpec::At { first, last, step },
+        _ => KeySpec::Unsaid,
+    }
+}
+
+impl Local {
+    pub(crate) fn whose(&self, plane: &DataPlane, id: SessionId) -> Option<ServerUser> {
+        let kind = plane.kind_of(plane.sessions.get(id)?);
+        Some((kind.server, kind.user))
+    }
+
+    /// The server's error to a MULTI of this session's user, if it has refused one.
+    pub(crate) fn refusal_to_open(&self, plane: &DataPlane, id: SessionId) -> Option<Vec<u8>> {
+        self.catalog
+            .unopened
+            .get(&self.whose(plane, id)?)?
+            .0
+            .clone()
+    }
+
+    /// The rights of a link's user may have changed.
+    pub(crate) fn doubt_rights(&mut self, plane: &mut DataPlane, link: LinkId) {
+        if let Some(link) = plane.links.get(link) {
+            self.catalog.doubt_user(link.kind.user);
+        }
+    }
+
+    /// Drops old answers and wakes sessions that have waited long enough.
+    pub(crate) fn tick_lessons(&mut self, plane: &mut DataPlane) {
+        self.catalog.rights.tick(plane.now);
+        for link in self.catalog.tick_questions(&plane.links, plane.now) {
+            plane.wake_waiters(link);
+        }
+    }
+
+    pub(crate) fn unknown(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> CommandCheck {
+        let args: Vec<&[u8]> = request.args().collect();
+        CommandCheck::Refused(unknown_command(&args, plane.is_before_7(id)))
+    }
+
+    /// The known commands of a session's server. In MULTI the session may have switched to a server
+    /// that was never asked. Then another server of the pool counts, which was asked at MULTI.
+    fn known_of(&self, plane: &DataPlane, id: SessionId) -> Option<&KnownCommands> {
+        let (server, _) = self.whose(plane, id)?;
+        let session = plane.sessions.get(id)?;
+        let all = plane.pools[usize::from(session.pool)].servers().iter();
+        let all = all.filter(|_| session.flags.any(Flags::IN_MULTI));
+        let mut asked = std::iter::once(&server).chain(all);
+        asked.find_map(|server| self.catalog.known.get(server))
+    }
+
+    fn known_verdict(
+        &self,
+        plane: &DataPlane,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> CommandCheck {
+        let row = request.command;
+        let argc = request.spans.len();
+        let is_sub = row.name.contains('|');
+        let names_sub = is_sub || names_no_subcommand(request);
+        let container = row.name.split('|').next().unwrap_or_default();
+        let container = commands::lookup(container.as_bytes()).unwrap_or(request.id);
+        let known = self.known_of(plane, session_id);
+        let arity_of = |id: CommandId| known.map(|known| known.arities[id.index()]);
+        if request.id == id::QUIT {
+            // Before Redis 7.2 QUIT was no command: Redis looked for it before all commands.
+            return CommandCheck::Unsaid;
+        }
+        if arity_of(container) == Some(None) {
+            return self.unknown(plane, session_id, request);
+        }
+        if names_sub && plane.is_before_7(session_id) {
+            // Before Redis 7 a container checked its subcommands when it was executed.
+            let ours = is_sub
+                && row.arity_ok(argc)
+                && !is_since_7(request.id)
+                && !(matches!(request.id, id::CLIENT_PAUSE | id::CLIENT_UNBLOCK) && argc > 4);
+            // A subcommand that is unknown to the table could do anything to our link: it is
+            // refused with the server's error.
+            let unknown = request.id == id::CLIENT;
+            return match ours || unknown {
+                true => CommandCheck::Fine,
+                false => CommandCheck::Itself,
+            };
+        }
+        let arity = match arity_of(request.id) {
+            Some(Some(arity)) if is_sub || !names_sub => arity,
+            Some(_) if known.is_some_and(|known| known.subcommands) => {
+                return CommandCheck::Refused(unknown_subcommand(request.arg(0), request.arg(1)));
+            }
+            _ => return CommandCheck::Unsaid,
+        };
+        let least = usize::try_from(arity.unsigned_abs()).unwrap_or(usize::MAX);
+        if argc == least || arity < 0 && argc > least {
+            return CommandCheck::Fine;
+        }
+        CommandCheck::Refused(wrong_arity(row))
+    }
+
+    /// Notes that a question is asked on this link. Returns false if it is being asked already.
+    pub(crate) fn begin_question(
+        &mut self,
+        plane: &mut DataPlane,
+        whose: ServerUser,
+        subject: Subject,
+        link: LinkId,
+    ) -> bool {
+        let subject = (whose, subject);
+        let is_new = self.catalog.asked_on(&plane.links, &subject).is_none();
+        if is_new {
+            self.catalog.asking.insert(subject, (link, plane.now));
+        }
+        is_new
+    }
+
+    /// The server's reply to COMMAND or COMMAND INFO.
+    pub(crate) fn learn(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        about: Subject,
+        reply: &[u8],
+    ) {
+        let Some(kind) = plane.links.get(link).map(|link| link.kind) else {
+            return;
+        };
+        let subject = ((kind.server, kind.user), about);
+        self.catalog.note_answer(&subject);
+        match subject {
+            (whose, Subject::Commands) => match known(reply) {
+                Some(known) => {
+                    self.catalog.known.insert(whose.0, known);
+                }
+                // The server may be loading, or the user may have no right to COMMAND.
+                None => {
+                    let at = (!reply.starts_with(b"-NOPERM")).then_some(plane.now);
+                    self.catalog.untold.insert(whose, at);
+                }
+            },
+            (whose, Subject::Command(name)) => {
+                if self.catalog.commands.len() >= LEARNED_COMMANDS_MAX {
+                    self.catalog.commands.clear();
+                }
+                let lesson = parse_info(reply, plane.now);
+                self.catalog.commands.insert((whose, name), lesson);
+            }
+            (whose, Subject::Right(probe)) => {
+                self.catalog.rights.learn(whose, probe, reply, plane.now);
+            }
+            ((server, _), Subject::Script { number }) => {
+                self.scripts
+                    .note_restored((server, number), reply, plane.now);
+            }
+            (_, Subject::Opening) => unreachable!("the reply to a probe is no lesson"),
+        }
+        plane.wake_waiters(link);
     }
 }
 
@@ -875,12 +967,13 @@ fn keys(facts: &[Value]) -> Keys {
 mod tests {
     use super::*;
 
+    /// Commands, subcommands and arities are read from the reply to COMMAND.
     #[test]
-    fn what_a_server_has_is_read_from_its_list() {
+    fn commands_of_a_server_are_read_from_its_list() {
         let config = "*10\r\n$6\r\nconfig\r\n:-2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n*0\r\n*0\r\n*1\r\n\
                       *2\r\n$10\r\nconfig|get\r\n:-3\r\n";
         let reply = format!("*2\r\n*2\r\n$3\r\nget\r\n:2\r\n{config}");
-        let known = known(reply.as_bytes()).expect("it says");
+        let known = known(reply.as_bytes()).expect("a list of commands");
         let arity = |id: CommandId| known.arities[id.index()];
         assert_eq!(arity(commands::id::GET), Some(2));
         assert_eq!(arity(commands::id::CONFIG_GET), Some(-3));
@@ -892,36 +985,38 @@ mod tests {
         assert!(super::known(b"-NOPERM no\r\n").is_none());
     }
 
+    /// A command that the table lacks is shared or sent alone by the flags of COMMAND INFO.
     #[test]
-    fn a_command_goes_the_way_of_its_like() {
-        let said = |facts: &str| lesson(facts.as_bytes(), Time(5));
-        assert_eq!(said("*1\r\n*-1\r\n"), Lesson::Nothing { at: Time(5) });
-        assert_eq!(said("*1\r\n_\r\n"), Lesson::Nothing { at: Time(5) });
-        assert_eq!(said("-NOPERM no\r\n"), Lesson::Unsaid { at: Time(5) });
+    fn learned_command_is_sent_by_its_flags() {
+        let said = |facts: &str| parse_info(facts.as_bytes(), Time(5));
+        assert_eq!(said("*1\r\n*-1\r\n"), CommandInfo::Nothing { at: Time(5) });
+        assert_eq!(said("*1\r\n_\r\n"), CommandInfo::Nothing { at: Time(5) });
+        assert_eq!(said("-NOPERM no\r\n"), CommandInfo::Unsaid { at: Time(5) });
         let with = |flags: &str| said(&format!("*1\r\n*3\r\n$6\r\nbf.add\r\n:3\r\n{flags}"));
-        let keys = Keys::Unsaid;
-        let shared = |reads| Lesson::Shared { reads, keys };
+        let keys = KeySpec::Unsaid;
+        let shared = |reads| CommandInfo::Shared { reads, keys };
         assert_eq!(with("*2\r\n+write\r\n+denyoom\r\n"), shared(false));
         assert_eq!(with("~1\r\n+readonly\r\n"), shared(true));
         assert_eq!(
             with("*2\r\n+write\r\n+blocking\r\n"),
-            Lesson::Alone { keys }
+            CommandInfo::Alone { keys }
         );
-        assert_eq!(with("*1\r\n+fast\r\n"), Lesson::Alone { keys });
+        assert_eq!(with("*1\r\n+fast\r\n"), CommandInfo::Alone { keys });
         let renamed = said("*1\r\n*3\r\n$5\r\nmulti\r\n:1\r\n*0\r\n");
-        assert_eq!(renamed, Lesson::Renamed(commands::id::MULTI));
+        assert_eq!(renamed, CommandInfo::Renamed(commands::id::MULTI));
     }
 
+    /// The keys of an unknown command are where its server puts them. Other shapes are not known.
     #[test]
-    fn keys_are_where_the_server_says_if_it_says_it_of_all_arguments() {
+    fn learned_keys_are_where_the_server_puts_them() {
         let said = |flag: &str, places: &str| {
             let facts = format!("*1\r\n*6\r\n$5\r\na.get\r\n:-2\r\n*1\r\n+{flag}\r\n{places}");
-            match lesson(facts.as_bytes(), Time(5)) {
-                Lesson::Shared { keys, .. } | Lesson::Alone { keys } => keys,
+            match parse_info(facts.as_bytes(), Time(5)) {
+                CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys } => keys,
                 other => panic!("{other:?}"),
             }
         };
-        let places = |keys: Keys, argc: usize| keys.places(argc).collect::<Vec<_>>();
+        let places = |keys: KeySpec, argc: usize| keys.places(argc).collect::<Vec<_>>();
         let one = said("write", ":1\r\n:1\r\n:1\r\n");
         assert_eq!(places(one, 4), [1]);
         assert_eq!(places(one, 1), []);
@@ -930,16 +1025,16 @@ mod tests {
         assert_eq!(places(pairs, 2), []);
         let two = said("write", ":1\r\n:2\r\n:1\r\n");
         assert_eq!(places(two, 2), [1]);
-        assert_eq!(said("write", ":0\r\n:0\r\n:0\r\n"), Keys::None);
+        assert_eq!(said("write", ":0\r\n:0\r\n:0\r\n"), KeySpec::None);
         let odd = [
             ":1\r\n:1\r\n:0\r\n",
             ":-1\r\n:1\r\n:1\r\n",
             ":1\r\n:1\r\n+a\r\n",
         ];
         for places in odd {
-            assert_eq!(said("write", places), Keys::Unsaid);
+            assert_eq!(said("write", places), KeySpec::Unsaid);
         }
         let movable = said("movablekeys", ":1\r\n:1\r\n:1\r\n");
-        assert_eq!(movable, Keys::Unsaid);
+        assert_eq!(movable, KeySpec::Unsaid);
     }
 }

@@ -1,8 +1,6 @@
-//! What clients that speak to a Cluster are told where a Cluster is behind us: that there is one node, and that it owns all
-//! slots that anybody owns. It is us, at the address where they have reached us, or at the one that is announced.
+//! The Cluster that Cluster clients see: one node, respool, that owns all slots with an owner. Its
+//! address is the one that the client has connected to, or the announced one.
 
-#[cfg(doc)]
-use respool_protocol::commands::Spread;
 use respool_protocol::commands::id;
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
@@ -10,17 +8,18 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 use respool_protocol::value::Value;
 use sha1::{Digest, Sha1};
 
-use crate::cluster::Cluster;
+use crate::base::error_text::wrong_arity;
+use crate::base::handle::SessionId;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::session::{LocalAddress, Session};
+use crate::discovery::cluster::Cluster;
 use crate::engine::Engine;
-use crate::here::OK;
-use crate::pool::Group;
-use crate::requests::{Placed, Request};
-use crate::session::{Local, Session};
-use crate::slots::Key;
-use crate::words::wrong_arity;
+use crate::local::{Local, OK};
+use crate::routing::pool::Group;
 
-/// Where clients reach the node that we are to them, and what it is called.
-struct Node {
+/// The address and name of the node that a client sees.
+struct FacadeNode {
     host: String,
     port: u16,
     id: String,
@@ -28,29 +27,46 @@ struct Node {
 }
 
 impl Engine {
-    /// Answers what only a Cluster's node is asked ([`Spread::Node`]); `None`: it is for the servers.
-    pub(crate) fn answer_as_node(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
+    /// Answers commands for a node of a Cluster ([`Spread::Node`]). `None`: the request is for the
+    /// servers.
+    pub(crate) fn answer_as_node(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Option<Dispatched> {
         if !request.command.arity_ok(request.spans.len()) {
-            return Some(self.answer_error(key, &wrong_arity(request.command)));
+            return Some(self.answer_error(session_id, &wrong_arity(request.command)));
         }
-        if let Some(placed) = self.refused_by_right(key, request) {
+        if let Some(placed) = self.refused_by_right(session_id, request) {
             return Some(placed);
         }
-        let node = self.node_seen_by(self.sessions.get(key)?);
-        let pool = usize::from(self.sessions.get(key)?.pool);
+        let node = self
+            .local
+            .node_seen_by(&self.plane, self.plane.sessions.get(session_id)?);
+        let pool = usize::from(self.plane.sessions.get(session_id)?.pool);
         let mut out = Vec::new();
         match request.id {
             id::READONLY | id::READWRITE | id::ASKING => out.extend_from_slice(OK),
-            id::CLUSTER_SLOTS => node.append_slots(&self.ranges_served(pool), &mut out),
-            id::CLUSTER_SHARDS => node.append_shards(&self.ranges_served(pool), &mut out),
+            id::CLUSTER_SLOTS => {
+                node.append_slots(&self.local.ranges_served(&self.plane, pool), &mut out)
+            }
+            id::CLUSTER_SHARDS => {
+                node.append_shards(&self.local.ranges_served(&self.plane, pool), &mut out)
+            }
             id::CLUSTER_NODES => {
-                let line = format!("{}\n", node.line(&self.ranges_served(pool)));
+                let line = format!(
+                    "{}\n",
+                    node.line(&self.local.ranges_served(&self.plane, pool))
+                );
                 encode::verbatim(&mut out, node.version, &line);
             }
             id::CLUSTER_INFO => {
-                let (assigned, reached) = (self.slots_assigned(pool), self.slots_reached(pool));
-                let all = match self.pools[pool].cluster() {
-                    // With what nobody owns they are in order, or not, as they are set to be.
+                let (assigned, reached) = (
+                    self.local.slots_assigned(&self.plane, pool),
+                    self.local.slots_reached(&self.plane, pool),
+                );
+                let all = match self.plane.pools[pool].cluster() {
+                    // A Cluster may be set to be in order without an owner for each slot.
                     Some(cluster) if cluster.is_ok() => assigned,
                     _ => SLOTS.into(),
                 };
@@ -64,7 +80,7 @@ impl Engine {
                 asked if asked == node.id.as_bytes() => encode::array(&mut out, 0),
                 asked => encode::error(&mut out, &[b"ERR Unknown node ", asked].concat()),
             },
-            // The owner counts.
+            // The owner of the slot counts its keys.
             id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT => {
                 match slot_of(request.arg(2)) {
                     Some(slot) => {
@@ -72,9 +88,9 @@ impl Engine {
                             pool: pool as u16,
                             number: slot,
                         };
-                        let server = self.pools.server_of(group);
-                        if !self.sessions.get(key)?.pins.bind() {
-                            self.turn(key, server);
+                        let server = self.plane.pools.server_of(group);
+                        if !self.plane.sessions.get(session_id)?.pins.bind() {
+                            self.switch_server(session_id, server);
                         }
                         return None;
                     }
@@ -83,68 +99,11 @@ impl Engine {
             }
             _ => return None,
         }
-        Some(self.answer_reply(key, &out))
-    }
-
-    /// How many slots have an owner, as far as it is known.
-    fn slots_assigned(&self, pool: usize) -> u32 {
-        let cluster = self.pools[pool].cluster();
-        let known = cluster.filter(|cluster| cluster.is_known());
-        let assigned = |cluster: &Cluster| u32::from(SLOTS) - cluster.unserved().len() as u32;
-        known.map_or(0, assigned)
-    }
-
-    /// All slots but those that nobody owns, as the first and the last of each range.
-    fn ranges_served(&self, pool: usize) -> Vec<(u16, u16)> {
-        let cluster = self.pools[pool].cluster();
-        let unserved = cluster.map_or(&[][..], |cluster| cluster.unserved());
-        let (mut ranges, mut first) = (Vec::new(), 0);
-        for behind in unserved.iter().copied().chain([SLOTS]) {
-            if first < behind {
-                ranges.push((first, behind - 1));
-            }
-            first = behind + 1;
-        }
-        ranges
-    }
-
-    /// How many of them have one that is not away.
-    fn slots_reached(&self, pool: usize) -> u32 {
-        let cluster = self.pools[pool].cluster();
-        let counts = cluster.filter(|cluster| cluster.is_known());
-        let counts = counts.map(|cluster| cluster.slot_counts());
-        let reached = counts.into_iter().flatten();
-        let reached = reached.filter(|(server, _)| self.away_until(*server).is_none());
-        reached.map(|(_, slots)| slots).sum()
-    }
-
-    fn node_seen_by(&self, session: &Session) -> Node {
-        let (mut host, mut port) = match session.local {
-            Local::Tcp(at) => (at.ip().to_string(), at.port()),
-            // Who came by a file knows the way. The port may be another pool's, where there are several.
-            Local::Unix(_) | Local::Unknown if self.settings.pools.len() > 1 => (String::new(), 0),
-            Local::Unix(_) | Local::Unknown => (String::new(), self.worker.tcp_port),
-        };
-        let pool = &self.settings.pools[usize::from(session.pool)];
-        if let Some(announced) = &pool.announce {
-            port = announced.port.unwrap_or(port);
-            // A host without a port leads nowhere: better the word of who came by a file.
-            if port != 0 {
-                host.clone_from(&announced.host);
-            }
-        }
-        // The same for all that stand in front of the same pool, and after a restart.
-        let digest = Sha1::digest(format!("respool:{}", pool.name));
-        Node {
-            host,
-            port,
-            id: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-            version: session.version,
-        }
+        Some(self.plane.answer_reply(session_id, &out))
     }
 }
 
-impl Node {
+impl FacadeNode {
     /// CLUSTER SLOTS.
     fn append_slots(&self, ranges: &[(u16, u16)], out: &mut Vec<u8>) {
         encode::array(out, ranges.len());
@@ -190,7 +149,7 @@ impl Node {
         }
     }
 
-    /// Of CLUSTER NODES. There is no bus, and so no port of one.
+    /// The line of CLUSTER NODES. There is no cluster bus, so its port is 0.
     fn line(&self, ranges: &[(u16, u16)]) -> String {
         let (id, host, port) = (&self.id, &self.host, self.port);
         let mut line = format!("{id} {host}:{port}@0 myself,master - 0 0 1 connected");
@@ -204,7 +163,7 @@ impl Node {
     }
 }
 
-/// CLUSTER INFO. The state is that of all slots: some of them may be served.
+/// CLUSTER INFO. The state is `ok` only if all slots are served.
 fn info(is_ok: bool, assigned: u32, ok: u32) -> String {
     let state = match is_ok {
         true => "ok",
@@ -225,7 +184,7 @@ fn info(is_ok: bool, assigned: u32, ok: u32) -> String {
     lines.concat()
 }
 
-/// The reply to CONFIG GET of a Cluster's node as a client is to see it that sees a plain server.
+/// The reply to CONFIG GET of a Cluster's node as a plain server would write it.
 pub(crate) fn config_of_plain_server(reply: &[u8]) -> Vec<u8> {
     const OF_NODE: &[u8] = b"$15\r\ncluster-enabled\r\n$3\r\nyes\r\n";
     const OF_SERVER: &[u8] = b"$15\r\ncluster-enabled\r\n$2\r\nno\r\n";
@@ -238,13 +197,13 @@ pub(crate) fn config_of_plain_server(reply: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The reply to ROLE of one node as that of the single node that the client sees: a primary without
-/// replicas, at the offset that INFO shows.
+/// The reply to ROLE of one node as the single node would write it: a primary without replicas, at
+/// the offset that INFO shows.
 pub(crate) fn role_of_single_node(reply: &[u8]) -> Vec<u8> {
     let Some(Value::List(parts)) = Value::read(reply) else {
         return reply.to_vec();
     };
-    // A replica says its offset last.
+    // In the reply of a replica the offset is the last number.
     let offset = parts.iter().rev().find_map(|part| match part {
         Value::Integer(offset) => Some(*offset),
         _ => None,
@@ -262,7 +221,7 @@ fn slot_of(argument: &[u8]) -> Option<u16> {
     (slot < SLOTS).then_some(slot)
 }
 
-/// INFO of a Cluster's node as who sees one server is to see it.
+/// INFO of a Cluster's node as a plain server would write it.
 pub(crate) fn as_standalone(info: &str) -> String {
     [
         ("redis_mode:cluster", "redis_mode:standalone"),
@@ -271,4 +230,66 @@ pub(crate) fn as_standalone(info: &str) -> String {
     ]
     .iter()
     .fold(info.to_owned(), |info, (from, to)| info.replace(from, to))
+}
+
+impl Local {
+    /// Number of slots with a known owner.
+    pub(crate) fn slots_assigned(&self, plane: &DataPlane, pool: usize) -> u32 {
+        let cluster = plane.pools[pool].cluster();
+        let known = cluster.filter(|cluster| cluster.is_known());
+        let assigned = |cluster: &Cluster| u32::from(SLOTS) - cluster.unserved().len() as u32;
+        known.map_or(0, assigned)
+    }
+
+    /// Number of slots whose owner is not away.
+    fn slots_reached(&self, plane: &DataPlane, pool: usize) -> u32 {
+        let cluster = plane.pools[pool].cluster();
+        let counts = cluster.filter(|cluster| cluster.is_known());
+        let counts = counts.map(|cluster| cluster.slot_counts());
+        let reached = counts.into_iter().flatten();
+        let reached = reached.filter(|(server, _)| plane.away_until(*server).is_none());
+        reached.map(|(_, slots)| slots).sum()
+    }
+
+    /// The ranges of slots that have an owner, each as its first and last slot.
+    fn ranges_served(&self, plane: &DataPlane, pool: usize) -> Vec<(u16, u16)> {
+        let cluster = plane.pools[pool].cluster();
+        let unserved = cluster.map_or(&[][..], |cluster| cluster.unserved());
+        let (mut ranges, mut first) = (Vec::new(), 0);
+        for behind in unserved.iter().copied().chain([SLOTS]) {
+            if first < behind {
+                ranges.push((first, behind - 1));
+            }
+            first = behind + 1;
+        }
+        ranges
+    }
+
+    fn node_seen_by(&self, plane: &DataPlane, session: &Session) -> FacadeNode {
+        let (mut host, mut port) = match session.local {
+            LocalAddress::Tcp(at) => (at.ip().to_string(), at.port()),
+            // A client of a Unix socket sees no host. With several pools, the port may be that of
+            // another pool.
+            LocalAddress::Unix(_) | LocalAddress::Unknown if plane.settings.pools.len() > 1 => {
+                (String::new(), 0)
+            }
+            LocalAddress::Unix(_) | LocalAddress::Unknown => (String::new(), plane.worker.tcp_port),
+        };
+        let pool = &plane.settings.pools[usize::from(session.pool)];
+        if let Some(announced) = &pool.announce {
+            port = announced.port.unwrap_or(port);
+            // A host without a port leads nowhere, so it is not announced.
+            if port != 0 {
+                host.clone_from(&announced.host);
+            }
+        }
+        // The id is the same for all processes in front of the same pool, and after a restart.
+        let digest = Sha1::digest(format!("respool:{}", pool.name));
+        FacadeNode {
+            host,
+            port,
+            id: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            version: session.version,
+        }
+    }
 }

@@ -4,55 +4,55 @@
 //!   EVAL body, SCRIPT LOAD body   respool remembers the body, in all workers
 //!   EVALSHA sha                   SCRIPT LOAD body, EVALSHA sha     the first time on a connection
 //!   MULTI, EVALSHA sha, EXEC      SCRIPT LOAD body, MULTI, EVALSHA sha, EXEC
-//!   EVALSHA sha, NOSCRIPT         the server has forgotten it: it gets the body, and the request again
+//!   EVALSHA sha, NOSCRIPT         the server has lost it: it gets the body, and the request again
 //! ```
 //!
 //! A client that is connected to a server itself shows its scripts again when it connects again. A
 //! client of respool does not see the loss.
 
-#[path = "scripts/restore.rs"]
 mod restore;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use respool_protocol::commands::{self, CommandId, Retry, id};
-use respool_protocol::encode;
-use respool_protocol::number;
 use respool_protocol::request::{Found, Scanner};
+use respool_protocol::{encode, number};
 use sha1::{Digest, Sha1};
 
-use crate::auth::CONFIGURED;
-use crate::duty::Duty;
+use crate::access::auth::CONFIGURED;
+use crate::admin::workers::WorkerQuery;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::Departed;
+use crate::data_plane::session::Session;
 use crate::engine::Engine;
-use crate::entry::Entry;
-use crate::fleet::Question;
-use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
-use crate::link::Left;
-use crate::pool::ServerId;
-use crate::requests::{Blocked, Placed, Request};
-use crate::session::Session;
-use crate::slots::Key;
-use crate::time::Time;
+use crate::local::Local;
+use crate::routing::pool::ServerId;
 
 pub use restore::ShownBy;
-use restore::{HeldLink, Restored};
-pub(crate) use restore::{Loaded, Showing};
+pub(crate) use restore::{LoadedScripts, Showing};
+use restore::{LoadingLink, Restored};
 
 /// The SHA-1 of a body, in lower-case hexadecimal.
-pub(crate) type Name = [u8; 40];
+pub(crate) type ScriptHash = [u8; 40];
 
 /// A script that a client has shown.
 struct Script {
     number: u32,
     body: Arc<[u8]>,
-    used: Used,
+    used: ScriptUse,
     shown_by: ShownBy,
 }
 
-/// Where a script was used since it came to the back of the queue.
+/// The last use of a script since it came to the back of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Used {
+enum ScriptUse {
     Nowhere,
     /// By clients of other workers.
     Elsewhere,
@@ -76,20 +76,20 @@ impl Script {
 /// The bodies of scripts, by the pool of the client that showed them and by their SHA-1.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    scripts: HashMap<(u16, Name), Script>,
-    /// The same, in the order in which room is made: the first one goes, or comes to the back if it
-    /// was used since (second chance, as in the CLOCK algorithm).
-    order: VecDeque<(u16, Name)>,
+    scripts: HashMap<(u16, ScriptHash), Script>,
+    /// The keys of `scripts`, in the order in which room is made. The first script goes, or comes
+    /// to the back if it was used since (second chance, as in the CLOCK algorithm).
+    order: VecDeque<(u16, ScriptHash)>,
     bytes: usize,
     next_number: u32,
     /// Pools in which scripts were flushed in this turn.
     flushed: Vec<u16>,
-    /// Scripts that were shown in this turn, after that.
-    shown: Vec<(u16, Name)>,
-    /// When each server, of this pool, may have lost its scripts last.
+    /// Scripts that were shown in this turn, after the flushes.
+    shown: Vec<(u16, ScriptHash)>,
+    /// When each server may last have lost its scripts, and its pool.
     lost: HashMap<ServerId, (u16, Time)>,
     /// Links that are connected, and wait for the configured user to load scripts.
-    held: Vec<HeldLink>,
+    held: Vec<LoadingLink>,
     /// The replies of servers to the configured user.
     restored: Restored,
 }
@@ -100,7 +100,7 @@ impl Scripts {
         let place = (pool, name_of(body));
         let is_new = match self.scripts.get_mut(&place) {
             Some(script) => {
-                script.used = Used::Here;
+                script.used = ScriptUse::Here;
                 if script.shown_by.has(showing) {
                     return Some(script.number);
                 }
@@ -126,7 +126,7 @@ impl Scripts {
     pub(crate) fn learn(&mut self, pool: u16, body: Arc<[u8]>, shown_by: &ShownBy) {
         let place = (pool, name_of(&body));
         match self.scripts.get_mut(&place) {
-            Some(script) if script.used == Used::Nowhere => script.used = Used::Elsewhere,
+            Some(script) if script.used == ScriptUse::Nowhere => script.used = ScriptUse::Elsewhere,
             Some(_) => {}
             None => {
                 self.insert(place, body);
@@ -156,15 +156,15 @@ impl Scripts {
         self.restored.note(server, number, reply, now);
     }
 
-    /// When a server may have lost its scripts last, unless a client has flushed them since.
+    /// When a server may last have lost its scripts, unless a client has flushed them since.
     fn lost_at(&self, server: ServerId) -> Option<Time> {
         self.lost.get(&server).map(|(_, at)| *at)
     }
 
     /// A client of this worker names a script. Returns whether it is known.
-    fn use_named(&mut self, pool: u16, name: Name) -> bool {
+    fn use_named(&mut self, pool: u16, name: ScriptHash) -> bool {
         let script = self.scripts.get_mut(&(pool, name));
-        script.map(|script| script.used = Used::Here).is_some()
+        script.map(|script| script.used = ScriptUse::Here).is_some()
     }
 
     /// Forgets the script that was not used for the longest time. Returns false if there is none.
@@ -175,22 +175,22 @@ impl Scripts {
                 continue;
             };
             spared += 1;
-            if script.used == Used::Nowhere || spared > SPARED_SCRIPTS_MAX {
+            if script.used == ScriptUse::Nowhere || spared > SPARED_SCRIPTS_MAX {
                 self.bytes -= script.memory_bytes();
                 self.scripts.remove(&first);
                 return true;
             }
-            if script.used == Used::Here {
-                // Other workers make room, too, and do not see that it is used.
+            if script.used == ScriptUse::Here {
+                // Other workers make room, too, and do not see the use.
                 self.shown.push(first);
             }
-            script.used = Used::Nowhere;
+            script.used = ScriptUse::Nowhere;
             self.order.push_back(first);
         }
         false
     }
 
-    fn insert(&mut self, place: (u16, Name), body: Arc<[u8]>) -> Option<u32> {
+    fn insert(&mut self, place: (u16, ScriptHash), body: Arc<[u8]>) -> Option<u32> {
         let len = body.len() + ENTRY_BYTES;
         if len > SCRIPT_BYTES_MAX {
             return None;
@@ -203,7 +203,7 @@ impl Scripts {
         let script = Script {
             number,
             body,
-            used: Used::Nowhere,
+            used: ScriptUse::Nowhere,
             shown_by: ShownBy::default(),
         };
         self.scripts.insert(place, script);
@@ -220,7 +220,7 @@ impl Scripts {
         self.bytes
     }
 
-    fn find(&self, pool: u16, name: Name) -> Option<&Script> {
+    fn find(&self, pool: u16, name: ScriptHash) -> Option<&Script> {
         self.scripts.get(&(pool, name))
     }
 
@@ -234,13 +234,13 @@ impl Scripts {
     }
 }
 
-/// A script's place in the tables, which may be half empty, and its own memory's bookkeeping.
+/// A script's place in the tables, which may be half empty, and the allocator's bookkeeping.
 const ENTRY_BYTES: usize =
-    2 * size_of::<((u16, Name), Script)>() + 2 * size_of::<(u16, Name)>() + 32;
+    2 * size_of::<((u16, ScriptHash), Script)>() + 2 * size_of::<(u16, ScriptHash)>() + 32;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-fn name_of(body: &[u8]) -> Name {
+fn name_of(body: &[u8]) -> ScriptHash {
     let mut name = [0; 40];
     for (index, byte) in Sha1::digest(body).iter().enumerate() {
         name[2 * index] = HEX[usize::from(byte >> 4)];
@@ -249,7 +249,7 @@ fn name_of(body: &[u8]) -> Name {
     name
 }
 
-fn name_said(digest: &[u8]) -> Option<Name> {
+fn name_said(digest: &[u8]) -> Option<ScriptHash> {
     digest.to_ascii_lowercase().try_into().ok()
 }
 
@@ -269,7 +269,7 @@ pub(crate) fn each_request(mut bytes: &[u8], mut visit: impl FnMut(Option<Comman
 }
 
 /// The scripts that requests name.
-pub(crate) fn names_in(bytes: &[u8]) -> Vec<Name> {
+pub(crate) fn names_in(bytes: &[u8]) -> Vec<ScriptHash> {
     let mut names = Vec::new();
     each_request(bytes, |id, args| {
         if matches!(id, Some(id::EVALSHA | id::EVALSHA_RO))
@@ -324,8 +324,8 @@ const REFUSALS: [&[u8]; 16] = [
     b"EXECABORT",
 ];
 
-/// Whether a reply to code says that the server has not run it. Other errors are the script's own:
-/// it returns them, or fails. The server keeps its body then, too.
+/// Whether a reply to code says that the server has not run it. Other errors come from the script
+/// itself, and the server keeps its body then, too.
 pub(crate) fn is_refusal(reply: &[u8]) -> bool {
     reply.strip_prefix(b"-").is_some_and(|error| {
         if error.starts_with(b"ERR Error compiling script") {
@@ -336,15 +336,15 @@ pub(crate) fn is_refusal(reply: &[u8]) -> bool {
     })
 }
 
-/// Whether an EVAL says right how many keys it has. Otherwise the server refuses it as it comes.
+/// Whether an EVAL counts its keys right. Otherwise the server refuses it.
 fn counts_its_keys(args: &[&[u8]]) -> bool {
     let count = args.get(2).and_then(|count| number::parse(count));
     count.is_some_and(|count| (0..=args.len() as i64 - 3).contains(&count))
 }
 
-/// What a request that goes to several servers does to their scripts.
+/// The effect on scripts of a request that goes to several servers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Effect {
+pub(crate) enum ScriptEffect {
     None,
     /// SCRIPT LOAD.
     Load,
@@ -352,164 +352,133 @@ pub(crate) enum Effect {
     Flush,
 }
 
-impl Effect {
+impl ScriptEffect {
     pub(crate) fn of(id: CommandId) -> Self {
         match id {
-            id::SCRIPT_LOAD => Effect::Load,
-            id::SCRIPT_FLUSH => Effect::Flush,
-            _ => Effect::None,
+            id::SCRIPT_LOAD => ScriptEffect::Load,
+            id::SCRIPT_FLUSH => ScriptEffect::Flush,
+            _ => ScriptEffect::None,
         }
     }
 }
 
 impl Engine {
     /// EVAL, EVALSHA and their like.
-    pub(crate) fn place_script(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    pub(crate) fn dispatch_script(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
         let reads = request.command.retry == Retry::Read;
-        let duty = match request.id {
-            id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => Some(Duty::Script),
-            id::SCRIPT_FLUSH => Some(Duty::FlushScripts),
-            _ => match self.load_scripts(key, name_said(request.arg(1)).as_slice()) {
-                Ok(known) => (known > 0).then_some(Duty::Evalsha),
-                Err(blocked) => return self.blocked(key, blocked),
+        let completion = match request.id {
+            id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => Some(Completion::Script),
+            id::SCRIPT_FLUSH => Some(Completion::FlushScripts),
+            _ => match self.load_scripts(session_id, name_said(request.arg(1)).as_slice()) {
+                Ok(known) => (known > 0).then_some(Completion::Evalsha),
+                Err(blocked) => return self.plane.blocked(session_id, blocked),
             },
         };
-        self.place_on_link(key, request.bytes, reads, duty)
+        self.dispatch_on_link(session_id, request.bytes, reads, completion)
     }
 
-    /// Has the server load the scripts that a request names, in front of it. Returns how many of
-    /// them respool knows. The session waits for those that the configured user loads for it, unless
-    /// they are so many that the first ones would be forgotten before the last ones are loaded.
-    pub(crate) fn load_scripts(&mut self, key: Key, names: &[Name]) -> Result<usize, Blocked> {
-        let pool = self.pool_of_session(key);
+    /// Has the server load the scripts that a request names, in front of the request. Returns how
+    /// many of them respool knows. The session waits for those that the configured user loads,
+    /// unless they are so many that the first ones would be dropped before the last ones are
+    /// loaded.
+    pub(crate) fn load_scripts(
+        &mut self,
+        id: SessionId,
+        names: &[ScriptHash],
+    ) -> Result<usize, Blocked> {
+        let pool = self.plane.pool_of_session(id);
         let may_wait = names.len() <= SCRIPTS_LOADED_MAX / 2;
         let (mut known, mut waits_at) = (0, None);
         for name in names {
-            if self.scripts.use_named(pool, *name) {
+            if self.local.scripts.use_named(pool, *name) {
                 known += 1;
                 // A server that holds writes does not hold SCRIPT LOAD.
-                let link = self.usable_link(key)?;
+                let link = self.usable_link(id)?;
                 match may_wait.then(|| self.load_as_configured(link, pool, *name)) {
                     Some(Some(at)) => waits_at = Some(at),
-                    _ => self.load_on(link, pool, *name),
+                    _ => self.local.load_on(&mut self.plane, link, pool, *name),
                 }
             }
         }
         match waits_at {
-            Some(at) => Err(self.wait_at_full(key, at)),
+            Some(at) => Err(self.plane.wait_at_full(id, at)),
             None => Ok(known),
         }
     }
 
-    /// Puts SCRIPT LOAD of a script on a link, if the script is known, and new to that connection.
-    /// Behind SCRIPT FLUSH the client expects NOSCRIPT.
-    fn load_on(&mut self, link: Key, pool: u16, name: Name) {
-        if let (Some(script), Some(state)) =
-            (self.scripts.find(pool, name), self.links.get_mut(link))
-            && state.loaded.lacks(script.number)
-            && !state.duties.iter().any(Duty::flushes_scripts)
-        {
-            state.loaded.note_loaded(script.number);
-            let (number, loading) = (script.number, script.loading());
-            self.counters.scripts_sent_along += 1;
-            self.put_ours(link, &loading, Duty::Load(number));
-        }
-    }
-
-    /// The reply to SCRIPT LOAD in front of a request.
-    pub(crate) fn settle_load(&mut self, link: Key, number: u32, reply: &[u8]) {
-        if let Some(link) = self.links.get_mut(link)
-            && reply.starts_with(b"-")
-        {
-            link.loaded.note_refused(number, reply);
-        }
-    }
-
-    /// The same for the scripts that a request of a session names, which was meant for another link.
-    pub(crate) fn load_named(&mut self, link: Key, session: Key, request: &[u8]) {
-        let Some(pool) = self.sessions.get(session).map(|session| session.pool) else {
-            return;
-        };
-        for name in names_in(request) {
-            self.load_on(link, pool, name);
-        }
-    }
-
-    /// A connection is lost. Requests that stay on the link name scripts: the next server gets these
-    /// in front of them.
-    pub(crate) fn load_again(&mut self, key: Key) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// A connection is lost. Requests that stay on the link may name scripts, which the next server
+    /// gets in front of them.
+    pub(crate) fn load_again(&mut self, id: LinkId) {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         link.loaded.clear();
-        if !link.duties.iter().any(Duty::names_scripts) {
+        if !link.duties.iter().any(Completion::names_scripts) {
             return;
         }
-        self.put_in_front(key, |engine, left| {
+        self.put_in_front(id, |engine, left| {
             for each in left {
-                if each.duty.as_ref().is_some_and(Duty::names_scripts) {
-                    engine.load_named_later(key, each.entry.session, &each.request);
+                if each.duty.as_ref().is_some_and(Completion::names_scripts) {
+                    engine.load_named_later(id, each.entry.session, &each.request);
                 }
             }
         });
     }
 
     /// Puts requests, by `put`, in front of all requests of a link that is not up.
-    fn put_in_front(&mut self, key: Key, put: impl FnOnce(&mut Engine, &[Left])) {
-        let Some(link) = self.links.get_mut(key) else {
+    fn put_in_front(&mut self, id: LinkId, put: impl FnOnce(&mut Engine, &[Departed])) {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         let left = link.take_left(|_, _| true);
         put(self, &left);
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         for each in left {
             match each.duty {
-                Some(duty) => link.push_with(each.entry, &each.request, duty),
+                Some(completion) => link.push_with(each.entry, &each.request, completion),
                 None => link.push(each.entry, &each.request),
-            }
-        }
-    }
-
-    /// The reply to a SCRIPT FLUSH, or to a block with one. A client that flushes expects NOSCRIPT
-    /// from then on, so all workers forget the bodies. The client may have left meanwhile.
-    pub(crate) fn settle_flush(&mut self, link: Key, reply: &[u8]) {
-        let server = self.links.get(link).map(|link| link.key.server);
-        if let Some(server) = server.filter(|_| !reply.starts_with(b"-")) {
-            let pool = self.pool_of(server).whole;
-            self.scripts.forget(pool);
-            if !self.scripts.flushed.contains(&pool) {
-                self.scripts.flushed.push(pool);
             }
         }
     }
 
     /// Tells the other workers which scripts were flushed and shown in this turn.
     pub(crate) fn tell_scripts(&mut self) {
-        if self.scripts.flushed.is_empty() && self.scripts.shown.is_empty() {
+        if self.local.scripts.flushed.is_empty() && self.local.scripts.shown.is_empty() {
             return;
         }
         // The flushes go first: a script that was shown behind one is not to be forgotten.
-        for pool in std::mem::take(&mut self.scripts.flushed) {
-            self.tell_others(&Question::ForgetScripts { pool });
+        for pool in std::mem::take(&mut self.local.scripts.flushed) {
+            self.admin
+                .tell_others(&mut self.plane, &WorkerQuery::ForgetScripts { pool });
         }
-        for place in std::mem::take(&mut self.scripts.shown) {
-            if let Some(script) = self.scripts.scripts.get(&place) {
-                let question = Question::ShowScript {
+        for place in std::mem::take(&mut self.local.scripts.shown) {
+            if let Some(script) = self.local.scripts.scripts.get(&place) {
+                let question = WorkerQuery::ShowScript {
                     pool: place.0,
                     body: script.body.clone(),
                     shown_by: script.shown_by.clone(),
                 };
-                self.tell_others(&question);
+                self.admin.tell_others(&mut self.plane, &question);
             }
         }
     }
 
     /// The reply to requests that showed scripts. respool remembers the scripts that the server has
     /// now.
-    pub(crate) fn settle_script(&mut self, link: Key, session: Key, request: &[u8], reply: &[u8]) {
-        let Some(pool) = self.sessions.get(session).map(|session| session.pool) else {
+    pub(crate) fn settle_script(
+        &mut self,
+        link: LinkId,
+        session: SessionId,
+        request: &[u8],
+        reply: &[u8],
+    ) {
+        let Some(pool) = self.plane.sessions.get(session).map(|session| session.pool) else {
             return;
         };
         let was_run = !is_refusal(reply);
@@ -528,34 +497,34 @@ impl Engine {
     }
 
     /// The server has executed a large request of a session that showed this script.
-    pub(crate) fn settle_shown(&mut self, link: Key, session: Key, body: &[u8]) {
-        if let Some(pool) = self.sessions.get(session).map(|session| session.pool) {
+    pub(crate) fn settle_shown(&mut self, link: LinkId, session: SessionId, body: &[u8]) {
+        if let Some(pool) = self.plane.sessions.get(session).map(|session| session.pool) {
             self.remember_loaded(link, pool, body, false);
         }
     }
 
-    /// `loads`: it was shown by SCRIPT LOAD.
-    fn remember_loaded(&mut self, link: Key, pool: u16, body: &[u8], loads: bool) {
-        let user = self.links.get(link).map(|link| link.key.user);
+    /// Remembers a script that the server of a link has now. `loads`: it was shown by SCRIPT LOAD.
+    fn remember_loaded(&mut self, link: LinkId, pool: u16, body: &[u8], loads: bool) {
+        let user = self.plane.links.get(link).map(|link| link.kind.user);
         let showing = match user.filter(|user| *user != CONFIGURED) {
             _ if loads => Showing::Load,
             user => Showing::Run {
-                user: user.and_then(|user| self.logins.name_of(user)),
+                user: user.and_then(|user| self.access.logins.name_of(user)),
             },
         };
-        let number = self.scripts.remember(pool, body, showing);
-        if let (Some(number), Some(link)) = (number, self.links.get_mut(link)) {
+        let number = self.local.scripts.remember(pool, body, showing);
+        if let (Some(number), Some(link)) = (number, self.plane.links.get_mut(link)) {
             link.loaded.note_loaded(number);
         }
     }
 
-    /// The reply to a block that runs code: the scripts that it showed are remembered. If the server has
-    /// forgotten a script that it names, the next block gets the script again. Returns whether the
-    /// session is to be closed because it names a script that is lost.
+    /// Handles the reply to a block that runs code. Remembers the scripts that the block showed. If
+    /// the server has lost a script that the block names, the next block sends the script again.
+    /// Returns whether the session is to be closed because it names a script that is lost for good.
     pub(crate) fn settle_code(
         &mut self,
-        link: Key,
-        session: Key,
+        link: LinkId,
+        session: SessionId,
         request: &[u8],
         reply: &[u8],
     ) -> bool {
@@ -564,54 +533,60 @@ impl Engine {
             self.settle_script(link, session, request, reply);
             return false;
         }
-        let is_lost = self.has_lost_scripts(link, session, request, reply);
-        self.forget_loaded(link);
+        let is_lost = self
+            .local
+            .has_lost_scripts(&self.plane, link, session, request, reply);
+        self.local.forget_loaded(&mut self.plane, link);
         is_lost
     }
 
-    fn forget_loaded(&mut self, link: Key) {
-        if let Some(link) = self.links.get_mut(link) {
-            link.loaded.clear();
-            self.scripts.restored.forget(link.key.server);
-        }
-    }
-
-    /// The reply to an EVALSHA of a known script. If the server has forgotten the script, the
-    /// request goes again behind its body. A script may also write NOSCRIPT itself, after it ran.
-    /// So respool asks the server first whether it has the script. If the session has sent requests
-    /// behind this one, these would be executed first. Then its client gets the reply.
-    pub(crate) fn settle_evalsha(&mut self, link: Key, entry: Entry, request: &[u8], reply: &[u8]) {
+    /// Handles the reply to an EVALSHA of a known script. If the server has lost the script, the
+    /// request is sent again after its body. A script may also return NOSCRIPT itself, after it
+    /// ran. So respool first asks the server whether it has the script. If the session has sent
+    /// requests after this one, they would be executed first, so the client gets the reply.
+    pub(crate) fn settle_evalsha(
+        &mut self,
+        link: LinkId,
+        entry: Entry,
+        request: &[u8],
+        reply: &[u8],
+    ) {
         let is_last = |session: &Session| {
             session.link == link && session.next_seq == entry.seq.wrapping_add(1)
         };
         if !reply.starts_with(b"-NOSCRIPT") {
             return self.pass_on(entry, reply);
         }
-        self.forget_loaded(link);
-        match self.sessions.get(entry.session).is_some_and(is_last) {
+        self.local.forget_loaded(&mut self.plane, link);
+        match self.plane.sessions.get(entry.session).is_some_and(is_last) {
             true => self.await_proof_of_noscript(link, entry, request, reply),
             false => self.pass_on(entry, reply),
         }
     }
 
-    /// The server does not have the script of an EVALSHA. It gets the body, and the request again
-    /// behind it. If respool has forgotten the body, the client gets the reply `noscript`. If the
-    /// user may not load scripts, the server says NOSCRIPT once more, and the client gets that.
+    /// The server does not have the script of an EVALSHA. Sends the body, and the request again
+    /// after it. If respool has dropped the body, the client gets the reply `noscript`. If the user
+    /// may not load scripts, the server answers NOSCRIPT once more, and the client gets that.
     pub(crate) fn send_script_along(
         &mut self,
-        link: Key,
+        link: LinkId,
         entry: Entry,
         request: &[u8],
         noscript: &[u8],
     ) {
-        let pool = self.sessions.get(entry.session).map(|session| session.pool);
+        let pool = self
+            .plane
+            .sessions
+            .get(entry.session)
+            .map(|session| session.pool);
         let named = pool.zip(names_in(request).pop());
-        let Some(script) = named.and_then(|(pool, name)| self.scripts.find(pool, name)) else {
+        let Some(script) = named.and_then(|(pool, name)| self.local.scripts.find(pool, name))
+        else {
             return self.pass_on(entry, noscript);
         };
         let mut bytes = script.loading();
         bytes.extend_from_slice(request);
-        let Some(state) = self.links.get_mut(link) else {
+        let Some(state) = self.plane.links.get_mut(link) else {
             return self.pass_on(entry, noscript);
         };
         let entry = Entry {
@@ -619,10 +594,85 @@ impl Engine {
             duty: true,
             ..entry
         };
-        state.push_with(entry, &bytes, Duty::behind(1));
-        self.counters.scripts_sent_along += 1;
-        self.list_link(link);
-        self.close_if_full(link);
+        state.push_with(entry, &bytes, Completion::behind(1));
+        self.plane.counters.scripts_sent_along += 1;
+        self.plane.list_link(link);
+        self.plane.close_if_full(link);
+    }
+}
+
+impl Local {
+    /// Puts SCRIPT LOAD of a known script on a link, unless the connection has it. After SCRIPT
+    /// FLUSH the client expects NOSCRIPT, so it is not loaded.
+    pub(crate) fn load_on(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        pool: u16,
+        name: ScriptHash,
+    ) {
+        if let (Some(script), Some(state)) =
+            (self.scripts.find(pool, name), plane.links.get_mut(link))
+            && state.loaded.lacks(script.number)
+            && !state.duties.iter().any(Completion::flushes_scripts)
+        {
+            state.loaded.note_loaded(script.number);
+            let (number, loading) = (script.number, script.loading());
+            plane.counters.scripts_sent_along += 1;
+            plane.put_ours(link, &loading, Completion::Load(number));
+        }
+    }
+
+    /// Handles the reply to SCRIPT LOAD in front of a request.
+    pub(crate) fn settle_load(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        number: u32,
+        reply: &[u8],
+    ) {
+        if let Some(link) = plane.links.get_mut(link)
+            && reply.starts_with(b"-")
+        {
+            link.loaded.note_refused(number, reply);
+        }
+    }
+
+    /// Puts SCRIPT LOAD on a link for each script that a request names. The request was meant for
+    /// another link.
+    pub(crate) fn load_named(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        session: SessionId,
+        request: &[u8],
+    ) {
+        let Some(pool) = plane.sessions.get(session).map(|session| session.pool) else {
+            return;
+        };
+        for name in names_in(request) {
+            self.load_on(plane, link, pool, name);
+        }
+    }
+
+    /// The reply to a SCRIPT FLUSH, or to a block with one. A client that flushes expects NOSCRIPT
+    /// from then on, so all workers forget the bodies. The client may have left meanwhile.
+    pub(crate) fn settle_flush(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
+        let server = plane.links.get(link).map(|link| link.kind.server);
+        if let Some(server) = server.filter(|_| !reply.starts_with(b"-")) {
+            let pool = plane.pool_of(server).whole;
+            self.scripts.forget(pool);
+            if !self.scripts.flushed.contains(&pool) {
+                self.scripts.flushed.push(pool);
+            }
+        }
+    }
+
+    fn forget_loaded(&mut self, plane: &mut DataPlane, link: LinkId) {
+        if let Some(link) = plane.links.get_mut(link) {
+            link.loaded.clear();
+            self.scripts.restored.forget(link.kind.server);
+        }
     }
 }
 
@@ -637,8 +687,9 @@ mod tests {
         name_said(digest).is_some_and(|name| scripts.find(pool, name).is_some())
     }
 
+    /// Redis's name of a script is the SHA-1 of its body.
     #[test]
-    fn a_script_is_found_by_the_name_that_redis_gives_it() {
+    fn script_is_found_by_its_sha1() {
         let mut scripts = Scripts::default();
         scripts.remember(0, b"return 1", RUN);
         // What SCRIPT LOAD "return 1" answers.
@@ -656,8 +707,9 @@ mod tests {
         assert_eq!(scripts.bytes, b"return 1".len() + ENTRY_BYTES);
     }
 
+    /// The memory of bodies is bounded: the oldest unused scripts are dropped.
     #[test]
-    fn at_the_bound_scripts_are_forgotten() {
+    fn scripts_are_dropped_at_the_bound() {
         let mut scripts = Scripts::default();
         let body = |size: usize| vec![b'x'; 200_000 + size];
         for size in 0..40 {
@@ -691,6 +743,7 @@ mod tests {
         }
     }
 
+    /// A script that is used again and again is not dropped, however many come after it.
     #[test]
     fn script_in_use_is_not_forgotten() {
         let mut scripts = Scripts::default();
@@ -712,9 +765,9 @@ mod tests {
         assert!(scripts.find(0, name_of(named)).is_none());
     }
 
-    /// A worker does not see that clients of another one use a script: it is told.
+    /// A worker does not see the uses on other workers, so they tell it.
     #[test]
-    fn script_in_use_elsewhere_is_not_forgotten() {
+    fn script_used_on_another_worker_is_kept() {
         let (mut here, mut there) = (Scripts::default(), Scripts::default());
         let name = name_of(b"return 1");
         let tell = |from: &mut Scripts, to: &mut Scripts| {
@@ -731,7 +784,7 @@ mod tests {
             tell(&mut there, here);
         });
         assert!(there.find(0, name).is_some());
-        // Workers that only tell each other do not keep it.
+        // Workers that only tell each other of a script do not keep it.
         for _ in 0..4 {
             fill(&mut here, |here| {
                 tell(here, &mut there);
@@ -745,6 +798,7 @@ mod tests {
         assert!(here.find(0, name).is_none() && there.find(0, name).is_none());
     }
 
+    /// The names are those of EVALSHA and EVALSHA_RO in a block, in lower case and once each.
     #[test]
     fn names_are_found_in_a_block() {
         let mut block = Vec::new();

@@ -1,4 +1,4 @@
-//! Sessions that hold a link which others wait for: each must use it, or lose it.
+//! Sessions that hold a link for which others wait: each must use the link, or lose it.
 //!
 //! ```text
 //!   streaming link   64 KiB in each second,               its client gets NOTSENT and is closed
@@ -12,47 +12,47 @@
 
 use std::collections::HashMap;
 
-use crate::bounds::Bound;
-use crate::engine::{Engine, Event};
-use crate::entry::Entry;
-use crate::failure::{Cause, Fate};
-use crate::limits::{
+use crate::base::error::{Cause, Fate};
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{
     UPLOAD_BYTES_PER_S_FAIR, UPLOAD_BYTES_PER_S_MIN, UPLOAD_HELD_MS, UPLOAD_WINDOW_MS,
     WATCH_HELD_MS,
 };
-use crate::link::{Link, Role};
-use crate::session::{Flags, Pins, Session};
-use crate::slots::Key;
-use crate::time::Time;
+use crate::base::time::Time;
+use crate::data_plane::bounds_met::Bound;
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::{Link, Role};
+use crate::data_plane::session::{Flags, Pins, Session};
+use crate::engine::{Engine, Event};
 
-/// Sessions that hold links for which other sessions wait, by link. Report all holders in every
-/// tick with [`Holders::slowest`] and [`Holders::longest`]; time never runs back.
+/// Sessions that hold links for which others wait, by link. Report all holders in every tick with
+/// [`Holders::slowest`] and [`Holders::longest`]. Time never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
-    uploads: HashMap<Key, Pace>,
-    /// The session that watches, and when it was first seen to watch.
-    watches: HashMap<Key, (Key, Time)>,
+    uploads: HashMap<LinkId, Pace>,
+    /// The session that watches, and when it was first reported.
+    watches: HashMap<LinkId, (SessionId, Time)>,
 }
 
-/// How fast a session uses its streaming link while others wait.
+/// The pace of a session on its streaming link while others wait.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// The start of the window that is measured.
-    window: Measure,
-    /// The same since the first session waited.
-    whole: Measure,
+    /// The start of the present window.
+    window: BytesAt,
+    /// The start of the wait of others.
+    whole: BytesAt,
 }
 
 /// A time, and the bytes that a session had moved by then.
 #[derive(Clone, Copy, Debug)]
-struct Measure {
+struct BytesAt {
     since: Time,
     bytes: u64,
 }
 
-impl Measure {
-    /// Bytes a second since then; `None`: less than `least_ms` have passed.
-    fn rate(self, now: Measure, least_ms: u64) -> Option<u64> {
+impl BytesAt {
+    /// Bytes a second since this time. `None`: less than `least_ms` have passed.
+    fn rate(self, now: BytesAt, least_ms: u64) -> Option<u64> {
         let ms = now.since.since_ms(self.since);
         let is_long = ms >= least_ms.max(1);
         is_long.then(|| now.bytes.saturating_sub(self.bytes) * 1_000 / ms)
@@ -61,7 +61,7 @@ impl Measure {
 
 impl Pace {
     /// The rate and the least rate, if the session is below it.
-    fn too_slow(self, now: Measure, held_ms: u64) -> Option<(u64, u64)> {
+    fn too_slow(self, now: BytesAt, held_ms: u64) -> Option<(u64, u64)> {
         let below = |rate: Option<u64>, least| rate.filter(|rate| *rate < least);
         let in_window = below(
             self.window.rate(now, UPLOAD_WINDOW_MS),
@@ -75,33 +75,33 @@ impl Pace {
 }
 
 impl Holders {
-    /// The link whose session is slowest of all below its least rate, and that rate in bytes a
+    /// The link of the slowest session of all below their least rate, and that rate in bytes a
     /// second. `all`: each link with the bytes that its session has moved, or without if the server
-    /// is to move next.
+    /// has to move next.
     fn slowest(
         &mut self,
         now: Time,
         held_ms: u32,
-        all: impl Iterator<Item = (Key, Option<u64>)>,
-    ) -> Option<(Key, u64)> {
+        all: impl Iterator<Item = (LinkId, Option<u64>)>,
+    ) -> Option<(LinkId, u64)> {
         let mut seen = HashMap::new();
-        let mut slowest: Option<(u64, Key, u64)> = None;
+        let mut slowest: Option<(u64, LinkId, u64)> = None;
         for (link, bytes) in all {
             let Some(bytes) = bytes else {
                 continue;
             };
-            let here = Measure { since: now, bytes };
+            let moved = BytesAt { since: now, bytes };
             let fresh = Pace {
-                window: here,
-                whole: here,
+                window: moved,
+                whole: moved,
             };
             let mut pace = self.uploads.get(&link).copied().unwrap_or(fresh);
-            if let Some((rate, least)) = pace.too_slow(here, u64::from(held_ms)) {
+            if let Some((rate, least)) = pace.too_slow(moved, u64::from(held_ms)) {
                 if slowest.is_none_or(|(other, ..)| rate < other) {
                     slowest = Some((rate, link, least));
                 }
-            } else if pace.window.rate(here, UPLOAD_WINDOW_MS).is_some() {
-                pace.window = here;
+            } else if pace.window.rate(moved, UPLOAD_WINDOW_MS).is_some() {
+                pace.window = moved;
             }
             seen.insert(link, pace);
         }
@@ -115,10 +115,10 @@ impl Holders {
         &mut self,
         now: Time,
         held_ms: u32,
-        all: impl Iterator<Item = (Key, Key, bool)>,
-    ) -> Option<Key> {
+        all: impl Iterator<Item = (LinkId, SessionId, bool)>,
+    ) -> Option<LinkId> {
         let mut seen = HashMap::new();
-        let mut longest: Option<(Time, Key)> = None;
+        let mut longest: Option<(Time, LinkId)> = None;
         for (link, session, is_idle) in all {
             let known = self.watches.get(&link).copied();
             let same = known.filter(|(before, _)| *before == session);
@@ -134,62 +134,68 @@ impl Holders {
 }
 
 impl Engine {
-    /// Ends the use of at most one link of each kind that others wait for.
+    /// Takes at most one link of each kind from its session when others wait.
     pub(crate) fn tick_holders(&mut self) {
         if self
+            .plane
             .streaming_waiters
-            .lack_room(self.free_streaming_links())
+            .lack_room(self.plane.free_streaming_links())
         {
             self.end_slowest();
         } else {
-            self.holders.uploads.clear();
+            self.pinned.holders.uploads.clear();
         }
-        if self.pinned_waiters.lack_room(self.free_own_links()) {
+        if self
+            .plane
+            .pinned_waiters
+            .lack_room(self.plane.free_own_links())
+        {
             self.end_longest_watch();
         } else {
-            self.holders.watches.clear();
+            self.pinned.holders.watches.clear();
         }
     }
 
     fn end_slowest(&mut self) {
-        let (now, sessions) = (self.now, &self.sessions);
-        let used = |(key, link): (Key, &Link)| match link.role {
+        let (now, sessions) = (self.plane.now, &self.plane.sessions);
+        let used = |(id, link): (LinkId, &Link)| match link.role {
             Role::Streaming { by } => {
                 let moved = sessions.get(by).and_then(bytes_moved);
-                Some((key, moved))
+                Some((id, moved))
             }
             _ => None,
         };
-        let all = self.links.iter().filter_map(used);
-        let held_ms = at_most_half(UPLOAD_HELD_MS, self.settings.timeouts.request_ms);
-        let Some((link, least)) = self.holders.slowest(now, held_ms, all) else {
+        let all = self.plane.links.iter().filter_map(used);
+        let held_ms = at_most_half(UPLOAD_HELD_MS, self.plane.settings.timeouts.request_ms);
+        let Some((link, least)) = self.pinned.holders.slowest(now, held_ms, all) else {
             return;
         };
         let by = self
+            .plane
             .links
             .get(link)
-            .map_or(Key::NOBODY, |link| link.role.captor());
+            .map_or(SessionId::NONE, |link| link.role.session());
         let uploads = |session: &Session| session.flags.any(Flags::STREAMING);
-        self.counters.slow_uploads_ended += 1;
+        self.plane.counters.slow_uploads_ended += 1;
         let name = Bound::StreamingLinks.name();
         let reason = format!(
             "{name}: its client sent or took less than {least} bytes a second while others waited"
         );
-        if !self.sessions.get(by).is_some_and(uploads) {
-            return self.close_for(by, reason);
+        if !self.plane.sessions.get(by).is_some_and(uploads) {
+            return self.plane.close_for(by, reason);
         }
         self.fail_slow_upload(by, link, least);
-        if let Some(session) = self.sessions.get(by) {
+        if let Some(session) = self.plane.sessions.get(by) {
             let peer = session.peer.to_string();
-            self.counters.sessions_closed_by_us += 1;
-            self.tell(Event::SessionClosed { peer, reason });
+            self.plane.counters.sessions_closed_by_us += 1;
+            self.plane.emit(Event::SessionClosed { peer, reason });
         }
-        self.close_when_answered(by);
+        self.plane.close_when_answered(by);
     }
 
-    /// The server gets no more of a large request, and so does not execute it.
-    fn fail_slow_upload(&mut self, key: Key, link: Key, least: u64) {
-        let Some(session) = self.sessions.get_mut(key) else {
+    /// Fails a large request. The server gets no more of it, and so does not execute it.
+    fn fail_slow_upload(&mut self, session_id: SessionId, link: LinkId, least: u64) {
+        let Some(session) = self.plane.sessions.get_mut(session_id) else {
             return;
         };
         let seq = session.next_seq.wrapping_sub(1);
@@ -198,7 +204,7 @@ impl Engine {
         self.abandon(link);
         let entry = Entry {
             silent: large.is_some_and(|large| large.silent),
-            ..Entry::of(key, seq, self.now_ms)
+            ..Entry::of(session_id, seq, self.plane.now_ms)
         };
         let cause = Cause::Slow {
             name: Bound::StreamingLinks.name(),
@@ -208,40 +214,42 @@ impl Engine {
     }
 
     fn end_longest_watch(&mut self) {
-        let held_ms = at_most_half(WATCH_HELD_MS, self.settings.timeouts.request_ms);
-        let (now, sessions) = (self.now, &self.sessions);
-        let watches = |(key, link): (Key, &Link)| {
+        let held_ms = at_most_half(WATCH_HELD_MS, self.plane.settings.timeouts.request_ms);
+        let (now, sessions) = (self.plane.now, &self.plane.sessions);
+        let watches = |(id, link): (LinkId, &Link)| {
             let Role::Pinned { by } = link.role else {
                 return None;
             };
             let session = sessions.get(by)?;
-            let watches = session.link == key && session.pins.any(Pins::WATCH);
+            let watches = session.link == id && session.pins.any(Pins::WATCH);
             let is_idle = session.pins == Pins::WATCH
                 && session.is_caught_up()
                 && link.ledger.is_empty()
                 && !session.flags.any(Flags::UNPINNING | Flags::STREAMING);
-            watches.then_some((key, by, is_idle))
+            watches.then_some((id, by, is_idle))
         };
-        let all = self.links.iter().filter_map(watches);
-        let Some(link) = self.holders.longest(now, held_ms, all) else {
+        let all = self.plane.links.iter().filter_map(watches);
+        let Some(link) = self.pinned.holders.longest(now, held_ms, all) else {
             return;
         };
         let by = self
+            .plane
             .links
             .get(link)
-            .map_or(Key::NOBODY, |link| link.role.captor());
-        let server = self.label(link).to_owned();
+            .map_or(SessionId::NONE, |link| link.role.session());
+        let server = self.plane.label(link).to_owned();
         let lost = Cause::LinkLost {
             server: &server,
             reason: "others waited for the link",
         };
-        self.counters.watches_ended += 1;
+        self.plane.counters.watches_ended += 1;
         self.lose_pins(by, link, (true, true), lost);
-        self.close_link(link);
+        self.plane.close_link(link);
     }
 }
 
-/// A time that another session waits for, so that it does not wait to its deadline; 0: no deadline.
+/// `ms`, but at most half of the request timeout, so that waiting sessions get the link before
+/// their deadline. 0: no timeout.
 fn at_most_half(ms: u32, request_ms: u32) -> u32 {
     match request_ms {
         0 => ms,
@@ -249,8 +257,8 @@ fn at_most_half(ms: u32, request_ms: u32) -> u32 {
     }
 }
 
-/// Bytes that a session has moved of what its streaming link is for; `None`: the server is to move
-/// next. A client that takes no output is not read, and that is its own doing.
+/// Bytes that a session has moved of its large request or reply. `None`: the server has to move
+/// next. A client that takes no output is not read, which counts as slowness of the client.
 fn bytes_moved(session: &Session) -> Option<u64> {
     let flags = session.flags;
     match flags.any(Flags::STREAMING) {
@@ -263,8 +271,15 @@ fn bytes_moved(session: &Session) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn key(index: u32) -> Key {
-        Key {
+    fn link(index: u32) -> LinkId {
+        LinkId {
+            index,
+            generation: 1,
+        }
+    }
+
+    fn session(index: u32) -> SessionId {
+        SessionId {
             index,
             generation: 1,
         }
@@ -278,10 +293,10 @@ mod tests {
         let at = |ms: u32| Time(0).plus_ms(ms);
         let all = |factor: u64| {
             [
-                (key(1), Some(factor * least)),
-                (key(2), Some(factor * least / 4)),
-                (key(3), Some(factor * least / 2)),
-                (key(4), None),
+                (link(1), Some(factor * least)),
+                (link(2), Some(factor * least / 4)),
+                (link(3), Some(factor * least / 2)),
+                (link(4), None),
             ]
             .into_iter()
         };
@@ -289,12 +304,12 @@ mod tests {
             |ms, all: &mut dyn Iterator<Item = _>| holders.slowest(at(ms), 5_000, all);
         assert_eq!(slowest(0, &mut all(0)), None);
         assert_eq!(slowest(999, &mut all(1)), None);
-        assert_eq!(slowest(1_000, &mut all(1)), Some((key(2), least)));
-        let mut left = all(1).filter(|(link, _)| *link != key(2));
-        assert_eq!(slowest(1_050, &mut left), Some((key(3), least)));
-        let left = all(1).filter(|(link, _)| *link == key(1));
+        assert_eq!(slowest(1_000, &mut all(1)), Some((link(2), least)));
+        let mut left = all(1).filter(|(its, _)| *its != link(2));
+        assert_eq!(slowest(1_050, &mut left), Some((link(3), least)));
+        let left = all(1).filter(|(its, _)| *its == link(1));
         assert_eq!(slowest(1_900, &mut left.clone()), None);
-        assert_eq!(slowest(2_100, &mut left.clone()), Some((key(1), least)));
+        assert_eq!(slowest(2_100, &mut left.clone()), Some((link(1), least)));
     }
 
     /// While others wait, only a fast upload keeps its link for longer than the time for all.
@@ -305,11 +320,11 @@ mod tests {
         for ms in (0..60_000).step_by(50) {
             let now = Time(0).plus_ms(ms);
             let at = |rate: u64| rate * u64::from(ms) / 1_000;
-            let fast = (key(1), Some(at(2 * fair)));
-            let moderate = (key(2), Some(at(fair / 2)));
+            let fast = (link(1), Some(at(2 * fair)));
+            let moderate = (link(2), Some(at(fair / 2)));
             let all = [Some(fast), (ms <= 5_000).then_some(moderate)];
             let ended = holders.slowest(now, 5_000, all.into_iter().flatten());
-            let expected = (ms == 5_000).then_some((key(2), fair));
+            let expected = (ms == 5_000).then_some((link(2), fair));
             assert_eq!(ended, expected, "after {ms} ms");
         }
     }
@@ -320,34 +335,34 @@ mod tests {
         let mut holders = Holders::default();
         let at = |ms: u32| Time(0).plus_ms(ms);
         let least = UPLOAD_BYTES_PER_S_MIN;
-        let mut report = |ms, bytes| holders.slowest(at(ms), 5_000, [(key(1), bytes)].into_iter());
+        let mut report = |ms, bytes| holders.slowest(at(ms), 5_000, [(link(1), bytes)].into_iter());
         assert_eq!(report(0, Some(0)), None);
         assert_eq!(report(900, None), None);
         assert_eq!(report(1_200, Some(0)), None);
         assert_eq!(report(2_100, Some(0)), None);
-        assert_eq!(report(2_200, Some(0)), Some((key(1), least)));
+        assert_eq!(report(2_200, Some(0)), Some((link(1), least)));
     }
 
     #[test]
     fn watch_held_longest_is_ended_first() {
         let mut holders = Holders::default();
         let at = |ms: u32| Time(0).plus_ms(ms);
-        let [one, other] = [(key(1), key(11), true), (key(2), key(12), true)];
+        let [one, other] = [(link(1), session(11), true), (link(2), session(12), true)];
         assert_eq!(holders.longest(at(0), 100, [one].into_iter()), None);
         assert_eq!(holders.longest(at(50), 100, [other, one].into_iter()), None);
         let both = [other, one].into_iter();
-        assert_eq!(holders.longest(at(160), 100, both), Some(key(1)));
+        assert_eq!(holders.longest(at(160), 100, both), Some(link(1)));
         // Another session has the link now.
-        let next = (key(1), key(13), true);
+        let next = (link(1), session(13), true);
         let both = [next, other].into_iter();
-        assert_eq!(holders.longest(at(170), 100, both), Some(key(2)));
+        assert_eq!(holders.longest(at(170), 100, both), Some(link(2)));
         assert_eq!(holders.longest(at(180), 100, [next].into_iter()), None);
         // A session that is busy keeps its link, and its time goes on.
-        let busy = (key(1), key(13), false);
+        let busy = (link(1), session(13), false);
         assert_eq!(holders.longest(at(280), 100, [busy].into_iter()), None);
         assert_eq!(
             holders.longest(at(290), 100, [next].into_iter()),
-            Some(key(1))
+            Some(link(1))
         );
     }
 }

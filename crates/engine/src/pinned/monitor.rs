@@ -1,28 +1,29 @@
-//! MONITOR: the link of the session becomes a tunnel. What the client sends goes to the server as
-//! it is, and what the server sends comes back as it is, since nothing tells a reply from what the
-//! server shows.
+//! MONITOR: the pinned link of the session becomes a tunnel. Bytes of the client go to the server
+//! unchanged, and bytes of the server come back unchanged: the lines of MONITOR and replies cannot
+//! be told apart for sure.
 //!
-//! Two requests end it, and both are the server's to answer, behind all that it still owes: QUIT,
-//! by closing the connection, and RESET, by a reply that nothing else is like.
+//! Two requests end it, and the server answers both after all its other replies. It closes the
+//! connection on QUIT, and its reply to RESET is unique.
 
 use respool_protocol::commands::{self, Answer, id};
 use respool_protocol::reply::{Scanned, Scanner};
 use respool_protocol::request::Span;
 
+use crate::base::handle::{LinkId, SessionId};
+use crate::data_plane::egress::PARTIAL_BYTES_MAX;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::session::{Flags, Pins, Session};
 use crate::engine::Engine;
-use crate::large::STREAM_BYTES_MAX;
-use crate::replies::PARTIAL_BYTES_MAX;
-use crate::requests::{Placed, Request};
-use crate::session::{Flags, Pins, Session};
-use crate::slots::Key;
+use crate::pinned::streaming::STREAM_BYTES_MAX;
+use crate::pinned::{DataPlane, Pinned};
 
-/// How far it is.
+/// The state of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tunnel {
     /// MONITOR was put on the link. `silent`: its client wants no reply. `at_ms`: when the request
-    /// was read, [`crate::time::Time::stamp_ms`].
+    /// was read, [`crate::base::time::Time::stamp_ms`].
     Asked { silent: bool, at_ms: u32 },
-    /// The server has agreed, and owes so many replies.
+    /// The server has agreed, and owes this many replies.
     Open { owed: u32 },
     /// QUIT was sent.
     Quitting,
@@ -31,58 +32,73 @@ pub(crate) enum Tunnel {
 }
 
 impl Engine {
-    pub(crate) fn monitor(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        if self.hold_until_caught_up(key) || self.wait_for_own_link(key) {
-            return Placed::Wait;
+    pub(crate) fn monitor(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        if self.plane.hold_until_caught_up(id) || self.pinned.wait_for_own_link(&mut self.plane, id)
+        {
+            return Dispatched::Wait;
         }
-        if self.sessions.get(key).is_some_and(Session::listens) {
-            // From two connections of the server, nothing would keep the two streams apart.
+        if self.plane.sessions.get(id).is_some_and(Session::listens) {
+            // Pushes come over another link, and in the tunnel the client could not tell the two
+            // streams apart.
             let text = b"ERR respool: before MONITOR, leave all channels";
-            return self.answer_error(key, text);
+            return self.answer_error(id, text);
         }
-        if let Err(blocked) = self.pin(key, Pins::MONITOR) {
-            return self.blocked(key, blocked);
+        if let Err(blocked) = self.pinned.pin(&mut self.plane, id, Pins::MONITOR) {
+            return self.plane.blocked(id, blocked);
         }
-        let Some(session) = self.sessions.get_mut(key) else {
-            return Placed::Done;
+        let Some(session) = self.plane.sessions.get_mut(id) else {
+            return Dispatched::Done;
         };
         session.flags |= Flags::TUNNEL;
         let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
         let link = session.link;
-        if let Some(link) = self.links.get_mut(link) {
-            let at_ms = self.asked_ms;
+        if let Some(link) = self.plane.links.get_mut(link) {
+            let at_ms = self.plane.asked_ms;
             link.tunnel = Some(Tunnel::Asked { silent, at_ms });
             link.begin_streaming();
-            link.stream(request.bytes, self.now);
+            link.stream(request.bytes, self.plane.now);
         }
-        self.write_link(link);
-        Placed::Done
+        self.plane.write_link(link);
+        Dispatched::Done
     }
 
-    /// What its client sends.
-    pub(crate) fn place_in_tunnel(&mut self, key: Key, bytes: &[u8], spans: &[Span]) -> Placed {
+    /// Sends a request of the client through the tunnel.
+    pub(crate) fn dispatch_in_tunnel(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        spans: &[Span],
+    ) -> Dispatched {
         let arg = |index: usize| spans[index].of(bytes);
-        let Some(link) = self.sessions.get(key).map(|session| session.link) else {
-            return Placed::Done;
+        let Some(link) = self
+            .plane
+            .sessions
+            .get(session_id)
+            .map(|session| session.link)
+        else {
+            return Dispatched::Done;
         };
-        let Some(state) = self.links.get_mut(link) else {
-            return Placed::Done;
+        let Some(state) = self.plane.links.get_mut(link) else {
+            return Dispatched::Done;
         };
         let full = state.out.bytes().len() >= STREAM_BYTES_MAX;
         let owed = match state.tunnel {
             Some(Tunnel::Open { owed }) if !full => owed,
             _ => {
-                // The reply to MONITOR comes before all others, nothing comes behind the end; and a
-                // server that does not read must not make us hold what its client sends.
-                self.wait_at(key, link);
-                return Placed::Wait;
+                // The reply to MONITOR comes before all others, and no request follows QUIT or
+                // RESET. A server that does not read must not make respool hold the client's
+                // requests.
+                self.plane.wait_at(session_id, link);
+                return Dispatched::Wait;
             }
         };
         let resolved = commands::resolve(spans.len(), arg);
         let checked = resolved.ok_or_else(|| NOT_IN_TUNNEL.to_vec());
         let checked = checked.and_then(|id| {
-            self.check_shape(key, id.get(), spans.len(), arg)?;
-            self.check(key, id.get(), id, spans.len(), arg)?;
+            self.plane
+                .check_shape(session_id, id.get(), spans.len(), arg)?;
+            self.plane
+                .check(session_id, id.get(), id, spans.len(), arg)?;
             let servers = matches!(
                 id.get().answer,
                 Answer::Server | Answer::Alone | Answer::Conditional(_)
@@ -93,11 +109,11 @@ impl Engine {
         let id = match checked {
             Ok(id) => id,
             Err(_) if owed > 0 => {
-                // The server's replies come first.
-                self.wait_at(key, link);
-                return Placed::Wait;
+                // The error waits for the server's earlier replies.
+                self.plane.wait_at(session_id, link);
+                return Dispatched::Wait;
             }
-            Err(text) => return self.answer_error(key, &text),
+            Err(text) => return self.answer_error(session_id, &text),
         };
         let request = Request {
             bytes,
@@ -105,33 +121,33 @@ impl Engine {
             id,
             command: id.get(),
         };
-        if self.is_paused(key, &request) {
-            return self.hold_for_pause(key);
+        if self.plane.is_paused(session_id, &request) {
+            return self.plane.hold_for_pause(session_id);
         }
         let tunnel = match id {
             id::QUIT => Tunnel::Quitting,
             id::RESET => Tunnel::Resetting,
             _ => Tunnel::Open { owed: owed + 1 },
         };
-        if let Some(state) = self.links.get_mut(link) {
-            state.stream(bytes, self.now);
+        if let Some(state) = self.plane.links.get_mut(link) {
+            state.stream(bytes, self.plane.now);
             state.tunnel = Some(tunnel);
         }
-        self.write_link(link);
+        self.plane.write_link(link);
         if matches!(tunnel, Tunnel::Quitting | Tunnel::Resetting) {
-            self.wait_at(key, link);
+            self.plane.wait_at(session_id, link);
         }
-        Placed::Done
+        Dispatched::Done
     }
 
-    /// What the server sends.
-    pub(crate) fn take_tunnel_bytes(&mut self, key: Key, bytes: &[u8]) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// Passes the server's bytes on.
+    pub(crate) fn take_tunnel_bytes(&mut self, id: LinkId, bytes: &[u8]) {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        let by = link.role.captor();
-        // What has not come whole waits for its end, if that is not too far: so it is known what is
-        // passed on.
+        let by = link.role.session();
+        // An incomplete frame waits for its end unless it is large, so that respool knows the
+        // frames that it passes on.
         let mut kept = std::mem::take(&mut link.partial);
         let bytes = if kept.is_empty() {
             bytes
@@ -141,7 +157,7 @@ impl Engine {
         };
         let (mut passed, mut at) = (0, 0);
         while at < bytes.len() {
-            let Some(link) = self.links.get_mut(key) else {
+            let Some(link) = self.plane.links.get_mut(id) else {
                 return;
             };
             let begins = !link.scanner.is_inside();
@@ -158,23 +174,25 @@ impl Engine {
                     break;
                 }
                 Err(error) => {
-                    return self.lose_link(key, &format!("its bytes are no replies: {error}"));
+                    return self.lose_link(id, &format!("its bytes are no replies: {error}"));
                 }
             };
             let is_reply = match link.scanner.kind() {
                 b'>' => false,
-                // What it shows begins with the time; one that came in parts is no status.
+                // A line of MONITOR begins with the time. A frame that came in parts is no status.
                 b'+' => begins && !frame[1].is_ascii_digit(),
                 _ => true,
             };
             match link.tunnel {
                 Some(Tunnel::Asked { .. }) if is_reply => {
-                    self.tell_tunnel(by, &bytes[passed..at], false);
+                    self.pinned
+                        .tell_tunnel(&mut self.plane, by, &bytes[passed..at], false);
                     passed = at + frame.len();
-                    self.tunnel_answered(key, by, frame);
+                    self.pinned.tunnel_answered(&mut self.plane, id, by, frame);
                 }
                 Some(Tunnel::Resetting) if frame == RESET => {
-                    self.tell_tunnel(by, &bytes[passed..at], false);
+                    self.pinned
+                        .tell_tunnel(&mut self.plane, by, &bytes[passed..at], false);
                     self.reset(by);
                     return;
                 }
@@ -182,61 +200,76 @@ impl Engine {
                     let owed = owed.saturating_sub(1);
                     link.tunnel = Some(Tunnel::Open { owed });
                     if owed == 0 {
-                        self.wake_waiters(key);
+                        self.plane.wake_waiters(id);
                     }
                 }
                 _ => {}
             }
             at += frame.len();
         }
-        let state = self.links.get(key);
+        let state = self.plane.links.get(id);
         let ends_inside = state.is_some_and(|link| link.scanner.is_inside());
-        self.tell_tunnel(by, &bytes[passed..at], ends_inside);
-    }
-
-    /// Passes on bytes of the server. `ends_inside`: the rest of the last reply follows, and no
-    /// other bytes may come in between.
-    fn tell_tunnel(&mut self, by: Key, bytes: &[u8], ends_inside: bool) {
-        let Some(session) = self.sessions.get_mut(by) else {
-            return;
-        };
-        if bytes.is_empty() || session.flags.any(Flags::SILENT) {
-            return;
-        }
-        session.flags.remove(Flags::MID_REPLY);
-        self.push_to(by, bytes);
-        if !ends_inside {
-            self.end_mid_reply(by);
-        } else if let Some(session) = self.sessions.get_mut(by) {
-            session.flags |= Flags::MID_REPLY;
-        }
-    }
-
-    /// What the server says to MONITOR: if it refuses, the session goes on as it was.
-    fn tunnel_answered(&mut self, key: Key, by: Key, reply: &[u8]) {
-        let agreed = reply.starts_with(b"+");
-        let Some(link) = self.links.get_mut(key) else {
-            return;
-        };
-        let silent = matches!(link.tunnel, Some(Tunnel::Asked { silent: true, .. }));
-        link.tunnel = agreed.then_some(Tunnel::Open { owed: 0 });
-        if !silent {
-            self.push_to(by, reply);
-        }
-        self.wake_waiters(key);
-        if !agreed {
-            if let Some(link) = self.links.get_mut(key) {
-                link.end_streaming();
-            }
-            self.reopen(key);
-            if let Some(session) = self.sessions.get_mut(by) {
-                session.flags.remove(Flags::TUNNEL);
-            }
-            self.unpin(by, Pins::MONITOR);
-        }
+        self.pinned
+            .tell_tunnel(&mut self.plane, by, &bytes[passed..at], ends_inside);
     }
 }
 
 const RESET: &[u8] = b"+RESET\r\n";
 const NOT_IN_TUNNEL: &[u8] =
     b"ERR respool: while MONITOR is on, this is not possible: RESET ends it";
+
+impl Pinned {
+    /// Passes bytes of the server on to the session. `ends_inside`: the last frame is incomplete,
+    /// and no other bytes may come before its rest.
+    fn tell_tunnel(
+        &mut self,
+        plane: &mut DataPlane,
+        by: SessionId,
+        bytes: &[u8],
+        ends_inside: bool,
+    ) {
+        let Some(session) = plane.sessions.get_mut(by) else {
+            return;
+        };
+        if bytes.is_empty() || session.flags.any(Flags::SILENT) {
+            return;
+        }
+        session.flags.remove(Flags::MID_REPLY);
+        plane.push_to(by, bytes);
+        if !ends_inside {
+            plane.end_mid_reply(by);
+        } else if let Some(session) = plane.sessions.get_mut(by) {
+            session.flags |= Flags::MID_REPLY;
+        }
+    }
+
+    /// Handles the server's reply to MONITOR. If it refuses, the session is unpinned.
+    fn tunnel_answered(
+        &mut self,
+        plane: &mut DataPlane,
+        link_id: LinkId,
+        by: SessionId,
+        reply: &[u8],
+    ) {
+        let agreed = reply.starts_with(b"+");
+        let Some(link) = plane.links.get_mut(link_id) else {
+            return;
+        };
+        let silent = matches!(link.tunnel, Some(Tunnel::Asked { silent: true, .. }));
+        link.tunnel = agreed.then_some(Tunnel::Open { owed: 0 });
+        if !silent {
+            plane.push_to(by, reply);
+        }
+        plane.wake_waiters(link_id);
+        if !agreed {
+            if let Some(link) = plane.links.get_mut(link_id) {
+                link.end_streaming();
+            }
+            plane.reopen(link_id);
+            if let Some(session) = plane.sessions.get_mut(by) {
+                session.flags.remove(Flags::TUNNEL);
+            }
+            self.unpin(plane, by, Pins::MONITOR);
+        }
+    }
+}

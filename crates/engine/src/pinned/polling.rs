@@ -1,4 +1,4 @@
-//! Blocking commands at the bound of pinned links: each is executed without waiting, ten times a second.
+//! Blocking commands at the bound of pinned links: each is polled, ten times a second.
 //!
 //! ```text
 //!   BLPOP q 5, no pinned link is free ──► MULTI, BLPOP q 5, EXEC on the shared link
@@ -9,9 +9,9 @@
 //!
 //! In a transaction a server answers a blocking command at once. So the reply is always the
 //! server's, and a consumer beyond the bound gets its element, if later than a pinned link would
-//! bring it. The session is closed where its link is lost, as sessions on pinned links are.
+//! bring it. If the link is lost, the session is closed, as sessions on pinned links are.
 //!
-//! Sessions take turns: a worker sends [`POLLS_PER_TICK`] in a tick at the most. XREAD behind the
+//! Sessions take turns: a worker sends at most [`POLLS_PER_TICK`] polls in a tick. XREAD after the
 //! last entry (`$`) is not polled, since each poll would begin at a later entry; it waits for a
 //! pinned link.
 
@@ -20,18 +20,19 @@ use std::collections::VecDeque;
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
 
-use crate::bounds::Bound;
-use crate::duty::Duty;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{POLL_AGAIN_MS, POLLS_PER_TICK};
+use crate::base::settings::WhenFull;
+use crate::base::time::Time;
+use crate::data_plane::bounds_met::Bound;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::{LinkKind, LinkState};
+use crate::data_plane::session::Flags;
 use crate::engine::Engine;
-use crate::entry::Entry;
-use crate::limits::{POLL_AGAIN_MS, POLLS_PER_TICK};
-use crate::link::{LinkKey, State};
-use crate::queue::patience_ms;
-use crate::requests::{Placed, Request};
-use crate::session::Flags;
-use crate::settings::WhenFull;
-use crate::slots::Key;
-use crate::time::Time;
+use crate::pinned::checkout::patience_ms;
+use crate::pinned::{DataPlane, Pinned};
 
 const OPENING: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const CLOSING: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
@@ -41,37 +42,37 @@ const UNBLOCKED: &[u8] = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n";
 
 /// A blocking command that is polled.
 #[derive(Debug)]
-struct Poll {
-    session: Key,
-    /// The place of its reply.
+struct PolledCommand {
+    session: SessionId,
+    /// The place of its reply in the session's order.
     seq: u32,
     request: Vec<u8>,
-    kind: LinkKey,
+    kind: LinkKind,
     slot: Option<u16>,
-    /// The end of the time that its client gives it; `None`: it waits for ever.
+    /// The end of the client's timeout. `None`: it waits for ever.
     until: Option<Time>,
     due: Time,
-    /// The link that it is on its way on.
-    link: Option<Key>,
-    /// The server's last reply.
+    /// The link on which a poll is in flight.
+    link: Option<LinkId>,
+    /// The server's last nil.
     nil: Vec<u8>,
 }
 
 /// The blocking commands that are polled, the one that was sent longest ago first. Each session has
-/// one at the most.
+/// at most one.
 #[derive(Debug, Default)]
-pub(crate) struct Polling {
-    waiting: VecDeque<Poll>,
+pub(crate) struct PolledCommands {
+    waiting: VecDeque<PolledCommand>,
 }
 
-impl Polling {
+impl PolledCommands {
     /// Whether a command of this session is polled.
-    pub(crate) fn holds(&self, session: Key) -> bool {
+    pub(crate) fn holds(&self, session: SessionId) -> bool {
         self.waiting.iter().any(|one| one.session == session)
     }
 
-    /// A session is gone. Returns the bytes of its command.
-    pub(crate) fn forget(&mut self, session: Key) -> usize {
+    /// Drops the command of a session that has gone. Returns its bytes.
+    pub(crate) fn forget(&mut self, session: SessionId) -> usize {
         self.take(session).map_or(0, |one| one.request.len())
     }
 
@@ -81,31 +82,31 @@ impl Polling {
         self.waiting.iter().map(|one| one.request.len()).sum()
     }
 
-    fn take(&mut self, session: Key) -> Option<Poll> {
+    fn take(&mut self, session: SessionId) -> Option<PolledCommand> {
         let at = self.waiting.iter().position(|one| one.session == session)?;
         self.waiting.remove(at)
     }
 
-    /// The session that waits longest for its turn.
-    fn next_due(&mut self, now: Time) -> Option<Poll> {
-        let is_due = |one: &Poll| one.link.is_none() && one.due <= now;
+    /// Takes the due command that has waited longest.
+    fn next_due(&mut self, now: Time) -> Option<PolledCommand> {
+        let is_due = |one: &PolledCommand| one.link.is_none() && one.due <= now;
         let at = self.waiting.iter().position(is_due)?;
         self.waiting.remove(at)
     }
 
-    /// A command is sent again, after the commands of all other sessions.
-    fn postpone(&mut self, mut one: Poll, now: Time) {
+    /// Puts a command behind those of all other sessions, to be sent again.
+    fn postpone(&mut self, mut one: PolledCommand, now: Time) {
         one.link = None;
         one.due = now.plus_ms(POLL_AGAIN_MS);
         self.waiting.push_back(one);
     }
 
     /// The sessions that poll on a link.
-    fn on(&self, link: Key) -> Vec<Key> {
-        let its = |one: &&Poll| one.link == Some(link);
+    fn on(&self, link: LinkId) -> Vec<SessionId> {
+        let is_on = |one: &&PolledCommand| one.link == Some(link);
         self.waiting
             .iter()
-            .filter(its)
+            .filter(is_on)
             .map(|one| one.session)
             .collect()
     }
@@ -113,13 +114,13 @@ impl Polling {
 
 /// Replies to the requests in front of EXEC.
 #[derive(Debug, Default)]
-pub(crate) struct Before {
+pub(crate) struct ExecPreamble {
     came: u8,
-    /// The error that the server queued nothing for.
+    /// The first error. With it the server executed nothing.
     refusal: Option<Vec<u8>>,
 }
 
-impl Before {
+impl ExecPreamble {
     /// Whether a reply answers MULTI or the command, and not EXEC.
     pub(crate) fn takes(&mut self, reply: &[u8]) -> bool {
         let is_before = self.came < 2;
@@ -144,39 +145,43 @@ fn is_nil(result: &[u8]) -> bool {
 }
 
 impl Engine {
-    /// Polls for a blocking command of a session if no pinned link is free. `None`: it goes its usual
-    /// way, and waits for a link.
-    pub(crate) fn place_poll(&mut self, key: Key, request: &Request<'_>) -> Option<Placed> {
-        let session = self.sessions.get(key)?;
-        let is_free = !session.pins.is_empty() || self.may_have_own_link(key);
+    /// Polls for a blocking command if no pinned link is free. `None`: the command is not polled,
+    /// and waits for a link.
+    pub(crate) fn dispatch_poll(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Option<Dispatched> {
+        let session = self.plane.sessions.get(id)?;
+        let is_free = !session.pins.is_empty() || self.pinned.may_have_own_link(&self.plane, id);
         let is_silent = session
             .flags
             .any(Flags::SILENT | Flags::SILENT_ONCE | Flags::ENDED);
-        let refuses = self.settings.pinned_links_full == WhenFull::Refuse;
-        let is_late = self.is_past_deadline(key);
+        let refuses = self.plane.settings.pinned_links_full == WhenFull::Refuse;
+        let is_late = self.plane.is_past_deadline(id);
         if is_free || is_silent || refuses || is_late || !is_repeatable(request) {
             return None;
         }
-        if self.hold_until_caught_up(key) {
-            return Some(Placed::Wait);
+        if self.plane.hold_until_caught_up(id) {
+            return Some(Dispatched::Wait);
         }
-        self.note_bound(Bound::PinnedLinks);
-        if !self.know_opening(key, OPENING) {
-            self.begin_to_wait(key);
-            return Some(Placed::Wait);
+        self.plane.note_bound(Bound::PinnedLinks);
+        if !self.know_opening(id, OPENING) {
+            self.plane.begin_to_wait(id);
+            return Some(Dispatched::Wait);
         }
-        if self.refusal_to_open(key).is_some() {
+        if self.local.refusal_to_open(&self.plane, id).is_some() {
             return None;
         }
-        self.pinned_waiters.leave(key);
-        self.set_gives_up_at(key, None);
-        let now = self.now;
-        let session = self.sessions.get(key)?;
-        let (kind, pool) = (self.kind_of(session), session.pool);
+        self.plane.pinned_waiters.leave(id);
+        self.plane.set_gives_up_at(id, None);
+        let now = self.plane.now;
+        let session = self.plane.sessions.get(id)?;
+        let (kind, pool) = (self.plane.kind_of(session), session.pool);
         let slot = self.slot_named_in(request.bytes, pool);
-        let seq = self.sessions.get_mut(key)?.take_seq();
-        let one = Poll {
-            session: key,
+        let seq = self.plane.sessions.get_mut(id)?.take_seq();
+        let one = PolledCommand {
+            session: id,
             seq,
             request: request.bytes.to_vec(),
             kind,
@@ -186,80 +191,41 @@ impl Engine {
             link: None,
             nil: Vec::new(),
         };
-        self.held_bytes += one.request.len();
-        self.poll_now(one);
-        self.hold_until_caught_up(key);
-        Some(Placed::Done)
+        self.plane.held_bytes += one.request.len();
+        self.pinned.poll_now(&mut self.plane, one);
+        self.plane.hold_until_caught_up(id);
+        Some(Dispatched::Done)
     }
 
-    /// Sends a blocking command in a transaction of its own.
-    fn poll_now(&mut self, mut one: Poll) {
-        let pool = usize::from(self.server(one.kind.server).pool);
-        if let Some((slot, cluster)) = one.slot.zip(self.pools[pool].cluster()) {
-            one.kind.server = cluster.owner_of_slot(slot);
-        }
-        let key = one.session;
-        let link = self.shared_link(one.kind);
-        let state = link
-            .and_then(|link| self.links.get(link))
-            .map(|link| &link.state);
-        match (link, state) {
-            (Some(_), Some(State::Resting { .. } | State::Retrying { .. })) => {
-                self.held_bytes -= one.request.len();
-                return self.close(key, false);
-            }
-            (Some(link), Some(State::Down)) => self.connect(link),
-            (Some(_), Some(_)) => {}
-            _ => {
-                // There will be room.
-                return self.polling.postpone(one, self.now);
-            }
-        }
-        let block = [OPENING, &one.request, CLOSING].concat();
-        let entry = Entry {
-            len: block.len() as u32,
-            duty: true,
-            ..Entry::of(key, one.seq, self.now.stamp_ms())
-        };
-        one.link = link;
-        self.polling.waiting.push_back(one);
-        if let Some(link) = link
-            && let Some(state) = self.links.get_mut(link)
-        {
-            state.push_with(entry, &block, Duty::Poll(Before::default()));
-            self.counters.link_requests += 1;
-            self.counters.polls += 1;
-            self.list_link(link);
-        }
-    }
-
-    /// The server has executed a transaction of [`Engine::poll_now`].
-    pub(crate) fn settle_poll(&mut self, entry: Entry, before: Before, reply: &[u8]) {
-        let Some(mut one) = self.polling.take(entry.session) else {
+    /// Handles the reply to a poll of [`Pinned::poll_now`].
+    pub(crate) fn settle_poll(&mut self, entry: Entry, before: ExecPreamble, reply: &[u8]) {
+        let Some(mut one) = self.plane.polling.take(entry.session) else {
             return;
         };
         let result = reply.strip_prefix(ONE_RESULT);
         let error = before.refusal.as_deref().unwrap_or(reply);
-        let is_elsewhere = || {
+        let is_redirected = || {
             let said = error.strip_prefix(b"-").unwrap_or_default();
             Refusal::of(said).is_some()
         };
         match result {
             Some(result) if is_nil(result) => one.nil = result.to_vec(),
-            None if is_elsewhere() => self.doubt_owners(one.kind.server),
+            None if is_redirected() => self
+                .discovery
+                .request_refresh(&mut self.plane, one.kind.server),
             _ => {
-                self.held_bytes -= one.request.len();
+                self.plane.held_bytes -= one.request.len();
                 return self.pass_on(entry, result.unwrap_or(error));
             }
         }
-        self.polling.postpone(one, self.now);
+        self.plane.polling.postpone(one, self.plane.now);
     }
 
     /// Sends the commands that are due, and answers commands at the end of their time.
     pub(crate) fn tick_polls(&mut self) {
-        // A session is gone, or was told that its server gave no answer in time.
-        let (sessions, held_bytes) = (&self.sessions, &mut self.held_bytes);
-        self.polling.waiting.retain(|one| {
+        // The session is gone, or has got an error because its server did not answer in time.
+        let (sessions, held_bytes) = (&self.plane.sessions, &mut self.plane.held_bytes);
+        self.plane.polling.waiting.retain(|one| {
             let waits = sessions
                 .get(one.session)
                 .is_some_and(|session| !session.is_caught_up());
@@ -269,32 +235,32 @@ impl Engine {
             waits
         });
         for _ in 0..POLLS_PER_TICK {
-            let Some(mut one) = self.polling.next_due(self.now) else {
+            let Some(mut one) = self.plane.polling.next_due(self.plane.now) else {
                 break;
             };
             match one.until {
-                Some(until) if until <= self.now && !one.nil.is_empty() => {
+                Some(until) if until <= self.plane.now && !one.nil.is_empty() => {
                     let nil = std::mem::take(&mut one.nil);
                     self.end_poll(one, &nil);
                 }
-                _ => self.poll_now(one),
+                _ => self.pinned.poll_now(&mut self.plane, one),
             }
         }
     }
 
-    fn end_poll(&mut self, one: Poll, reply: &[u8]) {
-        self.held_bytes -= one.request.len();
-        let entry = Entry::of(one.session, one.seq, self.now.stamp_ms());
+    fn end_poll(&mut self, one: PolledCommand, reply: &[u8]) {
+        self.plane.held_bytes -= one.request.len();
+        let entry = Entry::of(one.session, one.seq, self.plane.now.stamp_ms());
         self.pass_on(entry, reply);
     }
 
-    /// CLIENT UNBLOCK of a session that polls. Returns whether the session waits now.
-    pub(crate) fn unblock_poll(&mut self, session: Key, with_error: bool) -> bool {
-        let waits = |one: &Poll| one.session == session && one.link.is_none();
-        let Some(at) = self.polling.waiting.iter().position(waits) else {
+    /// CLIENT UNBLOCK of a session that is polled for. Returns whether it waited.
+    pub(crate) fn unblock_poll(&mut self, session: SessionId, with_error: bool) -> bool {
+        let waits = |one: &PolledCommand| one.session == session && one.link.is_none();
+        let Some(at) = self.plane.polling.waiting.iter().position(waits) else {
             return false;
         };
-        let Some(mut one) = self.polling.waiting.remove(at) else {
+        let Some(mut one) = self.plane.polling.waiting.remove(at) else {
             return false;
         };
         let nil = std::mem::take(&mut one.nil);
@@ -304,12 +270,55 @@ impl Engine {
         }
         true
     }
+}
 
-    /// A link is lost. Its server may have executed a command that is polled there, and taken an
-    /// element: the sessions are closed, as sessions on pinned links are.
-    pub(crate) fn lose_polls(&mut self, link: Key) {
-        for session in self.polling.on(link) {
-            self.close(session, false);
+impl Pinned {
+    /// Sends a poll: a blocking command in a transaction of its own.
+    fn poll_now(&mut self, plane: &mut DataPlane, mut one: PolledCommand) {
+        let pool = usize::from(plane.server(one.kind.server).pool);
+        if let Some((slot, cluster)) = one.slot.zip(plane.pools[pool].cluster()) {
+            one.kind.server = cluster.owner_of_slot(slot);
+        }
+        let id = one.session;
+        let link = plane.shared_link(one.kind);
+        let state = link
+            .and_then(|link| plane.links.get(link))
+            .map(|link| &link.state);
+        match (link, state) {
+            (Some(_), Some(LinkState::Backoff { .. } | LinkState::Retrying { .. })) => {
+                plane.held_bytes -= one.request.len();
+                return plane.close(id, false);
+            }
+            (Some(link), Some(LinkState::Down)) => plane.connect(link),
+            (Some(_), Some(_)) => {}
+            _ => {
+                // A link will be free later.
+                return plane.polling.postpone(one, plane.now);
+            }
+        }
+        let block = [OPENING, &one.request, CLOSING].concat();
+        let entry = Entry {
+            len: block.len() as u32,
+            duty: true,
+            ..Entry::of(id, one.seq, plane.now.stamp_ms())
+        };
+        one.link = link;
+        plane.polling.waiting.push_back(one);
+        if let Some(link) = link
+            && let Some(state) = plane.links.get_mut(link)
+        {
+            state.push_with(entry, &block, Completion::Poll(ExecPreamble::default()));
+            plane.counters.link_requests += 1;
+            plane.counters.polls += 1;
+            plane.list_link(link);
+        }
+    }
+
+    /// A link is lost. Its server may have executed a poll, and removed an element: the sessions
+    /// are closed, as sessions on pinned links are.
+    pub(crate) fn lose_polls(&mut self, plane: &mut DataPlane, link: LinkId) {
+        for session in plane.polling.on(link) {
+            plane.close(session, false);
         }
     }
 }

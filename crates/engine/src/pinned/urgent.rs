@@ -1,75 +1,80 @@
 //! Links for commands that must not wait for a bound: SCRIPT KILL, SHUTDOWN and their like.
 //!
-//! They are outside all other bounds, so each server has few: [`EMERGENCY_LINKS_PER_SERVER`]. A
-//! link whose command is done stays for the next such command. It closes when none comes for
-//! [`LINK_UNUSED_MS`](crate::limits::LINK_UNUSED_MS).
+//! These emergency links are outside all other bounds, so each server has few:
+//! [`EMERGENCY_LINKS_PER_SERVER`]. A link whose command is done stays for the next such command. It
+//! closes if it is unused for [`LINK_UNUSED_MS`](crate::base::limits::LINK_UNUSED_MS).
 
-use crate::engine::Engine;
-use crate::limits::EMERGENCY_LINKS_PER_SERVER;
-use crate::link::{Link, LinkKey, Role};
-use crate::pool::ServerId;
-use crate::slots::Key;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::EMERGENCY_LINKS_PER_SERVER;
+use crate::data_plane::DataPlane;
+use crate::data_plane::link::{Link, LinkKind, Role};
+use crate::pinned::Pinned;
+use crate::routing::pool::ServerId;
 
 /// The role of an emergency link that no session needs.
-pub(crate) const IDLE: Role = Role::Emergency { by: Key::NOBODY };
+pub(crate) const IDLE: Role = Role::Emergency {
+    by: SessionId::NONE,
+};
 
-impl Engine {
+/// Whether a link is an emergency link.
+pub(crate) fn is_urgent(link: &Link) -> bool {
+    matches!(link.role, Role::Emergency { .. })
+}
+
+impl Pinned {
+    /// Whether one more command may take an emergency link of a server.
+    pub(crate) fn has_room_for_urgent_link(&self, plane: &DataPlane, server: ServerId) -> bool {
+        let is_busy =
+            |link: &Link| link.kind.server == server && is_urgent(link) && link.role != IDLE;
+        self.keys_of(plane, is_busy).len() < EMERGENCY_LINKS_PER_SERVER
+    }
+
+    pub(crate) fn keys_of(
+        &self,
+        plane: &DataPlane,
+        is_such: impl Fn(&Link) -> bool,
+    ) -> Vec<LinkId> {
+        let links = plane.links.iter().filter(|(_, link)| is_such(link));
+        links.map(|(id, _)| id).collect()
+    }
+
     /// A link to a server for one command. `None`: the server has as many such commands under way
     /// as it may.
-    pub(crate) fn emergency_link(&mut self, kind: LinkKey, key: Key) -> Option<Key> {
-        if !self.has_room_for_emergency(kind.server) {
+    pub(crate) fn urgent_link(
+        &mut self,
+        plane: &mut DataPlane,
+        kind: LinkKind,
+        id: SessionId,
+    ) -> Option<LinkId> {
+        if !self.has_room_for_urgent_link(plane, kind.server) {
             return None;
         }
-        let role = Role::Emergency { by: key };
-        let is_idle = |link: &Link| link.role == IDLE && link.key.server == kind.server;
-        let idle: Vec<Key> = self.keys_of(is_idle);
-        let same = |key: &&Key| self.links.get(**key).is_some_and(|link| link.key == kind);
+        let role = Role::Emergency { by: id };
+        let is_idle = |link: &Link| link.role == IDLE && link.kind.server == kind.server;
+        let idle: Vec<LinkId> = self.keys_of(plane, is_idle);
+        let same = |link_id: &&LinkId| {
+            plane
+                .links
+                .get(**link_id)
+                .is_some_and(|link| link.kind == kind)
+        };
         if let Some(link) = idle.iter().find(same).copied() {
-            if let Some(link) = self.links.get_mut(link) {
+            if let Some(link) = plane.links.get_mut(link) {
                 link.role = role;
             }
             return Some(link);
         }
-        // One of another kind gives its place up.
-        let all = self.keys_of(|link| is_emergency(link) && link.key.server == kind.server);
+        // An idle link of another kind gives up its place.
+        let all = self.keys_of(plane, |link| {
+            is_urgent(link) && link.kind.server == kind.server
+        });
         if all.len() >= EMERGENCY_LINKS_PER_SERVER
             && let Some(idle) = idle.first()
         {
-            self.close_link(*idle);
+            plane.close_link(*idle);
         }
-        let link = self.add_link(kind, role)?;
-        self.connect(link);
+        let link = plane.add_link(kind, role)?;
+        plane.connect(link);
         Some(link)
     }
-
-    /// Whether one more such command may be on its way to a server.
-    pub(crate) fn has_room_for_emergency(&self, server: ServerId) -> bool {
-        let is_busy =
-            |link: &Link| link.key.server == server && is_emergency(link) && link.role != IDLE;
-        self.keys_of(is_busy).len() < EMERGENCY_LINKS_PER_SERVER
-    }
-
-    /// A command has its reply. Its link stays for the next command, unless it is tainted, paused
-    /// or down.
-    pub(crate) fn end_emergency(&mut self, key: Key) {
-        let now = self.now;
-        match self.links.get_mut(key) {
-            Some(link) if link.is_up() && !link.tainted && link.paused.is_none() => {
-                link.role = IDLE;
-                link.unused_since = now;
-            }
-            _ => self.close_link(key),
-        }
-        self.next_urgent();
-    }
-
-    fn keys_of(&self, is_such: impl Fn(&Link) -> bool) -> Vec<Key> {
-        let links = self.links.iter().filter(|(_, link)| is_such(link));
-        links.map(|(key, _)| key).collect()
-    }
-}
-
-/// Whether a link is for such commands.
-pub(crate) fn is_emergency(link: &Link) -> bool {
-    matches!(link.role, Role::Emergency { .. })
 }

@@ -1,47 +1,51 @@
 //! WAIT and WAITAOF.
 //!
-//! A server lets them wait for what their own connection has written last. That was another one, so something is written in
-//! front of them that nobody sees: what was written before it has gone the same way to the replicas.
+//! A server waits for the last write of the same connection, but the session's writes went over
+//! shared links. So respool writes something on the pinned link in front of the request. All
+//! earlier writes reach the replicas before it.
 //!
 //! ```text
-//!   Redis before 7.2     HELLO 2                        any command does
-//!   a Cluster's node     MULTI, SET k "", DEL k, EXEC   with a key of one of its slots: it hands no message on to replicas
-//!   else                 SPUBLISH respool:wait ""       to no client, unless one subscribes to just that
+//!   Redis before 7.2   HELLO 2                        any command does
+//!   a Cluster's node   MULTI, SET k "", DEL k, EXEC   a key of its slots: no message is replicated
+//!   else               SPUBLISH respool:wait ""       no client gets it, unless it subscribes
 //! ```
 //!
-//! Where a pool has several servers, the session may have written to any of them. All are asked, one after the other: so a
-//! session has one link of its own, as with one server. Who comes later has had more time already and is left the rest of it;
-//! and the answer is the least that any of them says.
+//! In a pool of several servers the session may have written to any of them. respool asks all of
+//! them, one after the other, so the session needs one pinned link, as with one server. Each server
+//! gets the rest of the timeout: a later one has had more time already. The reply is the least
+//! number of all servers.
 
 use std::sync::Arc;
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
-use respool_protocol::encode;
-use respool_protocol::number;
 use respool_protocol::slot::hash_slot;
 use respool_protocol::value::Value;
+use respool_protocol::{encode, number};
 
-use crate::auth::CONFIGURED;
-use crate::duty::Duty;
+use crate::access::auth::CONFIGURED;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::{Link, Role};
+use crate::data_plane::session::{Pins, Session};
 use crate::engine::{Engine, TICK_MS};
-use crate::entry::Entry;
-use crate::link::{Link, Role};
-use crate::pool::ServerId;
-use crate::redirect::Stand;
-use crate::requests::{Placed, Request};
-use crate::session::{Pins, Session};
-use crate::slots::Key;
-use crate::time::Time;
+use crate::pinned::Pinned;
+use crate::pinned::tracking_redirect::RedirectStandIn;
+use crate::routing::pool::ServerId;
 
-/// The channel, and how the keys begin.
+/// The channel, and the beginning of the keys.
 const WAITED: &str = "respool:wait";
-/// Among so many keys each slot has one.
+/// Among this many keys each slot has one.
 const KEYS: u32 = 1 << 18;
-/// So long a node may say that it does not own a slot any more, or not now, before its client is told, milliseconds.
+/// How long a node may refuse the write for a redirect before the client gets the error,
+/// milliseconds.
 const REFUSED_MS_MAX: u64 = 10_000;
 
-/// To a WAIT that could not be told what to wait for; what the server said follows.
+/// The error to a WAIT if the server refuses the write in front of it. The server's error follows.
 const NO_MESSAGE: &[u8] =
     b"-ERR respool: to wait for what others' connections wrote takes the right to \
     SPUBLISH on the channel respool:wait; the server says: ";
@@ -51,44 +55,45 @@ const NO_KEY: &[u8] =
 
 const REFUSED: &[u8] = b"-ERR respool: a node of the Cluster did not let it wait; it says: ";
 
-/// A WAIT or WAITAOF, until a server has answered it.
+/// A WAIT or WAITAOF that no server has answered yet.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    /// How many replies to what is in front of it are to come.
+pub(crate) struct WaitCommand {
+    /// Number of replies to the writes in front of it that are still to come.
     before: u32,
-    /// What the server said to that instead of agreeing.
+    /// The server's error to one of these writes.
     refused: Option<Vec<u8>>,
-    /// All of them, for one that is sent again from its beginning.
+    /// Number of all these replies, for a request that is sent again as a whole.
     in_front: u32,
-    /// What comes behind it, where a pool has several servers.
-    rest: Option<Box<Rest>>,
+    /// The other servers of the pool, if there are several.
+    rest: Option<Box<OtherServers>>,
     /// Keeps a link of the session's user open while the session waits on another user's. The
-    /// server closes that link when it deletes the user, see [`Engine::close_waits_of`].
-    of_user: Option<Arc<Stand>>,
+    /// server closes that link when it deletes the user, see [`Pinned::close_waits_of`].
+    of_user: Option<Arc<RedirectStandIn>>,
 }
 
-/// Other servers are asked the same.
+/// The servers of a pool that are asked one after the other.
 #[derive(Debug)]
-struct Rest {
+struct OtherServers {
     answered: Vec<ServerId>,
-    /// What those have said at the least.
+    /// The least numbers in their replies.
     least: Vec<i64>,
-    /// The request but for its timeout; and when that is over, if ever.
+    /// The request without its timeout.
     args: Vec<Vec<u8>>,
+    /// The end of the timeout. `None`: there is none.
     until: Option<Time>,
-    /// Since when a node has refused what is written in front of it.
+    /// Since when nodes have refused the write in front of it.
     refused_since: Option<Time>,
 }
 
-impl Waiting {
-    /// Whether the next reply is to something in front of it, and not to the request itself.
+impl WaitCommand {
+    /// Whether the next reply is to a write in front of the request.
     pub(crate) fn is_in_front(&self) -> bool {
         self.before > 0
     }
 
     pub(crate) fn take_in_front(&mut self, reply: &[u8]) {
         self.before -= 1;
-        // What comes behind an error follows from it.
+        // Errors after the first one follow from it.
         if reply.starts_with(b"-") {
             self.refused.get_or_insert_with(|| reply.to_vec());
         }
@@ -101,104 +106,95 @@ impl Waiting {
 }
 
 impl Engine {
-    /// One server is asked.
-    pub(crate) fn place_wait(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        self.place_wait_of(key, request, None)
+    /// Sends WAIT or WAITAOF to one server.
+    pub(crate) fn dispatch_wait(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        self.dispatch_wait_of(id, request, None)
     }
 
-    /// All servers of the pool are.
-    pub(crate) fn place_wait_at_all(&mut self, key: Key, request: &Request<'_>) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+    /// Sends WAIT or WAITAOF to all servers of the pool, one after the other.
+    pub(crate) fn dispatch_wait_at_all(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
-        let first = self.pools[usize::from(session.pool)].servers()[0];
+        let first = self.plane.pools[usize::from(session.pool)].servers()[0];
         let timeout = request.args().last().and_then(number::parse);
         let mut args: Vec<Vec<u8>> = request.args().map(<[u8]>::to_vec).collect();
         args.pop();
-        let rest = timeout.map(|ms| Rest {
+        let rest = timeout.map(|ms| OtherServers {
             answered: Vec::new(),
             least: Vec::new(),
             args,
-            until: (ms > 0).then(|| self.now.plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))),
+            until: (ms > 0).then(|| {
+                self.plane
+                    .now
+                    .plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))
+            }),
             refused_since: None,
         });
-        self.turn(key, first);
-        // What is no time any server refuses.
-        self.place_waiting(key, request, |engine| {
-            engine.place_wait_of(key, request, rest.map(Box::new))
+        self.switch_server(id, first);
+        // A malformed timeout is refused by the first server.
+        self.dispatch_waiting(id, request, |engine| {
+            engine.dispatch_wait_of(id, request, rest.map(Box::new))
         })
     }
 
-    fn place_wait_of(
+    fn dispatch_wait_of(
         &mut self,
-        key: Key,
+        id: SessionId,
         request: &Request<'_>,
-        rest: Option<Box<Rest>>,
-    ) -> Placed {
-        let Some(session) = self.sessions.get(key) else {
-            return Placed::Done;
+        rest: Option<Box<OtherServers>>,
+    ) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
         };
-        let mut kind = self.kind_of(session);
-        let is_up = |link: &Link| link.key == self.first_link(kind.server) && link.is_up();
-        if kind.user != CONFIGURED && self.links.iter().any(|(_, link)| is_up(link)) {
-            // Hardly any other user may write to a channel. Who may not wait is told so all the same.
-            if let Some(placed) = self.refused_by_right(key, request) {
+        let mut kind = self.plane.kind_of(session);
+        let is_up = |link: &Link| link.kind == self.plane.first_link(kind.server) && link.is_up();
+        if kind.user != CONFIGURED && self.plane.links.iter().any(|(_, link)| is_up(link)) {
+            // Few users may publish to a channel, so the configured user's link is taken. A user
+            // without the right to WAIT is refused all the same.
+            if let Some(placed) = self.refused_by_right(id, request) {
                 return placed;
             }
             kind.user = CONFIGURED;
         }
-        let session = self.sessions.get(key).filter(|its| its.pins.is_empty());
-        let own = session.and_then(|session| self.links.get(session.link));
-        let of_user = own.filter(|own| own.key.user != kind.user);
+        let session = self
+            .plane
+            .sessions
+            .get(id)
+            .filter(|session| session.pins.is_empty());
+        let own = session.and_then(|session| self.plane.links.get(session.link));
+        let of_user = own.filter(|own| own.kind.user != kind.user);
         let of_user = of_user.map(|own| own.held.clone());
-        if let Err(blocked) = self.pin_to(kind, key, Pins::ONCE) {
-            return self.blocked(key, blocked);
+        if let Err(blocked) = self.pinned.pin_to(&mut self.plane, kind, id, Pins::ONCE) {
+            return self.plane.blocked(id, blocked);
         }
-        let (mut bytes, in_front) = self.in_front_of_wait(key, kind.server);
+        let (mut bytes, in_front) = self
+            .pinned
+            .in_front_of_wait(&mut self.plane, id, kind.server);
         bytes.extend_from_slice(request.bytes);
-        let duty = Duty::Wait(Box::new(Waiting {
+        let completion = Completion::Wait(Box::new(WaitCommand {
             before: in_front,
             in_front,
             refused: None,
             rest,
             of_user,
         }));
-        self.place_alone(key, &bytes, (false, Some(duty)), Pins::ONCE, true)
+        self.dispatch_alone(id, &bytes, (false, Some(completion)), Pins::ONCE, true)
     }
 
-    /// What is written in front of it at that server, and how many replies there are to that.
-    fn in_front_of_wait(&mut self, key: Key, server: ServerId) -> (Vec<u8>, u32) {
-        let mut bytes = Vec::new();
-        let release = self.release_at(server);
-        if release.is_some_and(|(name, release)| name == "redis" && release < (7, 2)) {
-            let version = self.sessions.get(key).map(|session| session.version);
-            let version = version.unwrap_or_default().number().to_string();
-            encode::request(&mut bytes, &["HELLO", &version]);
-            return (bytes, 1);
-        }
-        if let Some(name) = self.key_to_write_at(server) {
-            encode::request(&mut bytes, &["MULTI"]);
-            encode::request(&mut bytes, &["SET", &name, ""]);
-            encode::request(&mut bytes, &["DEL", &name]);
-            encode::request(&mut bytes, &["EXEC"]);
-            return (bytes, 4);
-        }
-        encode::request(&mut bytes, &["SPUBLISH", WAITED, ""]);
-        (bytes, 1)
-    }
-
-    /// A key of a slot that this node owns: not always of the same one, which might be on its way.
-    fn key_to_write_at(&mut self, server: ServerId) -> Option<String> {
-        let first = self.random() as u32;
-        let pool = usize::from(self.server(server).pool);
-        let cluster = self.pools[pool].cluster()?;
-        let mut names = (0..KEYS).map(|more| wait_key(first.wrapping_add(more) % KEYS));
-        names.find(|name| cluster.owner_of_slot(hash_slot(name.as_bytes())) == server)
-    }
-
-    /// A server has answered.
-    pub(crate) fn settle_wait(&mut self, link: Key, entry: Entry, waiting: Waiting, reply: &[u8]) {
-        let Waiting {
+    /// Handles the reply of a server.
+    pub(crate) fn settle_wait(
+        &mut self,
+        link: LinkId,
+        entry: Entry,
+        waiting: WaitCommand,
+        reply: &[u8],
+    ) {
+        let WaitCommand {
             refused,
             rest,
             of_user,
@@ -211,10 +207,10 @@ impl Engine {
                 None => self.pass_on(entry, reply),
             };
         };
-        let Some(server) = self.links.get(link).map(|link| link.key.server) else {
+        let Some(server) = self.plane.links.get(link).map(|link| link.kind.server) else {
             return;
         };
-        let of_cluster = self.pool_of(server).cluster().is_some();
+        let of_cluster = self.plane.pool_of(server).cluster().is_some();
         if let Some(why) = refusal
             && !(of_cluster && Refusal::of(why).is_some())
         {
@@ -226,22 +222,22 @@ impl Engine {
         if let Some(why) = why {
             match Refusal::of(why) {
                 Some(refusal) => {
-                    self.follow(server, None, why, refusal);
+                    self.follow_redirect(server, None, why, refusal);
                 }
-                None => self.doubt_lost_owner(server),
+                None => self.request_refresh_after_loss(server),
             }
-            let since = *rest.refused_since.get_or_insert(self.now);
-            if rest.until.is_some_and(|until| self.now >= until) {
-                // It is not known that anybody has it.
+            let since = *rest.refused_since.get_or_insert(self.plane.now);
+            if rest.until.is_some_and(|until| self.plane.now >= until) {
+                // No replica is known to have the writes of this node.
                 rest.least = vec![0; rest.args.len() - 1];
                 return self.end_wait_at_all(entry, &rest);
             }
-            if self.now.since_ms(since) >= REFUSED_MS_MAX {
+            if self.plane.now.since_ms(since) >= REFUSED_MS_MAX {
                 return self.pass_on(entry, &[REFUSED, why].concat());
             }
         } else {
             let Some(numbers) = numbers(reply) else {
-                // What is wrong with it is so everywhere.
+                // An error to the request itself would be the same at every server.
                 return self.pass_on(entry, reply);
             };
             rest.refused_since = None;
@@ -257,67 +253,48 @@ impl Engine {
         self.wait_at_next(link, entry, rest, of_user);
     }
 
-    /// The server has deleted a user. Sessions of the user that wait on a link of the configured
-    /// user are closed, as the server would close them.
-    pub(crate) fn close_waits_of(&mut self, user: u16, server: ServerId) {
-        let waits = |(key, session): (Key, &Session)| {
-            let own = self.links.get(session.link)?;
-            let is_others = own.role == (Role::Pinned { by: key }) && own.key.user != user;
-            let is_its = own.key.server == server;
-            (session.user == user && is_its && is_others).then_some(key)
-        };
-        let waiting: Vec<Key> = self.sessions.iter().filter_map(waits).collect();
-        for session in waiting {
-            self.close(session, false);
-        }
-    }
-
-    /// Whoever owns something now, and has not answered, is asked.
+    /// Asks the next server that owns slots and has not answered.
     fn wait_at_next(
         &mut self,
-        link: Key,
+        link: LinkId,
         entry: Entry,
-        rest: Box<Rest>,
-        of_user: Option<Arc<Stand>>,
+        rest: Box<OtherServers>,
+        of_user: Option<Arc<RedirectStandIn>>,
     ) {
-        let Some(session) = self.sessions.get(entry.session) else {
+        let Some(session) = self.plane.sessions.get(entry.session) else {
             return;
         };
-        let servers = self.pools[usize::from(session.pool)].servers();
-        let left = servers
-            .iter()
-            .find(|server| !rest.answered.contains(server) && self.owns_something(**server));
+        let servers = self.plane.pools[usize::from(session.pool)].servers();
+        let left = servers.iter().find(|server| {
+            !rest.answered.contains(server) && self.pinned.owns_something(&self.plane, **server)
+        });
         let Some(server) = left.copied() else {
             return self.end_wait_at_all(entry, &rest);
         };
-        let (mut bytes, in_front) = self.in_front_of_wait(entry.session, server);
-        // None would be for ever.
-        let left_ms = |until: Time| until.since_ms(self.now).max(1);
+        let (mut bytes, in_front) =
+            self.pinned
+                .in_front_of_wait(&mut self.plane, entry.session, server);
+        // A timeout of 0 would be none.
+        let left_ms = |until: Time| until.since_ms(self.plane.now).max(1);
         let timeout = rest.until.map_or(0, left_ms).to_string();
         let mut args: Vec<&[u8]> = rest.args.iter().map(Vec::as_slice).collect();
         args.push(timeout.as_bytes());
         encode::request(&mut bytes, &args);
-        // Where its slots are now, the nodes have to be asked.
+        // A pause, in which the nodes tell the new owners of the slots.
         let pause_ms = rest.refused_since.map_or(0, |_| TICK_MS);
-        let waiting = Waiting {
+        let waiting = WaitCommand {
             before: in_front,
             in_front,
             refused: None,
             rest: Some(rest),
             of_user,
         };
-        let duty = Duty::Wait(Box::new(waiting));
-        let due = self.now.plus_ms(pause_ms);
-        self.go_on_alone(link, entry, (bytes, duty), (server, due));
+        let completion = Completion::Wait(Box::new(waiting));
+        let due = self.plane.now.plus_ms(pause_ms);
+        self.go_on_alone(link, entry, (bytes, completion), (server, due));
     }
 
-    /// Who has lost its last slot a moment ago has nothing more to hand on that its heirs do not have.
-    fn owns_something(&self, server: ServerId) -> bool {
-        let cluster = self.pool_of(server).cluster();
-        cluster.is_none_or(|cluster| cluster.owns_slots(server))
-    }
-
-    fn end_wait_at_all(&mut self, entry: Entry, rest: &Rest) {
+    fn end_wait_at_all(&mut self, entry: Entry, rest: &OtherServers) {
         let mut reply = Vec::new();
         match rest.least[..] {
             [replicas] => encode::integer(&mut reply, replicas),
@@ -335,7 +312,7 @@ fn wait_key(number: u32) -> String {
     format!("{WAITED}:{number}")
 }
 
-/// What WAIT and WAITAOF answer.
+/// Reads the numbers in a reply to WAIT or WAITAOF.
 fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
     let one = |value: Value| match value {
         Value::Integer(number) => Some(number),
@@ -347,15 +324,76 @@ fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
     }
 }
 
-/// Whether a server says that it has become a replica, or is one: its place is another one's.
+/// Whether the error says that the server is a replica, or has become one: another server is the
+/// primary.
 fn is_of_replica(said: &[u8]) -> bool {
     Refusal::of(said) == Some(Refusal::Unblocked)
         || said.starts_with(b"ERR WAIT") && said.windows(7).any(|word| word == b"replica")
 }
 
-/// Whether it is one of the two.
+/// Whether a command is WAIT or WAITAOF.
 pub(crate) fn is_wait(id: respool_protocol::commands::CommandId) -> bool {
     matches!(id, id::WAIT | id::WAITAOF)
+}
+
+impl Pinned {
+    /// Whether a server owns slots. A server that has just lost its last slot has no write that the
+    /// new owners lack.
+    fn owns_something(&self, plane: &DataPlane, server: ServerId) -> bool {
+        let cluster = plane.pool_of(server).cluster();
+        cluster.is_none_or(|cluster| cluster.owns_slots(server))
+    }
+
+    /// The writes in front of the request at this server, and the number of their replies.
+    fn in_front_of_wait(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        server: ServerId,
+    ) -> (Vec<u8>, u32) {
+        let mut bytes = Vec::new();
+        let release = plane.release_at(server);
+        if release.is_some_and(|(name, release)| name == "redis" && release < (7, 2)) {
+            let version = plane.sessions.get(id).map(|session| session.version);
+            let version = version.unwrap_or_default().number().to_string();
+            encode::request(&mut bytes, &["HELLO", &version]);
+            return (bytes, 1);
+        }
+        if let Some(name) = self.key_to_write_at(plane, server) {
+            encode::request(&mut bytes, &["MULTI"]);
+            encode::request(&mut bytes, &["SET", &name, ""]);
+            encode::request(&mut bytes, &["DEL", &name]);
+            encode::request(&mut bytes, &["EXEC"]);
+            return (bytes, 4);
+        }
+        encode::request(&mut bytes, &["SPUBLISH", WAITED, ""]);
+        (bytes, 1)
+    }
+
+    /// A key in a random slot of this node, so that a slot that is being migrated is not hit each
+    /// time.
+    fn key_to_write_at(&mut self, plane: &mut DataPlane, server: ServerId) -> Option<String> {
+        let first = plane.random() as u32;
+        let pool = usize::from(plane.server(server).pool);
+        let cluster = plane.pools[pool].cluster()?;
+        let mut names = (0..KEYS).map(|more| wait_key(first.wrapping_add(more) % KEYS));
+        names.find(|name| cluster.owner_of_slot(hash_slot(name.as_bytes())) == server)
+    }
+
+    /// The server has deleted a user. Sessions of the user that wait on a link of the configured
+    /// user are closed, as the server would close them.
+    pub(crate) fn close_waits_of(&mut self, plane: &mut DataPlane, user: u16, server: ServerId) {
+        let waits = |(id, session): (SessionId, &Session)| {
+            let own = plane.links.get(session.link)?;
+            let is_others = own.role == (Role::Pinned { by: id }) && own.kind.user != user;
+            let is_its = own.kind.server == server;
+            (session.user == user && is_its && is_others).then_some(id)
+        };
+        let waiting: Vec<SessionId> = plane.sessions.iter().filter_map(waits).collect();
+        for session in waiting {
+            plane.close(session, false);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -366,6 +404,7 @@ mod tests {
 
     use super::*;
 
+    /// Each of the 16,384 slots has a key among those that WAIT may write.
     #[test]
     fn every_slot_has_a_key_to_write() {
         let slots = (0..KEYS).map(|number| hash_slot(wait_key(number).as_bytes()));

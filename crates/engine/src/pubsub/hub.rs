@@ -1,5 +1,5 @@
-//! Who subscribes to what: one subscription of ours for each channel of a server, however many of
-//! this worker's sessions listen to it.
+//! The subscriptions of a worker: one subscription of respool for each channel of a server, however
+//! many of the worker's sessions listen to it.
 //!
 //! ```text
 //!   session ──┐                                        one link, RESP3
@@ -8,97 +8,99 @@
 //!   session ──────► pattern "n*"   ─ wanted ────────────┘    PSUBSCRIBE n*
 //! ```
 //!
-//! A [`Hub`] is all that a worker knows about the subscriptions on one server (as one of its
-//! users). It is pure: the engine (`pubsub`) tells it what sessions ask ([`Hub::subscribe`],
-//! [`Hub::unsubscribe`], [`Hub::forget`]) and what the server says (`handle_*`), takes from it what
-//! the server is to be asked ([`Hub::poll_ask`]), and whose request is done ([`Hub::poll_done`]).
+//! A [`Hub`] has all subscriptions of a worker in one pool, as one of the pool's users. It does no
+//! I/O. The engine (`pubsub`) gives it the requests of sessions ([`Hub::subscribe`],
+//! [`Hub::unsubscribe`], [`Hub::forget`]) and the pushes and replies of servers (`handle_*`). It
+//! takes the requests to servers from [`Hub::poll_ask`], and the requests of sessions that are done
+//! from [`Hub::poll_done`].
 //!
-//! **Claims.** A session claims a channel from the moment it asks for it until it leaves. With the
-//! first claim the server is asked for the channel, without one it is told to send no more of it. A
-//! *member* is a session that gets the channel's messages. It claims first and becomes a member
-//! when its request is done; it gives up its claim when it asks to leave, and stays a member until
-//! that request is done.
+//! **Claims.** A session claims a channel from the moment it asks for the channel until it leaves.
+//! The first claim makes the hub subscribe, and after the last one it unsubscribes. A *member* is a
+//! session that gets the channel's messages. A session claims first, and becomes a member when its
+//! request is done. It gives up its claim when it asks to leave, and stays a member until that
+//! request is done.
 //!
-//! **Order.** The server works through what the hub's link asks in that order, and its
-//! confirmations and messages come in one stream. So *where* in the stream something is done says
-//! everything: a request is done when the server has answered the last thing asked on its behalf,
-//! and one that needs nothing of the server (others have the channel already) asks it for a sign of
-//! life (`PING`). Then what was published before, and answered, before the client asked to
-//! subscribe, is never delivered to it, and what was published before it asked to leave always is,
-//! in front of the confirmation; as from the server itself. What several sessions ask in one turn
-//! shares one such sign.
+//! **Order.** The server executes the requests of a hub's link in their order, and its
+//! confirmations and messages come in one stream. So the place in the stream decides. A request of
+//! a session is done when the server has answered the last request that the hub sent for it. If the
+//! server need not do anything, because other sessions have the channel already, the hub sends a
+//! `PING`. So a session gets no message that was published and answered before it asked to
+//! subscribe. It gets each message that was published before it asked to leave, in front of the
+//! confirmation. That is as from the server itself. The requests of several sessions in one turn
+//! share one `PING`.
 //!
-//! **A lost link.** Nothing is confirmed any more. When there is a connection again, everything
-//! that is claimed is asked for again; members are not told. Who waits to subscribe waits on, who
-//! waits to leave is done. What was published meanwhile is lost, as it would be to a client that
-//! connects again.
+//! **A lost link.** No channel is confirmed any more. With the next connection the hub subscribes
+//! to every claimed channel again, and members notice nothing. A session that waits to subscribe
+//! waits on. A request to leave is done. Messages that were published meanwhile are lost, as for a
+//! client that connects again.
 //!
-//! **Lines.** All that is at one server comes on one [`Line`], a link with its own order. Mostly a
-//! hub has no other than [`HOME`]. In front of a Cluster a sharded channel is at the owner of its
-//! slot, and each owner has a line:
+//! **Lines.** All subscriptions at one server share one [`HubLine`], a link with its own order.
+//! Mostly a hub has [`HOME`] alone. In a Cluster, a sharded channel is at the owner of its slot,
+//! and each owner has a line:
 //!
 //! ```text
-//!   SSUBSCRIBE x  ─► line of the slot's owner ─► -MOVED, or the server itself says sunsubscribe
+//!   SSUBSCRIBE x  ─► line of the slot's owner ─► -MOVED, or a sunsubscribe from the server itself
 //!                         ▲                           │
-//!                         └── the owner as it is then ┘     members and claims stay what they are
+//!                         └──── the present owner ────┘     members and claims stay
 //! ```
 //!
-//! When the home of a hub moves to another server, its old one is heard for a while on a line of
-//! its own ([`removal`]).
+//! When the home of a hub moves to another server, a line of its own listens to the old server for
+//! a while ([`removal`]).
 //!
-//! A channel is on one line at a time, and what another one brings of it is nobody's. Who waits to
-//! subscribe waits until the channel is confirmed, on whichever line.
+//! A channel is on one line at a time, and its messages on other lines are dropped. A session that
+//! waits to subscribe waits until the channel is confirmed, on whichever line.
 //!
 //! **Branches.** A server sends its keyspace notifications to its own subscribers alone. So a
-//! channel or pattern that may bring some has a branch on a line to every other owner of keys
-//! ([`branches`]).
+//! channel or pattern that may bring notifications has a branch on a line to every other owner of
+//! keys ([`branches`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use respool_protocol::encode::{self, Version};
-use respool_protocol::events;
-use respool_protocol::number;
 use respool_protocol::slot::hash_slot;
+use respool_protocol::{events, number};
 
-use crate::directory::Directory;
-use crate::pool::ServerId;
-use crate::slots::{Key, Slots};
-pub(crate) use crate::subscriptions::branches::Owner;
-use crate::subscriptions::branches::Owners;
-use crate::subscriptions::removal::Former;
-use crate::time::Time;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::slab::{Slab, handle};
+use crate::base::time::Time;
+pub(crate) use crate::pubsub::hub::branches::KeyOwner;
+use crate::pubsub::hub::branches::Owners;
+use crate::pubsub::hub::removal::FormerLine;
+use crate::pubsub::subscriber_counts::SubscriberCounts;
+use crate::routing::pool::ServerId;
 
-#[path = "hub/branches.rs"]
 mod branches;
-#[path = "hub/removal.rs"]
 mod removal;
-#[path = "hub/stripped.rs"]
 mod stripped;
 
-/// What can be subscribed to.
+/// The kinds of subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    /// By its name.
+pub(crate) enum ChannelKind {
+    /// A channel, by its name.
     Channel,
-    /// All channels whose names match.
+    /// All channels whose names match a pattern.
     Pattern,
-    /// By its name, and apart from the others: SPUBLISH reaches it, PUBLISH does not.
+    /// A sharded channel, by its name: SPUBLISH reaches it, PUBLISH does not.
     Shard,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
+impl ChannelKind {
+    pub(crate) const ALL: [ChannelKind; 3] = [
+        ChannelKind::Channel,
+        ChannelKind::Pattern,
+        ChannelKind::Shard,
+    ];
 
-    /// As requests and confirmations call it.
+    /// The word in requests and confirmations.
     fn verb(self, on: bool) -> &'static str {
         match (self, on) {
-            (Kind::Channel, true) => "subscribe",
-            (Kind::Channel, false) => "unsubscribe",
-            (Kind::Pattern, true) => "psubscribe",
-            (Kind::Pattern, false) => "punsubscribe",
-            (Kind::Shard, true) => "ssubscribe",
-            (Kind::Shard, false) => "sunsubscribe",
+            (ChannelKind::Channel, true) => "subscribe",
+            (ChannelKind::Channel, false) => "unsubscribe",
+            (ChannelKind::Pattern, true) => "psubscribe",
+            (ChannelKind::Pattern, false) => "punsubscribe",
+            (ChannelKind::Shard, true) => "ssubscribe",
+            (ChannelKind::Shard, false) => "sunsubscribe",
         }
     }
 }
@@ -107,7 +109,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HubId(pub(crate) u16);
 
-/// A line, by its hub and its place among the lines of that.
+/// A line, by its hub and its index among the hub's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LineId {
     pub(crate) hub: HubId,
@@ -118,18 +120,18 @@ pub(crate) struct LineId {
 /// branches at other owners.
 pub(crate) const HOME: u16 = 0;
 
-/// What one session subscribes to, all in one hub: the names of its channels there.
+/// The subscriptions of one session, all in one hub.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     pub(crate) hub: HubId,
-    of: [HashSet<Key>; 3],
-    /// How many claims it has.
+    of: [HashSet<ChannelId>; 3],
+    /// The number of its claims.
     claims: usize,
     /// Bytes of the names that it claims. Other sessions may claim the same ones.
     named: usize,
-    /// On how many lines a request of it is not done.
+    /// The number of lines on which its request is not done.
     waits: usize,
-    /// The reply to it, if that is to leave.
+    /// The reply to its request to leave, until it is done.
     reply: Vec<u8>,
 }
 
@@ -145,7 +147,7 @@ impl Subscriber {
         }
     }
 
-    /// How many channels, patterns and shard channels.
+    /// The numbers of channels, patterns and sharded channels.
     pub(crate) fn counts(&self) -> [usize; 3] {
         [self.of[0].len(), self.of[1].len(), self.of[2].len()]
     }
@@ -165,187 +167,195 @@ impl Subscriber {
         self.named
     }
 
-    /// Room for replies and in tables beyond what is counted as held.
+    /// Memory beyond the held bytes: the buffer of the reply.
     pub(crate) fn slack_bytes(&self) -> usize {
         self.reply.capacity()
     }
 
     /// The count in a confirmation: channels and patterns are counted together.
-    fn count(&self, kind: Kind) -> usize {
+    fn count(&self, kind: ChannelKind) -> usize {
         match kind {
-            Kind::Channel | Kind::Pattern => self.of[0].len() + self.of[1].len(),
-            Kind::Shard => self.of[2].len(),
+            ChannelKind::Channel | ChannelKind::Pattern => self.of[0].len() + self.of[1].len(),
+            ChannelKind::Shard => self.of[2].len(),
         }
     }
 }
 
-struct Channel {
-    kind: Kind,
-    part: Part,
-    /// Shared with the table of names, the directory and requests that are to be written.
-    name: Arc<[u8]>,
-    /// Where it is asked for.
-    line: u16,
-    /// Where it is received, besides, until that line has confirmed.
-    former: Option<Former>,
-    /// Tells what was asked about it there from what was asked elsewhere before.
-    moves: u32,
-    /// How often a server has sent us elsewhere, or put us off, since it was confirmed.
-    refusals: u32,
-    /// Who gets its messages.
-    members: Vec<Key>,
-    /// Members that have not asked to leave, and sessions that wait to be members.
-    claims: u32,
-    /// The last that the server was asked: to send it.
-    wanted: bool,
-    /// The last that the server confirmed: it sends it.
-    confirmed: bool,
-    /// Requests about it that the server has not answered, and those that are to be sent.
-    in_flight: u32,
-    /// The last request to send it was left out: the request that takes it back is left out, too.
-    left_out: bool,
-    /// What the server said instead of a confirmation.
-    refused: Option<Box<[u8]>>,
-    /// The excess that the directory knows of.
-    told: i64,
+handle! {
+    /// A channel, pattern or shard channel of a hub.
+    pub(crate) struct ChannelId
 }
 
-/// At how many servers a channel is subscribed to.
+struct Channel {
+    kind: ChannelKind,
+    part: ChannelPart,
+    /// Shared with the table of names, the subscriber counts and requests that are not sent yet.
+    name: Arc<[u8]>,
+    /// The line on which the hub subscribes to it.
+    line: u16,
+    /// The line that also brings its messages, until its own line has confirmed.
+    former: Option<FormerLine>,
+    /// The number of its moves between lines. It tells requests on the present line from earlier
+    /// ones.
+    moves: u32,
+    /// The number of redirects and refusals since it was confirmed.
+    refusals: u32,
+    /// The sessions that get its messages.
+    members: Vec<SessionId>,
+    /// The number of members that have not asked to leave, and of sessions that wait to be members.
+    claims: u32,
+    /// The last request to the server was to subscribe.
+    wanted: bool,
+    /// The last confirmation of the server was of a subscription.
+    confirmed: bool,
+    /// The number of requests about it that are not answered or not sent.
+    in_flight: u32,
+    /// The last request to subscribe was left out. The request that takes it back is left out, too.
+    left_out: bool,
+    /// The server's error in place of a confirmation.
+    refused: Option<Box<[u8]>>,
+    /// The excess that the subscriber counts have of it.
+    counted_excess: i64,
+}
+
+/// Whether a channel is subscribed at one server or at several.
 #[derive(Debug)]
-enum Part {
-    /// At one.
+enum ChannelPart {
+    /// At one server.
     Whole,
     /// At the hub's first server, and by these branches at the other owners of keys.
-    Root { branches: Vec<Key> },
+    Root { branches: Vec<ChannelId> },
     /// This is the branch of a root. It is leaving if its server is no longer wanted. It has a name
     /// of its own if its server sees keys without their prefix.
     Branch {
-        root: Key,
+        root: ChannelId,
         is_leaving: bool,
         has_name: bool,
     },
 }
 
-/// What the server is asked.
+/// A request to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
-    /// To send this channel, or not to.
+pub(crate) enum HubRequest {
+    /// Subscribe to this channel, or unsubscribe from it.
     Subscribe {
-        channel: Key,
-        kind: Kind,
+        channel: ChannelId,
+        kind: ChannelKind,
         on: bool,
         moves: u32,
     },
-    /// Not to send a channel that is on another line now.
+    /// Unsubscribe from a channel that is on another line now.
     Abandon {
-        channel: Key,
-        kind: Kind,
+        channel: ChannelId,
+        kind: ChannelKind,
         name: Arc<[u8]>,
     },
-    /// For a sign of life.
+    /// PING: a place in the server's stream, or a sign of life.
     Ping,
 }
 
-/// What was asked of which channel, before it moved so many times.
-type Asked = (Key, u32);
+/// The channel of a request, and the number of its moves at that time.
+type AskedChannel = (ChannelId, u32);
 
 /// A request of a session that is not done.
-struct Wait {
-    session: Key,
+struct HubWait {
+    session: SessionId,
     /// Its place in the order of the session's replies.
     seq: u32,
     since: Time,
-    /// How many answers of the server there must have been.
+    /// The total of answers on the line after which it is done there.
     until: u64,
-    /// The lines where it waits next, each with the answers that there must have been.
+    /// The lines where it waits next, each with such a total.
     rest: Vec<(u16, u64)>,
-    what: What,
+    effect: WaitEffect,
 }
 
-enum What {
+enum WaitEffect {
     /// The session becomes a member of these channels, one for each argument of the request. The
     /// session has one claim of each.
-    Join(Vec<Key>),
+    Join(Vec<ChannelId>),
     /// The session leaves these channels.
-    Leave(Vec<Key>),
+    Leave(Vec<ChannelId>),
 }
 
-/// More answers than there will be: nothing was asked, for there is no connection.
+/// A total that is never reached: there is no connection, so nothing was asked.
 const NEVER: u64 = u64::MAX;
 
 /// A request that is done.
-pub(crate) struct Done {
-    pub(crate) session: Key,
+pub(crate) struct HubDone {
+    pub(crate) session: SessionId,
     pub(crate) seq: u32,
-    what: What,
+    effect: WaitEffect,
 }
 
-/// What became of a request.
+/// The outcome of a session's request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// This is its reply: nothing had to wait.
+pub(crate) enum HubOutcome {
+    /// The reply: the request did not have to wait.
     Reply(Vec<u8>),
-    /// [`Hub::poll_done`] will tell.
+    /// The request waits. [`Hub::poll_done`] returns it when it is done.
     Waits,
 }
 
-/// The server answered what was not asked.
+/// The server sent a reply or confirmation without a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unasked;
+pub(crate) struct UnaskedReply;
 
-/// What this worker's sessions subscribe to in one pool, as one of its users: what one may listen
-/// to, another may not.
+/// The subscriptions of this worker's sessions in one pool, as one of its users. Users may differ
+/// in the channels that they may listen to.
 pub(crate) struct Hub {
     pub(crate) pool: u16,
     pub(crate) user: u16,
-    directory: Arc<Directory>,
-    pub(crate) lines: Vec<Line>,
-    names: [HashMap<Arc<[u8]>, Key>; 3],
-    channels: Slots<Channel>,
+    subscriber_counts: Arc<SubscriberCounts>,
+    pub(crate) lines: Vec<HubLine>,
+    names: [HashMap<Arc<[u8]>, ChannelId>; 3],
+    channels: Slab<ChannelId, Channel>,
     claims: usize,
     /// Bytes of all channels with their names.
     bytes: usize,
-    /// Channels that their server does not send, though they are claimed: to be asked for again at
-    /// once, or a little later.
-    again: Vec<Key>,
-    later: Vec<Key>,
-    /// Who waits for such a channel, or for one that has moved.
-    stalled: Vec<Wait>,
+    /// Claimed channels that their server does not send: the hub asks for them again at once.
+    again: Vec<ChannelId>,
+    /// Claimed channels that were refused for now: the hub asks for them again after a delay.
+    later: Vec<ChannelId>,
+    /// Requests that wait for such a channel, or for one that has moved.
+    stalled: Vec<HubWait>,
     /// The servers that send keyspace notifications.
     owners: Owners,
 }
 
-/// What a hub has at one server.
-pub(crate) struct Line {
+/// The subscriptions of a hub at one server.
+pub(crate) struct HubLine {
     pub(crate) server: ServerId,
-    /// Its link; nobody's name while there is none.
-    pub(crate) link: Key,
-    /// Since when nobody subscribes to anything.
+    /// Its link, or [`LinkId::NONE`].
+    pub(crate) link: LinkId,
+    /// Since when it has no channel.
     pub(crate) unused_since: Time,
     /// Bytes of the server that wait for the next turn.
-    pub(crate) put_off: Vec<u8>,
+    pub(crate) deferred: Vec<u8>,
     connected: bool,
-    /// It was the home, which is another line now.
+    /// It was the home, before another line became the home.
     is_former: bool,
-    /// How many are on it.
+    /// The number of channels on it.
     channels: usize,
-    /// What is to be asked, what was asked and is not answered, and how much was asked and answered
-    /// in all.
-    to_ask: VecDeque<Ask>,
-    in_flight: VecDeque<Ask>,
+    /// Requests that are not sent yet.
+    to_ask: VecDeque<HubRequest>,
+    /// Requests that are sent and not answered.
+    in_flight: VecDeque<HubRequest>,
+    /// The total of requests sent.
     asked: u64,
+    /// The total of requests answered.
     answered: u64,
-    /// In the order of `until`.
-    waits: VecDeque<Wait>,
+    /// Requests of sessions that wait here, in the order of `until`.
+    waits: VecDeque<HubWait>,
 }
 
-impl Line {
-    fn new(server: ServerId, now: Time) -> Line {
-        Line {
+impl HubLine {
+    fn new(server: ServerId, now: Time) -> HubLine {
+        HubLine {
             server,
-            link: Key::NOBODY,
+            link: LinkId::NONE,
             unused_since: now,
-            put_off: Vec::new(),
+            deferred: Vec::new(),
             connected: false,
             is_former: false,
             channels: 0,
@@ -357,38 +367,39 @@ impl Line {
         }
     }
 
-    /// Whether nobody needs its link.
+    /// Whether its link is not needed.
     pub(crate) fn is_unused(&self) -> bool {
         self.channels == 0 && self.waits.is_empty()
     }
 
-    /// Whether it can be another server's.
+    /// Whether it can be used for another server.
     fn is_free(&self) -> bool {
-        self.is_unused() && self.link == Key::NOBODY
+        self.is_unused() && self.link == LinkId::NONE
     }
 
-    /// Whether anything is to be asked.
+    /// Whether it has requests to send.
     pub(crate) fn has_asks(&self) -> bool {
         !self.to_ask.is_empty()
     }
 
-    /// It sent bytes: whether others of it are put off already. Then these go behind them.
+    /// Keeps bytes of the server if earlier ones are deferred: they go behind these. Returns
+    /// whether it kept them.
     pub(crate) fn goes_behind(&mut self, bytes: &[u8]) -> bool {
-        let waits = !self.put_off.is_empty();
+        let waits = !self.deferred.is_empty();
         if waits {
-            self.put_off.extend_from_slice(bytes);
+            self.deferred.extend_from_slice(bytes);
         }
         waits
     }
 
-    /// Nothing was heard of the server for a while: it is asked.
+    /// Sends a PING if no other request is waiting to be sent.
     pub(crate) fn ask_for_life(&mut self) {
         if self.connected && self.to_ask.is_empty() {
-            self.to_ask.push_back(Ask::Ping);
+            self.to_ask.push_back(HubRequest::Ping);
         }
     }
 
-    /// How many answers there will have been when all has been answered that is to be asked by now.
+    /// The total of answers once all requests so far are answered.
     fn until(&self) -> u64 {
         match self.connected {
             true => self.asked + self.to_ask.len() as u64,
@@ -396,13 +407,13 @@ impl Line {
         }
     }
 
-    /// A request waits here until there are so many answers.
-    fn queue(&mut self, wait: Wait) {
-        let at = self.waits.partition_point(|its| its.until <= wait.until);
+    /// Adds a request that waits here until the total of answers is `wait.until`.
+    fn queue(&mut self, wait: HubWait) {
+        let at = self.waits.partition_point(|one| one.until <= wait.until);
         self.waits.insert(at, wait);
     }
 
-    /// The server has answered what it was asked first.
+    /// Notes that the server has answered its first request.
     fn answer(&mut self) {
         self.in_flight.pop_front();
         self.answered += 1;
@@ -411,74 +422,76 @@ impl Line {
 
 /// Getters.
 impl Hub {
-    /// Claims of all its sessions.
+    /// The number of claims of all its sessions.
     pub(crate) fn claims(&self) -> usize {
         self.claims
     }
 
-    /// Bytes of its channels, each with its name, and of what its servers sent too early.
+    /// Bytes of its channels, each with its name, and of deferred pushes.
     pub(crate) fn held_bytes(&self) -> usize {
-        let put_off = self.lines.iter().map(|line| line.put_off.capacity());
-        self.bytes + put_off.sum::<usize>()
+        let deferred = self.lines.iter().map(|line| line.deferred.capacity());
+        self.bytes + deferred.sum::<usize>()
     }
 
-    /// Whether nobody needs it.
+    /// Whether it is not needed any more.
     pub(crate) fn is_free(&self) -> bool {
         self.channels.len() == 0
             && self.stalled.is_empty()
             && self.owners.holds_no_links()
-            && self.lines.iter().all(Line::is_free)
+            && self.lines.iter().all(HubLine::is_free)
     }
 
-    /// Whether it has anything at this server, or may soon.
+    /// Whether it has a line to this server, or may soon use it.
     pub(crate) fn needs(&self, server: ServerId) -> bool {
         let mut lines = self.lines.iter().enumerate();
         lines
             .any(|(at, line)| line.server == server && (at == usize::from(HOME) || !line.is_free()))
     }
 
-    /// Its line of that place.
-    pub(crate) fn line(&mut self, line: u16) -> &mut Line {
+    /// Its line with this index.
+    pub(crate) fn line(&mut self, line: u16) -> &mut HubLine {
         &mut self.lines[usize::from(line)]
     }
 
-    /// The line for sharded channels to that server.
+    /// The line to a server, other than the home. A new one if there is none.
     pub(crate) fn line_to(&mut self, server: ServerId, now: Time) -> u16 {
         let behind = usize::from(HOME) + 1;
         let mut of_shards = self.lines.iter().enumerate().skip(behind);
-        let is_it = |line: &Line| line.server == server && !line.is_former;
-        let known = of_shards.find(|(_, line)| is_it(line)).map(|(at, _)| at);
+        let is_to_server = |line: &HubLine| line.server == server && !line.is_former;
+        let known = of_shards
+            .find(|(_, line)| is_to_server(line))
+            .map(|(at, _)| at);
         let at = known.or_else(|| self.free_line()).unwrap_or_else(|| {
-            self.lines.push(Line::new(server, now));
+            self.lines.push(HubLine::new(server, now));
             self.lines.len() - 1
         });
-        if !is_it(&self.lines[at]) {
-            self.lines[at] = Line::new(server, now);
+        if !is_to_server(&self.lines[at]) {
+            self.lines[at] = HubLine::new(server, now);
         }
         at as u16
     }
 
-    /// A line behind the home that can be another server's.
+    /// The index of a line other than the home that can be used for another server.
     fn free_line(&self) -> Option<usize> {
         let mut lines = self.lines.iter().enumerate().skip(usize::from(HOME) + 1);
         lines.find(|(_, line)| line.is_free()).map(|(at, _)| at)
     }
 
-    /// Whether anybody waits for a channel that is not where it was asked for.
+    /// Whether a channel must be asked for again at once, or a session waits for such a channel.
     pub(crate) fn is_stalled(&self) -> bool {
         !self.again.is_empty() || !self.stalled.is_empty()
     }
 
-    /// A channel that somebody claims, or that the server is still asked about.
-    pub(crate) fn channel(&self, kind: Kind, name: &[u8]) -> Option<Key> {
+    /// The channel of this name, if a session claims it or a request about it is in flight.
+    pub(crate) fn channel(&self, kind: ChannelKind, name: &[u8]) -> Option<ChannelId> {
         self.names[kind as usize].get(name).copied()
     }
 
-    /// How many of these a session would newly claim.
+    /// The number of these names that a session does not claim yet.
     pub(crate) fn news(
         &self,
         subscriber: &Subscriber,
-        kind: Kind,
+        kind: ChannelKind,
         names: impl Iterator<Item = impl AsRef<[u8]>>,
     ) -> usize {
         let known = |name: &[u8]| {
@@ -488,18 +501,18 @@ impl Hub {
         names.filter(|name| !known(name.as_ref())).count()
     }
 
-    /// Appends what the server is asked.
-    pub(crate) fn write_ask(&self, line: u16, ask: &Ask, out: &mut Vec<u8>) {
+    /// Appends the bytes of a request to the server.
+    pub(crate) fn write_ask(&self, line: u16, ask: &HubRequest, out: &mut Vec<u8>) {
         match ask {
-            Ask::Ping => encode::request(out, &["PING"]),
-            Ask::Subscribe { channel, on, .. } => {
+            HubRequest::Ping => encode::request(out, &["PING"]),
+            HubRequest::Subscribe { channel, on, .. } => {
                 let Some(channel) = self.channels.get(*channel) else {
-                    unreachable!("a channel stays as long as anything is to be asked about it");
+                    unreachable!("a channel stays as long as a request about it is to be sent");
                 };
                 let verb = channel.kind.verb(*on).to_ascii_uppercase();
                 encode::request(out, &[verb.as_bytes(), &channel.name]);
             }
-            Ask::Abandon { kind, name, .. } => {
+            HubRequest::Abandon { kind, name, .. } => {
                 let verb = kind.verb(false).to_ascii_uppercase();
                 encode::request(out, &[verb.as_bytes(), &name[..]]);
             }
@@ -514,46 +527,49 @@ impl Hub {
     pub(crate) fn receivers(
         &self,
         line: u16,
-        (kind, name): (Kind, &[u8]),
+        (kind, name): (ChannelKind, &[u8]),
         is_event: impl FnOnce() -> bool,
-    ) -> &[Key] {
+    ) -> &[SessionId] {
         let channel = self.channel(kind, name);
         let channel = channel.and_then(|channel| self.channels.get(channel));
         let receives = |channel: &&Channel| match &channel.part {
-            Part::Root { branches } => self.root_receives(channel, branches, line, is_event),
+            ChannelPart::Root { branches } => self.root_receives(channel, branches, line, is_event),
             _ => channel.line == line || channel.is_heard_on_former(line),
         };
-        channel.filter(receives).map_or(&[], |its| &its.members)
+        channel.filter(receives).map_or(&[], |one| &one.members)
     }
 }
 
-impl Ask {
-    /// A Cluster's node says by itself that it sends a channel no more, when its slot is another
-    /// one's. So what says that it has done as it was asked is the answer to a PING behind it.
+impl HubRequest {
+    /// Whether a PING follows the request, whose reply is its confirmation. A node of a Cluster
+    /// sends `sunsubscribe` by itself when the slot moves, so that push does not prove that the
+    /// request was executed.
     pub(crate) fn ends_with_ping(&self, line: u16) -> bool {
         match self {
-            Ask::Subscribe { on, kind, .. } => !on && *kind == Kind::Shard && line != HOME,
-            Ask::Abandon { kind, .. } => *kind == Kind::Shard && line != HOME,
-            Ask::Ping => false,
+            HubRequest::Subscribe { on, kind, .. } => {
+                !on && *kind == ChannelKind::Shard && line != HOME
+            }
+            HubRequest::Abandon { kind, .. } => *kind == ChannelKind::Shard && line != HOME,
+            HubRequest::Ping => false,
         }
     }
 }
 
-/// What sessions ask.
+/// Requests of sessions.
 impl Hub {
     pub(crate) fn new(
         (pool, server): (u16, ServerId),
         user: u16,
-        directory: Arc<Directory>,
+        subscriber_counts: Arc<SubscriberCounts>,
         now: Time,
     ) -> Self {
         Hub {
             pool,
             user,
-            directory,
-            lines: vec![Line::new(server, now)],
+            subscriber_counts,
+            lines: vec![HubLine::new(server, now)],
             names: Default::default(),
-            channels: Slots::new(),
+            channels: Slab::new(),
             claims: 0,
             bytes: 0,
             again: Vec::new(),
@@ -563,16 +579,16 @@ impl Hub {
         }
     }
 
-    /// A session that waits for nothing asks for channels, which are all on that line.
+    /// Subscribes a session that waits for nothing. All its channels are on that line.
     pub(crate) fn subscribe<'a>(
         &mut self,
-        (session, seq): (Key, u32),
+        (session, seq): (SessionId, u32),
         subscriber: &mut Subscriber,
-        (kind, line): (Kind, u16),
+        (kind, line): (ChannelKind, u16),
         names: impl Iterator<Item = &'a [u8]>,
         version: Version,
         now: Time,
-    ) -> Outcome {
+    ) -> HubOutcome {
         let mut channels = Vec::new();
         let mut claimed = HashSet::new();
         for name in names {
@@ -583,32 +599,32 @@ impl Hub {
                 subscriber.claims += 1;
                 subscriber.named += name.len();
             }
-            // A channel without a claim would go when it moves.
+            // A channel without a claim would be dropped by the move, so the claim comes first.
             self.move_to(channel, line);
             self.ask(channel);
             self.claim_branches(channel, now);
             channels.push(channel);
         }
         if claimed.is_empty() {
-            // It has them all: there is nothing to wait for.
-            return Outcome::Reply(self.join(session, subscriber, &channels, version));
+            // The session has all channels already: the reply needs no server.
+            return HubOutcome::Reply(self.join(session, subscriber, &channels, version));
         }
-        self.wait(line, (session, seq), now, What::Join(channels));
+        self.wait(line, (session, seq), now, WaitEffect::Join(channels));
         subscriber.waits = 1;
-        Outcome::Waits
+        HubOutcome::Waits
     }
 
-    /// A session that waits for nothing leaves channels: the named ones, or if none is named all of
-    /// this kind.
+    /// Unsubscribes a session that waits for nothing from the named channels, or from all of this
+    /// kind if none is named.
     pub(crate) fn unsubscribe<'a>(
         &mut self,
-        (session, seq): (Key, u32),
+        (session, seq): (SessionId, u32),
         subscriber: &mut Subscriber,
-        kind: Kind,
+        kind: ChannelKind,
         names: impl Iterator<Item = &'a [u8]>,
         version: Version,
         now: Time,
-    ) -> Outcome {
+    ) -> HubOutcome {
         let mut left = Vec::new();
         let mut reply = Vec::new();
         let mut named = false;
@@ -629,8 +645,8 @@ impl Hub {
             );
         }
         if !named {
-            let mut all: Vec<Key> = subscriber.of[kind as usize].drain().collect();
-            // In no order that means anything, but always the same.
+            let mut all: Vec<ChannelId> = subscriber.of[kind as usize].drain().collect();
+            // The order has no meaning, but it is always the same.
             all.sort_unstable_by_key(|channel| channel.index);
             let rest = subscriber.count(kind);
             for (at, channel) in all.iter().enumerate() {
@@ -644,42 +660,43 @@ impl Hub {
             left = all;
         }
         if left.is_empty() {
-            return Outcome::Reply(reply);
+            return HubOutcome::Reply(reply);
         }
         for channel in &left {
             self.unclaim(*channel, subscriber);
         }
         for line in 0..self.lines.len() as u16 {
-            let is_there = |key: &Key| self.channels.get(*key).is_some_and(|its| its.line == line);
-            let (here, rest) = left.into_iter().partition(is_there);
+            let is_there =
+                |id: &ChannelId| self.channels.get(*id).is_some_and(|one| one.line == line);
+            let (on_line, rest) = left.into_iter().partition(is_there);
             left = rest;
             if !self.line(line).connected {
-                self.leave(session, &here);
-            } else if !here.is_empty() {
-                self.wait(line, (session, seq), now, What::Leave(here));
+                self.leave(session, &on_line);
+            } else if !on_line.is_empty() {
+                self.wait(line, (session, seq), now, WaitEffect::Leave(on_line));
                 subscriber.waits += 1;
             }
         }
         if subscriber.waits == 0 {
-            return Outcome::Reply(reply);
+            return HubOutcome::Reply(reply);
         }
         subscriber.reply = reply;
-        Outcome::Waits
+        HubOutcome::Waits
     }
 
-    /// A session leaves everything, and waits for nothing any more.
-    pub(crate) fn forget(&mut self, session: Key, subscriber: &mut Subscriber) {
+    /// Ends all subscriptions and requests of a session.
+    pub(crate) fn forget(&mut self, session: SessionId, subscriber: &mut Subscriber) {
         if std::mem::take(&mut subscriber.waits) > 0 {
-            for what in self.take_waits(session) {
-                match what {
-                    What::Join(channels) => self.give_up(&channels, subscriber),
-                    What::Leave(channels) => self.leave(session, &channels),
+            for effect in self.take_waits(session) {
+                match effect {
+                    WaitEffect::Join(channels) => self.give_up(&channels, subscriber),
+                    WaitEffect::Leave(channels) => self.leave(session, &channels),
                 }
             }
         }
-        for kind in Kind::ALL {
+        for kind in ChannelKind::ALL {
             let of = std::mem::take(&mut subscriber.of[kind as usize]);
-            let channels: Vec<Key> = of.into_iter().collect();
+            let channels: Vec<ChannelId> = of.into_iter().collect();
             for channel in &channels {
                 self.unclaim(*channel, subscriber);
             }
@@ -692,25 +709,25 @@ impl Hub {
         );
     }
 
-    /// What a session waits for; it waits no more.
-    fn take_waits(&mut self, session: Key) -> Vec<What> {
+    /// Takes the requests of a session from the lines on which they wait.
+    fn take_waits(&mut self, session: SessionId) -> Vec<WaitEffect> {
         let mut taken = Vec::new();
         for line in &mut self.lines {
-            // One on each at the most.
+            // A session has at most one request on each line.
             if let Some(at) = line.waits.iter().position(|wait| wait.session == session) {
-                taken.extend(line.waits.remove(at).map(|wait| wait.what));
+                taken.extend(line.waits.remove(at).map(|wait| wait.effect));
             }
         }
         if let Some(at) = self.stalled.iter().position(|wait| wait.session == session) {
-            taken.push(self.stalled.swap_remove(at).what);
+            taken.push(self.stalled.swap_remove(at).effect);
         }
         taken
     }
 }
 
-/// What the server says.
+/// Pushes and replies of servers.
 impl Hub {
-    /// There is a connection: everything is asked for.
+    /// Handles a new connection: subscribes to all claimed channels of the line.
     pub(crate) fn handle_up(&mut self, line: u16) {
         self.line(line).connected = true;
         for channel in self.on_line(line) {
@@ -725,106 +742,110 @@ impl Hub {
         }
     }
 
-    /// There is no connection any more, or none could be had.
+    /// Handles a lost connection, or one that could not be established.
     pub(crate) fn handle_down(&mut self, at: u16) {
         let line = self.line(at);
         line.connected = false;
-        line.put_off = Vec::new();
+        line.deferred = Vec::new();
         line.to_ask.clear();
         line.in_flight.clear();
         line.answered = line.asked;
-        for key in self.on_line(at) {
-            if let Some(channel) = self.channels.get_mut(key) {
+        for id in self.on_line(at) {
+            if let Some(channel) = self.channels.get_mut(id) {
                 channel.wanted = false;
                 channel.confirmed = false;
                 channel.in_flight = 0;
                 channel.left_out = false;
             }
-            self.tell(key);
-            self.drop_unused(key);
+            self.update_excess(id);
+            self.drop_unused(id);
         }
         self.lose_former(at);
         let line = self.line(at);
-        let (leaving, joining): (Vec<Wait>, Vec<Wait>) = line
+        let (leaving, joining): (Vec<HubWait>, Vec<HubWait>) = line
             .waits
             .drain(..)
-            .partition(|wait| matches!(wait.what, What::Leave(..)));
+            .partition(|wait| matches!(wait.effect, WaitEffect::Leave(..)));
         let until = line.answered;
         line.waits
-            .extend(leaving.into_iter().map(|wait| Wait { until, ..wait }));
+            .extend(leaving.into_iter().map(|wait| HubWait { until, ..wait }));
         let until = NEVER;
         line.waits
-            .extend(joining.into_iter().map(|wait| Wait { until, ..wait }));
+            .extend(joining.into_iter().map(|wait| HubWait { until, ..wait }));
     }
 
-    /// The server confirms that it sends a channel from here on, or no more.
+    /// Handles a confirmation: from here on the server sends the channel (`on`), or no more.
     pub(crate) fn handle_confirmed(
         &mut self,
         line: u16,
-        (kind, on): (Kind, bool),
+        (kind, on): (ChannelKind, bool),
         name: &[u8],
-    ) -> Result<(), Unasked> {
+    ) -> Result<(), UnaskedReply> {
         let (channel, moves) = match self.line(line).in_flight.front() {
-            Some(Ask::Subscribe {
+            Some(HubRequest::Subscribe {
                 channel,
                 moves,
-                on: its,
+                on: asked_on,
                 ..
-            }) if *its == on => (*channel, *moves),
-            Some(Ask::Abandon {
+            }) if *asked_on == on => (*channel, *moves),
+            Some(HubRequest::Abandon {
                 channel,
-                kind: its,
-                name: of,
-            }) if !on && *its == kind && **of == *name => {
+                kind: asked_kind,
+                name: asked_name,
+            }) if !on && *asked_kind == kind && **asked_name == *name => {
                 let channel = *channel;
                 self.line(line).answer();
                 self.end_former(line, channel);
                 return Ok(());
             }
-            _ => return Err(Unasked),
+            _ => return Err(UnaskedReply),
         };
-        // If there is no such channel any more, it was another line's when it went.
-        let is_it = |channel: &Channel| channel.kind == kind && *channel.name == *name;
-        if !self.channels.get(channel).is_none_or(is_it) {
-            return Err(Unasked);
+        // A channel that is gone was on another line when it was dropped.
+        let is_confirmed = |channel: &Channel| channel.kind == kind && *channel.name == *name;
+        if !self.channels.get(channel).is_none_or(is_confirmed) {
+            return Err(UnaskedReply);
         }
         self.line(line).answer();
         self.settle_ask((channel, moves), on);
         Ok(())
     }
 
-    /// A Cluster's node says that it sends a sharded channel no more. If nothing was asked about
-    /// that, its slot is another one's now: then the channel is to be asked for again.
+    /// Handles a `sunsubscribe` that a Cluster's node sends. If the hub did not ask for it, the
+    /// slot has moved, and the hub asks for the channel again.
     pub(crate) fn handle_dropped(&mut self, line: u16, name: &[u8]) {
-        let Some(key) = self.channel(Kind::Shard, name) else {
+        let Some(id) = self.channel(ChannelKind::Shard, name) else {
             return;
         };
-        let its = self.channels.get_mut(key);
-        let Some(channel) = its.filter(|channel| channel.line == line) else {
+        let found = self.channels.get_mut(id);
+        let Some(channel) = found.filter(|channel| channel.line == line) else {
             return;
         };
         channel.confirmed = false;
-        // If it was asked for that, or for anything since, what it says to that comes behind.
+        // If a request about it is in flight, its answer is still to come.
         if channel.in_flight == 0 {
             channel.wanted = false;
-            self.again.push(key);
+            self.again.push(id);
         }
-        self.tell(key);
-        self.drop_unused(key);
+        self.update_excess(id);
+        self.drop_unused(id);
     }
 
-    /// The server answers with an error. Gives back the members of a channel that it does not send:
-    /// it did so before the connection was lost, and does so no more.
-    pub(crate) fn handle_refused(&mut self, line: u16, error: &[u8]) -> Result<Vec<Key>, Unasked> {
-        let Some(((key, moves), on)) = self.take_answered(line)? else {
+    /// Handles an error. Returns the members of a channel that the server sent before a lost
+    /// connection and now refuses.
+    pub(crate) fn handle_refused(
+        &mut self,
+        line: u16,
+        error: &[u8],
+    ) -> Result<Vec<SessionId>, UnaskedReply> {
+        let Some(((id, moves), on)) = self.take_answered(line)? else {
             return Ok(Vec::new());
         };
         if !on {
-            // It goes on sending: we drop what nobody wants.
-            self.settle_ask((key, moves), false);
+            // The server goes on sending the channel. Its messages are dropped.
+            self.settle_ask((id, moves), false);
             return Ok(Vec::new());
         }
-        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
+        let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
             return Ok(Vec::new());
         };
         channel.in_flight -= 1;
@@ -832,9 +853,9 @@ impl Hub {
         if channel.in_flight == 0 {
             channel.wanted = false;
         }
-        let root = channel.root(key);
+        let root = channel.root(id);
         let left_behind = match channel.part {
-            Part::Branch {
+            ChannelPart::Branch {
                 root, is_leaving, ..
             } => self.left_behind_by(root, is_leaving),
             _ => channel.members.clone(),
@@ -842,74 +863,79 @@ impl Hub {
         if let Some(root) = root {
             self.owners.unsettle(root);
         }
-        self.leave_former(key);
-        self.drop_unused(key);
+        self.leave_former(id);
+        self.drop_unused(id);
         Ok(left_behind)
     }
 
-    /// The server sends us elsewhere, or puts us off: the channel is asked for again. `told`:
-    /// nobody serves it, and whoever wants to join is told that; who has joined stays, and gets
-    /// what is published when somebody serves it again.
-    pub(crate) fn handle_put_off(&mut self, line: u16, told: Option<&[u8]>) -> Result<(), Unasked> {
-        let Some(((key, moves), _)) = self.take_answered(line)? else {
+    /// Handles a redirect, or a refusal for now: the hub asks for the channel again. `told`: the
+    /// slot has no owner, and sessions that wait to join get this error. Members stay, and get
+    /// messages when the slot has an owner again.
+    pub(crate) fn handle_put_off(
+        &mut self,
+        line: u16,
+        error: Option<&[u8]>,
+    ) -> Result<(), UnaskedReply> {
+        let Some(((id, moves), _)) = self.take_answered(line)? else {
             return Ok(());
         };
-        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
+        let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
             return Ok(());
         };
         channel.in_flight -= 1;
         channel.confirmed = false;
-        channel.refused = told.map(Into::into);
+        channel.refused = error.map(Into::into);
         if channel.in_flight == 0 {
             channel.wanted = false;
             channel.refusals += 1;
-            // Who was sent from one to the other and back is in no hurry.
+            // After a second redirect the channel waits, so the hub does not circle between two
+            // nodes.
             match channel.refusals {
-                1 => self.again.push(key),
-                _ => self.later.push(key),
+                1 => self.again.push(id),
+                _ => self.later.push(id),
             }
         }
-        self.tell(key);
-        self.drop_unused(key);
+        self.update_excess(id);
+        self.drop_unused(id);
         Ok(())
     }
 
-    /// The server gives the sign of life that it was asked for.
-    pub(crate) fn handle_pong(&mut self, line: u16) -> Result<(), Unasked> {
+    /// Handles a PONG.
+    pub(crate) fn handle_pong(&mut self, line: u16) -> Result<(), UnaskedReply> {
         let state = self.line(line);
         match state.in_flight.front() {
-            Some(Ask::Ping) => state.answer(),
+            Some(HubRequest::Ping) => state.answer(),
             Some(ask) if ask.ends_with_ping(line) => {
                 if let Some((asked, on)) = self.take_answered(line)? {
                     self.settle_ask(asked, on);
                 }
             }
-            _ => return Err(Unasked),
+            _ => return Err(UnaskedReply),
         }
         Ok(())
     }
 
-    /// The slot of the sharded channel that the server was asked about first.
+    /// The slot of the sharded channel of the first unanswered request.
     pub(crate) fn asked_slot(&self, line: u16) -> Option<u16> {
         match self.lines[usize::from(line)].in_flight.front()? {
-            Ask::Subscribe { channel, kind, .. } if *kind == Kind::Shard => {
+            HubRequest::Subscribe { channel, kind, .. } if *kind == ChannelKind::Shard => {
                 let channel = self.channels.get(*channel);
                 channel.map(|channel| hash_slot(&channel.name))
             }
-            Ask::Subscribe { .. } | Ask::Abandon { .. } | Ask::Ping => None,
+            HubRequest::Subscribe { .. } | HubRequest::Abandon { .. } | HubRequest::Ping => None,
         }
     }
 
-    /// The channel of which the server has answered what it was asked first, and whether that was
-    /// to send it. `None`: it was about none.
-    fn take_answered(&mut self, line: u16) -> Result<Option<(Asked, bool)>, Unasked> {
+    /// Takes the first unanswered request. Returns its channel, and whether it was to subscribe.
+    /// `None`: it was not about a channel of this line.
+    fn take_answered(&mut self, line: u16) -> Result<Option<(AskedChannel, bool)>, UnaskedReply> {
         let state = self.line(line);
-        let (asked, left) = match state.in_flight.front().ok_or(Unasked)? {
-            Ask::Subscribe {
+        let (asked, left) = match state.in_flight.front().ok_or(UnaskedReply)? {
+            HubRequest::Subscribe {
                 channel, on, moves, ..
             } => (Some(((*channel, *moves), *on)), None),
-            Ask::Abandon { channel, .. } => (None, Some(*channel)),
-            Ask::Ping => (None, None),
+            HubRequest::Abandon { channel, .. } => (None, Some(*channel)),
+            HubRequest::Ping => (None, None),
         };
         state.answer();
         if let Some(channel) = left {
@@ -918,9 +944,9 @@ impl Hub {
         Ok(asked)
     }
 
-    /// The server does as it was asked.
-    fn settle_ask(&mut self, (key, moves): Asked, on: bool) {
-        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
+    /// Notes that the server has done a request.
+    fn settle_ask(&mut self, (id, moves): AskedChannel, on: bool) {
+        let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
             return;
         };
         channel.in_flight -= 1;
@@ -928,14 +954,14 @@ impl Hub {
         channel.refused = None;
         if on {
             channel.refusals = 0;
-            self.leave_former(key);
+            self.leave_former(id);
         }
-        self.tell(key);
-        self.drop_unused(key);
+        self.update_excess(id);
+        self.drop_unused(id);
     }
 
-    /// The next request that is done on a line.
-    pub(crate) fn poll_done(&mut self, at: u16) -> Option<Done> {
+    /// The next request of a session that is done on a line.
+    pub(crate) fn poll_done(&mut self, at: u16) -> Option<HubDone> {
         loop {
             let line = self.line(at);
             if line.waits.front()?.until > line.answered {
@@ -952,10 +978,9 @@ impl Hub {
         }
     }
 
-    /// The next request that has waited too long to become a subscriber, and the line where it did
-    /// so.
-    pub(crate) fn poll_late(&mut self, now: Time, limit_ms: u32) -> Option<(u16, Done)> {
-        let late = |wait: &Wait| now.since_ms(wait.since) >= u64::from(limit_ms);
+    /// The next request of a session that has waited too long, and its line.
+    pub(crate) fn poll_late(&mut self, now: Time, limit_ms: u32) -> Option<(u16, HubDone)> {
+        let late = |wait: &HubWait| now.since_ms(wait.since) >= u64::from(limit_ms);
         for (at, line) in self.lines.iter_mut().enumerate() {
             if let Some(place) = line.waits.iter().position(late) {
                 let wait = line.waits.remove(place)?;
@@ -967,18 +992,19 @@ impl Hub {
         Some((self.line_of(&wait), wait.into()))
     }
 
-    /// Settles a request that is done: its reply, unless it is not done on another line.
+    /// Settles a request that is done on a line. Returns the reply, unless the request still waits
+    /// on another line.
     pub(crate) fn settle(
         &mut self,
-        done: Done,
+        done: HubDone,
         subscriber: &mut Subscriber,
         version: Version,
     ) -> Option<Vec<u8>> {
         subscriber.waits -= 1;
-        match done.what {
-            What::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
-            What::Join(channels) => {
-                let refused = channels.iter().find_map(|key| self.refusal_of(*key));
+        match done.effect {
+            WaitEffect::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
+            WaitEffect::Join(channels) => {
+                let refused = channels.iter().find_map(|id| self.refusal_of(*id));
                 Some(match refused {
                     Some(error) => {
                         let reply = error.to_vec();
@@ -991,28 +1017,29 @@ impl Hub {
         }
     }
 
-    /// Settles a request that took too long: `error` is its reply, unless it was to leave.
+    /// Settles a request that took too long. Its reply is `error`, unless it was to leave.
     pub(crate) fn fail(
         &mut self,
-        done: Done,
+        done: HubDone,
         subscriber: &mut Subscriber,
         error: impl FnOnce() -> Vec<u8>,
     ) -> Option<Vec<u8>> {
         subscriber.waits -= 1;
-        match done.what {
-            What::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
-            What::Join(channels) => {
+        match done.effect {
+            WaitEffect::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
+            WaitEffect::Join(channels) => {
                 self.give_up(&channels, subscriber);
                 Some(error())
             }
         }
     }
 
+    /// Settles a request to leave on one line. Returns its reply if it waits on no other line.
     fn leave_line(
         &mut self,
-        session: Key,
+        session: SessionId,
         subscriber: &mut Subscriber,
-        channels: &[Key],
+        channels: &[ChannelId],
     ) -> Option<Vec<u8>> {
         self.leave(session, channels);
         let is_done = subscriber.waits == 0;
@@ -1020,19 +1047,19 @@ impl Hub {
     }
 }
 
-/// Requests to the server.
+/// Requests to servers.
 impl Hub {
     /// The next request of a line to its server. If its sessions have left a channel before the
     /// server was asked for it, a PING takes the place of each of the two requests. So each request
     /// has its reply.
-    pub(crate) fn poll_ask(&mut self, at: u16) -> Option<Ask> {
+    pub(crate) fn poll_ask(&mut self, at: u16) -> Option<HubRequest> {
         let ask = self.line(at).to_ask.pop_front()?;
         let ask = match ask {
-            Ask::Subscribe {
+            HubRequest::Subscribe {
                 channel, on, moves, ..
             } if self.leaves_out(channel, on, moves) => {
                 self.drop_unused(channel);
-                Ask::Ping
+                HubRequest::Ping
             }
             ask => ask,
         };
@@ -1042,8 +1069,9 @@ impl Hub {
         Some(ask)
     }
 
-    fn leaves_out(&mut self, key: Key, on: bool, moves: u32) -> bool {
-        let Some(channel) = self.channels.get_mut(key).filter(|its| its.moves == moves) else {
+    /// Whether a request about a channel is left out, because the channel has no claim any more.
+    fn leaves_out(&mut self, id: ChannelId, on: bool, moves: u32) -> bool {
+        let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
             return false;
         };
         let leaves_out = match on {
@@ -1059,25 +1087,25 @@ impl Hub {
 /// Sharded channels follow their slots.
 impl Hub {
     /// The sharded channels of a Cluster that are not at the owner of their slot.
-    pub(crate) fn strays(&self, owner: impl Fn(u16) -> ServerId) -> Vec<(Key, ServerId)> {
+    pub(crate) fn strays(&self, owner: impl Fn(u16) -> ServerId) -> Vec<(ChannelId, ServerId)> {
         let mut strays = Vec::new();
-        for key in self.names[Kind::Shard as usize].values() {
-            if let Some(channel) = self.channels.get(*key)
+        for id in self.names[ChannelKind::Shard as usize].values() {
+            if let Some(channel) = self.channels.get(*id)
                 && channel.line != HOME
                 && let owner = owner(hash_slot(&channel.name))
                 && self.lines[usize::from(channel.line)].server != owner
             {
-                strays.push((*key, owner));
+                strays.push((*id, owner));
             }
         }
-        // In no order that means anything, but always the same.
+        // The order has no meaning, but it is always the same.
         strays.sort_unstable_by_key(|(channel, _)| channel.index);
         strays
     }
 
-    /// A channel is asked for on that line from now on.
-    pub(crate) fn move_to(&mut self, key: Key, to: u16) {
-        let Some(channel) = self.channels.get_mut(key).filter(|its| its.line != to) else {
+    /// Moves a channel to this line.
+    pub(crate) fn move_to(&mut self, id: ChannelId, to: u16) {
+        let Some(channel) = self.channels.get_mut(id).filter(|one| one.line != to) else {
             return;
         };
         let from = std::mem::replace(&mut channel.line, to);
@@ -1092,33 +1120,33 @@ impl Hub {
         let old = self.line(from);
         old.channels -= 1;
         for ask in &mut old.to_ask {
-            if matches!(ask, Ask::Subscribe { channel, .. } if *channel == key) {
-                *ask = Ask::Ping;
+            if matches!(ask, HubRequest::Subscribe { channel, .. } if *channel == id) {
+                *ask = HubRequest::Ping;
             }
         }
         if is_sent && old.connected {
-            // It may go on sending: as a replica, or for a moment.
-            let channel = key;
-            old.to_ask.push_back(Ask::Abandon {
+            // The old server may go on sending, as a replica, or for a moment.
+            let channel = id;
+            old.to_ask.push_back(HubRequest::Abandon {
                 channel,
                 kind,
                 name,
             });
         }
-        self.tell(key);
-        self.ask(key);
-        self.drop_unused(key);
+        self.update_excess(id);
+        self.ask(id);
+        self.drop_unused(id);
     }
 
-    /// Asks again for what was put off, and has those wait for it who do.
+    /// Asks again for refused channels, and gives each stalled request a line to wait on.
     pub(crate) fn ask_again(&mut self) {
-        for key in std::mem::take(&mut self.again) {
-            self.ask(key);
+        for id in std::mem::take(&mut self.again) {
+            self.ask(id);
         }
         for line in 0..self.lines.len() as u16 {
             let waits = std::mem::take(&mut self.line(line).waits);
-            let has_moved = |wait: &Wait| {
-                matches!(wait.what, What::Join(_))
+            let has_moved = |wait: &HubWait| {
+                matches!(wait.effect, WaitEffect::Join(_))
                     && self.line_of(wait) != line
                     && !self.has_branch_on(line, wait)
             };
@@ -1127,108 +1155,114 @@ impl Hub {
             self.stalled.extend(gone);
         }
         for wait in std::mem::take(&mut self.stalled) {
-            if self.is_put_off(&wait) {
+            if self.must_ask_again(&wait) {
                 self.stalled.push(wait);
                 continue;
             }
             let at = self.line_of(&wait);
             let line = self.line(at);
             if at == HOME {
-                // All may be confirmed there: the answer to this comes next.
+                // All channels may be confirmed already, so a PING brings the next answer.
                 line.ask_for_life();
             }
             let until = line.until();
-            line.queue(Wait { until, ..wait });
+            line.queue(HubWait { until, ..wait });
         }
     }
 
-    /// A moment has passed: what was put off until then is asked for again.
+    /// Handles the end of a delay: the delayed channels are asked for again.
     pub(crate) fn end_delay(&mut self) {
         self.again.append(&mut self.later);
     }
 
-    /// Whether a channel that a session wants to join is not confirmed, and will be.
-    fn is_pending(&self, wait: &Wait) -> bool {
+    /// Whether a channel that a session wants to join is not confirmed yet.
+    fn is_pending(&self, wait: &HubWait) -> bool {
         let is_pending = |channel: &Channel| !channel.confirmed && channel.refused.is_none();
         self.joins(wait).any(is_pending)
     }
 
-    /// Whether such a channel is not even asked for.
-    fn is_put_off(&self, wait: &Wait) -> bool {
-        let is_put_off = |channel: &Channel| {
+    /// Whether a channel that a session wants to join, or a branch of it, waits to be asked for
+    /// again.
+    fn must_ask_again(&self, wait: &HubWait) -> bool {
+        let must_ask_again = |channel: &Channel| {
             let line = &self.lines[usize::from(channel.line)];
             line.connected && !channel.wanted && channel.refused.is_none()
         };
-        self.joins(wait).any(is_put_off) || self.branches_of(wait).any(is_put_off)
+        self.joins(wait).any(must_ask_again) || self.branches_of(wait).any(must_ask_again)
     }
 
     /// The line of the channels that a session wants to join.
-    fn line_of(&self, wait: &Wait) -> u16 {
+    fn line_of(&self, wait: &HubWait) -> u16 {
         self.joins(wait)
             .map(|channel| channel.line)
             .next()
             .unwrap_or(HOME)
     }
 
-    fn joins<'a>(&'a self, wait: &'a Wait) -> impl Iterator<Item = &'a Channel> {
-        let channels = match &wait.what {
-            What::Join(channels) => &channels[..],
-            What::Leave(_) => &[],
+    /// The channels that a session wants to join.
+    fn joins<'a>(&'a self, wait: &'a HubWait) -> impl Iterator<Item = &'a Channel> {
+        let channels = match &wait.effect {
+            WaitEffect::Join(channels) => &channels[..],
+            WaitEffect::Leave(_) => &[],
         };
-        channels.iter().filter_map(|key| self.channels.get(*key))
+        channels.iter().filter_map(|id| self.channels.get(*id))
     }
 
-    /// The sessions that get messages by a line, each once.
-    pub(crate) fn listeners(&self, line: u16) -> HashSet<Key> {
-        let here = self.channels.iter();
-        let here = here.filter(|(_, channel)| channel.depends_on(line));
-        here.flat_map(|(_, channel)| self.members_by(channel))
+    /// The sessions that get messages from a line, each once.
+    pub(crate) fn listeners(&self, line: u16) -> HashSet<SessionId> {
+        let channels = self.channels.iter();
+        let channels = channels.filter(|(_, channel)| channel.depends_on(line));
+        channels
+            .flat_map(|(_, channel)| self.members_by(channel))
             .copied()
             .collect()
     }
 
-    fn on_line(&self, line: u16) -> Vec<Key> {
-        let here = self
+    /// The channels of a line.
+    fn on_line(&self, line: u16) -> Vec<ChannelId> {
+        let channels = self
             .channels
             .iter()
             .filter(|(_, channel)| channel.line == line);
-        here.map(|(key, _)| key).collect()
+        channels.map(|(id, _)| id).collect()
     }
 }
 
 /// Claims and members.
 impl Hub {
-    /// The channel of this name; a new one is on that line.
-    fn channel_or_new(&mut self, kind: Kind, line: u16, name: &[u8]) -> Key {
-        if let Some(key) = self.channel(kind, name) {
-            return key;
+    /// The channel of this name. A new one is on this line.
+    fn channel_or_new(&mut self, kind: ChannelKind, line: u16, name: &[u8]) -> ChannelId {
+        if let Some(id) = self.channel(kind, name) {
+            return id;
         }
         self.line(line).channels += 1;
         let name: Arc<[u8]> = name.into();
         let brings_events = kind.brings_events(&name);
         self.owners.roots += usize::from(brings_events);
         let part = match brings_events {
-            true => Part::Root {
+            true => ChannelPart::Root {
                 branches: Vec::new(),
             },
-            false => Part::Whole,
+            false => ChannelPart::Whole,
         };
         let channel = Channel::new(kind, part, line, name.clone());
         self.bytes += channel.bytes();
-        let key = self.channels.insert(channel);
-        self.names[kind as usize].insert(name, key);
-        key
+        let id = self.channels.insert(channel);
+        self.names[kind as usize].insert(name, id);
+        id
     }
 
-    fn claim(&mut self, key: Key) {
-        if let Some(channel) = self.channels.get_mut(key) {
+    /// Adds a claim to a channel.
+    fn claim(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.get_mut(id) {
             channel.claims += 1;
             self.claims += 1;
         }
     }
 
-    fn unclaim(&mut self, key: Key, subscriber: &mut Subscriber) {
-        let Some(channel) = self.channels.get_mut(key) else {
+    /// Gives up a session's claim on a channel.
+    fn unclaim(&mut self, id: ChannelId, subscriber: &mut Subscriber) {
+        let Some(channel) = self.channels.get_mut(id) else {
             return;
         };
         channel.claims -= 1;
@@ -1236,27 +1270,27 @@ impl Hub {
         subscriber.claims -= 1;
         subscriber.named -= channel.name.len();
         if channel.claims == 0 {
-            self.ask(key);
-            self.wither(key);
-            self.drop_unused(key);
+            self.ask(id);
+            self.wither(id);
+            self.drop_unused(id);
         }
     }
 
-    /// Asks the server for what is claimed, and to stop what is not, if it was asked otherwise
-    /// before.
-    fn ask(&mut self, key: Key) {
-        if let Some(channel) = self.channels.get_mut(key)
+    /// Subscribes to a channel that is claimed, or unsubscribes from one that is not, if the last
+    /// request about it was the opposite.
+    fn ask(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.get_mut(id)
             && let line = &mut self.lines[usize::from(channel.line)]
             && line.connected
             && channel.wanted != (channel.claims > 0)
         {
-            if let Some(root) = channel.root(key) {
+            if let Some(root) = channel.root(id) {
                 self.owners.unsettle(root);
             }
             channel.wanted = !channel.wanted;
             channel.in_flight += 1;
-            line.to_ask.push_back(Ask::Subscribe {
-                channel: key,
+            line.to_ask.push_back(HubRequest::Subscribe {
+                channel: id,
                 kind: channel.kind,
                 on: channel.wanted,
                 moves: channel.moves,
@@ -1264,52 +1298,58 @@ impl Hub {
         }
     }
 
-    /// The session's request is done when the server has answered everything that is to be asked by
-    /// now: at least one thing that it has not been asked yet.
-    fn wait(&mut self, line: u16, (session, seq): (Key, u32), since: Time, what: What) {
-        let rest = self.rest_of(line, &what);
+    /// Has a session's request wait until the server has answered all requests so far, at least one
+    /// that is not sent yet.
+    fn wait(
+        &mut self,
+        line: u16,
+        (session, seq): (SessionId, u32),
+        since: Time,
+        effect: WaitEffect,
+    ) {
+        let rest = self.rest_of(line, &effect);
         let line = self.line(line);
         line.ask_for_life();
         let until = line.until();
-        line.queue(Wait {
+        line.queue(HubWait {
             session,
             seq,
             since,
             until,
             rest,
-            what,
+            effect,
         });
     }
 
-    /// The session becomes a member of what it has claimed; returns the confirmations.
+    /// Makes a session a member of its claimed channels. Returns the confirmations.
     fn join(
         &mut self,
-        session: Key,
+        session: SessionId,
         subscriber: &mut Subscriber,
-        channels: &[Key],
+        channels: &[ChannelId],
         version: Version,
     ) -> Vec<u8> {
         let mut reply = Vec::new();
-        for &key in channels {
-            let Some(channel) = self.channels.get_mut(key) else {
+        for &id in channels {
+            let Some(channel) = self.channels.get_mut(id) else {
                 unreachable!("a channel stays as long as it is claimed");
             };
             let kind = channel.kind;
-            let new = subscriber.of[kind as usize].insert(key);
+            let new = subscriber.of[kind as usize].insert(id);
             if new {
                 channel.members.push(session);
             }
             let count = subscriber.count(kind);
             confirm(&mut reply, version, kind, true, Some(&channel.name), count);
             if new {
-                self.tell(key);
+                self.update_excess(id);
             }
         }
         reply
     }
 
-    /// The session does not become a member of what it has claimed.
-    fn give_up(&mut self, channels: &[Key], subscriber: &mut Subscriber) {
+    /// Gives up a session's claims on channels of which it is no member.
+    fn give_up(&mut self, channels: &[ChannelId], subscriber: &mut Subscriber) {
         let mut given_up = HashSet::new();
         for channel in channels {
             let is_member = subscriber.of.iter().any(|of| of.contains(channel));
@@ -1319,38 +1359,42 @@ impl Hub {
         }
     }
 
-    /// The session is a member no longer; its claims are given up already.
-    fn leave(&mut self, session: Key, channels: &[Key]) {
-        for &key in channels {
-            if let Some(channel) = self.channels.get_mut(key)
+    /// Ends a session's memberships. Its claims are given up already.
+    fn leave(&mut self, session: SessionId, channels: &[ChannelId]) {
+        for &id in channels {
+            if let Some(channel) = self.channels.get_mut(id)
                 && let Some(at) = channel.members.iter().position(|member| *member == session)
             {
                 channel.members.swap_remove(at);
-                self.tell(key);
-                self.drop_unused(key);
+                self.update_excess(id);
+                self.drop_unused(id);
             }
         }
     }
 
-    fn drop_unused(&mut self, key: Key) {
+    /// Drops a channel without claims, members and requests.
+    fn drop_unused(&mut self, id: ChannelId) {
         let unused = |channel: &Channel| {
             channel.claims == 0
                 && channel.members.is_empty()
                 && channel.in_flight == 0
                 && !channel.wanted
         };
-        if self.channels.get(key).is_some_and(unused)
-            && let Some(channel) = self.channels.remove(key)
+        if self.channels.get(id).is_some_and(unused)
+            && let Some(channel) = self.channels.remove(id)
         {
-            debug_assert_eq!(channel.told, 0, "without members there is no excess");
+            debug_assert_eq!(
+                channel.counted_excess, 0,
+                "without members there is no excess"
+            );
             self.line(channel.line).channels -= 1;
-            self.drop_former(key, &channel);
+            self.drop_former(id, &channel);
             self.bytes -= channel.bytes();
             match channel.part {
-                Part::Branch { root, .. } => self.cut(root, key),
-                Part::Root { .. } | Part::Whole => {
-                    if matches!(channel.part, Part::Root { .. }) {
-                        self.owners.forget(key);
+                ChannelPart::Branch { root, .. } => self.cut(root, id),
+                ChannelPart::Root { .. } | ChannelPart::Whole => {
+                    if matches!(channel.part, ChannelPart::Root { .. }) {
+                        self.owners.forget(id);
                     }
                     self.names[channel.kind as usize].remove(&channel.name);
                 }
@@ -1358,10 +1402,11 @@ impl Hub {
         }
     }
 
-    /// Tells the directory how many more there are than the server knows.
-    fn tell(&mut self, key: Key) {
-        let is_counted = |channel: &&mut Channel| !matches!(channel.part, Part::Branch { .. });
-        let Some(channel) = self.channels.get_mut(key).filter(is_counted) else {
+    /// Updates the channel's excess in the subscriber counts.
+    fn update_excess(&mut self, id: ChannelId) {
+        let is_counted =
+            |channel: &&mut Channel| !matches!(channel.part, ChannelPart::Branch { .. });
+        let Some(channel) = self.channels.get_mut(id).filter(is_counted) else {
             return;
         };
         let excess = if channel.confirmed {
@@ -1369,14 +1414,14 @@ impl Hub {
         } else {
             0
         };
-        let change = excess - std::mem::replace(&mut channel.told, excess);
-        self.directory
+        let change = excess - std::mem::replace(&mut channel.counted_excess, excess);
+        self.subscriber_counts
             .add(self.pool, channel.kind, &channel.name, change);
     }
 }
 
 impl Channel {
-    fn new(kind: Kind, part: Part, line: u16, name: Arc<[u8]>) -> Channel {
+    fn new(kind: ChannelKind, part: ChannelPart, line: u16, name: Arc<[u8]>) -> Channel {
         Channel {
             kind,
             part,
@@ -1392,23 +1437,23 @@ impl Channel {
             in_flight: 0,
             left_out: false,
             refused: None,
-            told: 0,
+            counted_excess: 0,
         }
     }
 
-    /// The root of this channel's branches. `key`: the channel's own key.
-    fn root(&self, key: Key) -> Option<Key> {
+    /// The root of this channel's branches. `id`: the channel's own handle.
+    fn root(&self, id: ChannelId) -> Option<ChannelId> {
         match self.part {
-            Part::Whole => None,
-            Part::Root { .. } => Some(key),
-            Part::Branch { root, .. } => Some(root),
+            ChannelPart::Whole => None,
+            ChannelPart::Root { .. } => Some(id),
+            ChannelPart::Branch { root, .. } => Some(root),
         }
     }
 
-    /// Bytes that it takes. A branch mostly shares the name of its root.
+    /// Its memory in bytes. A branch mostly shares the name of its root.
     fn bytes(&self) -> usize {
         match self.part {
-            Part::Branch {
+            ChannelPart::Branch {
                 has_name: false, ..
             } => CHANNEL_BYTES,
             _ => self.name.len() + CHANNEL_BYTES,
@@ -1416,23 +1461,23 @@ impl Channel {
     }
 }
 
-impl Kind {
-    /// Whether this may bring keyspace notifications.
+impl ChannelKind {
+    /// Whether a subscription of this name may bring keyspace notifications.
     pub(crate) fn brings_events(self, name: &[u8]) -> bool {
         match self {
-            Kind::Channel => events::is_event(name),
-            Kind::Pattern => events::may_match(name),
-            Kind::Shard => false,
+            ChannelKind::Channel => events::is_event(name),
+            ChannelKind::Pattern => events::may_match(name),
+            ChannelKind::Shard => false,
         }
     }
 }
 
-impl From<Wait> for Done {
-    fn from(wait: Wait) -> Done {
-        Done {
+impl From<HubWait> for HubDone {
+    fn from(wait: HubWait) -> HubDone {
+        HubDone {
             session: wait.session,
             seq: wait.seq,
-            what: wait.what,
+            effect: wait.effect,
         }
     }
 }
@@ -1445,21 +1490,21 @@ impl Drop for Hub {
     }
 }
 
-/// What a claim takes: its place in the session's set, in the channel's list of members and in the
+/// Memory of a claim: its places in the session's set, in the channel's list of members and in the
 /// request that waits. The tables may be half empty.
 const CLAIM_BYTES: usize = 64;
 
-/// Bytes of a channel, apart from its name: its places in two tables of the hub and in the
-/// directory, the counts in front of the name, and the first members. The tables may be half empty.
+/// Memory of a channel without its name: its places in two tables of the hub and in the subscriber
+/// counts, the counts in front of the name, and the first members. The tables may be half empty.
 const CHANNEL_BYTES: usize = 512;
 
 const _: () = assert!(2 * (size_of::<Channel>() + 8 + 2 * 32) + 32 + 64 <= CHANNEL_BYTES);
 
-/// Appends what a client is told of one channel.
+/// Appends the confirmation of one channel.
 fn confirm(
     out: &mut Vec<u8>,
     version: Version,
-    kind: Kind,
+    kind: ChannelKind,
     on: bool,
     name: Option<&[u8]>,
     count: usize,
@@ -1473,7 +1518,7 @@ fn confirm(
     encode::integer(out, count as i64);
 }
 
-/// Appends the header of something that answers no request.
+/// Appends the header of a push.
 fn push(out: &mut Vec<u8>, version: Version, len: usize) {
     let start = out.len();
     encode::array(out, len);
@@ -1482,23 +1527,23 @@ fn push(out: &mut Vec<u8>, version: Version, len: usize) {
     }
 }
 
-/// What a server's push says.
+/// The content of a server's push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Push<'a> {
-    /// It is for the members of this channel.
-    Message { kind: Kind, name: &'a [u8] },
-    /// It confirms.
+    /// A message for the members of this channel.
+    Message { kind: ChannelKind, name: &'a [u8] },
+    /// A confirmation.
     Confirmed {
-        kind: Kind,
+        kind: ChannelKind,
         on: bool,
         name: &'a [u8],
     },
-    /// Anything else.
+    /// Any other push.
     Other,
 }
 
 impl<'a> Push<'a> {
-    /// Whether a push is a keyspace notification. `None`: it has not come far enough to tell.
+    /// Whether a push is a keyspace notification. `None`: too little of it has come.
     pub(crate) fn is_event(frame: &[u8]) -> Option<bool> {
         let mut rest = line(frame)?.1;
         let word = bulk(&mut rest)??;
@@ -1509,22 +1554,22 @@ impl<'a> Push<'a> {
         }
     }
 
-    /// Reads as much of a push as says for whom it is; `None` if that has not come whole.
+    /// Reads the kind and the channel of a push. `None`: these have not come whole.
     pub(crate) fn read(frame: &'a [u8]) -> Option<Push<'a>> {
         let mut rest = line(frame)?.1;
         let Some(word) = bulk(&mut rest)? else {
             return Some(Push::Other);
         };
-        let what = match word {
-            b"message" => (Kind::Channel, None),
-            b"pmessage" => (Kind::Pattern, None),
-            b"smessage" => (Kind::Shard, None),
+        let content = match word {
+            b"message" => (ChannelKind::Channel, None),
+            b"pmessage" => (ChannelKind::Pattern, None),
+            b"smessage" => (ChannelKind::Shard, None),
             _ => {
-                let confirms = |kind: &Kind| {
+                let confirms = |kind: &ChannelKind| {
                     let mut on = [true, false].into_iter();
                     on.find(|on| kind.verb(*on).as_bytes() == word)
                 };
-                let found = Kind::ALL
+                let found = ChannelKind::ALL
                     .iter()
                     .find_map(|kind| confirms(kind).map(|on| (*kind, Some(on))));
                 match found {
@@ -1536,20 +1581,20 @@ impl<'a> Push<'a> {
         let Some(name) = bulk(&mut rest)? else {
             return Some(Push::Other);
         };
-        Some(match what {
+        Some(match content {
             (kind, None) => Push::Message { kind, name },
             (kind, Some(on)) => Push::Confirmed { kind, on, name },
         })
     }
 }
 
-/// A line without its end, and what is behind it.
+/// A line without its end, and the bytes behind it.
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|&byte| byte == b'\n')?;
     Some((bytes[..end].strip_suffix(b"\r")?, &bytes[end + 1..]))
 }
 
-/// The bulk string in front; `Some(None)` if something else stands there.
+/// The bulk string in front. `Some(None)`: something else stands there.
 fn bulk<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
     let (header, behind) = line(rest)?;
     let Some(len) = header.strip_prefix(b"$").and_then(number::parse) else {
@@ -1564,5 +1609,4 @@ fn bulk<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
 }
 
 #[cfg(test)]
-#[path = "hub/tests.rs"]
 mod tests;

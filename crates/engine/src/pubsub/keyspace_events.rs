@@ -1,56 +1,91 @@
-//! Keyspace notifications: which servers send them, and when requests may go to a new one.
+//! Keyspace notifications: which servers send them, and when requests may go to a new server.
 //!
-//! The hub knows at which servers it has to listen ([`Hub::follow_owners`]). This module finds these
-//! servers and connects links to them.
+//! The hub knows at which servers it has to listen ([`Hub::follow_owners`]). This module finds
+//! these servers and connects links to them.
 //!
-//! A server that becomes an owner is connected to by two links: by one for requests, and by the
-//! hub's. The first link waits a moment for the hub's. Without that, the notifications of the first
-//! requests would be lost.
+//! Two links connect to a server that becomes an owner: one for requests, and the hub's. The first
+//! waits a moment for the second. Without that, the notifications of the first requests would be
+//! lost.
 
 use std::sync::Arc;
 
-use crate::cluster::Cluster;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::BRANCH_WAIT_MS;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::Request;
+use crate::data_plane::link::{LinkState, Role};
+use crate::discovery::cluster::Cluster;
 use crate::engine::Engine;
-use crate::limits::BRANCH_WAIT_MS;
-use crate::link::{Role, State};
-use crate::pool::{Pool, ServerId};
-use crate::requests::Request;
-use crate::slots::Key;
-use crate::subscriptions::{HOME, Hub, HubId, Kind, LineId, Owner};
+use crate::pubsub::Pubsub;
+use crate::pubsub::hub::{ChannelKind, HOME, Hub, HubId, KeyOwner, LineId};
+use crate::routing::pool::{Pool, ServerId};
 
 impl Engine {
-    /// Whether a session waits until it is known which servers send keyspace notifications.
-    pub(crate) fn waits_for_event_servers(&mut self, key: Key) -> bool {
-        let Some(session) = self.sessions.get(key) else {
+    /// Whether a session waits until respool knows which servers send keyspace notifications.
+    pub(crate) fn waits_for_event_servers(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.plane.sessions.get(id) else {
             return false;
         };
         let pool = usize::from(session.pool);
         match self.unknown_part(pool) {
-            Some(part) => self.waits_for_nodes(key, part),
-            None => self.waits_for_owners(key, pool),
+            Some(part) => self.discovery.waits_for_nodes(&mut self.plane, id, part),
+            None => self.discovery.waits_for_owners(&mut self.plane, id, pool),
         }
     }
 
-    /// The servers that send the keyspace notifications of a pool. A Cluster that is not known has
-    /// none yet.
-    fn event_servers(&self, pool: u16) -> Vec<Owner> {
-        let parts = self.pools.parts_of(usize::from(pool)).iter();
-        let parts = parts.map(|part| &self.pools[usize::from(*part)]);
+    /// Opens links that have waited for the notifications of their servers. The wait ends when the
+    /// hub has subscribed, cannot subscribe, or a moment has passed.
+    pub(crate) fn open_links(&mut self) {
+        for index in 0..self.pubsub.hubs.len() {
+            for (id, since) in self.pubsub.hubs[index].take_held_links() {
+                let Some(link) = self.plane.links.get(id) else {
+                    continue;
+                };
+                let server = link.kind.server;
+                // The link may have been lost since, and be in a new handshake.
+                let is_greeted = matches!(&link.state, LinkState::Greeting { greeting, .. } if greeting.is_done());
+                if is_greeted
+                    && self.plane.now.since_ms(since) < BRANCH_WAIT_MS
+                    && self.pubsub.awaits_branches(&self.plane, index, server)
+                {
+                    self.pubsub.hubs[index].hold_link(id, since);
+                } else if is_greeted && !self.waits_for_scripts(id) {
+                    self.link_is_up(id);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a subscribe request names a channel or pattern that may bring keyspace notifications.
+pub(crate) fn brings_events(kind: ChannelKind, request: &Request<'_>) -> bool {
+    let mut names = request.args().skip(1);
+    names.any(|name| kind.brings_events(name))
+}
+
+impl Pubsub {
+    /// The servers that send the keyspace notifications of a pool. A Cluster has none until its
+    /// topology is known.
+    fn event_servers(&self, plane: &DataPlane, pool: u16) -> Vec<KeyOwner> {
+        let parts = plane.pools.parts_of(usize::from(pool)).iter();
+        let parts = parts.map(|part| &plane.pools[usize::from(*part)]);
         let known = parts.filter(|part| part.cluster().is_none_or(Cluster::is_known));
-        let owners = |part: &Pool| -> Vec<Owner> {
+        let owners = |part: &Pool| -> Vec<KeyOwner> {
             let unseen: Arc<[u8]> = part.unseen[..].into();
-            let owner = |server: &ServerId| Owner {
+            let owner = |server: &ServerId| KeyOwner {
                 server: *server,
                 unseen: unseen.clone(),
             };
             part.servers().iter().map(owner).collect()
         };
-        let mut all: Vec<Owner> = Vec::new();
+        let mut all: Vec<KeyOwner> = Vec::new();
         for owner in known.flat_map(owners) {
-            // Several parts may have one server in common.
-            let address = |owner: &Owner| &self.server(owner.server).settings.address;
-            let is_it = |its: &Owner| address(its) == address(&owner) && its.unseen == owner.unseen;
-            if !all.iter().any(is_it) {
+            // Several subpools may have a server in common.
+            let address = |owner: &KeyOwner| &plane.server(owner.server).settings.address;
+            let is_same = |other: &KeyOwner| {
+                address(other) == address(&owner) && other.unseen == owner.unseen
+            };
+            if !all.iter().any(is_same) {
                 all.push(owner);
             }
         }
@@ -58,51 +93,38 @@ impl Engine {
     }
 
     /// Tells a hub which servers send keyspace notifications now. Returns them.
-    pub(crate) fn tell_event_servers(&mut self, id: HubId) -> Vec<ServerId> {
-        let now = self.now;
+    pub(crate) fn tell_event_servers(&mut self, plane: &mut DataPlane, id: HubId) -> Vec<ServerId> {
+        let now = plane.now;
         let pool = self.hub(id).pool;
-        let owners = self.event_servers(pool);
+        let owners = self.event_servers(plane, pool);
         let servers = owners.iter().map(|owner| owner.server).collect();
         self.hub(id).follow_owners(owners, now);
         servers
     }
 
-    /// Has a hub subscribe at all servers that send keyspace notifications. False: there is no room
-    /// for a link to one of them.
-    pub(crate) fn follow_event_servers(&mut self, id: HubId) -> bool {
-        let servers = self.tell_event_servers(id);
-        let now = self.now;
-        let hub = self.hub(id);
-        let home = hub.line(HOME).server;
-        let others = servers.into_iter().filter(|server| *server != home);
-        others.into_iter().all(|server| {
-            let line = self.hub(id).line_to(server, now);
-            self.link_line(LineId { hub: id, line })
-        })
-    }
-
-    /// Whether sessions of a pool, or of the pool of a part, listen to keyspace notifications.
-    pub(crate) fn hears_events(&self, part: usize) -> bool {
-        let whole = self.pools[part].whole;
+    /// Whether sessions listen to the keyspace notifications of a pool, or of the pool of a
+    /// subpool.
+    pub(crate) fn hears_events(&self, plane: &DataPlane, part: usize) -> bool {
+        let whole = plane.pools[part].whole;
         let mut hubs = self.hubs.iter().filter(|hub| hub.pool == whole);
         hubs.any(Hub::has_roots)
     }
 
-    /// A link for requests was greeted. Whether it waits until the notifications of its server are
-    /// subscribed to.
-    pub(crate) fn waits_for_branches(&mut self, key: Key) -> bool {
-        let Some(link) = self.links.get(key) else {
+    /// Handles the end of a link's handshake. Returns whether the link waits until the hub has
+    /// subscribed to the notifications of its server.
+    pub(crate) fn waits_for_branches(&mut self, plane: &mut DataPlane, id: LinkId) -> bool {
+        let Some(link) = plane.links.get(id) else {
             return false;
         };
-        let (server, is_asked) = (link.key.server, link.role == Role::Shared && link.heeds);
+        let (server, is_asked) = (link.kind.server, link.role == Role::Shared && link.heeds);
         let hubs = 0..self.hubs.len();
         let awaiting = hubs
             .filter(|_| is_asked)
-            .find(|hub| self.awaits_branches(*hub, server));
+            .find(|hub| self.awaits_branches(plane, *hub, server));
         match awaiting {
             Some(hub) => {
-                let now = self.now;
-                self.hubs[hub].hold_link(key, now);
+                let now = plane.now;
+                self.hubs[hub].hold_link(id, now);
                 true
             }
             None => false,
@@ -110,47 +132,33 @@ impl Engine {
     }
 
     /// Whether a hub is about to subscribe to the notifications of a server.
-    fn awaits_branches(&self, hub: usize, server: ServerId) -> bool {
+    fn awaits_branches(&self, plane: &DataPlane, hub: usize, server: ServerId) -> bool {
         let hub = &self.hubs[hub];
         let tries = |link| {
-            let link = self.links.get(link);
+            let link = plane.links.get(link);
             link.is_some_and(|link| {
                 matches!(
                     link.state,
-                    State::Up | State::Connecting { .. } | State::Greeting { .. }
+                    LinkState::Up | LinkState::Connecting { .. } | LinkState::Greeting { .. }
                 )
             })
         };
         hub.has_roots() && hub.pending_link(server).is_some_and(tries)
     }
-
-    /// Links that have waited for the notifications of their servers wait no longer: those are
-    /// subscribed to, or cannot be, or a moment has passed.
-    pub(crate) fn open_links(&mut self) {
-        for index in 0..self.hubs.len() {
-            for (key, since) in self.hubs[index].take_held_links() {
-                let Some(link) = self.links.get(key) else {
-                    continue;
-                };
-                let server = link.key.server;
-                // It may have been lost since, and be greeted again.
-                let is_greeted =
-                    matches!(&link.state, State::Greeting { greeting, .. } if greeting.is_done());
-                if is_greeted
-                    && self.now.since_ms(since) < BRANCH_WAIT_MS
-                    && self.awaits_branches(index, server)
-                {
-                    self.hubs[index].hold_link(key, since);
-                } else if is_greeted && !self.waits_for_scripts(key) {
-                    self.link_is_up(key);
-                }
-            }
-        }
-    }
 }
 
-/// Whether a request to subscribe names what may bring keyspace notifications.
-pub(crate) fn brings_events(kind: Kind, request: &Request<'_>) -> bool {
-    let mut names = request.args().skip(1);
-    names.any(|name| kind.brings_events(name))
+impl Pubsub {
+    /// Subscribes a hub at all servers that send keyspace notifications. `false`: there is no room
+    /// for a link to one of them.
+    pub(crate) fn follow_event_servers(&mut self, plane: &mut DataPlane, id: HubId) -> bool {
+        let servers = self.tell_event_servers(plane, id);
+        let now = plane.now;
+        let hub = self.hub(id);
+        let home = hub.line(HOME).server;
+        let others = servers.into_iter().filter(|server| *server != home);
+        others.into_iter().all(|server| {
+            let line = self.hub(id).line_to(server, now);
+            self.link_line(plane, LineId { hub: id, line })
+        })
+    }
 }

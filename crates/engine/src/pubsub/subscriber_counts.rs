@@ -1,43 +1,42 @@
-//! How many clients stand behind the subscriptions of all workers: what the count in a reply to
-//! PUBLISH needs to be corrected by.
+//! The subscribers of all workers, by which respool corrects the counts of the servers.
 //!
-//! A server counts connections. One of ours stands for all subscribers of a worker, so what the
-//! server says of a channel is too little by the number of those subscribers, less one: the
-//! *excess* of that worker. Workers add theirs up here. A channel with one subscriber per worker
-//! has no excess and no entry.
+//! A server counts connections. One connection of respool stands for all subscribers of a worker.
+//! So the server's count for a channel is too low by the number of those subscribers, less one: the
+//! *excess* of that worker. This table adds up the excess of all workers. A channel with one
+//! subscriber per worker has no excess and no entry.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::guess_delay::GuessDelay;
-use crate::subscriptions::Kind;
+use crate::access::guess_delay::GuessDelay;
+use crate::pubsub::hub::ChannelKind;
 
-/// By pool and kind, then by name. All of a pool's subscribers are at one server, which every
-/// worker may know by another number.
-type Excess = HashMap<(u16, Kind), HashMap<Arc<[u8]>, i64>>;
+/// The excess by pool and kind, then by name. It does not name the server: all of a pool's
+/// subscribers are at one server, and each worker may number it differently.
+type Excess = HashMap<(u16, ChannelKind), HashMap<Arc<[u8]>, i64>>;
 
-/// What all workers share: the excess of every channel and pattern, and the addresses of wrong
-/// passwords.
+/// State that all workers share: the excess of every channel and pattern, and the addresses with
+/// wrong passwords.
 #[derive(Debug, Default)]
-pub struct Directory {
-    /// Entries in `excess`: most requests need to know no more than that there are none.
+pub struct SubscriberCounts {
+    /// The number of entries in `excess`. Most requests only ask whether it is zero.
     len: AtomicUsize,
     excess: Mutex<Excess>,
-    /// Of each Cluster, the node where it is published and listened: what servers count is of their
-    /// own connections.
+    /// The node of each Cluster at which all workers publish and listen. A server counts its own
+    /// connections alone.
     homes: Mutex<HashMap<u16, String>>,
     guesses: Mutex<GuessDelay>,
 }
 
-impl Directory {
-    /// Whether what servers count is right everywhere.
+impl SubscriberCounts {
+    /// Whether the servers' counts are right for every channel.
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Relaxed) == 0
     }
 
-    /// What one worker's subscribers change.
-    pub(crate) fn add(&self, pool: u16, kind: Kind, name: &Arc<[u8]>, change: i64) {
+    /// Adds the change of one worker's excess.
+    pub(crate) fn add(&self, pool: u16, kind: ChannelKind, name: &Arc<[u8]>, change: i64) {
         if change == 0 {
             return;
         }
@@ -56,8 +55,8 @@ impl Directory {
         }
     }
 
-    /// By how much the server's count of a channel's subscribers is too little.
-    pub(crate) fn subscribers(&self, pool: u16, kind: Kind, name: &[u8]) -> i64 {
+    /// The number by which the server's count of a channel's subscribers is too low.
+    pub(crate) fn subscribers(&self, pool: u16, kind: ChannelKind, name: &[u8]) -> i64 {
         let servers = self.lock();
         let names = servers.get(&(pool, kind));
         names
@@ -66,14 +65,14 @@ impl Directory {
             .unwrap_or(0)
     }
 
-    /// By how much the server's count of the receivers of a message is too little.
-    pub(crate) fn receivers(&self, pool: u16, kind: Kind, name: &[u8]) -> i64 {
+    /// The number by which the server's count of a message's receivers is too low.
+    pub(crate) fn receivers(&self, pool: u16, kind: ChannelKind, name: &[u8]) -> i64 {
         let servers = self.lock();
         let excess = |kind| servers.get(&(pool, kind));
         let exact = excess(kind).and_then(|names| names.get(name)).copied();
         let mut receivers = exact.unwrap_or(0);
-        if kind == Kind::Channel
-            && let Some(patterns) = excess(Kind::Pattern)
+        if kind == ChannelKind::Channel
+            && let Some(patterns) = excess(ChannelKind::Pattern)
         {
             let of = patterns
                 .iter()
@@ -83,7 +82,7 @@ impl Directory {
         receivers
     }
 
-    /// Of each Cluster, the node for everything that is published, once a worker has chosen one.
+    /// The node of each Cluster for all messages, once a worker has chosen one.
     pub(crate) fn homes(&self) -> MutexGuard<'_, HashMap<u16, String>> {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,17 +93,18 @@ impl Directory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Excess> {
-        // Every change is a single step: a worker that panicked has not left half of one.
+        // Every change is a single step, so a worker that panicked left no half change.
         self.excess.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a channel's name is of a pattern, as Redis has it (`stringmatchlen`): `*`, `?`, `[a-c]`,
-/// `[^a]`, and `\` in front of what is meant as it is.
+/// Whether a pattern matches a channel's name, as in Redis (`stringmatchlen`): `*`, `?`, `[a-c]`,
+/// `[^a]`, and `\` in front of a literal character.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut of) = (0, 0);
-    // Where to go on if it does not match behind the last `*`: with one more byte for that one. To
-    // look at the last one only is enough: an earlier one can take nothing that this one cannot.
+    // Where to continue if the pattern does not match behind the last `*`: the star takes one byte
+    // more. Only the last star needs a retry, since an earlier one can take no byte that this one
+    // cannot.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if at < pattern.len() && pattern[at] == b'*' {
@@ -134,7 +134,7 @@ pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Where the pattern goes on if what stands at `at` matches this byte.
+/// The place behind the pattern's element at `at`, if that element matches this byte.
 fn matches_one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     match pattern[at] {
         b'?' => Some(at + 1),
@@ -145,7 +145,7 @@ fn matches_one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
             let mut found = false;
             loop {
                 match &pattern[at.min(pattern.len())..] {
-                    // A class that does not end is one up to the end.
+                    // A class without a closing bracket ends with the pattern.
                     [] => break,
                     [b'\\', escaped, ..] => {
                         found |= *escaped == byte;
@@ -180,8 +180,9 @@ mod tests {
         bytes.into()
     }
 
+    /// A pattern matches the names that it matches in Redis.
     #[test]
-    fn a_pattern_matches_what_redis_says_it_matches() {
+    fn pattern_matches_as_in_redis() {
         let cases: &[(&str, &str, bool)] = &[
             ("", "", true),
             ("", "a", false),
@@ -217,39 +218,47 @@ mod tests {
                 "{pattern} on {name}"
             );
         }
-        // Takes for ever where every star is tried again.
+        // A matcher that retries every star would need years for this.
         assert!(!matches(
             "a*".repeat(40).as_bytes(),
             "a".repeat(39).as_bytes()
         ));
     }
 
+    /// The excess of a message is that of its channel and of every pattern that it matches.
     #[test]
-    fn the_excess_of_a_message_is_that_of_its_channel_and_of_every_pattern_that_it_matches() {
-        let directory = Directory::default();
-        let (here, there) = (0, 1);
-        assert!(directory.is_empty());
-        directory.add(here, Kind::Channel, &name(b"news"), 4);
-        directory.add(here, Kind::Pattern, &name(b"n*"), 2);
-        directory.add(here, Kind::Pattern, &name(b"*"), -1);
-        directory.add(here, Kind::Pattern, &name(b"x*"), 100);
-        directory.add(here, Kind::Shard, &name(b"news"), 1000);
-        directory.add(there, Kind::Channel, &name(b"news"), 50);
-        assert_eq!(directory.receivers(here, Kind::Channel, b"news"), 5);
-        assert_eq!(directory.receivers(here, Kind::Shard, b"news"), 1000);
-        assert_eq!(directory.subscribers(here, Kind::Channel, b"news"), 4);
-        assert_eq!(directory.receivers(there, Kind::Channel, b"news"), 50);
-        assert_eq!(directory.receivers(there, Kind::Channel, b"old"), 0);
+    fn message_excess_adds_channel_and_matching_patterns() {
+        let counts = SubscriberCounts::default();
+        let (pool, other_pool) = (0, 1);
+        assert!(counts.is_empty());
+        counts.add(pool, ChannelKind::Channel, &name(b"news"), 4);
+        counts.add(pool, ChannelKind::Pattern, &name(b"n*"), 2);
+        counts.add(pool, ChannelKind::Pattern, &name(b"*"), -1);
+        counts.add(pool, ChannelKind::Pattern, &name(b"x*"), 100);
+        counts.add(pool, ChannelKind::Shard, &name(b"news"), 1000);
+        counts.add(other_pool, ChannelKind::Channel, &name(b"news"), 50);
+        assert_eq!(counts.receivers(pool, ChannelKind::Channel, b"news"), 5);
+        assert_eq!(counts.receivers(pool, ChannelKind::Shard, b"news"), 1000);
+        assert_eq!(counts.subscribers(pool, ChannelKind::Channel, b"news"), 4);
+        assert_eq!(
+            counts.receivers(other_pool, ChannelKind::Channel, b"news"),
+            50
+        );
+        assert_eq!(
+            counts.receivers(other_pool, ChannelKind::Channel, b"old"),
+            0
+        );
     }
 
+    /// An excess that returns to zero leaves no entry.
     #[test]
-    fn what_comes_to_nothing_leaves_nothing() {
-        let directory = Directory::default();
-        directory.add(0, Kind::Channel, &name(b"a"), 2);
-        directory.add(0, Kind::Channel, &name(b"a"), 0);
-        directory.add(0, Kind::Channel, &name(b"a"), -3);
-        directory.add(0, Kind::Channel, &name(b"a"), 1);
-        assert!(directory.is_empty());
-        assert_eq!(directory.subscribers(0, Kind::Channel, b"a"), 0);
+    fn zero_excess_leaves_no_entry() {
+        let counts = SubscriberCounts::default();
+        counts.add(0, ChannelKind::Channel, &name(b"a"), 2);
+        counts.add(0, ChannelKind::Channel, &name(b"a"), 0);
+        counts.add(0, ChannelKind::Channel, &name(b"a"), -3);
+        counts.add(0, ChannelKind::Channel, &name(b"a"), 1);
+        assert!(counts.is_empty());
+        assert_eq!(counts.subscribers(0, ChannelKind::Channel, b"a"), 0);
     }
 }

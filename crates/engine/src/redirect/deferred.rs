@@ -1,20 +1,21 @@
-//! A node that executed nothing, and says so: its request is asked again, where it belongs or when
-//! it may be.
+//! Deferred requests: a server refused a request without executing it, and respool sends it again.
 //!
 //! ```text
-//!   MOVED, ASK                                       ─► to the node that was named
+//!   MOVED, ASK                                       ─► to the named node
 //!   TRYAGAIN, CLUSTERDOWN, LOADING, ... READONLY     ─► to the slot's owner, a little later
-//!   UNBLOCKED, if a server does that itself          ─► the same
+//!   UNBLOCKED, if the server sends it by itself      ─► to the slot's owner, a little later
 //! ```
 //!
-//! Not so a slot that nobody owns: then its client gets the node's words ([`Engine::is_nobodys`]).
+//! The exception is a slot without an owner: its client gets the node's error
+//! ([`Engine::is_nobodys`]).
 //!
-//! Such a request is put off: it is the session's until it is sent again, and the session is not
-//! read meanwhile. What it asked besides is on its way already, and is waited for. When nothing of
-//! the session is in flight any more, what was put off is sent in the order in which it was asked.
-//! Some of what was asked behind it may have been executed: if that was about the same keys, what
-//! was put off must not be executed any more, and its client gets what the node had said. And of
-//! two about the same keys that go to different nodes, the second goes when the first is answered.
+//! The session keeps a deferred request until it is sent again, and is not read meanwhile. The
+//! other requests of the session are on their way already, and respool waits for their replies.
+//! When the session has nothing in flight, its deferred requests leave in the order in which the
+//! client sent them. A later request may have been executed before. If it touched the same keys,
+//! the deferred request must not be executed any more, and its client gets the refusal. Two
+//! deferred requests may touch the same keys and go to different nodes. Then the second one leaves
+//! after the reply to the first.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -25,183 +26,192 @@ use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 use respool_protocol::slot::hash_slot;
 
-use crate::belief::{self, Asked, Belief, belief};
-use crate::cluster::Cluster;
-use crate::duty::{Duty, Proof};
+use crate::base::error::{self, Cause, Fate};
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::settings::Address;
+use crate::base::slab::Slab;
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::{Completion, ProofStep};
+use crate::data_plane::ingress::bound_reply;
+use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::session::{Flags, Pins, Session};
+use crate::discovery::cluster::Cluster;
+use crate::discovery::replicas::{NO_READER, NoReader, Readers};
 use crate::engine::{Engine, TICK_MS};
-use crate::entry::{Before, Class, Entry};
-use crate::failure::{self, Cause, Fate};
-use crate::link::{Link, LinkKey, Role, State};
-use crate::pool::ServerId;
-use crate::readers::{NO_READER, NoReader, Readers};
-use crate::requests::bound_reply;
-use crate::session::{Flags, Pins, Session};
-use crate::settings::Address;
-use crate::slots::{Key, Slots};
-use crate::time::Time;
-use crate::unknown::Learned;
+use crate::local::catalog::CommandCatalog;
+use crate::redirect::Redirects;
+use crate::redirect::refusals::{self, Belief, RefusedRequest, belief};
+use crate::routing::pool::ServerId;
 
-/// The command that has to stand in front of one that a node was named for by ASK.
+/// The command in front of a request that follows an ASK.
 pub(crate) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
-/// How long a request is asked again where requests have no deadline, milliseconds.
+/// How long a refused request is retried if requests have no deadline, milliseconds.
 const ASKED_AGAIN_MS: u32 = 10_000;
 
-/// A request that may wait at its node has waited there if it was there for so long, milliseconds.
+/// A blocking request counts as blocked at its node after so long there, milliseconds.
 const WAITED_MS: u32 = 1_000;
 
-/// A request that its node did not execute.
-struct PutOff {
+/// A request that its server did not execute.
+struct Deferred {
     entry: Entry,
-    duty: Option<Duty>,
+    duty: Option<Completion>,
     request: Vec<u8>,
-    /// The kind of link on which it was asked; its server is where.
-    asked: LinkKey,
-    to: To,
-    about: About,
-    /// Not before then.
+    /// The kind of the link that carried it, with that link's server.
+    asked: LinkKind,
+    to: RetryTarget,
+    about: RequestKeys,
+    /// The earliest time of the next attempt.
     due: Time,
-    /// It may have to wait at its node, on a link of its session's own.
+    /// It may block at its server, on a link that its session has for itself.
     waits: bool,
-    /// What the node said.
+    /// The refusal: the error reply of the server.
     refusal: Vec<u8>,
-    /// A request behind it was executed and changed its keys, or saw them.
+    /// A later request of the session was executed, and the two conflict on a key.
     overtaken: bool,
 }
 
-/// What is kept of a request that was put off, apart from its bytes and its server's words.
-const PUT_OFF_BYTES: usize = 2 * size_of::<PutOff>();
+/// Memory of a deferred request, without its bytes and without the refusal.
+const DEFERRED_BYTES: usize = 2 * size_of::<Deferred>();
 
 /// The server that gets the request next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum To {
-    /// The owner of its slot at that time.
+pub(crate) enum RetryTarget {
+    /// The owner of its slot at the time of the attempt.
     Owner,
     /// This server, with [`ASKING`].
     Importer(ServerId),
-    /// This server. A replica has named it as the owner of a slot, or a node has in a reply to a
-    /// request whose keys we do not see.
+    /// This server. A replica named it as the owner of a slot. Or a node named it in a refusal of a
+    /// request whose keys respool cannot see.
     Named(ServerId),
-    /// No server yet: the request may have run. A second question is on its way to the server, on
-    /// this link, since that time. `again`: the request was put off before.
-    Unproven { link: Key, since: Time, again: bool },
+    /// No server yet: the request may have run. The server got a second question on this link, at
+    /// the time `since`. `again`: the request was deferred before.
+    Unproven {
+        link: LinkId,
+        since: Time,
+        again: bool,
+    },
 }
 
-/// What a session has put off.
+/// The deferred requests of a session.
 #[derive(Default)]
-pub(crate) struct Delayed {
-    /// In the order of their places.
-    items: VecDeque<PutOff>,
-    /// What else it had in flight when that began, on the same links.
-    others: Vec<Other>,
-    /// The places of requests that were sent to an importing node, with [`ASKING`] in front.
+pub(crate) struct DeferredQueue {
+    /// The deferred requests, in the order of their places.
+    items: VecDeque<Deferred>,
+    /// Other requests that were in flight on the same links when a request was deferred.
+    others: Vec<InFlight>,
+    /// The places of requests that were sent to an importing node, behind [`ASKING`].
     imported: Vec<u32>,
-    /// Those links.
-    looked_through: Vec<Key>,
-    /// Since when a request is put off that may have to wait.
+    /// The links whose requests are in `others`.
+    listed_links: Vec<LinkId>,
+    /// When a request that may block was deferred, milliseconds.
     waits_since_ms: u32,
-    /// What has come behind it is more than may wait for it.
-    is_too_much: bool,
-    /// Whether its session is on one of the engine's lists of those that have put something off.
+    /// The session's later requests have passed their bound: nothing is retried.
+    is_over_bound: bool,
+    /// The session is listed in [`Redirects::now`] or [`Redirects::sessions`].
     is_listed: bool,
-    /// When the first of it may be asked, when the oldest of it was, and how often it had been
-    /// stirred when it was looked at.
+    /// The earliest `due` of the items.
     due: Time,
+    /// When the oldest of the items was read, milliseconds as in a ledger entry.
     oldest_ms: u32,
-    stirs: u32,
+    /// The value of [`Redirects::wakes`] at the last scan.
+    wakes: u32,
 }
 
-/// A request that was in flight when one in front of it was put off.
-struct Other {
+/// A request that was in flight when an earlier request of its session was deferred.
+struct InFlight {
     seq: u32,
-    about: About,
-    /// It was put off, too.
-    is_put_off: bool,
+    about: RequestKeys,
+    /// It was deferred, too.
+    is_deferred: bool,
 }
 
-impl Delayed {
+impl DeferredQueue {
     pub(crate) fn held_bytes(&self) -> usize {
         self.items.iter().map(|item| item.request.len()).sum()
     }
 
-    /// The same with what is kept of each of them.
+    /// The memory of the queue: requests, refusals and the items themselves.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let each = |item: &PutOff| item.request.len() + item.refusal.len() + PUT_OFF_BYTES;
-        let others = self.others.capacity() * size_of::<Other>();
+        let each = |item: &Deferred| item.request.len() + item.refusal.len() + DEFERRED_BYTES;
+        let others = self.others.capacity() * size_of::<InFlight>();
         self.items.iter().map(each).sum::<usize>() + others
     }
 
-    /// More has come behind it than may wait: it is not asked again.
+    /// Stops all retries: the session's later requests have passed their bound.
     pub(crate) fn give_up(&mut self) {
-        self.is_too_much = true;
+        self.is_over_bound = true;
     }
 
-    /// Whether what has this place is put off.
+    /// Whether the first deferred request has this place.
     pub(crate) fn holds(&self, seq: u32) -> bool {
         self.items.front().is_some_and(|item| item.entry.seq == seq)
     }
 
-    /// How many there are.
+    /// The number of deferred requests.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether one of them may be asked, if its session has nothing else in flight, or it would be
-    /// known what has overtaken them.
-    fn is_due(&self, now: Time, stirs: u32) -> bool {
-        self.due <= now || self.stirs != stirs || !self.others.is_empty()
+    /// Whether a scan makes sense if the session has nothing else in flight: an item is due, an
+    /// event woke the queue, or conflicts with executed requests can be found.
+    fn is_due(&self, now: Time, wakes: u32) -> bool {
+        self.due <= now || self.wakes != wakes || !self.others.is_empty()
     }
 
-    /// Since when a request has waited, as ledgers keep it.
-    fn asked_at_ms(&self, item: &PutOff) -> u32 {
+    /// When a request began to wait, milliseconds as in a ledger entry.
+    fn asked_at_ms(&self, item: &Deferred) -> u32 {
         match item.waits {
             true => self.waits_since_ms,
             false => item.entry.at_ms,
         }
     }
 
-    /// What is put off has changed, and was looked at now.
-    fn sum_up(&mut self, now_ms: u32, stirs: u32) {
+    /// Updates the summary of the items after a scan.
+    fn sum_up(&mut self, now_ms: u32, wakes: u32) {
         let due = self.items.iter().map(|item| item.due).min();
         let asked = self.items.iter().map(|item| self.asked_at_ms(item));
         let oldest = asked.max_by_key(|at_ms| now_ms.wrapping_sub(*at_ms));
         self.oldest_ms = oldest.unwrap_or(now_ms);
         self.due = due.unwrap_or_default();
-        self.stirs = stirs;
+        self.wakes = wakes;
     }
 
-    /// Whether a request of it may have to wait at its node.
+    /// Whether a deferred request may block at its server.
     pub(crate) fn waits(&self) -> bool {
         self.items.iter().any(|item| item.waits)
     }
 
-    /// When the oldest of it was asked, as ledgers keep it.
+    /// When the first deferred request that cannot block was read, as in its ledger entry.
     pub(crate) fn oldest_at_ms(&self) -> Option<u32> {
         let places = self.items.iter().filter(|item| !item.waits);
         places.map(|item| item.entry.at_ms).next()
     }
 }
 
-/// What a request is about.
+/// The keys that a request touches, and how.
 #[derive(Default)]
-struct About {
+struct RequestKeys {
     /// The slot of its first key.
     slot: Option<u16>,
-    /// Its keys, hashed: to take two for the same that are not does no harm.
+    /// The hashes of its keys. A collision does no harm: two requests only seem to conflict.
     keys: Vec<u64>,
-    /// It is about all keys (FLUSHALL, DBSIZE).
+    /// It touches all keys (FLUSHALL, DBSIZE).
     all_keys: bool,
     reads: bool,
-    /// Its error texts may be its client's, see [`belief::runs_code`].
+    /// Its client may write its error texts, see [`refusals::runs_code`].
     runs_code: bool,
 }
 
-impl About {
-    /// Of a request, or of all requests of a block, as a server of this pool or part sees it.
-    fn of(learned: &Learned, requests: &[u8], pool: u16, reads: bool) -> About {
-        let mut about = About {
+impl RequestKeys {
+    /// The keys of a request, or of all requests of a block, as a server of this pool or subpool
+    /// sees them.
+    fn of(learned: &CommandCatalog, requests: &[u8], pool: u16, reads: bool) -> RequestKeys {
+        let mut about = RequestKeys {
             reads,
-            ..About::default()
+            ..RequestKeys::default()
         };
         let mut at = 0;
         let mut scanner = Scanner::default();
@@ -213,16 +223,16 @@ impl About {
                 let key = arg(index);
                 about.slot.get_or_insert_with(|| hash_slot(key));
                 let mut hasher = DefaultHasher::new();
-                // Two of them may call two keys the same.
+                // Two subpools may use one name for two different keys.
                 hasher.write_u16(pool);
                 hasher.write(key);
                 about.keys.push(hasher.finish());
             };
             match commands::resolve(spans.len(), arg) {
                 Some(id) => {
-                    // Where its keys are cannot be said: then its server refuses it.
+                    // If the places of the keys cannot be found, the server refuses the request.
                     let _ = id.get().keys(spans.len(), arg, |index, _| note(index));
-                    about.runs_code |= belief::runs_code(Some(id));
+                    about.runs_code |= refusals::runs_code(Some(id));
                     about.all_keys |= is_about_all_keys(id);
                 }
                 None => {
@@ -236,39 +246,39 @@ impl About {
         about
     }
 
-    /// Whether it changes something, and may change anything: it names no keys.
+    /// Whether it is a write that names no keys, and so may change any key.
     fn may_change_all(&self) -> bool {
         self.keys.is_empty() && !self.reads
     }
 }
 
 impl Engine {
-    /// The slot of the first key that a request names, as the servers of this pool or part see it.
+    /// The slot of the first key of a request, as the servers of this pool or subpool see it.
     pub(crate) fn slot_named_in(&self, request: &[u8], pool: u16) -> Option<u16> {
-        About::of(&self.learned, request, pool, false).slot
+        RequestKeys::of(&self.local.catalog, request, pool, false).slot
     }
 }
 
-/// As what is for all servers where there are several: what changes or reads keys of it.
+/// Whether a command reads or changes all keys. Where a pool has several servers, it goes to all.
 fn is_about_all_keys(id: CommandId) -> bool {
     let command = id.get();
     matches!(command.fan_out.spread, Spread::All | Spread::Turns)
         && (command.flags.has(CommandFlags::WRITE) || command.flags.has(CommandFlags::READONLY))
 }
 
-/// Keys, and whether something about them only reads.
+/// The keys that a set of requests touches.
 #[derive(Default)]
-struct Touched {
+struct TouchedKeys {
     any: HashSet<u64>,
     written: HashSet<u64>,
-    /// Something that may change any of them ...
+    /// A request of the set may change any key.
     all: bool,
-    /// ... or reads all.
+    /// A request of the set touches all keys.
     all_read: bool,
 }
 
-impl Touched {
-    fn add(&mut self, about: &About) {
+impl TouchedKeys {
+    fn add(&mut self, about: &RequestKeys) {
         self.all |= about.may_change_all();
         self.all_read |= about.all_keys;
         self.any.extend(&about.keys);
@@ -277,8 +287,8 @@ impl Touched {
         }
     }
 
-    /// Whether it matters in which order that is executed.
-    fn conflicts_with(&self, about: &About) -> bool {
+    /// Whether the order of the set and this request matters.
+    fn conflicts_with(&self, about: &RequestKeys) -> bool {
         let all = match about.all_keys {
             true => !self.written.is_empty(),
             false => self.all_read && !about.reads && !about.keys.is_empty(),
@@ -294,24 +304,24 @@ impl Touched {
     }
 }
 
-/// What a request on a link is without what we have put in front of it.
+/// The bytes of a request on a link as the client sent it, without the [`ASKING`] of respool.
 pub(crate) fn as_asked(request: &[u8]) -> &[u8] {
     request.strip_prefix(ASKING).unwrap_or(request)
 }
 
 impl Engine {
-    /// The reply in front is an error, on a link whose server may send us elsewhere. Whether it has
-    /// executed nothing, and somebody else may, or it later: then the request has left the link.
+    /// Handles the error reply in front of a link whose server may redirect. Returns whether the
+    /// request has left the link: it was deferred or answered.
     #[cold]
-    pub(crate) fn goes_elsewhere(&mut self, key: Key, reply: &[u8]) -> bool {
+    pub(crate) fn handle_refusal(&mut self, id: LinkId, reply: &[u8]) -> bool {
         let said = reply.strip_prefix(b"-").unwrap_or_default();
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return false;
         };
         let Some(front) = link.first_in_flight() else {
             return false;
         };
-        if let Some(Duty::Block {
+        if let Some(Completion::Block {
             before,
             came,
             refusal,
@@ -321,7 +331,7 @@ impl Engine {
             let refused = Refusal::of(said).is_some();
             match refusal {
                 _ if *came < *before => {
-                    // EXEC tells what becomes of it.
+                    // The reply to EXEC decides about the block.
                     if refused && refusal.is_none() {
                         *refusal = Some(reply.to_vec());
                     }
@@ -329,7 +339,7 @@ impl Engine {
                 }
                 Some(first) if said.starts_with(b"EXECABORT") => {
                     let first = std::mem::take(first);
-                    return self.goes_elsewhere(key, &first);
+                    return self.handle_refusal(id, &first);
                 }
                 _ => {}
             }
@@ -338,119 +348,127 @@ impl Engine {
             return false;
         };
         let is_of_request = match link.duties.front().filter(|_| front.duty) {
-            // Others may have asked the same as who does not want it any more.
-            None => front.session != Key::NOBODY || link.shares_next(),
+            // Other sessions may wait for this reply, too, although the first session is gone.
+            None => front.session != SessionId::NONE || link.shares_next(),
             Some(duty) => duty.is_of_request(),
         };
         if !is_of_request || matches!(link.role, Role::Hub(_) | Role::Sentinel) {
             return false;
         }
         let asked = match link.duties.front().filter(|_| front.duty) {
-            Some(Duty::Block { opens: true, .. }) => Some(Asked::Block),
-            // Its requests were executed one by one: no reply speaks for all of them.
-            Some(Duty::Block { .. }) => return false,
+            Some(Completion::Block { opens: true, .. }) => Some(RefusedRequest::Block),
+            // The requests of such a block were executed one by one: no reply speaks for all of
+            // them.
+            Some(Completion::Block { .. }) => return false,
             _ => None,
         };
         let is_block = asked.is_some();
-        let pool = self.servers[usize::from(link.key.server.0)].pool;
+        let pool = self.plane.servers[usize::from(link.kind.server.0)].pool;
         let request = as_asked(link.first_bytes());
-        let about = About::of(&self.learned, request, pool, front.class.reads());
-        let (server, role) = (link.key.server, link.role);
+        let about = RequestKeys::of(&self.local.catalog, request, pool, front.class.reads());
+        let (server, role) = (link.kind.server, link.role);
         let asked = asked.unwrap_or(match about.runs_code {
-            true => Asked::Code,
-            false => Asked::Plain,
+            true => RefusedRequest::Code,
+            false => RefusedRequest::Plain,
         });
         match belief(asked, refusal) {
             Belief::Believed => {}
-            Belief::Confirm => return self.await_proof(key, front, refusal, reply),
+            Belief::Confirm => return self.await_proof(id, front, refusal, reply),
             Belief::AskRole => {
-                self.ask_role(server);
+                self.discovery.ask_role(&mut self.plane, server);
                 return false;
             }
             Belief::Answer => return false,
         }
-        if self.is_nobodys(server, said, about.slot) {
+        if self
+            .discovery
+            .is_nobodys(&mut self.plane, server, said, about.slot)
+        {
             if is_block {
-                // EXEC says less.
-                self.answer_front(key, front, reply);
+                // The client gets this refusal. The error of EXEC says less.
+                self.answer_front(id, front, reply);
             }
             return is_block;
         }
-        let to = self.follow(server, about.slot, said, refusal);
+        let to = self.follow_redirect(server, about.slot, said, refusal);
         if front.len == 0 {
             let mut told = Vec::new();
-            let server = self.label(key);
-            failure::append_reply(&mut told, Fate::NotSent, Cause::TooLargeToMove { server });
-            self.answer_front(key, front, &told);
+            let server = self.plane.label(id);
+            error::append_reply(&mut told, Fate::NotSent, Cause::TooLargeToMove { server });
+            self.answer_front(id, front, &told);
             return true;
         }
         match role {
-            Role::Pinned { by } => self.leave_own_node(key, by, front, to, refusal, reply),
-            _ => self.put_off_front(key, (to, refusal), false, reply),
+            Role::Pinned { by } => self.leave_own_server(id, by, front, to, refusal, reply),
+            _ => self.defer_front(id, (to, refusal), false, reply),
         }
         true
     }
 
-    /// What a refusal says of who owns what. `slot`: that of the request, as far as we see its
-    /// keys.
-    pub(crate) fn follow(
+    /// Updates the topology from a refusal, and returns the server that gets the request next.
+    /// `slot`: the slot of the request, if respool can see its keys.
+    pub(crate) fn follow_redirect(
         &mut self,
         server: ServerId,
         slot: Option<u16>,
         said: &[u8],
         refusal: Refusal,
-    ) -> To {
-        let pool = usize::from(self.server(server).pool);
-        let of_replica = self.server(server).replica_of.is_some();
+    ) -> RetryTarget {
+        let pool = usize::from(self.plane.server(server).pool);
+        let of_replica = self.plane.server(server).replica_of.is_some();
         match refusal {
             Refusal::Moved | Refusal::Ask => {
                 let redirect = Redirect::read(said);
                 let named = redirect.as_ref();
                 let named = named.and_then(|redirect| self.server_named_by(server, redirect));
                 let Some((redirect, named)) = redirect.zip(named) else {
-                    // It points to nowhere that we could go to, or not yet.
-                    self.doubt_owners(server);
-                    return To::Owner;
+                    // No known server has the named address, at least not yet.
+                    self.discovery.request_refresh(&mut self.plane, server);
+                    return RetryTarget::Owner;
                 };
-                self.reach(named);
+                self.discovery.reach(&mut self.plane, named);
                 if redirect.ask {
-                    self.counters.redirected_ask += 1;
-                    return To::Importer(named);
+                    self.plane.counters.redirected_ask += 1;
+                    return RetryTarget::Importer(named);
                 }
-                self.counters.redirected_moved += 1;
+                self.plane.counters.redirected_moved += 1;
                 if of_replica {
-                    // It may be late itself: nobody but the one whose read it was goes by it, and
-                    // owners are asked.
-                    if self.owner_of_slot(pool, redirect.slot) == Some(named) {
-                        self.note_refused_read(server);
+                    // The replica's own topology may be out of date. So only this read follows the
+                    // redirect, and respool asks the owners.
+                    if self
+                        .discovery
+                        .owner_of_slot(&self.plane, pool, redirect.slot)
+                        == Some(named)
+                    {
+                        self.discovery.note_refused_read(&mut self.plane, server);
                     }
-                    self.doubt_owners(server);
-                    return To::Named(named);
+                    self.discovery.request_refresh(&mut self.plane, server);
+                    return RetryTarget::Named(named);
                 }
                 self.heal_slot(pool, redirect.slot, named);
                 if slot != Some(redirect.slot) {
-                    return To::Named(named);
+                    return RetryTarget::Named(named);
                 }
             }
-            // That the Cluster is down, any of its nodes would say.
+            // CLUSTERDOWN does not count against the replica: every node would answer so.
             _ if of_replica && refusal != Refusal::ClusterDown => {
-                self.counters.refused_for_now += 1;
-                self.note_refused_read(server);
+                self.plane.counters.refused_for_now += 1;
+                self.discovery.note_refused_read(&mut self.plane, server);
             }
             Refusal::ReadOnly | Refusal::Unblocked | Refusal::ClusterDown | Refusal::MasterDown => {
-                self.counters.refused_for_now += 1;
-                self.doubt_primary(server);
-                self.doubt_lost_owner(server);
+                self.plane.counters.refused_for_now += 1;
+                self.discovery.request_survey(&mut self.plane, server);
+                self.request_refresh_after_loss(server);
             }
-            Refusal::TryAgain | Refusal::Loading => self.counters.refused_for_now += 1,
+            Refusal::TryAgain | Refusal::Loading => self.plane.counters.refused_for_now += 1,
         }
-        To::Owner
+        RetryTarget::Owner
     }
 
     /// The server that a redirect names. `None`: no node has named that address in an answer about
     /// the topology. Then respool asks the node about the topology.
     fn server_named_by(&mut self, server: ServerId, redirect: &Redirect<'_>) -> Option<ServerId> {
-        let host = match (redirect.host, &self.server(server).settings.address) {
+        let host = match (redirect.host, &self.plane.server(server).settings.address) {
             (Some(host), _) => host.to_owned(),
             (None, Address::Tcp { host, .. }) => host.clone(),
             (None, Address::Unix(_)) => return None,
@@ -459,19 +477,25 @@ impl Engine {
         self.known_server_at(server, Endpoint { host, port }, redirect.ask)
     }
 
-    /// The request in front, and those that are the same, leave the link; their sessions keep them.
-    /// `waits`: it may have to wait at its node.
-    fn put_off_front(&mut self, key: Key, (to, why): (To, Refusal), waits: bool, reply: &[u8]) {
-        let Some(link) = self.links.get_mut(key) else {
+    /// Defers the request in front of the link, and the equal requests that share its reply.
+    /// `waits`: the request may block at its server.
+    fn defer_front(
+        &mut self,
+        id: LinkId,
+        (to, why): (RetryTarget, Refusal),
+        waits: bool,
+        reply: &[u8],
+    ) {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        let asked = link.key;
+        let asked = link.kind;
         let front = link.first_in_flight();
         let (entries, request, mut duty) = match front.filter(|front| front.duty) {
             Some(front) => {
                 let request = as_asked(link.first_bytes()).to_vec();
                 let mut duty = link.duties.pop_front();
-                if let Some(Duty::Block { came, refusal, .. }) = &mut duty {
+                if let Some(Completion::Block { came, refusal, .. }) = &mut duty {
                     (*came, *refusal) = (0, None);
                 }
                 link.pop_answered(front);
@@ -482,84 +506,85 @@ impl Engine {
                 (alone, request, None)
             }
         };
-        self.counters.link_replies += 1;
-        let pool = self.server(asked.server).pool;
+        self.plane.counters.link_replies += 1;
+        let pool = self.plane.server(asked.server).pool;
         let now = matches!(why, Refusal::Moved | Refusal::Ask);
         for entry in entries {
-            // Who was sent from one to the other and back is in no hurry.
-            let is_again = matches!(entry.before, Before::Refused | Before::Lost);
-            let soon = now && !is_again && !matches!(to, To::Unproven { .. });
-            let item = PutOff {
+            // A request that was redirected before waits for a tick, so it does not circle between
+            // two nodes.
+            let is_again = matches!(entry.before, EarlierAttempt::Refused | EarlierAttempt::Lost);
+            let soon = now && !is_again && !matches!(to, RetryTarget::Unproven { .. });
+            let item = Deferred {
                 entry: Entry {
                     len: request.len() as u32,
                     class: Class::of(entry.class.reads()),
                     ..entry
                 },
                 duty: duty.take(),
-                about: About::of(&self.learned, &request, pool, entry.class.reads()),
+                about: RequestKeys::of(&self.local.catalog, &request, pool, entry.class.reads()),
                 request: request.clone(),
                 asked,
                 to,
                 due: match soon {
-                    true => self.now,
-                    false => self.now.plus_ms(TICK_MS),
+                    true => self.plane.now,
+                    false => self.plane.now.plus_ms(TICK_MS),
                 },
                 waits,
                 refusal: reply.to_vec(),
                 overtaken: false,
             };
-            self.put_off(key, item);
+            self.defer(id, item);
         }
     }
 
-    /// A request that was on this link is its session's again.
-    fn put_off(&mut self, link: Key, mut item: PutOff) {
-        let (key, seq) = (item.entry.session, item.entry.seq);
-        let now_ms = self.now_ms;
-        let Some(session) = self.sessions.get_mut(key) else {
-            self.counters.late_replies += 1;
+    /// Moves a request from this link to the deferred requests of its session.
+    fn defer(&mut self, link: LinkId, mut item: Deferred) {
+        let (id, seq) = (item.entry.session, item.entry.seq);
+        let now_ms = self.plane.now_ms;
+        let Some(session) = self.plane.sessions.get_mut(id) else {
+            self.plane.counters.late_replies += 1;
             return;
         };
         let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
-        let is_new = item.entry.before != Before::Refused || waited_ms >= WAITED_MS;
-        // What was lost is asked again once, wherever.
-        if item.entry.before != Before::Lost {
-            item.entry.before = Before::Refused;
+        let is_new = item.entry.before != EarlierAttempt::Refused || waited_ms >= WAITED_MS;
+        // A request of a lost link is sent again once, whichever server gets it.
+        if item.entry.before != EarlierAttempt::Lost {
+            item.entry.before = EarlierAttempt::Refused;
         }
         session.flags |= Flags::UNFORESEEN;
-        let delayed = &mut session.rare().delayed;
+        let delayed = &mut session.rare().deferred;
         if item.waits && is_new {
             delayed.waits_since_ms = now_ms;
         }
         if !std::mem::replace(&mut delayed.is_listed, true) {
-            self.put_off_now.push(key);
+            self.redirects.now.push(id);
         }
         if delayed.items.is_empty() {
-            // Those that were given back before all else was answered have left it behind.
+            // The last deferred requests may have ended while others were in flight: forget these.
             delayed.others.clear();
             delayed.imported.clear();
-            delayed.looked_through.clear();
+            delayed.listed_links.clear();
             (delayed.due, delayed.oldest_ms) = (item.due, item.entry.at_ms);
         }
-        if !delayed.looked_through.contains(&link) {
-            delayed.looked_through.push(link);
-            let others = self.in_flight_of(key, link);
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.rare().delayed.others.extend(others);
+        if !delayed.listed_links.contains(&link) {
+            delayed.listed_links.push(link);
+            let others = self.in_flight_of(id, link);
+            if let Some(session) = self.plane.sessions.get_mut(id) {
+                session.rare().deferred.others.extend(others);
             }
         }
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.plane.sessions.get_mut(id) else {
             return;
         };
-        let delayed = &mut session.rare().delayed;
-        let is_it = |other: &&mut Other| {
-            other.seq == seq && !other.is_put_off && other.about.keys == item.about.keys
+        let delayed = &mut session.rare().deferred;
+        let is_item = |other: &&mut InFlight| {
+            other.seq == seq && !other.is_deferred && other.about.keys == item.about.keys
         };
-        if let Some(other) = delayed.others.iter_mut().find(is_it) {
-            other.is_put_off = true;
+        if let Some(other) = delayed.others.iter_mut().find(is_item) {
+            other.is_deferred = true;
         }
-        self.held_bytes += item.request.len();
-        let in_front = |other: &PutOff| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
+        self.plane.held_bytes += item.request.len();
+        let in_front = |other: &Deferred| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
         let place = delayed.items.partition_point(in_front);
         delayed.due = delayed.due.min(item.due);
         let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
@@ -568,19 +593,19 @@ impl Engine {
         }
         delayed.items.insert(place, item);
         let is_head = session.head_is_put_off();
-        self.hold_until_caught_up(key);
+        self.plane.hold_until_caught_up(id);
         if is_head {
-            // It waits for what was not to come before it.
-            self.unpause_captured(key);
+            // The session waits for replies that were not to be delivered before this one.
+            self.plane.unpause_draining(id);
         }
     }
 
-    /// What a session has on a link.
-    fn in_flight_of(&self, key: Key, link: Key) -> Vec<Other> {
-        let Some(link) = self.links.get(link) else {
+    /// The requests of a session on a link.
+    fn in_flight_of(&self, session_id: SessionId, link: LinkId) -> Vec<InFlight> {
+        let Some(link) = self.plane.links.get(link) else {
             return Vec::new();
         };
-        let pool = self.server(link.key.server).pool;
+        let pool = self.plane.server(link.kind.server).pool;
         let mut found = Vec::new();
         let (mut at, mut sent_at): (usize, (&[u8], _)) = (0, (b"", 0..0));
         for entry in &link.ledger {
@@ -589,126 +614,123 @@ impl Engine {
                 sent_at = (entry.class.beginning(), at..end);
             }
             at = end;
-            if entry.session == key {
+            if entry.session == session_id {
                 let (beginning, sent_at) = sent_at.clone();
                 let request = [beginning, &link.out.bytes()[sent_at]].concat();
                 let request = as_asked(&request);
-                found.push(Other {
+                found.push(InFlight {
                     seq: entry.seq,
-                    about: About::of(&self.learned, request, pool, entry.class.reads()),
-                    is_put_off: false,
+                    about: RequestKeys::of(&self.local.catalog, request, pool, entry.class.reads()),
+                    is_deferred: false,
                 });
             }
         }
         found
     }
 
-    /// Its client gets what the node had said, if that is for clients.
-    fn give_back_refusal(&mut self, item: PutOff) {
-        self.held_bytes -= item.request.len();
+    /// Ends the retries: the client gets the refusal, or respool's error if the refusal is a
+    /// redirect.
+    fn deliver_refusal(&mut self, item: Deferred) {
+        self.plane.held_bytes -= item.request.len();
         if item.is_unproven() {
-            // It may have run: these are its own words.
+            // The request may have run: the reply may be its own text.
             return self.pass_on(item.entry, &item.refusal);
         }
         let reply = match item.is_named_elsewhere() {
-            true => moved_away(&self.server(item.asked.server).label),
+            true => moved_away(&self.plane.server(item.asked.server).label),
             false => item.refusal,
         };
-        self.counters.failed_not_sent += 1;
+        self.plane.counters.failed_not_sent += 1;
         self.pass_on(item.entry, &reply);
     }
 
-    /// Asks again what may be. Whoever has put something off in this turn is looked at now; then
-    /// whoever still waits, of whom there may be thousands: so no sooner than in as many
-    /// microseconds as they were, or in a tick, which leaves most of the time to those who ask of
-    /// other servers.
-    pub(crate) fn ask_put_off(&mut self) {
-        for key in std::mem::take(&mut self.put_off_now) {
-            self.look_at_put_off(key);
+    /// Sends deferred requests again if they may be sent. Sessions that deferred a request in this
+    /// turn are scanned at once. Then all sessions with deferred requests are scanned, of which
+    /// there may be thousands. The pause between two such scans is one microsecond a session, at
+    /// most a tick. So most of the time stays for sessions that use other servers.
+    pub(crate) fn retry_deferred(&mut self) {
+        for id in std::mem::take(&mut self.redirects.now) {
+            self.scan_deferred(id);
         }
-        self.put_off_missed = self.now < self.put_off_at;
-        if self.put_off_missed {
+        self.redirects.scan_missed = self.plane.now < self.redirects.scan_at;
+        if self.redirects.scan_missed {
             return;
         }
-        for key in std::mem::take(&mut self.put_off_sessions) {
-            self.look_at_put_off(key);
+        for id in std::mem::take(&mut self.redirects.sessions) {
+            self.scan_deferred(id);
         }
-        let pause_us = self.put_off_sessions.len().min(TICK_MS as usize * 1000);
-        self.put_off_at = self.now + pause_us as u32;
+        let pause_us = self.redirects.sessions.len().min(TICK_MS as usize * 1000);
+        self.redirects.scan_at = self.plane.now + pause_us as u32;
     }
 
-    fn look_at_put_off(&mut self, key: Key) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.rare().delayed.is_listed = false;
+    /// Scans the deferred requests of a session, and lists the session again if some are left.
+    fn scan_deferred(&mut self, id: SessionId) {
+        if let Some(session) = self.plane.sessions.get_mut(id) {
+            session.rare().deferred.is_listed = false;
         }
-        self.ask_put_off_by(key);
-        if let Some(session) = self.sessions.get_mut(key) {
-            let delayed = &mut session.rare().delayed;
+        self.retry_deferred_of(id);
+        if let Some(session) = self.plane.sessions.get_mut(id) {
+            let delayed = &mut session.rare().deferred;
             let has_more = !delayed.items.is_empty();
             if has_more && !std::mem::replace(&mut delayed.is_listed, true) {
-                self.put_off_sessions.push(key);
+                self.redirects.sessions.push(id);
             }
         }
     }
 
-    /// Whether some session has put something off.
-    pub(crate) fn somebody_waits(&self) -> bool {
-        !self.put_off_now.is_empty() || !self.put_off_sessions.is_empty()
-    }
-
-    /// Somebody can be asked, or is another one, who could not: what waits for that is looked at.
-    pub(crate) fn stir_put_off(&mut self) {
-        self.put_off_stirs = self.put_off_stirs.wrapping_add(1);
-    }
-
-    fn ask_put_off_by(&mut self, key: Key) {
-        let Some(session) = self.sessions.get(key) else {
+    /// Sends the deferred requests of a session again, or ends them, as far as that is due.
+    fn retry_deferred_of(&mut self, id: SessionId) {
+        let Some(session) = self.plane.sessions.get(id) else {
             return;
         };
         let Some(rare) = session.rare.as_deref() else {
             return;
         };
-        let delayed = &rare.delayed;
-        let is_due = delayed.is_due(self.now, self.put_off_stirs);
+        let delayed = &rare.deferred;
+        let is_due = delayed.is_due(self.plane.now, self.redirects.wakes);
         let is_alone = is_due && session.in_flight() == 0;
-        if !is_alone && !delayed.is_too_much && !self.is_over(delayed.oldest_ms) {
+        if !is_alone
+            && !delayed.is_over_bound
+            && !self.redirects.is_over(&self.plane, delayed.oldest_ms)
+        {
             return;
         }
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.plane.sessions.get_mut(id) else {
             return;
         };
-        let delayed = &mut session.rare().delayed;
+        let delayed = &mut session.rare().deferred;
         let items = std::mem::take(&mut delayed.items);
         let waits_since_ms = delayed.waits_since_ms;
-        let is_too_much = std::mem::take(&mut delayed.is_too_much);
+        let is_over_bound = std::mem::take(&mut delayed.is_over_bound);
         let mut executed = AllExecuted::default();
         if is_alone {
             let others = delayed.others.drain(..);
             others
-                .filter(|other| !other.is_put_off)
+                .filter(|other| !other.is_deferred)
                 .for_each(|other| executed.note(&other));
-            delayed.looked_through.clear();
+            delayed.listed_links.clear();
         }
-        let (mut stay, mut staying) = (VecDeque::new(), Touched::default());
-        let mut sent: HashMap<Key, Touched> = HashMap::new();
+        let (mut stay, mut staying) = (VecDeque::new(), TouchedKeys::default());
+        let mut sent: HashMap<LinkId, TouchedKeys> = HashMap::new();
         for mut item in items {
             let at_ms = match item.waits {
                 true => waits_since_ms,
                 false => item.entry.at_ms,
             };
             item.overtaken |= item.is_overtaken(&executed);
-            let is_lost = item.overtaken && !item.is_unproven() || self.has_lost_proof(&item);
-            if is_too_much || self.is_over(at_ms) || is_lost {
-                self.give_back_refusal(item);
+            let is_lost = item.overtaken && !item.is_unproven()
+                || self.redirects.has_lost_proof(&self.plane, &item);
+            if is_over_bound || self.redirects.is_over(&self.plane, at_ms) || is_lost {
+                self.deliver_refusal(item);
                 continue;
             }
             if item.is_unproven() {
                 staying.add(&item.about);
-                item.due = self.now.plus_ms(TICK_MS);
+                item.due = self.plane.now.plus_ms(TICK_MS);
                 stay.push_back(item);
                 continue;
             }
-            if !is_alone || item.due > self.now || staying.conflicts_with(&item.about) {
+            if !is_alone || item.due > self.plane.now || staying.conflicts_with(&item.about) {
                 staying.add(&item.about);
                 stay.push_back(item);
                 continue;
@@ -718,149 +740,151 @@ impl Engine {
                 None => continue,
             };
             let link = match item.waits {
-                true => match self.own_link_for(key, &item) {
+                true => match self.own_link_for(id, &item) {
                     Some(link) => link,
                     None => {
-                        // There will be room.
+                        // The request stays until a link is free.
                         stay.push_back(item);
                         continue;
                     }
                 },
-                false if self.tracks_several(key) => match self.tracking_link_for(key, &item) {
-                    Some(link) => link,
-                    None => {
-                        // There will be room, or another owner.
-                        staying.add(&item.about);
-                        item.due = self.now.plus_ms(TICK_MS);
-                        stay.push_back(item);
-                        continue;
+                false if self.plane.tracks_several(id) => {
+                    match self.tracking_link_for(id, &item) {
+                        Some(link) => link,
+                        None => {
+                            // The request stays until a link is free or the slot has another owner.
+                            staying.add(&item.about);
+                            item.due = self.plane.now.plus_ms(TICK_MS);
+                            stay.push_back(item);
+                            continue;
+                        }
                     }
-                },
+                }
                 false => match self.link_for(&item) {
                     Ok(link) => link,
                     Err(told) => {
-                        self.held_bytes -= item.request.len();
-                        self.counters.failed_not_sent += 1;
+                        self.plane.held_bytes -= item.request.len();
+                        self.plane.counters.failed_not_sent += 1;
                         self.pass_on(item.entry, &told);
                         continue;
                     }
                 },
             };
-            let on_others = |(to, touched): (&Key, &Touched)| {
+            let conflicts_on_other_link = |(to, touched): (&LinkId, &TouchedKeys)| {
                 *to != link && touched.conflicts_with(&item.about)
             };
             let waits_at = |link: &Link| {
-                matches!(link.state, State::Resting { .. }) && self.may_wait_at(link, &item)
+                matches!(link.state, LinkState::Backoff { .. }) && self.may_wait_at(link, &item)
             };
-            let rests = self.links.get(link).is_some_and(waits_at);
-            if rests || sent.iter().any(on_others) {
+            let is_in_back_off = self.plane.links.get(link).is_some_and(waits_at);
+            if is_in_back_off || sent.iter().any(conflicts_on_other_link) {
                 staying.add(&item.about);
-                // Whoever comes up stirs it.
-                let due = if rests {
-                    self.now.plus_ms(TICK_MS)
+                // A link that comes up wakes it earlier.
+                let due = if is_in_back_off {
+                    self.plane.now.plus_ms(TICK_MS)
                 } else {
                     item.due
                 };
-                stay.push_back(PutOff { due, ..item });
+                stay.push_back(Deferred { due, ..item });
                 continue;
             }
             sent.entry(link).or_default().add(&item.about);
             if !item.is_named_elsewhere() {
-                // It may be refused again, and what is behind it not.
+                // It may be refused again, and a conflicting request behind it may not.
                 staying.add(&item.about);
             }
-            self.ask_at_last(link, item);
+            self.send_deferred(link, item);
         }
-        if let Some(session) = self.sessions.get_mut(key) {
-            // What was put off meanwhile is behind.
-            let delayed = &mut session.rare().delayed;
+        if let Some(session) = self.plane.sessions.get_mut(id) {
+            // Requests that were deferred during the scan come behind.
+            let delayed = &mut session.rare().deferred;
             stay.append(&mut delayed.items);
             delayed.items = stay;
-            delayed.sum_up(self.now_ms, self.put_off_stirs);
+            delayed.sum_up(self.plane.now_ms, self.redirects.wakes);
         } else {
-            // It was closed meanwhile, and what it had put off with it.
+            // The session was closed during the scan: its deferred requests end with it.
             let left = stay.iter().map(|item| item.request.len());
-            self.held_bytes -= left.sum::<usize>();
+            self.plane.held_bytes -= left.sum::<usize>();
         }
     }
 
-    /// Whether there may soon be somebody in the place of a server that is missing, by what was
-    /// said to a request.
-    fn may_wait_at(&self, link: &Link, item: &PutOff) -> bool {
-        match item.said() {
-            // Its node named another one.
-            Some(Refusal::Moved | Refusal::Ask) => self.awaits_reader(link.key.server),
-            // Whoever said that it is not the time for it knows that somebody is missing.
+    /// Whether a deferred request waits for a server that is in back-off, because another server
+    /// may soon take its place. The refusal decides.
+    fn may_wait_at(&self, link: &Link, item: &Deferred) -> bool {
+        match item.refusal_kind() {
+            // The refusal was a redirect.
+            Some(Refusal::Moved | Refusal::Ask) => self.plane.awaits_reader(link.kind.server),
+            // The server that said so knows that a node is missing.
             Some(_) => true,
-            // It was left on a link that is lost, and to a seed there is no heir.
+            // Its link was lost. No server takes the place of a seed node.
             None => {
-                let pool = usize::from(self.server(link.key.server).pool);
-                self.knows_all(pool) || self.awaits_owners(link)
+                let pool = usize::from(self.plane.server(link.kind.server).pool);
+                self.knows_all(pool) || self.plane.awaits_owners(link)
             }
         }
     }
 
-    fn is_over(&self, at_ms: u32) -> bool {
-        let limit_ms = match self.settings.timeouts.request_ms {
-            0 => ASKED_AGAIN_MS,
-            limit_ms => limit_ms,
-        };
-        self.now_ms.wrapping_sub(at_ms) >= limit_ms
-    }
-
-    /// A part of a request whose server owns nothing any more, and follows one that was asked for
-    /// another part of it. That one's answer counts for both where something is to be the same at
-    /// all servers. What FLUSHALL deletes may have come there after it was deleted there: it is
-    /// asked once more, for its session has asked for nothing behind it. And nothing is counted
-    /// twice. `None`: the part is settled.
-    fn settle_by_heir(&mut self, item: PutOff) -> Option<PutOff> {
-        let Some(Duty::Part { index, .. }) = item.duty else {
+    /// Settles a share of a scattered request whose server has no slots any more. Its heir must
+    /// have got a share of the same request. Then the heir's answer counts for both shares. A read
+    /// is refused, so that nothing is counted twice. The exceptions are FLUSHALL and FLUSHDB: keys
+    /// may have moved to the heir after it deleted its own. So the heir gets the command once more,
+    /// which is safe, because the session has no request behind it. `None`: the share is settled.
+    fn settle_by_heir(&mut self, item: Deferred) -> Option<Deferred> {
+        let Some(Completion::Part { index, .. }) = item.duty else {
             return Some(item);
         };
         if matches!(id_of(&item.request), Some(id::FLUSHALL | id::FLUSHDB)) {
             return Some(item);
         }
         let heir = match (item.to, item.about.slot) {
-            (To::Owner, None) => self.heir_of(item.asked.server),
+            (RetryTarget::Owner, None) => self.discovery.heir_of(&self.plane, item.asked.server),
             _ => None,
         };
-        let Some(answer) = heir.and_then(|heir| self.answer_of(item.entry, heir)) else {
+        let Some(answer) =
+            heir.and_then(|heir| self.scatter.answer_of(&mut self.plane, item.entry, heir))
+        else {
             return Some(item);
         };
         if item.about.reads {
-            self.give_back_refusal(item);
+            self.deliver_refusal(item);
         } else {
-            self.held_bytes -= item.request.len();
-            self.take_part_of(item.entry, index, &answer);
+            self.plane.held_bytes -= item.request.len();
+            self.take_share_of(item.entry, index, &answer);
         }
         None
     }
 
-    /// The kind of link on which a request is asked next.
-    fn kind_for(&mut self, item: &PutOff) -> Result<LinkKey, NoReader> {
+    /// The kind of link for the next attempt.
+    fn kind_for(&mut self, item: &Deferred) -> Result<LinkKind, NoReader> {
         let asked = item.asked.server;
-        let pool = usize::from(self.server(asked).pool);
-        let owner = match (item.to, item.about.slot, self.pools[pool].cluster()) {
-            (To::Importer(server) | To::Named(server), ..) => server,
-            (To::Unproven { .. }, ..) => asked,
-            (To::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
-            (To::Owner, ..) => {
-                let owner = self.owner_behind(asked);
-                self.heir_of(owner).unwrap_or(owner)
+        let pool = usize::from(self.plane.server(asked).pool);
+        let owner = match (item.to, item.about.slot, self.plane.pools[pool].cluster()) {
+            (RetryTarget::Importer(server) | RetryTarget::Named(server), ..) => server,
+            (RetryTarget::Unproven { .. }, ..) => asked,
+            (RetryTarget::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
+            (RetryTarget::Owner, ..) => {
+                let owner = self.discovery.owner_behind(&self.plane, asked);
+                self.discovery.heir_of(&self.plane, owner).unwrap_or(owner)
             }
         };
-        let server = match id_of(&item.request).filter(|_| item.to == To::Owner) {
-            Some(id) => self.server_at_last(item.entry.session, owner, id.get(), item.asked)?,
+        let server = match id_of(&item.request).filter(|_| item.to == RetryTarget::Owner) {
+            Some(id) => self.discovery.server_at_last(
+                &mut self.plane,
+                item.entry.session,
+                owner,
+                id.get(),
+                item.asked,
+            )?,
             None => owner,
         };
-        Ok(LinkKey {
+        Ok(LinkKind {
             server,
             ..item.asked
         })
     }
 
-    /// The link; if there is none, what its client is told.
-    fn link_for(&mut self, item: &PutOff) -> Result<Key, Vec<u8>> {
+    /// The link for the next attempt, or the error reply to the client if there is none.
+    fn link_for(&mut self, item: &Deferred) -> Result<LinkId, Vec<u8>> {
         match self.kind_for(item) {
             Ok(kind) => {
                 let link = self.current_link(kind);
@@ -870,91 +894,100 @@ impl Engine {
         }
     }
 
-    /// The link on which its session tracks; `None` if it cannot be had just now.
-    fn tracking_link_for(&mut self, key: Key, item: &PutOff) -> Option<Key> {
+    /// The link on which the session tracks keys at the server of the next attempt. `None`: there
+    /// is no such link just now.
+    fn tracking_link_for(&mut self, id: SessionId, item: &Deferred) -> Option<LinkId> {
         let server = self.kind_for(item).ok()?.server;
-        let first = self.shared.get(&self.first_link(server));
+        let first = self.plane.shared.get(&self.plane.first_link(server));
         let waits_at = |link: &Link| {
-            matches!(link.state, State::Resting { .. }) && self.may_wait_at(link, item)
+            matches!(link.state, LinkState::Backoff { .. }) && self.may_wait_at(link, item)
         };
-        let rests = first
-            .and_then(|first| self.links.get(*first))
+        let is_in_back_off = first
+            .and_then(|first| self.plane.links.get(*first))
             .is_some_and(waits_at);
-        let is_known = self.tracks_on(key, server).is_some();
-        if rests || !is_known && !self.may_have_own_link(key) {
+        let is_known = self.plane.tracks_on(id, server).is_some();
+        if is_in_back_off || !is_known && !self.pinned.may_have_own_link(&self.plane, id) {
             return None;
         }
-        let link = self.tracking_link(key, server).ok()?;
-        // It is sent again without the CLIENT CACHING in front of it.
-        self.lack_caching(key);
+        let link = self.tracking_link(id, server).ok()?;
+        // The next attempt has no CLIENT CACHING in front of it.
+        self.pinned.lack_caching(&mut self.plane, id);
         Some(link)
     }
 
-    /// A link of its session's own; `None` if there is no room for one just now.
-    fn own_link_for(&mut self, key: Key, item: &PutOff) -> Option<Key> {
-        let link = if self.tracks_several(key) {
-            let link = self.tracking_link_for(key, item)?;
-            let server = self.links.get(link)?.key.server;
-            self.turn(key, server);
+    /// A link that the session has for itself. `None`: none is free just now.
+    fn own_link_for(&mut self, id: SessionId, item: &Deferred) -> Option<LinkId> {
+        let link = if self.plane.tracks_several(id) {
+            let link = self.tracking_link_for(id, item)?;
+            let server = self.plane.links.get(link)?.kind.server;
+            self.switch_server(id, server);
             link
         } else {
-            if !self.may_have_own_link(key) {
+            if !self.pinned.may_have_own_link(&self.plane, id) {
                 return None;
             }
             let kind = self.kind_for(item).ok()?;
-            let link = self.own_link(kind, key).ok()?;
-            self.ride_anew(key, link);
-            if let Some(session) = self.sessions.get_mut(key) {
+            let link = self.pinned.own_link(&mut self.plane, kind, id).ok()?;
+            self.plane.attach_again(id, link);
+            if let Some(session) = self.plane.sessions.get_mut(id) {
                 session.server = kind.server;
             }
             link
         };
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.plane.sessions.get_mut(id) {
             session.flags |= Flags::UNPINNING;
         }
-        if let Some(link) = self.links.get_mut(link) {
+        if let Some(link) = self.plane.links.get_mut(link) {
             link.waits = true;
         }
         Some(link)
     }
 
-    /// Sends it again.
-    fn ask_at_last(&mut self, link: Key, item: PutOff) {
-        self.held_bytes -= item.request.len();
-        if let Some(Duty::Part { index, .. }) = item.duty
-            && let Some(server) = self.links.get(link).map(|link| link.key.server)
+    /// Sends a deferred request on this link.
+    fn send_deferred(&mut self, link: LinkId, item: Deferred) {
+        self.plane.held_bytes -= item.request.len();
+        if let Some(Completion::Part { index, .. }) = item.duty
+            && let Some(server) = self.plane.links.get(link).map(|link| link.kind.server)
         {
-            self.ask_part_of(item.entry, index, server);
+            self.scatter
+                .ask_share_of(&mut self.plane, item.entry, index, server);
         }
-        match self.links.get(link).map(|link| &link.state) {
-            Some(State::Resting { .. }) => {
-                self.counters.failed_not_sent += 1;
-                let away = self.away_error_of(item.entry);
-                let reply = self.no_link_reply(link, away);
+        match self.plane.links.get(link).map(|link| &link.state) {
+            Some(LinkState::Backoff { .. }) => {
+                self.plane.counters.failed_not_sent += 1;
+                let away = self.plane.away_error_of(item.entry);
+                let reply = self.plane.no_link_reply(link, away);
                 return self.pass_on(item.entry, &reply);
             }
-            Some(State::Down) => self.connect(link),
+            Some(LinkState::Down) => self.plane.connect(link),
             _ => {}
         }
         let (request, duty) = match item.to {
-            To::Importer(_) => {
-                if let Some(session) = self.sessions.get_mut(item.entry.session) {
-                    session.rare().delayed.imported.push(item.entry.seq);
+            RetryTarget::Importer(_) => {
+                if let Some(session) = self.plane.sessions.get_mut(item.entry.session) {
+                    session.rare().deferred.imported.push(item.entry.seq);
                 }
                 let then = item.duty.map(Box::new);
                 let request = [ASKING, &item.request].concat();
-                (request, Some(Duty::Asking { then }))
+                (request, Some(Completion::Asking { then }))
             }
-            To::Owner | To::Named(_) | To::Unproven { .. } => (item.request, item.duty),
+            RetryTarget::Owner | RetryTarget::Named(_) | RetryTarget::Unproven { .. } => {
+                (item.request, item.duty)
+            }
         };
         let at_ms = match item.waits {
-            true => self.now_ms,
+            true => self.plane.now_ms,
             false => item.entry.at_ms,
         };
-        if duty.as_ref().is_some_and(Duty::names_scripts) {
-            self.load_named(link, item.entry.session, as_asked(&request));
+        if duty.as_ref().is_some_and(Completion::names_scripts) {
+            self.local.load_named(
+                &mut self.plane,
+                link,
+                item.entry.session,
+                as_asked(&request),
+            );
         }
-        let Some(state) = self.links.get_mut(link) else {
+        let Some(state) = self.plane.links.get_mut(link) else {
             return;
         };
         let entry = Entry {
@@ -967,29 +1000,29 @@ impl Engine {
             Some(duty) => state.push_with(entry, &request, duty),
             None => state.push(entry, &request),
         }
-        self.counters.link_requests += 1;
-        self.list_link(link);
-        self.close_if_full(link);
+        self.plane.counters.link_requests += 1;
+        self.plane.list_link(link);
+        self.plane.close_if_full(link);
     }
 }
 
-impl PutOff {
-    /// What its node refused it for; `None`: it was left on a link that is lost.
-    fn said(&self) -> Option<Refusal> {
+impl Deferred {
+    /// The kind of its refusal. `None`: its link was lost, and no server refused it.
+    fn refusal_kind(&self) -> Option<Refusal> {
         self.refusal.get(1..).and_then(Refusal::of)
     }
 
-    /// Whether it is not known whether it ran.
+    /// Whether it may have run: the proof of the refusal is missing.
     fn is_unproven(&self) -> bool {
-        matches!(self.to, To::Unproven { .. })
+        matches!(self.to, RetryTarget::Unproven { .. })
     }
 
-    /// Whether its node named another one, and did not only refuse it for now.
+    /// Whether its server named another node, and did not only refuse it for now.
     fn is_named_elsewhere(&self) -> bool {
-        matches!(self.said(), Some(Refusal::Moved | Refusal::Ask))
+        matches!(self.refusal_kind(), Some(Refusal::Moved | Refusal::Ask))
     }
 
-    /// Whether something that was asked behind it, and about its keys, was executed.
+    /// Whether a later request of the session was executed and conflicts with it on a key.
     fn is_overtaken(&self, executed: &AllExecuted) -> bool {
         let seq = self.entry.seq;
         let is_behind =
@@ -1006,19 +1039,20 @@ impl PutOff {
     }
 }
 
-/// What else a session had asked, and was executed.
+/// The executed requests of a session that were in flight beside its deferred ones.
 #[derive(Default)]
 struct AllExecuted {
     keys: HashMap<u64, Executed>,
-    /// About whichever keys.
+    /// Requests that touched any key at all.
     each: Executed,
-    /// About all keys.
+    /// Requests that touched all keys.
     all: Executed,
 }
 
 impl AllExecuted {
-    fn note(&mut self, other: &Other) {
-        let Other { seq, about, .. } = other;
+    /// Adds an executed request.
+    fn note(&mut self, other: &InFlight) {
+        let InFlight { seq, about, .. } = other;
         for key in &about.keys {
             let of_key = self.keys.entry(*key).or_default();
             of_key.note(*seq, about.reads);
@@ -1032,7 +1066,7 @@ impl AllExecuted {
     }
 }
 
-/// The last places of what was executed about a key.
+/// The places of the last executed request and of the last executed write.
 #[derive(Default)]
 struct Executed {
     any: Option<u32>,
@@ -1041,7 +1075,7 @@ struct Executed {
 
 impl Executed {
     fn note(&mut self, seq: u32, reads: bool) {
-        // In the order in which they were asked they come of each link alone.
+        // The requests of one link come in order, those of several links do not.
         let is_later =
             |last: &Option<u32>| last.is_none_or(|last| seq.wrapping_sub(last) as i32 > 0);
         if is_later(&self.any) {
@@ -1058,32 +1092,39 @@ impl Engine {
     /// The reply in front says that its request, which runs code, was not executed. respool asks
     /// the server whether it refuses a twin, and the reply waits for the answer. `false`: no such
     /// question is possible, and the client gets the reply.
-    fn await_proof(&mut self, key: Key, front: Entry, refusal: Refusal, reply: &[u8]) -> bool {
-        let Some(link) = self.links.get(key) else {
+    fn await_proof(&mut self, id: LinkId, front: Entry, refusal: Refusal, reply: &[u8]) -> bool {
+        let Some(link) = self.plane.links.get(id) else {
             return false;
         };
         let is_held = match link.role {
             Role::Pinned { by } => by == front.session && !link.waits,
-            role => role.is_manys(),
+            role => role.is_multiplexed(),
         };
-        let Some(session) = self.sessions.get(front.session).filter(|_| is_held) else {
+        let Some(session) = self.plane.sessions.get(front.session).filter(|_| is_held) else {
             return false;
         };
         let request = as_asked(link.first_bytes());
-        let keys = self.learned.keys_in(request);
-        let Some(twin) = belief::twin(request, keys) else {
+        let keys = self.local.catalog.keys_in(request);
+        let Some(twin) = refusals::twin(request, keys) else {
             return false;
         };
         let rare = session.rare.as_deref();
-        let is_imported = rare.is_some_and(|rare| rare.delayed.imported.contains(&front.seq));
-        let to = To::Unproven {
-            link: key,
-            since: self.now,
-            again: matches!(front.before, Before::Refused | Before::Lost),
+        let is_imported = rare.is_some_and(|rare| rare.deferred.imported.contains(&front.seq));
+        let to = RetryTarget::Unproven {
+            link: id,
+            since: self.plane.now,
+            again: matches!(front.before, EarlierAttempt::Refused | EarlierAttempt::Lost),
         };
-        self.put_off_front(key, (to, refusal), false, reply);
+        self.defer_front(id, (to, refusal), false, reply);
         let (session, seq) = (front.session, front.seq);
-        self.ask_for_proof(key, (session, seq), Proof::Twin, &twin, is_imported);
+        self.redirects.ask_for_proof(
+            &mut self.plane,
+            id,
+            (session, seq),
+            ProofStep::Twin,
+            &twin,
+            is_imported,
+        );
         true
     }
 
@@ -1091,12 +1132,12 @@ impl Engine {
     /// server whether it has the script. If it does not, the script may be sent along.
     pub(crate) fn await_proof_of_noscript(
         &mut self,
-        link: Key,
+        link: LinkId,
         entry: Entry,
         request: &[u8],
         reply: &[u8],
     ) {
-        let Some(asked) = self.links.get(link).map(|link| link.key) else {
+        let Some(asked) = self.plane.links.get(link).map(|link| link.kind) else {
             return self.pass_on(entry, reply);
         };
         let mut scanner = Scanner::default();
@@ -1109,9 +1150,9 @@ impl Engine {
         };
         let mut question = Vec::new();
         encode::request(&mut question, &[&b"SCRIPT"[..], b"EXISTS", digest]);
-        let pool = self.server(asked.server).pool;
-        let item = PutOff {
-            about: About::of(&self.learned, request, pool, entry.class.reads()),
+        let pool = self.plane.server(asked.server).pool;
+        let item = Deferred {
+            about: RequestKeys::of(&self.local.catalog, request, pool, entry.class.reads()),
             entry: Entry {
                 len: request.len() as u32,
                 ..entry
@@ -1119,284 +1160,239 @@ impl Engine {
             duty: None,
             request: request.to_vec(),
             asked,
-            to: To::Unproven {
+            to: RetryTarget::Unproven {
                 link,
-                since: self.now,
+                since: self.plane.now,
                 again: false,
             },
-            due: self.now.plus_ms(TICK_MS),
+            due: self.plane.now.plus_ms(TICK_MS),
             waits: false,
             refusal: reply.to_vec(),
             overtaken: false,
         };
-        self.put_off(link, item);
-        let whose = (entry.session, entry.seq);
-        self.ask_for_proof(link, whose, Proof::NoScript, &question, false);
+        self.defer(link, item);
+        let place = (entry.session, entry.seq);
+        self.redirects.ask_for_proof(
+            &mut self.plane,
+            link,
+            place,
+            ProofStep::NoScript,
+            &question,
+            false,
+        );
     }
 
-    /// `is_imported`: the node has the slot only for requests behind [`ASKING`].
-    fn ask_for_proof(
-        &mut self,
-        link: Key,
-        (session, seq): (Key, u32),
-        proof: Proof,
-        question: &[u8],
-        is_imported: bool,
-    ) {
-        let duty = Duty::Proof {
-            session,
-            seq,
-            proof,
-        };
-        match is_imported {
-            false => self.put_ours(link, question, duty),
-            true => {
-                let then = Some(Box::new(duty));
-                let question = [ASKING, question].concat();
-                self.put_ours(link, &question, Duty::Asking { then });
-            }
-        }
-    }
-
-    /// Whether the answer to the second question cannot come any more.
-    fn has_lost_proof(&self, item: &PutOff) -> bool {
-        let To::Unproven { link, since, .. } = item.to else {
-            return false;
-        };
-        let has_it = |link: &Link| link.is_up() && link.up_since <= since;
-        !self.links.get(link).is_some_and(has_it)
-    }
-
-    /// The server has answered the second question.
+    /// Decides about an unproven request after the server's answer to the second question.
     pub(crate) fn settle_proof(
         &mut self,
-        key: Key,
-        (session, seq): (Key, u32),
-        proof: Proof,
+        id: LinkId,
+        (session, seq): (SessionId, u32),
+        proof: ProofStep,
         reply: &[u8],
     ) {
-        let Some(mut item) = self.take_unproven(key, session, seq) else {
+        let Some(mut item) = self
+            .redirects
+            .take_unproven(&mut self.plane, id, session, seq)
+        else {
             return;
         };
         let twin = reply.strip_prefix(b"-").and_then(Refusal::of);
-        let refusal = item.said();
+        let refusal = item.refusal_kind();
         let server = item.asked.server;
         match proof {
-            Proof::NoScript if reply == NONE_EXISTS => {
-                self.held_bytes -= item.request.len();
-                self.send_script_along(key, item.entry, &item.request, &item.refusal);
+            ProofStep::NoScript if reply == NONE_EXISTS => {
+                self.plane.held_bytes -= item.request.len();
+                self.send_script_along(id, item.entry, &item.request, &item.refusal);
             }
-            Proof::Twin
+            ProofStep::Twin
                 if twin
                     .zip(refusal)
-                    .is_some_and(|(twin, refusal)| belief::proves(twin, refusal)) =>
+                    .is_some_and(|(twin, refusal)| refusals::proves(twin, refusal)) =>
             {
                 let said = reply.strip_prefix(b"-").unwrap_or_default();
                 let slot = item.about.slot;
                 item.refusal = reply.to_vec();
-                if self.is_nobodys(server, said, slot) {
-                    self.held_bytes -= item.request.len();
+                if self
+                    .discovery
+                    .is_nobodys(&mut self.plane, server, said, slot)
+                {
+                    self.plane.held_bytes -= item.request.len();
                     return self.pass_on(item.entry, reply);
                 }
-                let To::Unproven { again, .. } = item.to else {
+                let RetryTarget::Unproven { again, .. } = item.to else {
                     return;
                 };
                 if let Some(twin) = twin {
-                    item.to = self.follow(server, slot, said, twin);
+                    item.to = self.follow_redirect(server, slot, said, twin);
                 }
                 item.due = match item.is_named_elsewhere() && !again {
-                    true => self.now,
-                    false => self.now.plus_ms(TICK_MS),
+                    true => self.plane.now,
+                    false => self.plane.now.plus_ms(TICK_MS),
                 };
-                self.keep_put_off(session, item);
+                self.redirects.keep_deferred(&mut self.plane, session, item);
             }
             _ => {
-                self.held_bytes -= item.request.len();
+                self.plane.held_bytes -= item.request.len();
                 self.pass_on(item.entry, &item.refusal);
             }
         }
     }
-
-    fn take_unproven(&mut self, link: Key, session: Key, seq: u32) -> Option<PutOff> {
-        let session = self.sessions.get_mut(session)?;
-        let items = &mut session.rare().delayed.items;
-        let is_it = |item: &PutOff| {
-            item.entry.seq == seq
-                && matches!(item.to, To::Unproven { link: its, .. } if its == link)
-        };
-        let at = items.iter().position(is_it)?;
-        items.remove(at)
-    }
-
-    /// A request goes back among those that are put off, at its place.
-    fn keep_put_off(&mut self, key: Key, item: PutOff) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            self.held_bytes -= item.request.len();
-            return;
-        };
-        let delayed = &mut session.rare().delayed;
-        let seq = item.entry.seq;
-        let in_front = |other: &PutOff| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
-        let place = delayed.items.partition_point(in_front);
-        delayed.due = delayed.due.min(item.due);
-        delayed.items.insert(place, item);
-        self.stir_put_off();
-    }
 }
 
-/// To SCRIPT EXISTS of one digest.
+/// The reply to SCRIPT EXISTS of one digest that the server does not have.
 const NONE_EXISTS: &[u8] = b"*1\r\n:0\r\n";
 
-/// On a session's own link.
+/// Requests on a link that the session has for itself.
 impl Engine {
-    /// What a session asked on its own link belongs to another node than that link goes to.
-    fn leave_own_node(
+    /// Handles a refusal on a session's own link, which cannot go to another server.
+    fn leave_own_server(
         &mut self,
-        key: Key,
-        by: Key,
+        link_id: LinkId,
+        by: SessionId,
         front: Entry,
-        to: To,
+        to: RetryTarget,
         why: Refusal,
         reply: &[u8],
     ) {
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(link_id) else {
             return;
         };
         let is_watch = id_of(as_asked(link.first_bytes())) == Some(id::WATCH);
         let (is_block, watched) = match link.duties.front().filter(|_| front.duty) {
-            Some(Duty::Block { watched, .. }) => (true, *watched),
+            Some(Completion::Block { watched, .. }) => (true, *watched),
             _ => (false, false),
         };
         let waits = link.waits;
-        let Some(session) = self.sessions.get(by) else {
-            return self.answer_front(key, front, b"");
+        let Some(session) = self.plane.sessions.get(by) else {
+            return self.answer_front(link_id, front, b"");
         };
         let version = session.version;
         let pins = session.pins;
-        let its = front.session == by;
+        let is_own = front.session == by;
         if is_watch {
-            // Where its keys are now nobody watches them: EXEC will say that they may have changed.
+            // No link watches the keys at their new server, so EXEC will answer that they may have
+            // changed.
             self.lose_watch(by);
             let told = match why {
                 Refusal::Moved | Refusal::Ask => &b"+OK\r\n"[..],
                 _ => reply,
             };
-            self.answer_front(key, front, told);
+            self.answer_front(link_id, front, told);
         } else if watched {
-            // The same: what it watched is not there any more.
+            // The watched keys have left this server, so EXEC answers that they may have changed.
             let mut nil = Vec::new();
             encode::null_array(&mut nil, version);
-            self.answer_front(key, front, &nil);
-        } else if waits && its && !pins.bind() {
-            // It will have another link of its own.
-            self.put_off_front(key, (to, why), true, reply);
-            self.leave_own_link(key, by);
-        } else if waits || is_block && !pins.any(Pins::SPREAD) || !its {
-            let told = moved_away(self.label(key));
-            self.answer_front(key, front, &told);
+            self.answer_front(link_id, front, &nil);
+        } else if waits && is_own && !pins.bind() {
+            // The session gets another link for itself.
+            self.defer_front(link_id, (to, why), true, reply);
+            self.leave_own_link(link_id, by);
+        } else if waits || is_block && !pins.any(Pins::SPREAD) || !is_own {
+            let told = moved_away(self.plane.label(link_id));
+            self.answer_front(link_id, front, &told);
         } else {
-            self.put_off_front(key, (to, why), false, reply);
+            self.defer_front(link_id, (to, why), false, reply);
         }
     }
 
-    /// What a session waited for on its own link is answered there, and goes on at another server.
-    /// It keeps its place.
+    /// A blocking request got its answer on the session's own link. It goes on at another server,
+    /// and keeps its place.
     pub(crate) fn go_on_alone(
         &mut self,
-        link: Key,
+        link: LinkId,
         entry: Entry,
-        (request, duty): (Vec<u8>, Duty),
+        (request, duty): (Vec<u8>, Completion),
         (server, due): (ServerId, Time),
     ) {
-        let Some(own) = self.links.get(link) else {
+        let Some(own) = self.plane.links.get(link) else {
             return;
         };
-        let item = PutOff {
+        let item = Deferred {
             entry: Entry {
                 len: request.len() as u32,
-                before: Before::Unsent,
+                before: EarlierAttempt::Unsent,
                 ..entry
             },
             duty: Some(duty),
             request,
-            asked: LinkKey { server, ..own.key },
-            to: To::Owner,
-            about: About::default(),
+            asked: LinkKind { server, ..own.kind },
+            to: RetryTarget::Owner,
+            about: RequestKeys::default(),
             due,
             waits: true,
             refusal: bound_reply("pinned-links-max"),
             overtaken: false,
         };
-        self.put_off(link, item);
+        self.defer(link, item);
         self.leave_own_link(link, entry.session);
     }
 
-    /// What a session waits for on a link of its own has left it.
-    fn leave_own_link(&mut self, key: Key, by: Key) {
-        if let Some(link) = self.links.get_mut(key) {
+    /// Separates a session from its own link after its blocking request has left it.
+    fn leave_own_link(&mut self, link_id: LinkId, by: SessionId) {
+        if let Some(link) = self.plane.links.get_mut(link_id) {
             link.waits = false;
         }
-        if let Some(session) = self.sessions.get_mut(by) {
+        if let Some(session) = self.plane.sessions.get_mut(by) {
             session.flags.remove(Flags::UNPINNING);
         }
-        if self.is_tracking_link(by, key) {
+        if self.pinned.is_tracking_link(&self.plane, by, link_id) {
             return;
         }
-        if let Some(session) = self.sessions.get(by) {
-            let kind = self.shared_kind_of(session);
-            let shared = self.shared_link(kind).unwrap_or(Key::NOBODY);
-            self.ride_anew(by, shared);
+        if let Some(session) = self.plane.sessions.get(by) {
+            let kind = self.plane.shared_kind_of(session);
+            let shared = self.plane.shared_link(kind).unwrap_or(LinkId::NONE);
+            self.plane.attach_again(by, shared);
         }
-        self.give_back(key);
+        self.pinned.give_back(&mut self.plane, link_id);
     }
 
-    /// Nobody watches the keys of a session any more, and so they may have changed.
-    pub(crate) fn lose_watch(&mut self, key: Key) {
-        if let Some(session) = self.sessions.get_mut(key) {
+    /// Notes that a session's watched keys may have changed: no link watches them any more.
+    pub(crate) fn lose_watch(&mut self, id: SessionId) {
+        if let Some(session) = self.plane.sessions.get_mut(id) {
             session.rare().watch_lost = true;
         }
-        self.taint_own_link(key);
-        self.unpin(key, Pins::WATCH);
+        self.plane.taint_own_link(id);
+        self.pinned.unpin(&mut self.plane, id, Pins::WATCH);
     }
 
-    /// The request in front leaves its link with this answer.
-    fn answer_front(&mut self, key: Key, front: Entry, reply: &[u8]) {
-        if let Some(link) = self.links.get_mut(key) {
+    /// Takes the request in front off its link, and gives its session this reply.
+    fn answer_front(&mut self, id: LinkId, front: Entry, reply: &[u8]) {
+        if let Some(link) = self.plane.links.get_mut(id) {
             if front.duty {
                 link.duties.pop_front();
             }
             link.pop_answered(front);
         }
-        self.counters.link_replies += 1;
+        self.plane.counters.link_replies += 1;
         self.pass_on(front, reply);
     }
 
-    /// A link was lost, and something was left on it that may be asked again: what another server
-    /// owns now, or can be read at another one, goes there.
-    pub(crate) fn move_left(&mut self, key: Key) {
-        let Some(link) = self.links.get(key).filter(|link| link.heeds) else {
+    /// Takes requests from a lost link that another server can answer: its slot has another owner
+    /// now, or another replica can be read. They are deferred.
+    pub(crate) fn move_left(&mut self, id: LinkId) {
+        let Some(link) = self.plane.links.get(id).filter(|link| link.heeds) else {
             return;
         };
-        let kind = link.key;
-        let server = self.server(kind.server);
+        let kind = link.kind;
+        let server = self.plane.server(kind.server);
         let (pool, of_replica) = (
-            &self.pools[usize::from(server.pool)],
+            &self.plane.pools[usize::from(server.pool)],
             server.replica_of.is_some(),
         );
-        let (cluster, sessions) = (pool.cluster(), &self.sessions);
+        let (cluster, sessions) = (pool.cluster(), &self.plane.sessions);
         let readers = pool.readers.as_deref();
         let moved = |entry: &Entry, request: &[u8]| {
             let request = as_asked(request);
-            let is_anothers = |cluster: &Cluster| {
-                let slot = About::of(&self.learned, request, pool.index, false).slot;
+            let has_moved = |cluster: &Cluster| {
+                let slot = RequestKeys::of(&self.local.catalog, request, pool.index, false).slot;
                 slot.is_some_and(|slot| cluster.owner_of_slot(slot) != kind.server)
             };
-            entry.session != Key::NOBODY
+            entry.session != SessionId::NONE
                 && (of_replica
-                    || cluster.is_some_and(is_anothers)
-                    || is_read_elsewhere(readers, sessions, kind.server, entry, request))
+                    || cluster.is_some_and(has_moved)
+                    || is_read_from_replica(readers, sessions, kind.server, entry, request))
         };
-        let Some(link) = self.links.get_mut(key) else {
+        let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
         for left in link.take_left(moved) {
@@ -1406,24 +1402,24 @@ impl Engine {
                 ..left.entry
             };
             let duty = match left.duty {
-                Some(Duty::Asking { then }) => then.map(|then| *then),
+                Some(Completion::Asking { then }) => then.map(|then| *then),
                 duty => duty,
             };
-            self.move_away(key, kind, entry, duty, request);
+            self.move_away(id, kind, entry, duty, request);
         }
     }
 
-    /// An owner owes replies and sends nothing for long: its reads that can be had at another
-    /// server go there. Here they keep their places, so that their late replies are known for what
-    /// they are.
-    pub(crate) fn move_reads(&mut self, key: Key) {
-        let is_shared = |link: &&mut Link| link.role.is_manys();
-        let Some(link) = self.links.get_mut(key).filter(is_shared) else {
+    /// Sends the reads of a link to other servers if its server has sent no reply for long. Their
+    /// entries keep their places on this link, so that late replies are recognised and dropped.
+    pub(crate) fn move_reads(&mut self, id: LinkId) {
+        let is_shared = |link: &&mut Link| link.role.is_multiplexed();
+        let Some(link) = self.plane.links.get_mut(id).filter(is_shared) else {
             return;
         };
-        let kind = link.key;
-        let pool = &self.pools[usize::from(self.servers[usize::from(kind.server.0)].pool)];
-        let (readers, sessions) = (pool.readers.as_deref(), &self.sessions);
+        let kind = link.kind;
+        let pool =
+            &self.plane.pools[usize::from(self.plane.servers[usize::from(kind.server.0)].pool)];
+        let (readers, sessions) = (pool.readers.as_deref(), &self.plane.sessions);
         let (mut moved, mut at, mut read) = (Vec::new(), 0, Vec::new());
         let mut duties = link.duties.iter();
         for (index, entry) in link.ledger.iter_mut().enumerate() {
@@ -1434,63 +1430,153 @@ impl Engine {
                 read.extend_from_slice(&link.out.bytes()[at..behind]);
             }
             at = behind;
-            // The reply in front may be half with its client.
+            // A part of the first reply may be with its client already.
             let is_answered = index == 0 && link.cutting;
             let duty = if entry.duty { duties.next() } else { None };
-            let again = duty.and_then(Duty::read_again);
-            let is_read = entry.class.reads() && entry.session != Key::NOBODY;
+            let again = duty.and_then(Completion::read_again);
+            let is_read = entry.class.reads() && entry.session != SessionId::NONE;
             if is_read
                 && entry.duty == again.is_some()
                 && !is_answered
-                && is_read_elsewhere(readers, sessions, kind.server, entry, &read)
+                && is_read_from_replica(readers, sessions, kind.server, entry, &read)
             {
                 let entry_again = Entry {
                     len: read.len() as u32,
                     class: Class::Read,
-                    before: Before::Lost,
+                    before: EarlierAttempt::Lost,
                     ..*entry
                 };
                 moved.push((entry_again, again, read.clone()));
-                entry.session = Key::NOBODY;
+                entry.session = SessionId::NONE;
             }
         }
         for (entry, duty, request) in moved {
-            self.move_away(key, kind, entry, duty, request);
+            self.move_away(id, kind, entry, duty, request);
         }
     }
 
-    /// A request that was on this link goes to another server.
+    /// Defers a request of this link, to be sent to another server.
     fn move_away(
         &mut self,
-        link: Key,
-        asked: LinkKey,
+        link: LinkId,
+        asked: LinkKind,
         entry: Entry,
-        duty: Option<Duty>,
+        duty: Option<Completion>,
         request: Vec<u8>,
     ) {
-        let refusal = moved_away(self.label(link));
-        let pool = self.server(asked.server).pool;
-        let item = PutOff {
-            about: About::of(&self.learned, &request, pool, entry.class.reads()),
+        let refusal = moved_away(self.plane.label(link));
+        let pool = self.plane.server(asked.server).pool;
+        let item = Deferred {
+            about: RequestKeys::of(&self.local.catalog, &request, pool, entry.class.reads()),
             entry,
             duty,
             request,
             asked,
-            to: To::Owner,
-            due: self.now,
+            to: RetryTarget::Owner,
+            due: self.plane.now,
             waits: false,
             refusal,
             overtaken: false,
         };
-        self.put_off(link, item);
+        self.defer(link, item);
     }
 }
 
-/// Whether a request is a read that its session may have of another server than the owner of its
+impl Redirects {
+    /// Whether a session has deferred requests.
+    pub(crate) fn has_waiting_sessions(&self) -> bool {
+        !self.now.is_empty() || !self.sessions.is_empty()
+    }
+
+    /// Notes an event for which deferred requests may wait: a server can be reached, or a slot has
+    /// another owner.
+    pub(crate) fn wake_deferred(&mut self) {
+        self.wakes = self.wakes.wrapping_add(1);
+    }
+
+    /// Whether a request that was read at `at_ms` has passed its deadline.
+    pub(crate) fn is_over(&self, plane: &DataPlane, at_ms: u32) -> bool {
+        let limit_ms = match plane.settings.timeouts.request_ms {
+            0 => ASKED_AGAIN_MS,
+            limit_ms => limit_ms,
+        };
+        plane.now_ms.wrapping_sub(at_ms) >= limit_ms
+    }
+
+    /// Sends the second question about an unproven request. `is_imported`: the node answers for the
+    /// slot only behind [`ASKING`].
+    fn ask_for_proof(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        (session, seq): (SessionId, u32),
+        proof: ProofStep,
+        question: &[u8],
+        is_imported: bool,
+    ) {
+        let duty = Completion::Proof {
+            session,
+            seq,
+            proof,
+        };
+        match is_imported {
+            false => plane.put_ours(link, question, duty),
+            true => {
+                let then = Some(Box::new(duty));
+                let question = [ASKING, question].concat();
+                plane.put_ours(link, &question, Completion::Asking { then });
+            }
+        }
+    }
+
+    /// Whether the answer to the second question is lost with its link.
+    fn has_lost_proof(&self, plane: &DataPlane, item: &Deferred) -> bool {
+        let RetryTarget::Unproven { link, since, .. } = item.to else {
+            return false;
+        };
+        let has_it = |link: &Link| link.is_up() && link.up_since <= since;
+        !plane.links.get(link).is_some_and(has_it)
+    }
+
+    /// Takes an unproven request from the deferred ones of its session.
+    fn take_unproven(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        session: SessionId,
+        seq: u32,
+    ) -> Option<Deferred> {
+        let session = plane.sessions.get_mut(session)?;
+        let items = &mut session.rare().deferred.items;
+        let is_unproven = |item: &Deferred| {
+            item.entry.seq == seq
+                && matches!(item.to, RetryTarget::Unproven { link: asked, .. } if asked == link)
+        };
+        let at = items.iter().position(is_unproven)?;
+        items.remove(at)
+    }
+
+    /// Puts a request back among the deferred ones, at its place.
+    fn keep_deferred(&mut self, plane: &mut DataPlane, id: SessionId, item: Deferred) {
+        let Some(session) = plane.sessions.get_mut(id) else {
+            plane.held_bytes -= item.request.len();
+            return;
+        };
+        let delayed = &mut session.rare().deferred;
+        let seq = item.entry.seq;
+        let in_front = |other: &Deferred| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
+        let place = delayed.items.partition_point(in_front);
+        delayed.due = delayed.due.min(item.due);
+        delayed.items.insert(place, item);
+        self.wake_deferred();
+    }
+}
+
+/// Whether a request is a read that its session may have from another server than the owner of its
 /// key.
-fn is_read_elsewhere(
+fn is_read_from_replica(
     readers: Option<&Readers>,
-    sessions: &Slots<Session>,
+    sessions: &Slab<SessionId, Session>,
     owner: ServerId,
     entry: &Entry,
     request: &[u8],
@@ -1508,13 +1594,14 @@ fn error_reply(text: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// What a client is told whose request found no node that would execute it.
+/// The error reply to a request that no server would execute.
 fn moved_away(server: &str) -> Vec<u8> {
     let mut reply = Vec::new();
-    failure::append_reply(&mut reply, Fate::NotSent, Cause::Moved { server });
+    error::append_reply(&mut reply, Fate::NotSent, Cause::Moved { server });
     reply
 }
 
+/// The command of a request, if the table has it.
 pub(crate) fn id_of(request: &[u8]) -> Option<commands::CommandId> {
     let mut scanner = Scanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(request, true) else {

@@ -24,13 +24,12 @@
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::{self, CommandId, id};
-use respool_protocol::encode;
-use respool_protocol::number;
 use respool_protocol::request::{Found, Scanner};
+use respool_protocol::{encode, number};
 
-/// What a refusal answers.
+/// The kind of a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RefusedRequest {
     /// A command of the table whose error texts are the server's own.
     Plain,
     /// A transaction: the refusal is the reply to its EXEC.
@@ -39,7 +38,7 @@ pub(crate) enum Asked {
     Code,
 }
 
-/// What a refusal is worth.
+/// What respool does about a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Belief {
     /// The server executed nothing.
@@ -52,16 +51,16 @@ pub(crate) enum Belief {
     Answer,
 }
 
-/// The one place that says which refusals are believed.
-pub(crate) fn belief(asked: Asked, refusal: Refusal) -> Belief {
+/// Decides which refusals are believed. No other code decides that.
+pub(crate) fn belief(asked: RefusedRequest, refusal: Refusal) -> Belief {
     match (asked, refusal) {
-        (Asked::Plain | Asked::Block, _) => Belief::Believed,
-        (Asked::Code, Refusal::ReadOnly) => Belief::AskRole,
+        (RefusedRequest::Plain | RefusedRequest::Block, _) => Belief::Believed,
+        (RefusedRequest::Code, Refusal::ReadOnly) => Belief::AskRole,
         // A script never blocks, so this text is its own. A command that the table does not have
         // may block: its client gets the reply, too.
-        (Asked::Code, Refusal::Unblocked) => Belief::Answer,
+        (RefusedRequest::Code, Refusal::Unblocked) => Belief::Answer,
         (
-            Asked::Code,
+            RefusedRequest::Code,
             Refusal::Moved
             | Refusal::Ask
             | Refusal::TryAgain
@@ -180,10 +179,18 @@ mod tests {
     fn code_is_never_believed_without_a_proof() {
         use Belief::{Answer, AskRole, Believed, Confirm};
         for refusal in REFUSALS {
-            assert_eq!(belief(Asked::Plain, refusal), Believed, "{refusal:?}");
-            assert_eq!(belief(Asked::Block, refusal), Believed, "{refusal:?}");
+            assert_eq!(
+                belief(RefusedRequest::Plain, refusal),
+                Believed,
+                "{refusal:?}"
+            );
+            assert_eq!(
+                belief(RefusedRequest::Block, refusal),
+                Believed,
+                "{refusal:?}"
+            );
         }
-        let of_code = REFUSALS.map(|refusal| belief(Asked::Code, refusal));
+        let of_code = REFUSALS.map(|refusal| belief(RefusedRequest::Code, refusal));
         let waiting = [Confirm; 6];
         assert_eq!(of_code[..6], waiting);
         assert_eq!(of_code[6..], [AskRole, Answer]);

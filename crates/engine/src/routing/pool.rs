@@ -1,4 +1,4 @@
-//! The servers behind us, and which of them owns what.
+//! The servers behind respool, and which of them owns a key.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -8,52 +8,56 @@ use respool_protocol::fan::Cursor;
 use respool_protocol::hashing::Placement;
 use respool_protocol::slot::hash_slot;
 
-use crate::address_map::AddressMap;
-use crate::cluster::Cluster;
-use crate::health::Health;
-use crate::link::LinkKey;
-use crate::readers::Readers;
-use crate::renewal::Renewal;
-use crate::reply_room;
-use crate::returns::{Calendar, Expected};
-use crate::sentinels::Watch;
-use crate::settings::{FlushRule, Part, PoolKind, PoolSettings, Reads, ServerSettings};
-use crate::slots::Key;
-use crate::takeover::Takeover;
-use crate::time::Time;
-use crate::trust::Trust;
+use crate::access::login_state::LoginState;
+use crate::base::address_map::AddressMap;
+use crate::base::handle::LinkId;
+use crate::base::settings::{FlushRule, PoolKind, PoolSettings, PrefixPool, Reads, ServerSettings};
+use crate::base::time::Time;
+use crate::data_plane::arrivals::{ArrivalSlot, ArrivalWheel};
+use crate::data_plane::flush_rule::ServerLoad;
+use crate::data_plane::health::Health;
+use crate::data_plane::link::LinkKind;
+use crate::data_plane::reply_limit;
+use crate::data_plane::takeover::LinkTakeover;
+use crate::discovery::cluster::Cluster;
+use crate::discovery::readonly::ReadonlyReconnect;
+use crate::discovery::replicas::Readers;
+use crate::discovery::sentinel::SentinelGroup;
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerId(pub(crate) u16);
 
-/// One process behind us.
+/// One Redis or Valkey process behind respool.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) settings: ServerSettings,
-    /// Its address as errors and logs say it.
+    /// The server's address in errors and logs.
     pub(crate) label: String,
-    /// The index of its pool; where that has parts, of the part.
+    /// The index of its pool; if that has subpools, of its subpool.
     pub(crate) pool: u16,
-    /// Its pool has it no more: nothing new is asked of it, and it is not connected again.
+    /// The topology does not have this server any more: no request goes to it, and its links do not
+    /// connect again.
     pub(crate) gone: bool,
-    /// It is a replica of that one, and nothing but reads is asked of it.
+    /// The server of which this one is a replica. A replica gets only reads.
     pub(crate) replica_of: Option<ServerId>,
-    /// Where it is, nobody has said yet: its links wait for that.
+    /// No Sentinel has named the server's address yet: its links wait for that.
     pub(crate) unknown: bool,
-    /// Of each version of the protocol, the kind of link that was asked for last, and the one that
-    /// all share.
-    pub(crate) current: [Option<(LinkKey, Key)>; 2],
-    /// How its connections fare.
+    /// For each version of the protocol: the kind of shared link that was asked for last, and that
+    /// link.
+    pub(crate) current: [Option<(LinkKind, LinkId)>; 2],
+    /// The state of its connections.
     pub(crate) health: Health,
-    /// When it was connected anew because it takes no writes.
-    pub(crate) renewal: Renewal,
+    /// When its links were connected anew because the server takes no writes.
+    pub(crate) renewal: ReadonlyReconnect,
     /// Whether it accepts the configured login.
-    pub(crate) trust: Trust,
-    /// Which of its links are stuck, and what is done about it.
-    pub(crate) takeover: Takeover,
-    /// What it bounds for a connection.
-    pub(crate) reply_limits: reply_room::Known,
+    pub(crate) trust: LoginState,
+    /// Its stuck links, and the links that take their place.
+    pub(crate) takeover: LinkTakeover,
+    /// The server's limits of a connection's output.
+    pub(crate) reply_limits: reply_limit::KnownLimits,
+    /// The load of the server, and how long batches for it wait.
+    pub(crate) load: ServerLoad,
 }
 
 impl Server {
@@ -67,16 +71,17 @@ impl Server {
             unknown: false,
             current: [None; 2],
             health: Health::default(),
-            renewal: Renewal::default(),
-            trust: Trust::default(),
-            takeover: Takeover::default(),
-            reply_limits: reply_room::Known::default(),
+            renewal: ReadonlyReconnect::default(),
+            trust: LoginState::default(),
+            takeover: LinkTakeover::default(),
+            reply_limits: reply_limit::KnownLimits::default(),
+            load: ServerLoad::default(),
         }
     }
 
     /// The link of this kind, if it was asked for last.
     #[inline]
-    pub(crate) fn current(&self, kind: LinkKey) -> Option<Key> {
+    pub(crate) fn current(&self, kind: LinkKind) -> Option<LinkId> {
         let version = usize::from(kind.version == Version::Resp3);
         let (known, link) = self.current[version]?;
         (known == kind).then_some(link)
@@ -84,36 +89,38 @@ impl Server {
 }
 
 /// The pools by their indices: first those that listeners lead to, in the order of their settings,
-/// and behind them the parts of these.
+/// then their subpools.
 #[derive(Debug)]
 pub(crate) struct Pools(Vec<Pool>);
 
-/// One logical Redis; or a part of one, which is as much a pool, but that nobody is a client of it.
+/// One logical Redis, or a subpool of one. No client connects to a subpool.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// Its own index.
+    /// The index of this pool.
     pub(crate) index: u16,
-    /// The index of the pool whose clients ask it: its own, unless it is a part of that one.
+    /// The index of the pool that clients connect to: this pool, or the pool whose subpool this is.
     pub(crate) whole: u16,
     pub(crate) topology: Topology,
-    /// How all keys begin that are its, where its servers see them without that. Empty: they see
-    /// them as they are.
+    /// The prefix that is removed from keys before the servers see them. Empty: nothing is removed.
     pub(crate) unseen: Box<[u8]>,
-    /// By what SCAN knows its servers.
+    /// The numbers of its servers in SCAN cursors.
     numbers: Range<u16>,
-    /// Who knows where its servers are, if those are not always the same.
-    pub(crate) watch: Option<Box<Watch>>,
-    /// Where reads go, if not to the owners of the keys.
+    /// The Sentinels that know the addresses of its primaries.
+    pub(crate) watch: Option<Box<SentinelGroup>>,
+    /// The servers at which keys are read, if owners are not the only ones.
     pub(crate) readers: Option<Box<Readers>>,
-    /// When the batches for its servers leave, and what in them leaves together.
+    /// When batches for its servers leave, and which requests are joined.
     pub(crate) flush: FlushRule,
-    /// Where it has several servers: the sessions that are expected back by all of them.
-    pub(crate) crowd: Option<Box<Calendar>>,
-    /// Where servers are reached that others name.
+    /// The longest wait of a balanced flush rule before one of its servers, those of its subpools
+    /// included, microseconds.
+    pub(crate) longest_wait_us: u32,
+    /// For a pool of several servers: the sessions that are expected to send again.
+    pub(crate) crowd: Option<Box<ArrivalWheel>>,
+    /// How respool reaches the addresses that nodes and Sentinels name.
     pub(crate) address_map: Arc<AddressMap>,
 }
 
-/// Which server owns which keys, at this moment. Whoever routes asks here and nowhere else.
+/// Which server owns which keys, at this moment. All routing asks this table.
 #[derive(Debug)]
 pub(crate) enum Topology {
     /// One server owns every key.
@@ -123,25 +130,25 @@ pub(crate) enum Topology {
         placement: Placement,
         servers: Box<[ServerId]>,
     },
-    /// How a key begins says which part knows its owner.
+    /// The prefix of a key says which subpool knows its owner.
     ByPrefix {
         prefixes: Prefixes,
-        /// Their indices among the pools. None of them has parts itself.
+        /// The indices of the subpools. None of them has subpools.
         parts: Box<[u16]>,
-        /// Those of all parts.
+        /// The servers of all subpools.
         servers: Vec<ServerId>,
     },
     /// The servers say themselves which of them owns which slots.
     Cluster(Box<Cluster>),
 }
 
-/// What a key shares with those that one command may name together with it: on a Cluster its slot,
-/// elsewhere its server.
+/// Keys of one group may be named together in one command: on a Cluster the keys of a slot,
+/// elsewhere the keys of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Group {
-    /// The index of the pool, or of the part, that knows the owner.
+    /// The index of the pool or subpool that knows the owner.
     pub(crate) pool: u16,
-    /// The slot or the server there.
+    /// The slot or the server in that pool.
     pub(crate) number: u16,
 }
 
@@ -159,8 +166,8 @@ impl Pools {
                     let first = settings.len() + behind.len();
                     let indices = (first..first + parts.len()).map(|index| index as u16);
                     let indices: Box<[u16]> = indices.collect();
-                    let its = parts.iter().zip(numbers_of(parts)).zip(indices.iter());
-                    behind.extend(its.map(|((part, numbers), index)| {
+                    let numbered = parts.iter().zip(numbers_of(parts)).zip(indices.iter());
+                    behind.extend(numbered.map(|((part, numbers), index)| {
                         let (of, reads) = ((*index, whole), &part.reads);
                         let unseen = part.prefix.as_slice();
                         Pool {
@@ -184,6 +191,7 @@ impl Pools {
                         watch: None,
                         readers: None,
                         flush: flush.clone(),
+                        longest_wait_us: 0,
                         crowd: None,
                         address_map,
                     }
@@ -204,7 +212,7 @@ impl Pools {
             pools[index].expect_anew();
         }
         for pool in pools.iter() {
-            // Until a Sentinel says so.
+            // Until a Sentinel names its address.
             if pool.watch.is_some() {
                 for server in pool.servers() {
                     servers[usize::from(server.0)].unknown = true;
@@ -214,7 +222,7 @@ impl Pools {
         (pools, servers)
     }
 
-    /// The indices of the parts of a pool; of one that has none, its own.
+    /// The indices of a pool's subpools; the pool's own index if it has none.
     pub(crate) fn parts_of(&self, pool: usize) -> &[u16] {
         match &self[pool].topology {
             Topology::ByPrefix { parts, .. } => parts,
@@ -222,20 +230,20 @@ impl Pools {
         }
     }
 
-    /// The same pools themselves.
+    /// A pool's subpools; the pool itself if it has none.
     fn each_of(&self, pool: usize) -> impl Iterator<Item = &Pool> {
         let parts = self.parts_of(pool).iter();
         parts.map(|part| &self[usize::from(*part)])
     }
 
-    /// Where everything of a pool is that has no key: the part for the keys that begin in no way
-    /// that is named.
+    /// The subpool of keys without a named prefix; requests without a key go there, too. The pool
+    /// itself if it has no subpools.
     pub(crate) fn first_of(&self, pool: usize) -> &Pool {
         &self[usize::from(self.parts_of(pool)[0])]
     }
 
-    /// The server for what has no key: it owns everything where there is only one, so a request
-    /// need not be looked at.
+    /// The server of requests without a key. In a pool of one server it owns every key, so no
+    /// request has to be looked at.
     pub(crate) fn home_of(&self, pool: usize) -> ServerId {
         match &self.first_of(pool).topology {
             Topology::Cluster(cluster) => cluster.home(),
@@ -243,32 +251,32 @@ impl Pools {
         }
     }
 
-    /// Whether nodes of Clusters are among its servers.
+    /// Whether the pool or one of its subpools is a Cluster.
     pub(crate) fn has_cluster(&self, pool: usize) -> bool {
         self.each_of(pool).any(|part| part.cluster().is_some())
     }
 
-    /// Whether what some of its servers refuse for a while, or for good, is asked again or
-    /// elsewhere.
+    /// Whether a refusal of one of its servers leads to another attempt, there or at another
+    /// server.
     pub(crate) fn refuse_for_now(&self, pool: usize) -> bool {
         self.each_of(pool)
             .any(|part| part.cluster().is_some() || part.watch.is_some())
     }
 
-    /// Where Clusters are among others: a node of the first of them.
+    /// A node of the first Cluster among a pool's subpools.
     pub(crate) fn node_among(&self, pool: usize) -> Option<ServerId> {
         let mut parts = self.each_of(pool).filter(|part| part.index != part.whole);
         let cluster = parts.find_map(Pool::cluster)?;
         Some(cluster.home())
     }
 
-    /// Whether some of its keys may be read at others than their owners.
+    /// Whether some keys of a pool may be read at servers other than their owners.
     pub(crate) fn has_readers(&self, pool: usize) -> bool {
         self.each_of(pool).any(|part| part.readers.is_some())
     }
 
-    /// Whether some of its servers see keys without their prefix.
-    pub(crate) fn strips(&self, pool: usize) -> bool {
+    /// Whether some servers of a pool see keys without their prefix.
+    pub(crate) fn removes_prefix(&self, pool: usize) -> bool {
         self.each_of(pool).any(|part| !part.unseen.is_empty())
     }
 
@@ -277,20 +285,20 @@ impl Pools {
         readers.map(|readers| readers.own_writes())
     }
 
-    /// Whether all sessions of a pool read their own writes from the beginning: if they do in one
-    /// part, then in all.
+    /// Whether all sessions of a pool read their own writes from the beginning: one subpool with
+    /// that setting is enough.
     pub(crate) fn all_read_own_writes(&self, pool: usize) -> bool {
         self.own_writes(pool).any(|(all, _)| all)
     }
 
-    /// How long a session of a pool that reads its own writes does so, milliseconds: as long as in
-    /// any part. 0: no time is said.
+    /// How long a session that reads its own writes does so after a write, milliseconds: the
+    /// longest time of any subpool. 0: always.
     pub(crate) fn own_writes_ms(&self, pool: usize) -> u32 {
         self.own_writes(pool).map(|(_, ms)| ms).max().unwrap_or(0)
     }
 
-    /// The pool or the part that knows the owner of a key, and that owner; `random` is asked where
-    /// any will do.
+    /// The pool or subpool that knows the owner of a key, and that owner. `random`: chooses where
+    /// any server will do.
     #[inline]
     pub(crate) fn owner_of(
         &self,
@@ -305,7 +313,7 @@ impl Pools {
         }
     }
 
-    /// The same where only a part knows.
+    /// The subpool that knows the owner of a key, and that owner.
     #[inline(never)]
     pub(crate) fn owner_in_part(
         &self,
@@ -317,17 +325,18 @@ impl Pools {
             prefixes, parts, ..
         } = &whole.topology
         else {
-            unreachable!("what has no parts knows itself")
+            unreachable!("a pool without subpools knows each owner")
         };
         let part = &self[usize::from(parts[prefixes.longest_of(key)])];
-        // By what its servers see: whoever asks them without us finds it there.
+        // Hash the key as its servers see it, so that clients which connect to them directly find
+        // it there.
         match part.owner_of(part.seen(key), random) {
             Ok(owner) => (part, owner),
-            Err(_) => unreachable!("a part has no parts"),
+            Err(_) => unreachable!("a subpool has no subpools"),
         }
     }
 
-    /// What a key belongs to.
+    /// The group of a key.
     pub(crate) fn group_of(&self, pool: u16, key: &[u8], random: impl FnOnce() -> u32) -> Group {
         let (part, owner) = self.owner_of(pool, key, random);
         let number = match &part.topology {
@@ -340,7 +349,7 @@ impl Pools {
         }
     }
 
-    /// The server where that is.
+    /// The server of a group, as of now.
     pub(crate) fn server_of(&self, group: Group) -> ServerId {
         match &self[usize::from(group.pool)].topology {
             Topology::Cluster(cluster) => cluster.owner_of_slot(group.number),
@@ -348,7 +357,7 @@ impl Pools {
         }
     }
 
-    /// Something that belongs to this server, which is one of the pool's, as it is now.
+    /// A group that this server of the pool owns now.
     pub(crate) fn group_at(&self, pool: u16, server: ServerId) -> Group {
         let number = match &self[usize::from(pool)].topology {
             Topology::Cluster(cluster) => cluster.first_slot_of(server),
@@ -357,7 +366,7 @@ impl Pools {
         Group { pool, number }
     }
 
-    /// A part may have other servers than it had.
+    /// Lists the servers of a pool anew, because a subpool may have got others.
     pub(crate) fn list_servers(&mut self, part: usize) {
         let whole = usize::from(self[part].whole);
         let all = self.each_of(whole).flat_map(Pool::servers);
@@ -367,7 +376,7 @@ impl Pools {
         }
     }
 
-    /// The parts of a pool have the rule that it has itself.
+    /// Gives the subpools of a pool a flush rule.
     pub(crate) fn set_parts(&mut self, pool: usize, rule: &FlushRule) {
         let parts: Vec<u16> = self.parts_of(pool).to_vec();
         for part in parts.into_iter().map(usize::from) {
@@ -377,41 +386,42 @@ impl Pools {
         }
     }
 
-    /// The server of this number, by which SCAN knows it as long as it is there; if that is gone,
-    /// the first of its Cluster, whose nodes have new numbers. And the number of the next one.
+    /// The server with this number in SCAN cursors, and the number of the next one. If that server
+    /// has left a Cluster, the Cluster is scanned from its first node, because its nodes have new
+    /// numbers.
     pub(crate) fn scanned_from(
         &self,
         pool: usize,
         number: u16,
     ) -> Option<((u16, ServerId), Option<u16>)> {
-        let was_its = |part: &&Pool| {
+        let had_number = |part: &&Pool| {
             part.cluster().is_some()
                 && part.numbers.contains(&number)
-                && part.numbered().all(|(its, _)| its != number)
+                && part.numbered().all(|(used, _)| used != number)
         };
-        let begun_anew = self.each_of(pool).find(was_its);
+        let begun_anew = self.each_of(pool).find(had_number);
         let from = begun_anew.map_or(number, |part| part.numbers.start);
         let all = self.each_of(pool).flat_map(Pool::numbered);
-        let mut left = all.filter(|(its, _)| *its >= from);
+        let mut left = all.filter(|(number, _)| *number >= from);
         let first = left.next()?;
         Some((first, left.next().map(|(next, _)| next)))
     }
 
-    /// Whether SCAN knows all servers of a pool.
+    /// Whether every server of a pool has a number for SCAN.
     pub(crate) fn numbers_all(&self, pool: usize) -> bool {
         self.each_of(pool)
             .all(|part| part.numbered().count() >= part.servers().len())
     }
 
-    /// How many requests that are about to come are one server's, if each is of a session that asks
-    /// all servers alike. `None`: sessions are expected by links.
+    /// How many of the expected requests are for one server, if sessions ask all servers equally
+    /// often. `None`: the pool expects sessions by links.
     #[inline]
-    pub(crate) fn soon_by_server(&mut self, pool: usize, now: Time) -> Option<u32> {
-        let soon = self[pool].crowd.as_mut()?.soon(now);
+    pub(crate) fn expected_soon_by_server(&mut self, pool: usize, now: Time) -> Option<u32> {
+        let soon = self[pool].crowd.as_mut()?.expected_soon(now);
         Some(soon / self.count_asked(pool))
     }
 
-    /// Servers that sessions of a pool ask, those in the place of owners among them.
+    /// How many servers the sessions of a pool ask, replicas included.
     #[inline(never)]
     fn count_asked(&self, pool: usize) -> u32 {
         let asked = self.each_of(pool).map(|part| {
@@ -436,10 +446,11 @@ impl DerefMut for Pools {
     }
 }
 
-/// The numbers by which SCAN knows the servers of parts: the same in every process, whichever
-/// Cluster is known first. Of what those leave that do not change, each Cluster has the same share.
-fn numbers_of(parts: &[Part]) -> Vec<Range<u16>> {
-    let count = |part: &Part| match &part.kind {
+/// The numbers of each subpool's servers in SCAN cursors. They are equal in every process, in
+/// whichever order Clusters become known. Subpools with a fixed number of servers come first; each
+/// Cluster gets an equal share of the rest.
+fn numbers_of(parts: &[PrefixPool]) -> Vec<Range<u16>> {
+    let count = |part: &PrefixPool| match &part.kind {
         PoolKind::Single(_) | PoolKind::ByPrefix { .. } => Some(1),
         PoolKind::Sharded { shards, .. } => Some(shards.len()),
         PoolKind::Watched { primaries, .. } => Some(primaries.len()),
@@ -459,7 +470,8 @@ fn numbers_of(parts: &[Part]) -> Vec<Range<u16>> {
 }
 
 impl Pool {
-    /// One that has no parts; `of`: its index, and that of the pool whose part it is.
+    /// Makes a pool without subpools. `of`: its index, and the index of the pool that clients
+    /// connect to.
     fn build(
         of: (u16, u16),
         kind: &PoolKind,
@@ -492,10 +504,10 @@ impl Pool {
                 let named: Vec<_> = primaries.iter().map(named).collect();
                 let ids: Box<[_]> = named.iter().map(|(_, id)| *id).collect();
                 for (name, id) in &named {
-                    // Until it has an address.
+                    // The name stands for the address until a Sentinel says it.
                     servers[usize::from(id.0)].label.clone_from(name);
                 }
-                watch = Watch::new(sentinels, named).map(Box::new);
+                watch = SentinelGroup::new(sentinels, named).map(Box::new);
                 match placement {
                     Some(placement) => Topology::Sharded {
                         placement: placement.clone(),
@@ -508,7 +520,7 @@ impl Pool {
                 let ids = seeds.iter().map(add).collect();
                 Topology::Cluster(Box::new(Cluster::new(seeds, ids, numbers.clone())))
             }
-            PoolKind::ByPrefix { .. } => unreachable!("a part has no parts"),
+            PoolKind::ByPrefix { .. } => unreachable!("a subpool has no subpools"),
         };
         Pool {
             index,
@@ -519,14 +531,14 @@ impl Pool {
             watch,
             readers: Readers::new(reads),
             flush,
+            longest_wait_us: 0,
             crowd: None,
             address_map: Arc::default(),
         }
     }
 
-    /// The owner of a key; `Err`: one of its parts knows. Left to itself the compiler makes it a
-    /// call, which costs more than what it does (`make instructions`: 4 % of a request to three
-    /// servers).
+    /// The owner of a key. `Err`: a subpool knows it. By default the compiler makes this a call,
+    /// which costs more than the body (`make instructions`: 4 % of a request to three servers).
     #[inline(always)]
     pub(crate) fn owner_of<R: FnOnce() -> u32>(
         &self,
@@ -543,7 +555,7 @@ impl Pool {
         }
     }
 
-    /// What its servers see of a key that is its.
+    /// A key of this pool as its servers see it.
     fn seen<'a>(&self, key: &'a [u8]) -> &'a [u8] {
         key.get(self.unseen.len()..).unwrap_or_default()
     }
@@ -553,31 +565,31 @@ impl Pool {
         !matches!(self.topology, Topology::Single(_))
     }
 
-    /// Whether requests have to be looked at to know which server they are for.
+    /// Whether requests have to be looked at to know their server.
     pub(crate) fn is_routed(&self) -> bool {
         self.has_several() || self.readers.is_some()
     }
 
-    /// Nobody is expected back yet.
+    /// Forgets which sessions are expected.
     pub(crate) fn expect_anew(&mut self) {
-        let calendar = || Box::new(Calendar::new(self.flush.max_delay_us));
+        let calendar = || Box::new(ArrivalWheel::new(self.flush.max_delay_us));
         self.crowd = self.is_routed().then(calendar);
     }
 
-    /// A session was answered by all of them and comes back in about `gap_us`.
-    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> Expected {
+    /// A session has all its replies, and is expected to send again in about `gap_us`.
+    pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> ArrivalSlot {
         let crowd = self.crowd.as_mut();
-        crowd.map_or(Expected::NOT, |crowd| crowd.expect(now, gap_us))
+        crowd.map_or(ArrivalSlot::NOT, |crowd| crowd.expect(now, gap_us))
     }
 
-    /// It came back, or never will.
-    pub(crate) fn came(&mut self, expected: Expected) {
+    /// An expected session has sent again, or is not expected any more.
+    pub(crate) fn came(&mut self, expected: ArrivalSlot) {
         if let Some(crowd) = &mut self.crowd {
             crowd.came(expected);
         }
     }
 
-    /// All that own keys, the one for what has no key in front.
+    /// All servers that own keys. The first one gets requests without a key.
     pub(crate) fn servers(&self) -> &[ServerId] {
         match &self.topology {
             Topology::Single(server) => std::slice::from_ref(server),
@@ -587,7 +599,7 @@ impl Pool {
         }
     }
 
-    /// The same with the numbers by which SCAN knows them, in the order of those.
+    /// The servers with their numbers in SCAN cursors, in the order of the numbers.
     fn numbered(&self) -> impl Iterator<Item = (u16, ServerId)> {
         let by_place = match &self.topology {
             Topology::Cluster(_) => &[],
@@ -616,9 +628,9 @@ impl Pool {
     }
 }
 
-/// How the keys of parts begin, in the order of their bytes. What fits a key is not behind it, and
-/// what stands between the two begins with it: so from the last one that is not behind the key, the
-/// way by the prefixes of prefixes meets the longest.
+/// The prefixes of subpools, sorted by their bytes. A prefix of a key sorts before the key, and
+/// everything between the two begins with that prefix. So `within` leads from the last prefix that
+/// is not behind the key to the longest that fits.
 #[derive(Debug)]
 pub(crate) struct Prefixes {
     sorted: Box<[Prefix]>,
@@ -628,12 +640,12 @@ pub(crate) struct Prefixes {
 struct Prefix {
     bytes: Box<[u8]>,
     part: usize,
-    /// The longest other one that this one begins with.
+    /// The longest other prefix with which this one begins.
     within: Option<usize>,
 }
 
 impl Prefixes {
-    /// The first part is for what begins in no way that is named.
+    /// The first subpool is for keys without a named prefix.
     fn new<'a>(prefixes: impl Iterator<Item = &'a [u8]>) -> Prefixes {
         let named = prefixes.enumerate().skip(1);
         let prefix = |(part, bytes): (usize, &[u8])| Prefix {
@@ -655,7 +667,7 @@ impl Prefixes {
         Prefixes { sorted }
     }
 
-    /// The part whose prefix is the longest of those that a key begins with.
+    /// The subpool with the longest prefix of a key.
     fn longest_of(&self, key: &[u8]) -> usize {
         let behind = self.sorted.partition_point(|prefix| *prefix.bytes <= *key);
         let mut at = behind.checked_sub(1);
@@ -677,7 +689,7 @@ mod tests {
     use respool_protocol::hashing::PredixyHash;
 
     use super::*;
-    use crate::settings::{Address, Shows};
+    use crate::base::settings::{Address, Shows};
 
     fn server(port: u16) -> ServerSettings {
         let host = "server".to_owned();
@@ -709,12 +721,12 @@ mod tests {
         }
     }
 
-    fn parts() -> impl Strategy<Value = Vec<Part>> {
+    fn parts() -> impl Strategy<Value = Vec<PrefixPool>> {
         let prefixes = prop::collection::hash_set(prop::collection::vec(b'a'..b'd', 1..4), 1..10);
         let kinds = prop::collection::vec((0..4_u8, 1..6_u16), 10);
         (prefixes, kinds).prop_map(|(prefixes, kinds)| {
             let prefixes = [Vec::new()].into_iter().chain(prefixes);
-            let part = |(prefix, (number, servers))| Part {
+            let part = |(prefix, (number, servers))| PrefixPool {
                 prefix,
                 strip: servers % 2 == 1,
                 kind: kind(number, servers),
@@ -737,11 +749,11 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the parts of a pool are: a key is in the one that the longest prefix names,
-        /// what is known of a key and what of its server leads to the same part, which goes by what
-        /// its servers see; and SCAN meets every server of all parts once.
+        /// A key belongs to the subpool with the longest prefix. Its owner and its group lead to
+        /// the same subpool, which goes by the key as its servers see it. SCAN meets every server
+        /// of all subpools once.
         #[test]
-        fn a_pool_of_parts_is_one_and_each_part_is_itself(
+        fn subpools_divide_keys_and_keep_their_own_topology(
             parts in parts(),
             keys in prop::collection::vec(prop::collection::vec(b'a'..b'e', 0..6), 50),
         ) {
@@ -767,7 +779,8 @@ mod tests {
                 prop_assert_eq!(group.pool, part.index);
                 prop_assert_eq!(pools.server_of(group), owner);
                 prop_assert_eq!(servers[usize::from(owner.0)].pool, part.index);
-                prop_assert!(part.servers().contains(&owner) && pools[1].servers().contains(&owner));
+                prop_assert!(part.servers().contains(&owner));
+                prop_assert!(pools[1].servers().contains(&owner));
                 prop_assert_eq!(pools.server_of(pools.group_at(part.index, owner)), owner);
             }
             prop_assert_eq!(pools.home_of(1), pools[1].servers()[0]);
@@ -779,24 +792,25 @@ mod tests {
                 next = behind;
             }
             prop_assert!(pools.numbers_all(1));
-            let of_parts = servers.iter().filter(|server| pools[usize::from(server.pool)].whole == 1);
+            let is_of_pool = |server: &&Server| pools[usize::from(server.pool)].whole == 1;
+            let of_parts = servers.iter().filter(is_of_pool);
             prop_assert_eq!(met.len(), of_parts.count());
             prop_assert_eq!(&met[..], pools[1].servers());
             prop_assert_eq!(met.iter().collect::<HashSet<_>>().len(), met.len());
         }
     }
 
-    /// A Cluster of two thousand seeds has not as many numbers, if there are many others.
+    /// A Cluster of two thousand seeds does not get enough numbers beside many other Clusters.
     #[test]
-    fn a_scan_that_would_leave_servers_out_is_known_to() {
-        let part = |number: u8, kind| Part {
+    fn scan_numbers_may_not_suffice_for_all_servers() {
+        let part = |number: u8, kind| PrefixPool {
             prefix: vec![b'a'; usize::from(number)],
             strip: false,
             kind,
             reads: Reads::default(),
         };
         let mut parts = vec![part(0, kind(0, 1)), part(1, kind(2, 2_000))];
-        let knows_all = |parts: &[Part]| {
+        let knows_all = |parts: &[PrefixPool]| {
             let parts = parts.to_vec();
             let settings = [pool(PoolKind::ByPrefix { parts })];
             let (pools, _) = Pools::build(&settings, &FlushRule::default());
@@ -808,9 +822,9 @@ mod tests {
     }
 
     proptest! {
-        /// The short way finds what a look at every prefix finds.
+        /// The sorted search finds what a look at every prefix finds.
         #[test]
-        fn of_the_prefixes_that_a_key_begins_with_the_longest_counts(
+        fn longest_prefix_of_a_key_counts(
             prefixes in prop::collection::hash_set(prop::collection::vec(0..3_u8, 1..5), 0..20),
             keys in prop::collection::vec(prop::collection::vec(0..3_u8, 0..7), 50),
         ) {

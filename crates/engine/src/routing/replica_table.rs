@@ -1,48 +1,51 @@
-//! Which of the servers that can be read is read by whom.
+//! Which server a session reads at: seats are divided among the servers by weight and speed.
 
-use crate::pool::ServerId;
-use crate::settings::{ReadPolicy, Reads};
-use crate::slots::Key;
+use crate::base::handle::SessionId;
+use crate::base::settings::{ReadPolicy, Reads};
+use crate::routing::pool::ServerId;
 
-/// Seats of a table: with so many the smallest share is a 64th.
-const SEATS: usize = 64;
-/// For so many more or fewer nobody changes seats.
-const SHARE_SLACK: usize = SEATS / 8;
-/// Round trips that differ by less than this are equal, microseconds: what a busy moment adds to any of them.
-const SLACK_US: u64 = 1_000;
-/// A server that is slower by any factor gets this part of what the fastest gets, at the least.
-const SHARE_MIN: f64 = 0.25;
+/// Seats of a table. The smallest share of a server is one of them.
+pub(crate) const SEATS: usize = 64;
+/// A share may differ from its aim by this many seats before seats move.
+pub(crate) const SHARE_SLACK: usize = SEATS / 8;
+/// Round trips that differ by less than this are equal, microseconds: any moment of load adds as
+/// much.
+pub(crate) const SLACK_US: u64 = 1_000;
+/// The least speed factor of a slow server's share; the fastest server has 1.
+pub(crate) const SHARE_MIN: f64 = 0.25;
 
-/// Whom sessions read, by their seats.
-pub(super) type Seats = [ServerId; SEATS];
+/// The server of each seat.
+pub(crate) type Seats = [ServerId; SEATS];
 
-/// Neighbours sit far from each other, so any few sessions spread as evenly as many (the golden ratio's multiples, Knuth, TAOCP 6.4); so
-/// do those that take the same place one after the other.
-pub(super) fn seat_of(session: Key) -> usize {
+/// The seat of a session. Multiples of the golden ratio (Knuth, TAOCP 6.4) put neighbours far
+/// apart, so few sessions spread as evenly as many. Sessions that take one index after another
+/// spread as well.
+pub(crate) fn seat_of(session: SessionId) -> usize {
     const GOLDEN: u32 = 0x9E37_79B9;
     let number = session.index.wrapping_add(session.generation);
     (number.wrapping_mul(GOLDEN) >> (u32::BITS - SEATS.ilog2())) as usize
 }
 
-/// One that can be read, as shares are dealt.
+/// A server that can be read, with all that decides its share.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) server: ServerId,
-    pub(super) zone: Option<String>,
-    pub(super) weight: u32,
-    pub(super) latency_us: u64,
+pub(crate) struct Candidate {
+    pub(crate) server: ServerId,
+    pub(crate) zone: Option<String>,
+    pub(crate) weight: u32,
+    pub(crate) latency_us: u64,
 }
 
-/// Of those that can be read, the ones that shall be. Who has seats keeps them a while longer than it would get them: else those at
-/// the border would come and go with every look at them.
-pub(super) fn choose(
+/// The candidates that are read: those of our zone if there are any, and of these the near ones, if
+/// the policy asks for that. A server that has seats keeps them up to twice the distance at which
+/// it would get them. So a server at the border does not come and go.
+pub(crate) fn choose(
     mut all: Vec<Candidate>,
     settings: &Reads,
     before: Option<&Seats>,
 ) -> Vec<Candidate> {
-    let is_here = |one: &Candidate| settings.zone.is_some() && one.zone == settings.zone;
-    if all.iter().any(is_here) {
-        all.retain(is_here);
+    let is_in_zone = |one: &Candidate| settings.zone.is_some() && one.zone == settings.zone;
+    if all.iter().any(is_in_zone) {
+        all.retain(is_in_zone);
     }
     if settings.policy == ReadPolicy::Nearest {
         let least = all.iter().map(|one| one.latency_us).min().unwrap_or(0);
@@ -55,15 +58,16 @@ pub(super) fn choose(
     all
 }
 
-/// The shares of those that can be read now. Nobody changes seats who has no need to: at another server a session might see again what it
-/// has seen newer. `None`: there is nobody.
-pub(super) fn seat_again(candidates: &[Candidate], before: Option<&Seats>) -> Option<Box<Seats>> {
+/// The seats for these candidates. As few seats as possible move: at another server a session may
+/// see older data than it has seen. `None`: there is no candidate.
+pub(crate) fn seat_again(candidates: &[Candidate], before: Option<&Seats>) -> Option<Box<Seats>> {
     let fresh = seat(candidates)?;
     let Some(before) = before else {
         return Some(fresh);
     };
-    let count = |seats: &Seats, server| seats.iter().filter(|its| **its == server).count();
-    // More than it should have, if that is above zero. Who is not read any more should have none.
+    let count = |seats: &Seats, server| seats.iter().filter(|seat| **seat == server).count();
+    // The seats that a server has above its new share; below zero if it lacks some. A server that
+    // is not read any more has a share of zero.
     let surplus =
         |seats: &Seats, server| count(seats, server) as i32 - count(&fresh, server) as i32;
     let is_near =
@@ -85,8 +89,8 @@ pub(super) fn seat_again(candidates: &[Candidate], before: Option<&Seats>) -> Op
     Some(seats)
 }
 
-/// Gives each its share of the seats: by its weight, and less to the slower. `None`: there is nobody.
-fn seat(candidates: &[Candidate]) -> Option<Box<Seats>> {
+/// Divides the seats by weight and speed. `None`: there is no candidate.
+pub(crate) fn seat(candidates: &[Candidate]) -> Option<Box<Seats>> {
     let least = candidates.iter().map(|one| one.latency_us).min()?;
     let share = |one: &Candidate| {
         let speed = (least + SLACK_US) as f64 / (one.latency_us + SLACK_US) as f64;
@@ -124,8 +128,8 @@ mod tests {
     }
 
     fn counts(candidates: &[Candidate]) -> Vec<(u16, usize)> {
-        let seats = seat(candidates).expect("there is somebody");
-        let count = |server| seats.iter().filter(|its| **its == server).count();
+        let seats = seat(candidates).expect("there is a candidate");
+        let count = |server| seats.iter().filter(|seat| **seat == server).count();
         candidates
             .iter()
             .map(|one| (one.server.0, count(one.server)))
@@ -141,24 +145,24 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_seats_without_need() {
+    fn seats_move_only_if_shares_change() {
         let all = [1, 2, 3].map(|server| one(server, "", 1, 100));
         let [one, other, third] = all.clone();
         let changed = |from: &Seats, to: &Seats| {
             let changed = (0..SEATS).filter(|seat| from[*seat] != to[*seat]);
             changed.map(|seat| from[seat].0).collect::<Vec<_>>()
         };
-        let begun = seat(&all).expect("there is somebody");
-        // One goes: who read there reads elsewhere, and nobody else.
-        let without = seat_again(&all[1..], Some(&begun)).expect("there is somebody");
+        let begun = seat(&all).expect("there is a candidate");
+        // A server goes: only its own sessions move.
+        let without = seat_again(&all[1..], Some(&begun)).expect("there is a candidate");
         let moved = changed(&begun, &without);
         assert!(
             (21..=22).contains(&moved.len()) && moved.iter().all(|from| *from == 1),
             "{moved:?}"
         );
         assert_eq!(counts_of(&without, [2, 3]), [32, 32]);
-        // It is back: a third of the others' comes to it.
-        let again = seat_again(&all, Some(&without)).expect("there is somebody");
+        // The server is back: a third of the other servers' seats move to it.
+        let again = seat_again(&all, Some(&without)).expect("there is a candidate");
         let moved = changed(&without, &again);
         assert!((21..=22).contains(&moved.len()), "{moved:?}");
         assert!(
@@ -166,7 +170,7 @@ mod tests {
                 .iter()
                 .all(|count| (21..=22).contains(count))
         );
-        // A bit slower or faster is no reason, much is one.
+        // A small change of speed moves no seat, a large one does.
         let slower = |latency_us| Candidate {
             latency_us,
             ..third.clone()
@@ -174,11 +178,11 @@ mod tests {
         let same = seat_again(&[one.clone(), other.clone(), slower(700)], Some(&begun));
         assert_eq!(same.as_ref(), Some(&begun));
         let much =
-            seat_again(&[one, other, slower(3_000)], Some(&begun)).expect("there is somebody");
+            seat_again(&[one, other, slower(3_000)], Some(&begun)).expect("there is a candidate");
         assert!(changed(&begun, &much).iter().all(|from| *from == 3));
         assert!(counts_of(&much, [3])[0] < 12);
         assert!(seat_again(&[], Some(&begun)).is_none());
-        // Who comes gets seats, however few.
+        // A new server gets seats, however small its share.
         let few = [
             Candidate {
                 weight: 60,
@@ -186,23 +190,23 @@ mod tests {
             },
             all[1].clone(),
         ];
-        let begun = seat(&few[..1]).expect("there is somebody");
-        let both = seat_again(&few, Some(&begun)).expect("there is somebody");
+        let begun = seat(&few[..1]).expect("there is a candidate");
+        let both = seat_again(&few, Some(&begun)).expect("there is a candidate");
         assert_eq!(counts_of(&both, [1, 2]), [63, 1]);
     }
 
     fn counts_of<const N: usize>(seats: &Seats, servers: [u16; N]) -> [usize; N] {
-        servers.map(|server| seats.iter().filter(|its| its.0 == server).count())
+        servers.map(|server| seats.iter().filter(|seat| seat.0 == server).count())
     }
 
     #[test]
-    fn the_slower_gets_less_and_never_nothing() {
+    fn slower_server_gets_a_smaller_share_above_zero() {
         let all = [one(1, "", 1, 200), one(2, "", 1, 2_600)];
         // 1,200 of 3,600 microseconds.
         assert_eq!(counts(&all), [(1, 48), (2, 16)]);
         let all = [one(1, "", 1, 200), one(2, "", 1, 1_000_000)];
         assert_eq!(counts(&all), [(1, 51), (2, 13)]);
-        // What any moment adds makes no difference that matters.
+        // A small difference of speed hardly counts.
         let all = [one(1, "", 1, 100), one(2, "", 1, 160)];
         assert_eq!(counts(&all), [(1, 33), (2, 31)]);
     }
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zone_comes_first_if_anybody_is_there() {
+    fn servers_of_the_zone_come_first() {
         let reads = Reads {
             policy: ReadPolicy::PreferReplica,
             zone: Some("a".into()),
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_far_away_is_not_the_nearest() {
+    fn distant_server_is_not_chosen_as_nearest() {
         let reads = Reads {
             policy: ReadPolicy::Nearest,
             ..Reads::default()
@@ -243,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_at_the_border_does_not_come_and_go() {
+    fn server_at_the_border_keeps_its_seats() {
         let reads = Reads {
             policy: ReadPolicy::Nearest,
             ..Reads::default()
@@ -255,16 +259,16 @@ mod tests {
             seats = seat_again(&chosen, seats.as_deref());
             chosen.len()
         };
-        // Up to 1,600 µs it is as near as the other one.
+        // Up to 1,600 µs the second server counts as near.
         assert_eq!([1_700, 1_500, 1_700, 3_100].map(&mut read_at), [1, 2, 2, 2]);
         assert_eq!([3_300, 1_700, 1_500].map(&mut read_at), [1, 1, 2]);
     }
 
     #[test]
-    fn neighbours_sit_apart() {
+    fn neighbouring_sessions_spread_over_the_seats() {
         let mut taken = [0; SEATS];
         for index in 0..SEATS as u32 {
-            taken[seat_of(Key {
+            taken[seat_of(SessionId {
                 index,
                 generation: 1,
             })] += 1;
@@ -275,15 +279,15 @@ mod tests {
         );
         let few = 0..10;
         let below = few.filter(|index| {
-            seat_of(Key {
+            seat_of(SessionId {
                 index: *index,
                 generation: 1,
             }) < SEATS / 2
         });
         assert!((4..=6).contains(&below.count()));
-        // Each opens a connection for one request: its place is taken anew all the time.
+        // Sessions that connect for one request each take the same index again and again.
         let one_after_the_other = (0..10).filter(|turn| {
-            seat_of(Key {
+            seat_of(SessionId {
                 index: 0,
                 generation: 2 * turn + 1,
             }) < SEATS / 2

@@ -1,18 +1,19 @@
-//! Servers that see keys without the prefix by which these are theirs ([`Part::strip`]).
+//! Servers that see keys without the prefix that routes to them ([`PrefixPool::strip`]).
 //!
 //! ```text
-//!   route   GET user:1     by its whole key: to the servers of `user:`, which take it off
-//!   here    GET 1          what is placed, queued, kept or asked again from here on
-//!   reply   as it is, or with `user:` in front of the keys that it names
+//!   route    GET user:1     by its whole key: to the servers of `user:`, whose keys lose it
+//!   server   GET 1          the bytes from here on: sent, queued, kept or retried
+//!   reply    unchanged, or with `user:` in front of the keys that it names
 //! ```
 //!
-//! Whoever decides where a request goes sees whole keys; whoever has it behind that sees what the server is to see. So
-//! nothing is shortened twice, and nothing that was is routed by how it begins. A link goes to one server: what comes
-//! on it is put right by that.
+//! Code that routes a request sees whole keys. Code behind the routing sees keys as the server
+//! does. So no prefix is removed twice, and no shortened key is routed. A link goes to one server,
+//! so its server says which prefix belongs in front of the keys in its replies.
 //!
-//! What cannot be known is refused: a client sees what it would see if the keys had their prefix, or an error.
+//! respool refuses a request whose keys it cannot find. A client sees what it would see if the keys
+//! at the server had their prefix, or it sees an error.
 //!
-//! [`Part::strip`]: crate::settings::Part::strip
+//! [`PrefixPool::strip`]: crate::base::settings::PrefixPool::strip
 
 use respool_protocol::commands::{Command, Names, Spread, id};
 use respool_protocol::encode;
@@ -20,90 +21,80 @@ use respool_protocol::glob::{Left, Pattern};
 use respool_protocol::prefix::{self, Unstripped};
 use respool_protocol::request::{Found, Scanner, Span};
 
-use crate::duty::Duty;
+use crate::base::handle::{LinkId, SessionId};
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::session::Flags;
 use crate::engine::Engine;
-use crate::entry::{Class, Entry};
-use crate::gather::Gather;
-use crate::pool::ServerId;
-use crate::requests::{Placed, Request};
-use crate::route::{ELSEWHERE, UNKNOWN_KEYS, looks_elsewhere};
-use crate::session::Flags;
-use crate::slots::Key;
-use crate::unknown::What;
+use crate::engine::router::{ELSEWHERE, UNKNOWN_KEYS, looks_elsewhere};
+use crate::local::catalog::Opening;
+use crate::routing::pool::ServerId;
+use crate::scatter::{Scatter, ScatterRequest};
 
-/// Memory for a request that is made, between two of them.
+/// The memory that the scratch buffer keeps between two rewritten requests.
 const SCRATCH_BYTES_KEPT: usize = 64 << 10;
 
-/// To a request that servers refuse, too, as far as they are known.
+/// The error for a request whose keys cannot be found. The servers refuse it, too, as far as they
+/// are known.
 pub(crate) const UNKNOWN_ARGUMENTS: &[u8] =
-    b"ERR respool: which arguments are keys cannot be said, and servers of the pool see keys without their prefix: \
-    the number of arguments, or of keys, is wrong, or the subcommand is not known";
+    b"ERR respool: the keys of this command cannot be found, and servers of the pool see keys without \
+    their prefix: the number of arguments or of keys is wrong, or the subcommand is unknown";
 
-/// To what would take keys to a server that knows nothing of prefixes.
+/// The error for MIGRATE, which would give shortened keys to a server without prefixes.
 const HANDED_ON: &[u8] =
     b"ERR respool: MIGRATE is refused where servers see keys without their prefix: \
-    the other server would get them so, too: ask the server itself";
+    the target would get the keys without it, too: send MIGRATE to the server itself";
 
-/// We would have routed it wrongly.
+/// The error for a key without the prefix of its server: the request was routed wrongly.
 const FOREIGN: &[u8] =
-    b"ERR respool: a key of this command does not begin as those of its server do: nothing was executed";
+    b"ERR respool: a key of this command does not begin with the prefix of its server: \
+    nothing was executed";
 
-/// To a pattern in which a class has bytes that are no ASCII, or that is very long.
+/// The error for a pattern that is very long, or in which a class has bytes that are not ASCII.
 const UNCLEAR: &[u8] =
-    b"ERR respool: what this pattern finds behind the prefix of a server cannot be said for all servers: \
-    write the prefix in front, letter by letter";
+    b"ERR respool: this pattern cannot be translated for servers that see keys without their prefix: \
+    begin it with the prefix, letter by letter";
 
-/// To a SCAN in which MATCH cannot be found.
+/// The error for a SCAN in which MATCH cannot be found.
 const NO_SCAN: &[u8] =
     b"ERR respool: SCAN takes MATCH, COUNT and TYPE, each with a value, where servers see keys without their prefix";
 
-/// What a client is told whose command was executed, and whose answer may name keys by other names.
+/// The error for an executed command whose reply may name keys without their prefix.
 const MISSHAPEN: &[u8] =
-    b"-UNKNOWN respool: the command was executed, but its reply does not have the shape that it should: \
-    the keys in it cannot be named\r\n";
+    b"-UNKNOWN respool: the command was executed, but its reply has an unexpected shape: \
+    the keys in it cannot be given their prefix\r\n";
 
 impl Engine {
-    /// Whether a server of a session's pool sees keys without their prefix.
-    pub(crate) fn strips(&self, key: Key) -> bool {
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| session.flags.any(Flags::STRIPS))
-    }
-
-    /// Whether nothing is special about a session but that.
-    pub(crate) fn strips_by_key(&self, key: Key) -> bool {
-        let way = Flags::ROUTED | Flags::STRIPS;
-        let session = self.sessions.get(key);
-        session.is_some_and(|session| {
-            session.flags & Flags::OFF_PATH == way && session.pins.is_empty()
-        })
-    }
-
-    /// The short way of a request whose only key is that argument. False: it is to go the long way.
-    pub(crate) fn put_stripped(
+    /// The hot path of a request whose only key is the argument `at`. `false`: the slow path must
+    /// take the request.
+    pub(crate) fn put_without_prefix(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         request: &Request<'_>,
         at: usize,
         class: Class,
     ) -> bool {
         let Some(session) = self
+            .plane
             .sessions
-            .get(key)
+            .get(session_id)
             .filter(|_| request.command.names == Names::None)
         else {
             return false;
         };
         let (name, any) = (request.arg(at), session.next_seq);
-        let (part, _) = self.pools.owner_of(session.pool, name, || any);
+        let (part, _) = self.plane.pools.owner_of(session.pool, name, || any);
         let prefix = &part.unseen[..];
         let how = (request.id, class);
         if prefix.is_empty() {
-            return self.put_by_key(key, request.bytes, name, how);
+            return self.put_by_key(session_id, request.bytes, name, how);
         }
         let Some(shorter) = name.strip_prefix(prefix) else {
             return false;
         };
-        let mut bytes = std::mem::take(&mut self.scratch);
+        let mut bytes = std::mem::take(&mut self.plane.scratch);
         bytes.clear();
         prefix::replace(
             request.bytes,
@@ -111,43 +102,32 @@ impl Engine {
             [(at, shorter)].into_iter(),
             &mut bytes,
         );
-        let placed = self.put_by_key(key, &bytes, name, how);
+        let placed = self.put_by_key(session_id, &bytes, name, how);
         bytes.clear();
         bytes.shrink_to(SCRATCH_BYTES_KEPT);
-        self.scratch = bytes;
+        self.plane.scratch = bytes;
         placed
     }
 
-    /// What the keys of a server begin with, and it does not see.
-    fn strip_of(&self, server: ServerId) -> &[u8] {
-        &self.pools[usize::from(self.server(server).pool)].unseen
-    }
-
-    /// The same of the server to which a session has turned.
-    fn strip_before(&self, key: Key) -> &[u8] {
-        let session = self.sessions.get(key);
-        session.map_or(&[], |session| self.strip_of(session.server))
-    }
-
-    /// A request that has been routed: from here on it is what its server is to see.
-    pub(crate) fn place_stripped(
+    /// Removes the prefix from a routed request, and dispatches it as its server shall see it.
+    pub(crate) fn dispatch_stripped(
         &mut self,
-        key: Key,
+        session_id: SessionId,
         request: &Request<'_>,
         is_itselfs: bool,
-    ) -> Placed {
-        let is_in_multi = self.is_in_multi(key);
+    ) -> Dispatched {
+        let is_in_multi = self.transactions.is_in_multi(&self.plane, session_id);
         let has_wrong_number = !request.command.arity_ok(request.spans.len());
-        // What is answered here has none; and what is refused here is not routed either.
+        // A command that respool answers has no keys. A WATCH that respool refuses is not routed.
         let stays = request.command.fan_out.spread == Spread::Here
             || request.id == id::WATCH && is_in_multi;
         if stays {
-            return self.place_at_server(key, request, is_itselfs);
+            return self.dispatch_at_server(session_id, request, is_itselfs);
         }
         let mut bytes = Vec::new();
-        let prefix = self.strip_before(key);
+        let prefix = self.plane.strip_before(session_id);
         if !prefix.is_empty() && looks_elsewhere(request) {
-            return self.refuse_stripped(key, ELSEWHERE);
+            return self.refuse_stripped(session_id, ELSEWHERE);
         }
         let shorter = shortened(
             request.command,
@@ -157,7 +137,7 @@ impl Engine {
             &mut bytes,
         );
         match shorter {
-            Ok(false) => self.place_at_server(key, request, is_itselfs),
+            Ok(false) => self.dispatch_at_server(session_id, request, is_itselfs),
             Ok(true) => scanned(&bytes, |spans| {
                 let bytes = &bytes;
                 let request = Request {
@@ -165,174 +145,32 @@ impl Engine {
                     spans,
                     ..*request
                 };
-                self.place_at_server(key, &request, is_itselfs)
+                self.dispatch_at_server(session_id, &request, is_itselfs)
             }),
             Err(Unstripped::Unknown) if has_wrong_number && !is_in_multi => {
-                self.place_bare(key, request)
+                self.dispatch_bare(session_id, request)
             }
-            Err(why) => self.refuse_stripped(key, refusal(why)),
+            Err(why) => self.refuse_stripped(session_id, refusal(why)),
         }
     }
 
-    /// The server says in its own words that the number of arguments is wrong; without any, it is about no key.
-    fn place_bare(&mut self, key: Key, request: &Request<'_>) -> Placed {
+    /// Sends the command's name alone. The server then answers with its own error about the number
+    /// of arguments, and sees no key.
+    fn dispatch_bare(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let names = request.command.name.split('|').count();
         let words: Vec<&[u8]> = request.args().take(names).collect();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
-        self.place_on_link(key, &bytes, false, None)
+        self.dispatch_on_link(id, &bytes, false, None)
     }
 
-    pub(crate) fn refuse_stripped(&mut self, key: Key, text: &[u8]) -> Placed {
-        self.counters.refused += 1;
-        self.refuse_queued(key, text)
-    }
-
-    /// The beginning of a request that is too large to be held, as its server is to see it, if that is something else.
-    pub(crate) fn strip_large(
-        &self,
-        key: Key,
-        what: What,
-        (argc, spans): (usize, &[Span]),
-        head: &[u8],
-    ) -> Result<Option<Vec<u8>>, Vec<u8>> {
-        let What::Row(id) = what else {
-            return match self.strips(key) {
-                true => Err(UNKNOWN_KEYS.to_vec()),
-                false => Ok(None),
-            };
-        };
-        if !self.strips(key) {
-            return Ok(None);
-        }
-        let prefix = self.strip_before(key);
-        let mut bytes = Vec::new();
-        match shorten(id.get(), head, argc, spans, prefix, &mut bytes) {
-            Ok(is_another) => Ok(is_another.then_some(bytes)),
-            Err(why) => Err(refusal(why).to_vec()),
-        }
-    }
-
-    /// The share of a server in a request that was divided, if it is another one to it.
-    pub(crate) fn strip_share(
-        &self,
-        server: ServerId,
-        command: &Command,
-        share: &[u8],
-    ) -> Result<Option<Vec<u8>>, &'static [u8]> {
-        let prefix = self.strip_of(server);
-        if prefix.is_empty() {
-            return Ok(None);
-        }
-        let mut bytes = Vec::new();
-        let is_another = scanned(share, |spans| {
-            shortened(command, share, spans, prefix, &mut bytes)
-        });
-        let is_another = is_another.map_err(refusal)?;
-        Ok(is_another.then_some(bytes))
-    }
-
-    /// KEYS as a server is to be asked, if that is otherwise than the client did.
-    pub(crate) fn strip_keys(
-        &self,
-        server: ServerId,
-        request: &Request<'_>,
-    ) -> Result<Option<Vec<u8>>, &'static [u8]> {
-        let prefix = self.strip_of(server);
-        let asked = request.spans.get(1).map(|_| request.arg(1));
-        let (Some(asked), false) = (asked, prefix.is_empty()) else {
-            return Ok(None);
-        };
-        let (left, _) = left_of(asked, prefix)?;
-        let mut bytes = Vec::new();
-        let others = std::iter::once((1, left.as_slice()));
-        prefix::replace(request.bytes, request.spans, others, &mut bytes);
-        Ok(Some(bytes))
-    }
-
-    /// SCAN as the server is to be asked to which its session has turned, if that is otherwise than the client did; and the
-    /// client's pattern, if what the server finds is to be looked through by it.
-    pub(crate) fn strip_scan(
-        &self,
-        key: Key,
-        request: &Request<'_>,
-    ) -> Result<Scan, &'static [u8]> {
-        let prefix = self.strip_before(key);
-        if prefix.is_empty() {
-            return Ok(Scan::default());
-        }
-        let options = &request.spans[2.min(request.spans.len())..];
-        let (mut patterns, mut asked) = (Vec::new(), None);
-        for (index, option) in options.chunks(2).enumerate() {
-            let (word, value) = match option {
-                [word, value] => (word.of(request.bytes), value.of(request.bytes)),
-                _ => return Err(NO_SCAN),
-            };
-            if word.eq_ignore_ascii_case(b"match") {
-                // The last one counts.
-                patterns.push(2 + 2 * index + 1);
-                asked = Some(value);
-            } else if !word.eq_ignore_ascii_case(b"count") && !word.eq_ignore_ascii_case(b"type") {
-                return Err(NO_SCAN);
-            }
-        }
-        let Some(asked) = asked else {
-            return Ok(Scan::default());
-        };
-        let (left, finds_more) = left_of(asked, prefix)?;
-        let others = patterns.into_iter().map(|index| (index, left.as_slice()));
-        let mut bytes = Vec::new();
-        prefix::replace(request.bytes, request.spans, others, &mut bytes);
-        Ok(Scan {
-            request: Some(bytes),
-            sifted_by: finds_more.then(|| asked.into()),
-        })
-    }
-
-    /// What becomes of the reply to a request for the server to which a session has turned, if it names keys.
-    pub(crate) fn names_at(&self, key: Key, command: &Command) -> Option<Names> {
-        let names = command.names != Names::None && !self.strip_before(key).is_empty();
-        names.then_some(command.names)
-    }
-
-    pub(crate) fn naming_duty(&self, key: Key, command: &Command) -> Option<Duty> {
-        self.names_at(key, command).map(Duty::Named)
-    }
-
-    /// A reply that came on a link, with the keys that it names as the client calls them. `sifted_by`: of a list of keys, those
-    /// that this pattern finds.
-    pub(crate) fn named_by(
-        &self,
-        link: Key,
-        names: Names,
-        sifted_by: Option<&[u8]>,
-        reply: &[u8],
-    ) -> Vec<u8> {
-        let server = self.links.get(link).map(|link| link.key.server);
-        let prefix = server.map_or(&[][..], |server| self.strip_of(server));
-        with_prefix(reply, names, prefix, sifted_by)
-    }
-
-    /// The same of what a server has answered to its part of a request, if that is another one to the client.
-    pub(crate) fn part_named(&self, entry: Entry, index: u16, reply: &[u8]) -> Option<Vec<u8>> {
-        let session = self.sessions.get(entry.session)?;
-        if !session.flags.any(Flags::STRIPS) {
-            return None;
-        }
-        let gathers = &session.rare.as_ref()?.gathers;
-        let gather = &gathers[Gather::find(gathers, session.head_seq, entry.seq)?];
-        let (server, names) = gather.part(index)?;
-        let prefix = self.strip_of(server);
-        if prefix.is_empty() || names == Names::None {
-            return None;
-        }
-        let finds_more = |asked: &&[u8]| left_of(asked, prefix).is_ok_and(|(_, more)| more);
-        let sifted_by = gather.sifted_by().filter(finds_more);
-        Some(with_prefix(reply, names, prefix, sifted_by))
+    pub(crate) fn refuse_stripped(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        self.plane.counters.refused += 1;
+        self.refuse_queued(id, text)
     }
 }
 
-/// See [`Engine::strip_scan`].
+/// A SCAN for a server without the prefix: see [`Scatter::strip_scan`].
 #[derive(Default)]
 pub(crate) struct Scan {
     pub(crate) request: Option<Vec<u8>>,
@@ -352,7 +190,8 @@ fn with_prefix(reply: &[u8], names: Names, prefix: &[u8], sifted_by: Option<&[u8
     }
 }
 
-/// A whole request as the server of that prefix is to see it. Whether it is another one.
+/// Writes a whole request without the prefix of its server to `out`. Returns whether it differs
+/// from the original.
 fn shortened(
     command: &Command,
     bytes: &[u8],
@@ -371,7 +210,8 @@ fn shorten(
     prefix: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<bool, Unstripped> {
-    // Asked of every request: had it keys that are not known, they might be those of any server.
+    // Even a request for a server without prefix is looked through: keys that cannot be found may
+    // belong to any server.
     let keys = prefix::keys_of(command, bytes, argc, spans)?;
     if prefix.is_empty() || keys.is_empty() {
         return Ok(false);
@@ -388,7 +228,8 @@ fn refusal(why: Unstripped) -> &'static [u8] {
     }
 }
 
-/// What a server is asked for a pattern, and whether it finds more than that.
+/// The pattern for a server that sees keys without the prefix, and whether it finds more keys than
+/// the client's.
 fn left_of(asked: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, bool), &'static [u8]> {
     match Pattern::new(asked).behind(prefix) {
         Left::Same(left) => Ok((left, false)),
@@ -397,11 +238,191 @@ fn left_of(asked: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, bool), &'static [u8]
     }
 }
 
-/// What is made of the arguments of a request that is whole.
+/// Calls `make` with the arguments of a whole request.
 fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
     let mut scanner = Scanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
-        unreachable!("what was made of a whole request is one");
+        unreachable!("a rewritten request stays whole");
     };
     make(scanner.spans())
+}
+
+impl Scatter {
+    /// Whether the removal of prefixes is all that keeps a routed session off the hot path.
+    pub(crate) fn removes_prefix_by_key(&self, plane: &DataPlane, id: SessionId) -> bool {
+        let way = Flags::ROUTED | Flags::STRIPS;
+        let session = plane.sessions.get(id);
+        session.is_some_and(|session| {
+            session.flags & Flags::OFF_PATH == way && session.pins.is_empty()
+        })
+    }
+
+    /// The beginning of a request that is too large to hold, without the prefix of its server.
+    /// `None`: it is the same.
+    pub(crate) fn strip_large(
+        &self,
+        plane: &DataPlane,
+        session_id: SessionId,
+        opening: Opening,
+        (argc, spans): (usize, &[Span]),
+        head: &[u8],
+    ) -> Result<Option<Vec<u8>>, Vec<u8>> {
+        let Opening::Row(id) = opening else {
+            return match plane.removes_prefix(session_id) {
+                true => Err(UNKNOWN_KEYS.to_vec()),
+                false => Ok(None),
+            };
+        };
+        if !plane.removes_prefix(session_id) {
+            return Ok(None);
+        }
+        let prefix = plane.strip_before(session_id);
+        let mut bytes = Vec::new();
+        match shorten(id.get(), head, argc, spans, prefix, &mut bytes) {
+            Ok(is_another) => Ok(is_another.then_some(bytes)),
+            Err(why) => Err(refusal(why).to_vec()),
+        }
+    }
+
+    /// A server's share of a divided request, without the prefix of the server. `None`: it is the
+    /// same.
+    pub(crate) fn strip_share(
+        &self,
+        plane: &DataPlane,
+        server: ServerId,
+        command: &Command,
+        share: &[u8],
+    ) -> Result<Option<Vec<u8>>, &'static [u8]> {
+        let prefix = plane.removed_prefix_of(server);
+        if prefix.is_empty() {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let is_another = scanned(share, |spans| {
+            shortened(command, share, spans, prefix, &mut bytes)
+        });
+        let is_another = is_another.map_err(refusal)?;
+        Ok(is_another.then_some(bytes))
+    }
+
+    /// KEYS with the pattern for a server that sees keys without the prefix. `None`: it is the
+    /// same.
+    pub(crate) fn strip_keys(
+        &self,
+        plane: &DataPlane,
+        server: ServerId,
+        request: &Request<'_>,
+    ) -> Result<Option<Vec<u8>>, &'static [u8]> {
+        let prefix = plane.removed_prefix_of(server);
+        let asked = request.spans.get(1).map(|_| request.arg(1));
+        let (Some(asked), false) = (asked, prefix.is_empty()) else {
+            return Ok(None);
+        };
+        let (left, _) = left_of(asked, prefix)?;
+        let mut bytes = Vec::new();
+        let replaced = std::iter::once((1, left.as_slice()));
+        prefix::replace(request.bytes, request.spans, replaced, &mut bytes);
+        Ok(Some(bytes))
+    }
+
+    /// SCAN for the server to which its session has switched, and the client's pattern if the reply
+    /// must be filtered by it. No request: the client's is right for the server.
+    pub(crate) fn strip_scan(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Result<Scan, &'static [u8]> {
+        let prefix = plane.strip_before(id);
+        if prefix.is_empty() {
+            return Ok(Scan::default());
+        }
+        let options = &request.spans[2.min(request.spans.len())..];
+        let (mut patterns, mut asked) = (Vec::new(), None);
+        for (index, option) in options.chunks(2).enumerate() {
+            let (word, value) = match option {
+                [word, value] => (word.of(request.bytes), value.of(request.bytes)),
+                _ => return Err(NO_SCAN),
+            };
+            if word.eq_ignore_ascii_case(b"match") {
+                // Redis uses the last MATCH. All of them are replaced.
+                patterns.push(2 + 2 * index + 1);
+                asked = Some(value);
+            } else if !word.eq_ignore_ascii_case(b"count") && !word.eq_ignore_ascii_case(b"type") {
+                return Err(NO_SCAN);
+            }
+        }
+        let Some(asked) = asked else {
+            return Ok(Scan::default());
+        };
+        let (left, finds_more) = left_of(asked, prefix)?;
+        let replaced = patterns.into_iter().map(|index| (index, left.as_slice()));
+        let mut bytes = Vec::new();
+        prefix::replace(request.bytes, request.spans, replaced, &mut bytes);
+        Ok(Scan {
+            request: Some(bytes),
+            sifted_by: finds_more.then(|| asked.into()),
+        })
+    }
+
+    /// Which keys the reply to a request names, if the current server of the session sees keys
+    /// without their prefix.
+    pub(crate) fn names_at(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        command: &Command,
+    ) -> Option<Names> {
+        let names = command.names != Names::None && !plane.strip_before(id).is_empty();
+        names.then_some(command.names)
+    }
+
+    pub(crate) fn naming_duty(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        command: &Command,
+    ) -> Option<Completion> {
+        self.names_at(plane, id, command).map(Completion::Named)
+    }
+
+    /// A reply of a link, with the prefix in front of the keys that it names. `sifted_by`: the
+    /// pattern that filters a list of keys.
+    pub(crate) fn named_by(
+        &self,
+        plane: &DataPlane,
+        link: LinkId,
+        names: Names,
+        sifted_by: Option<&[u8]>,
+        reply: &[u8],
+    ) -> Vec<u8> {
+        let server = plane.links.get(link).map(|link| link.kind.server);
+        let prefix = server.map_or(&[][..], |server| plane.removed_prefix_of(server));
+        with_prefix(reply, names, prefix, sifted_by)
+    }
+
+    /// A server's part of a scattered reply, with the prefix in front of the keys that it names.
+    /// `None`: it is the same.
+    pub(crate) fn part_named(
+        &self,
+        plane: &DataPlane,
+        entry: Entry,
+        index: u16,
+        reply: &[u8],
+    ) -> Option<Vec<u8>> {
+        let session = plane.sessions.get(entry.session)?;
+        if !session.flags.any(Flags::STRIPS) {
+            return None;
+        }
+        let gathers = &session.rare.as_ref()?.scatters;
+        let gather = &gathers[ScatterRequest::find(gathers, session.head_seq, entry.seq)?];
+        let (server, names) = gather.part(index)?;
+        let prefix = plane.removed_prefix_of(server);
+        if prefix.is_empty() || names == Names::None {
+            return None;
+        }
+        let finds_more = |asked: &&[u8]| left_of(asked, prefix).is_ok_and(|(_, more)| more);
+        let sifted_by = gather.sifted_by().filter(finds_more);
+        Some(with_prefix(reply, names, prefix, sifted_by))
+    }
 }

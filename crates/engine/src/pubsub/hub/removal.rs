@@ -1,4 +1,4 @@
-//! The home of a hub moves while its old server is still there, as after a failover by command.
+//! The move of a hub's home while its old server is still up, as after a failover by command.
 //!
 //! ```text
 //!   line HOME ──► new server    is asked for everything
@@ -6,72 +6,71 @@
 //! ```
 //!
 //! Members and claims stay. Until its new server has confirmed, a channel is received on its
-//! *former* line. Then that line is told to send it no more. If the former line is lost before it
-//! has answered, the members of the channel may have missed messages.
+//! *former* line. Then the hub unsubscribes from it on that line. If the former line is lost before
+//! it has answered, the members of the channel may have missed messages.
 
-use super::{Ask, Channel, HOME, Hub, Line, NEVER, Wait, What};
-use crate::pool::ServerId;
-use crate::slots::Key;
-use crate::time::Time;
+use crate::base::time::Time;
+use crate::routing::pool::ServerId;
+
+use super::{Channel, ChannelId, HOME, Hub, HubLine, HubRequest, HubWait, NEVER, WaitEffect};
 
 /// The line on which a channel was before its home moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Former {
+pub(super) struct FormerLine {
     pub(super) line: u16,
-    /// It was told to send the channel no more.
-    is_told: bool,
+    /// The hub has unsubscribed from the channel on that line.
+    is_unsubscribed: bool,
 }
 
 impl Channel {
-    /// Whether messages on a line are for the members, since the channel was there before.
+    /// Whether the members get messages from this line as their channel's former line.
     pub(super) fn is_heard_on_former(&self, line: u16) -> bool {
-        let is_it = |former: Former| former.line == line && !former.is_told;
-        self.former.is_some_and(is_it)
+        let is_heard = |former: FormerLine| former.line == line && !former.is_unsubscribed;
+        self.former.is_some_and(is_heard)
     }
 
     /// Whether members miss messages if a line is lost.
     pub(super) fn depends_on(&self, line: u16) -> bool {
         match self.former {
-            Some(former) => former.line == line || former.is_told && self.line == line,
+            Some(former) => former.line == line || former.is_unsubscribed && self.line == line,
             None => self.line == line,
         }
     }
 }
 
 impl Hub {
-    /// Has everything at home be asked for at another server. Returns the line on which the old
-    /// server goes on.
+    /// Moves the home to another server. Returns the line on which the old server goes on.
     pub(crate) fn move_home(&mut self, to: ServerId, now: Time) -> u16 {
         let at = self.free_line().unwrap_or_else(|| {
-            self.lines.push(Line::new(to, now));
+            self.lines.push(HubLine::new(to, now));
             self.lines.len() - 1
         });
-        let mut old = std::mem::replace(self.line(HOME), Line::new(to, now));
+        let mut old = std::mem::replace(self.line(HOME), HubLine::new(to, now));
         old.is_former = true;
         for ask in &mut old.to_ask {
-            if matches!(ask, Ask::Subscribe { .. }) {
-                *ask = Ask::Ping;
+            if matches!(ask, HubRequest::Subscribe { .. }) {
+                *ask = HubRequest::Ping;
             }
         }
-        // The old server answers those that leave. Those that join wait for the new one.
-        let (leaving, joining): (Vec<Wait>, Vec<Wait>) = old
+        // The old server answers requests to leave. Requests to join wait for the new server.
+        let (leaving, joining): (Vec<HubWait>, Vec<HubWait>) = old
             .waits
             .drain(..)
-            .partition(|wait| matches!(wait.what, What::Leave(_)));
+            .partition(|wait| matches!(wait.effect, WaitEffect::Leave(_)));
         old.waits = leaving.into();
         let until = NEVER;
-        let joining = joining.into_iter().map(|wait| Wait { until, ..wait });
+        let joining = joining.into_iter().map(|wait| HubWait { until, ..wait });
         self.line(HOME).waits = joining.collect();
         self.lines[at] = old;
-        for key in self.on_line(HOME) {
-            self.move_channel(key, at as u16);
+        for id in self.on_line(HOME) {
+            self.move_channel(id, at as u16);
         }
         at as u16
     }
 
-    /// A channel at home is asked for anew. Its server until now is at that line.
-    fn move_channel(&mut self, key: Key, from: u16) {
-        let Some(channel) = self.channels.get_mut(key) else {
+    /// Asks for a channel of the home anew. Its old server is on the line `from`.
+    fn move_channel(&mut self, id: ChannelId, from: u16) {
+        let Some(channel) = self.channels.get_mut(id) else {
             return;
         };
         let is_heard = channel.confirmed;
@@ -83,9 +82,9 @@ impl Hub {
         channel.in_flight = 0;
         channel.left_out = false;
         if is_heard {
-            let earlier = channel.former.replace(Former {
+            let earlier = channel.former.replace(FormerLine {
                 line: from,
-                is_told: false,
+                is_unsubscribed: false,
             });
             if let Some(earlier) = earlier {
                 self.line(earlier.line).channels -= 1;
@@ -96,78 +95,82 @@ impl Hub {
         if !is_heard {
             old.channels -= 1;
             if is_sent {
-                old.to_ask.push_back(Ask::Abandon {
-                    channel: key,
+                old.to_ask.push_back(HubRequest::Abandon {
+                    channel: id,
                     kind,
                     name,
                 });
             }
         }
-        self.tell(key);
-        self.drop_unused(key);
+        self.update_excess(id);
+        self.drop_unused(id);
     }
 
-    /// The new server has confirmed, or refuses: the former line is told to send the channel no
-    /// more.
-    pub(super) fn leave_former(&mut self, key: Key) {
-        let Some(channel) = self.channels.get_mut(key) else {
+    /// Unsubscribes from a channel on its former line, because the new server has confirmed or
+    /// refused it.
+    pub(super) fn leave_former(&mut self, id: ChannelId) {
+        let Some(channel) = self.channels.get_mut(id) else {
             return;
         };
         let (kind, name) = (channel.kind, channel.name.clone());
-        if let Some(former) = channel.former.as_mut().filter(|former| !former.is_told) {
-            former.is_told = true;
+        if let Some(former) = channel
+            .former
+            .as_mut()
+            .filter(|former| !former.is_unsubscribed)
+        {
+            former.is_unsubscribed = true;
             let line = former.line;
-            self.line(line).to_ask.push_back(Ask::Abandon {
-                channel: key,
+            self.line(line).to_ask.push_back(HubRequest::Abandon {
+                channel: id,
                 kind,
                 name,
             });
         }
     }
 
-    /// A channel goes: so does what is left of it on its former line.
-    pub(super) fn drop_former(&mut self, key: Key, channel: &Channel) {
+    /// Unsubscribes from a channel that is dropped on its former line.
+    pub(super) fn drop_former(&mut self, id: ChannelId, channel: &Channel) {
         let Some(former) = channel.former else {
             return;
         };
         let (kind, name) = (channel.kind, channel.name.clone());
         let line = self.line(former.line);
         line.channels -= 1;
-        if line.connected && !former.is_told {
-            line.to_ask.push_back(Ask::Abandon {
-                channel: key,
+        if line.connected && !former.is_unsubscribed {
+            line.to_ask.push_back(HubRequest::Abandon {
+                channel: id,
                 kind,
                 name,
             });
         }
     }
 
-    /// A line has answered that it sends a channel no more.
-    pub(super) fn end_former(&mut self, line: u16, key: Key) {
-        let is_it = |channel: &&mut Channel| {
+    /// Handles the answer to the unsubscribe on a channel's former line.
+    pub(super) fn end_former(&mut self, line: u16, id: ChannelId) {
+        let has_left = |channel: &&mut Channel| {
             channel
                 .former
-                .is_some_and(|former| former.line == line && former.is_told)
+                .is_some_and(|former| former.line == line && former.is_unsubscribed)
         };
-        if let Some(channel) = self.channels.get_mut(key).filter(is_it) {
+        if let Some(channel) = self.channels.get_mut(id).filter(has_left) {
             channel.former = None;
             self.line(line).channels -= 1;
         }
     }
 
-    /// A line is lost: no channel is received there as on its former line.
+    /// Forgets a lost line as the former line of its channels.
     pub(super) fn lose_former(&mut self, line: u16) {
-        let is_there = |(_, channel): &(Key, &Channel)| {
+        let is_there = |(_, channel): &(ChannelId, &Channel)| {
             channel.former.is_some_and(|former| former.line == line)
         };
-        let there: Vec<Key> = self
+        let channels: Vec<ChannelId> = self
             .channels
             .iter()
             .filter(is_there)
-            .map(|(key, _)| key)
+            .map(|(id, _)| id)
             .collect();
-        for key in there {
-            if let Some(channel) = self.channels.get_mut(key) {
+        for id in channels {
+            if let Some(channel) = self.channels.get_mut(id) {
                 channel.former = None;
                 self.line(line).channels -= 1;
             }
@@ -181,19 +184,20 @@ mod tests {
 
     use respool_protocol::encode::Version;
 
-    use super::super::{HubId, Kind, Outcome, Owner, Subscriber};
+    use super::super::{ChannelKind, HubId, HubOutcome, KeyOwner, Subscriber};
     use super::*;
-    use crate::directory::Directory;
+    use crate::base::handle::SessionId;
+    use crate::pubsub::subscriber_counts::SubscriberCounts;
 
-    /// A hub before servers 0 to 2, and a session that listens to news and to notifications.
+    /// A hub with servers 0 to 2, and a session that listens to news and to notifications.
     struct Scene {
         hub: Hub,
-        session: Key,
+        session: SessionId,
         subscriber: Subscriber,
     }
 
-    fn owners(servers: [u16; 2]) -> Vec<Owner> {
-        let owner = |server| Owner {
+    fn owners(servers: [u16; 2]) -> Vec<KeyOwner> {
+        let owner = |server| KeyOwner {
             server: ServerId(server),
             unseen: Arc::default(),
         };
@@ -204,13 +208,13 @@ mod tests {
 
     impl Scene {
         fn new() -> Scene {
-            let directory = Arc::new(Directory::default());
-            let mut hub = Hub::new((0, ServerId(0)), 0, directory, Time(0));
+            let subscriber_counts = Arc::new(SubscriberCounts::default());
+            let mut hub = Hub::new((0, ServerId(0)), 0, subscriber_counts, Time(0));
             hub.follow_owners(owners([0, 1]), Time(0));
             hub.handle_up(HOME);
             let mut scene = Scene {
                 hub,
-                session: Key {
+                session: SessionId {
                     index: 1,
                     generation: 1,
                 },
@@ -219,12 +223,12 @@ mod tests {
             let outcome = scene.hub.subscribe(
                 (scene.session, 0),
                 &mut scene.subscriber,
-                (Kind::Pattern, HOME),
+                (ChannelKind::Pattern, HOME),
                 NAMES.into_iter(),
                 Version::Resp2,
                 Time(0),
             );
-            assert_eq!(outcome, Outcome::Waits);
+            assert_eq!(outcome, HubOutcome::Waits);
             scene.hub.handle_up(1);
             for line in [HOME, 1] {
                 scene.answer(line);
@@ -233,7 +237,7 @@ mod tests {
             scene
         }
 
-        /// What a line asks now. Its server answers.
+        /// Sends the requests of a line, which its server answers. Returns them.
         fn answer(&mut self, line: u16) -> Vec<String> {
             let mut all = Vec::new();
             while let Some(ask) = self.hub.poll_ask(line) {
@@ -242,11 +246,11 @@ mod tests {
                 let text = String::from_utf8(bytes).expect("text");
                 let words: Vec<&str> = text.split("\r\n").skip(2).step_by(2).collect();
                 match words[..] {
-                    ["PING"] => self.hub.handle_pong(line).expect("it was asked"),
+                    ["PING"] => self.hub.handle_pong(line).expect("the hub asked for it"),
                     [verb, name] => {
-                        let of = (Kind::Pattern, verb == "PSUBSCRIBE");
+                        let of = (ChannelKind::Pattern, verb == "PSUBSCRIBE");
                         let confirmed = self.hub.handle_confirmed(line, of, name.as_bytes());
-                        confirmed.expect("it was asked");
+                        confirmed.expect("the hub asked for it");
                     }
                     _ => panic!("{words:?}"),
                 }
@@ -255,14 +259,14 @@ mod tests {
             while let Some(done) = self.hub.poll_done(line) {
                 self.hub
                     .settle(done, &mut self.subscriber, Version::Resp2)
-                    .expect("it waits on no other line");
+                    .expect("the request waits on no other line");
             }
             all
         }
 
         /// Whether the session gets a message of a pattern that comes on a line.
         fn gets(&self, line: u16, name: usize, is_event: bool) -> bool {
-            let of = (Kind::Pattern, NAMES[name]);
+            let of = (ChannelKind::Pattern, NAMES[name]);
             let receivers = self.hub.receivers(line, of, || is_event);
             assert!(receivers.is_empty() || receivers == [self.session]);
             !receivers.is_empty()
@@ -287,7 +291,7 @@ mod tests {
         assert!(scene.hub.listeners(old).contains(&scene.session));
         assert!(
             scene.hub.listeners(HOME).is_empty(),
-            "it has missed nothing"
+            "the session has missed no message"
         );
         scene.hub.handle_up(HOME);
         assert_eq!(
@@ -299,8 +303,8 @@ mod tests {
             assert!(scene.gets(HOME, name, false));
         }
         assert!(scene.gets(HOME, 1, true) && !scene.gets(1, 1, true));
-        assert!(!scene.gets(old, 1, true), "it is a replica now");
-        // If it is lost before it has answered, messages may be missing.
+        assert!(!scene.gets(old, 1, true), "the old server is a replica now");
+        // If the old line is lost before it has answered, messages may be missing.
         assert!(scene.hub.listeners(old).contains(&scene.session));
         assert_eq!(
             scene.answer(old),
@@ -310,9 +314,9 @@ mod tests {
         assert!(scene.hub.line(old).is_unused());
     }
 
-    /// If the session leaves meanwhile, nothing stays.
+    /// A session that leaves during the move leaves nothing on either line.
     #[test]
-    fn session_that_leaves_meanwhile_leaves_both() {
+    fn session_that_leaves_during_the_move_leaves_both_lines() {
         for connects in [false, true] {
             let mut scene = Scene::new();
             let old = scene.move_home();
@@ -324,12 +328,13 @@ mod tests {
                 scene.answer(line);
             }
             assert!(!scene.gets(old, 0, false) && !scene.gets(HOME, 0, false));
-            assert!(scene.hub.lines.iter().all(Line::is_unused));
+            assert!(scene.hub.lines.iter().all(HubLine::is_unused));
             assert_eq!((scene.hub.held_bytes(), scene.hub.claims()), (0, 0));
         }
     }
 
-    /// The home moves on before it has confirmed: the first one is heard until the last confirms.
+    /// The home moves again before it has confirmed: the first server is heard until the last
+    /// confirms.
     #[test]
     fn home_that_moves_twice_is_heard_all_the_time() {
         let mut scene = Scene::new();

@@ -1,26 +1,28 @@
 //! Keyspace notifications of servers that see keys without their prefix.
 //!
 //! ```text
-//!   client    PSUBSCRIBE __keyspace@0__:user:1*      gets __keyspace@0__:user:12
-//!   server    PSUBSCRIBE [_a7]_keyspace@0__:1*       says __keyspace@0__:12
+//!   client    PSUBSCRIBE __keyspace@0__:user:1*      gets   __keyspace@0__:user:12
+//!   server    PSUBSCRIBE [_a7]_keyspace@0__:1*       sends  __keyspace@0__:12
 //! ```
 //!
-//! The server is asked for a pattern that has all notifications of the client's one, and more. The
-//! prefix is put in front of the key in each, and those that the client's pattern does not match
-//! are dropped. Two patterns of clients may lead to the same one of a server. So each has a class
-//! in front that holds its number: a notification begins with `_`, so the class changes nothing.
+//! The hub asks the server for a pattern that matches all notifications of the client's pattern,
+//! and may match more. It puts the prefix in front of the key in each notification, and drops
+//! notifications that the client's pattern does not match. Two patterns of clients may lead to the
+//! same pattern at a server. So each has a class in front with its number. A notification begins
+//! with `_`, so the class changes nothing.
 
 use respool_protocol::encode;
 use respool_protocol::events::{self, Event};
 use respool_protocol::glob::{Left, Pattern};
 
-use super::{Kind, Push, bulk, line};
-use crate::directory::matches;
+use crate::pubsub::subscriber_counts::matches;
 
-/// What a server without the prefix is asked for in place of a channel or pattern. `number` tells
-/// patterns from each other. `None`: it can bring no notification of that server.
+use super::{ChannelKind, Push, bulk, line};
+
+/// The name at a server without the prefix, in place of a client's channel or pattern. `number`
+/// tells patterns from each other. `None`: that server has no notification for it.
 pub(super) fn name_at_server(
-    kind: Kind,
+    kind: ChannelKind,
     name: &[u8],
     unseen: &[u8],
     number: u32,
@@ -29,8 +31,8 @@ pub(super) fn name_at_server(
         return Some(name.to_vec());
     }
     match kind {
-        Kind::Pattern if !events::may_match_keys(name) => Some(name.to_vec()),
-        Kind::Pattern => Some(pattern_at_server(name, unseen, number)),
+        ChannelKind::Pattern if !events::may_match_keys(name) => Some(name.to_vec()),
+        ChannelKind::Pattern => Some(pattern_at_server(name, unseen, number)),
         _ => match Event::of(name)? {
             Event {
                 head,
@@ -45,7 +47,7 @@ pub(super) fn name_at_server(
 fn pattern_at_server(pattern: &[u8], unseen: &[u8], number: u32) -> Vec<u8> {
     let class = format!("[_a{number}]");
     let rest = behind_head(pattern).and_then(|(head, rest)| {
-        // Where more is found than is wanted, what is found is looked through.
+        // A pattern that matches more is fine: its notifications are filtered later.
         match Pattern::new(rest).behind(unseen) {
             Left::Same(left) | Left::More(left) => Some([&head[1..], &left].concat()),
             Left::Unclear => None,
@@ -55,7 +57,7 @@ fn pattern_at_server(pattern: &[u8], unseen: &[u8], number: u32) -> Vec<u8> {
     [class.as_bytes(), &rest].concat()
 }
 
-/// The head of a pattern for keys of one database, and what is behind it.
+/// The head of a pattern for keys of one database, and the pattern behind it.
 fn behind_head(pattern: &[u8]) -> Option<(&[u8], &[u8])> {
     let number = pattern.strip_prefix(b"__keyspace@")?;
     let is_plain = |byte: &u8| byte.is_ascii_digit() || *byte == b'?';
@@ -66,29 +68,29 @@ fn behind_head(pattern: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The channel of a push, as far as the push has come.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum PartialPush {
     /// The channel of a notification, with the prefix.
     Channel(Vec<u8>),
-    /// It has not come so far.
+    /// Too little of the push has come.
     Unsaid,
-    /// It is no notification.
+    /// The push is no notification.
     Other,
 }
 
 /// The channel in the beginning of a push of a server that does not see the prefix.
-pub(super) fn channel_of(kind: Kind, beginning: &[u8], unseen: &[u8]) -> Begun {
+pub(super) fn channel_of(kind: ChannelKind, beginning: &[u8], unseen: &[u8]) -> PartialPush {
     let channel = || {
         let mut rest = line(beginning)?.1;
-        for _ in 0..if kind == Kind::Pattern { 2 } else { 1 } {
+        for _ in 0..if kind == ChannelKind::Pattern { 2 } else { 1 } {
             bulk(&mut rest)?;
         }
         bulk(&mut rest)
     };
     match channel() {
-        None => Begun::Unsaid,
+        None => PartialPush::Unsaid,
         Some(channel) => match channel.and_then(Event::of) {
-            Some(event) => Begun::Channel(with_prefix(&event, unseen)),
-            None => Begun::Other,
+            Some(event) => PartialPush::Channel(with_prefix(&event, unseen)),
+            None => PartialPush::Other,
         },
     }
 }
@@ -102,28 +104,28 @@ fn with_prefix(event: &Event<'_>, unseen: &[u8]) -> Vec<u8> {
 }
 
 /// Whether a notification on this channel is for the subscribers of a channel or pattern.
-pub(super) fn is_for(kind: Kind, name: &[u8], channel: &[u8]) -> bool {
-    kind != Kind::Pattern || matches(name, channel)
+pub(super) fn is_for(kind: ChannelKind, name: &[u8], channel: &[u8]) -> bool {
+    kind != ChannelKind::Pattern || matches(name, channel)
 }
 
-/// A notification as a client is to see it.
+/// A notification as the client sees it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Whole {
+pub(super) struct FullPush {
     channel: Vec<u8>,
     payload: Vec<u8>,
 }
 
-impl Whole {
+impl FullPush {
     /// The notification in a push of a server that does not see the prefix.
-    pub(super) fn read(kind: Kind, push: &[u8], unseen: &[u8]) -> Option<Whole> {
+    pub(super) fn read(kind: ChannelKind, push: &[u8], unseen: &[u8]) -> Option<FullPush> {
         let mut rest = line(push)?.1;
-        for _ in 0..if kind == Kind::Pattern { 2 } else { 1 } {
+        for _ in 0..if kind == ChannelKind::Pattern { 2 } else { 1 } {
             bulk(&mut rest)??;
         }
         let channel = bulk(&mut rest)??;
         let payload = bulk(&mut rest)??;
         let event = Event::of(channel)?;
-        Some(Whole {
+        Some(FullPush {
             channel: with_prefix(&event, unseen),
             payload: match event.is_of_key {
                 true => payload.to_vec(),
@@ -137,11 +139,11 @@ impl Whole {
     }
 
     /// The push for the subscribers of a channel or pattern. `None`: it is not for them.
-    pub(super) fn push(&self, kind: Kind, name: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn push(&self, kind: ChannelKind, name: &[u8]) -> Option<Vec<u8>> {
         let mut push = Vec::new();
         match kind {
             _ if !is_for(kind, name, &self.channel) => return None,
-            Kind::Pattern => {
+            ChannelKind::Pattern => {
                 encode::array(&mut push, 4);
                 encode::bulk(&mut push, b"pmessage");
                 encode::bulk(&mut push, name);
@@ -163,47 +165,47 @@ impl Whole {
 mod tests {
     use super::*;
 
-    fn at_server(kind: Kind, name: &str) -> Option<String> {
+    fn at_server(kind: ChannelKind, name: &str) -> Option<String> {
         let name = name_at_server(kind, name.as_bytes(), b"user:", 7)?;
         Some(String::from_utf8(name).expect("text"))
     }
 
-    /// The server is asked by its own names of keys.
+    /// The server gets its own names of keys.
     #[test]
     fn server_is_asked_without_the_prefix() {
         for (kind, name, expected) in [
             (
-                Kind::Channel,
+                ChannelKind::Channel,
                 "__keyspace@0__:user:1",
                 Some("__keyspace@0__:1"),
             ),
-            (Kind::Channel, "__keyspace@0__:other:1", None),
+            (ChannelKind::Channel, "__keyspace@0__:other:1", None),
             (
-                Kind::Channel,
+                ChannelKind::Channel,
                 "__keyevent@0__:set",
                 Some("__keyevent@0__:set"),
             ),
             (
-                Kind::Pattern,
+                ChannelKind::Pattern,
                 "__keyevent@*__:set",
                 Some("__keyevent@*__:set"),
             ),
             (
-                Kind::Pattern,
+                ChannelKind::Pattern,
                 "__keyspace@0__:user:1*",
                 Some("[_a7]_keyspace@0__:1*"),
             ),
             (
-                Kind::Pattern,
+                ChannelKind::Pattern,
                 "__keyspace@?__:*:1",
                 Some("[_a7]_keyspace@?__:*1"),
             ),
             (
-                Kind::Pattern,
+                ChannelKind::Pattern,
                 "__keyspace@*__:user:1*",
                 Some("[_a7]_key*@*__:*"),
             ),
-            (Kind::Pattern, "*", Some("[_a7]_key*@*__:*")),
+            (ChannelKind::Pattern, "*", Some("[_a7]_key*@*__:*")),
         ] {
             assert_eq!(at_server(kind, name).as_deref(), expected, "{name}");
         }
@@ -228,32 +230,41 @@ mod tests {
             "__keyspace@0__:12",
             "set",
         ]);
-        let whole = Whole::read(Kind::Pattern, &said, b"user:").expect("a notification");
+        let whole = FullPush::read(ChannelKind::Pattern, &said, b"user:").expect("a notification");
         let name = "__keyspace@0__:user:1*";
         let expected = push(&["pmessage", name, "__keyspace@0__:user:12", "set"]);
-        assert_eq!(whole.push(Kind::Pattern, name.as_bytes()), Some(expected));
-        assert_eq!(whole.push(Kind::Pattern, b"__keyspace@0__:1*"), None);
+        assert_eq!(
+            whole.push(ChannelKind::Pattern, name.as_bytes()),
+            Some(expected)
+        );
+        assert_eq!(whole.push(ChannelKind::Pattern, b"__keyspace@0__:1*"), None);
         let said = push(&["message", "__keyevent@0__:set", "12"]);
-        let whole = Whole::read(Kind::Channel, &said, b"user:").expect("a notification");
+        let whole = FullPush::read(ChannelKind::Channel, &said, b"user:").expect("a notification");
         let expected = push(&["message", "__keyevent@0__:set", "user:12"]);
-        assert_eq!(whole.push(Kind::Channel, whole.channel()), Some(expected));
+        assert_eq!(
+            whole.push(ChannelKind::Channel, whole.channel()),
+            Some(expected)
+        );
         let said = push(&["pmessage", "*", "news", "12"]);
-        assert_eq!(Whole::read(Kind::Pattern, &said, b"user:"), None);
+        assert_eq!(FullPush::read(ChannelKind::Pattern, &said, b"user:"), None);
         let cut = &push(&["message", "__keyevent@0__:set", "12"])[..40];
-        assert_eq!(Whole::read(Kind::Channel, cut, b"user:"), None);
+        assert_eq!(FullPush::read(ChannelKind::Channel, cut, b"user:"), None);
     }
 
-    /// Of a push that is too large, as much as has come tells its channel.
+    /// The beginning of a push that is too large gives its channel.
     #[test]
     fn beginning_of_a_push_tells_its_channel() {
         let name = "[_a7]_keyspace@0__:1*";
         let said = push(&["pmessage", name, "__keyspace@0__:12", "set"]);
-        let begun = |len: usize| channel_of(Kind::Pattern, &said[..len], b"user:");
+        let begun = |len: usize| channel_of(ChannelKind::Pattern, &said[..len], b"user:");
         let payload_at = said.len() - "set\r\n".len();
-        assert_eq!(begun(60), Begun::Unsaid);
+        assert_eq!(begun(60), PartialPush::Unsaid);
         let channel = b"__keyspace@0__:user:12".to_vec();
-        assert_eq!(begun(payload_at), Begun::Channel(channel));
+        assert_eq!(begun(payload_at), PartialPush::Channel(channel));
         let said = push(&["pmessage", "*", "news", "x"]);
-        assert_eq!(channel_of(Kind::Pattern, &said, b"user:"), Begun::Other);
+        assert_eq!(
+            channel_of(ChannelKind::Pattern, &said, b"user:"),
+            PartialPush::Other
+        );
     }
 }

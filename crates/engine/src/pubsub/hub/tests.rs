@@ -2,48 +2,48 @@ use std::collections::HashMap;
 
 use super::*;
 
-fn key(index: u32) -> Key {
-    Key {
+fn session(index: u32) -> SessionId {
+    SessionId {
         index,
         generation: 1,
     }
 }
 
-fn hub() -> (Hub, Arc<Directory>) {
-    let directory = Arc::new(Directory::default());
-    let mut hub = Hub::new((0, ServerId(0)), 0, directory.clone(), Time(0));
+fn hub() -> (Hub, Arc<SubscriberCounts>) {
+    let subscriber_counts = Arc::new(SubscriberCounts::default());
+    let mut hub = Hub::new((0, ServerId(0)), 0, subscriber_counts.clone(), Time(0));
     hub.handle_up(HOME);
-    (hub, directory)
+    (hub, subscriber_counts)
 }
 
 impl Hub {
-    /// Who gets the messages of a channel that come on this line.
-    pub(crate) fn members(&self, line: u16, channel: Key) -> &[Key] {
+    /// The members of a channel that get its messages from this line.
+    pub(crate) fn members(&self, line: u16, channel: ChannelId) -> &[SessionId] {
         let channel = self.channels.get(channel);
         let channel = channel.filter(|channel| channel.line == line);
         channel.map_or(&[], |channel| &channel.members)
     }
 }
 
-/// A session by itself.
+/// A session and its subscriptions.
 struct One {
-    key: Key,
+    id: SessionId,
     subscriber: Subscriber,
 }
 
 impl One {
     fn new(index: u32) -> One {
         One {
-            key: key(index),
+            id: session(index),
             subscriber: Subscriber::new(HubId(0)),
         }
     }
 
-    fn subscribe(&mut self, hub: &mut Hub, kind: Kind, names: &[&str]) -> Outcome {
+    fn subscribe(&mut self, hub: &mut Hub, kind: ChannelKind, names: &[&str]) -> HubOutcome {
         let names = names.iter().map(|name| name.as_bytes());
-        let who = (self.key, 0);
+        let place = (self.id, 0);
         hub.subscribe(
-            who,
+            place,
             &mut self.subscriber,
             (kind, HOME),
             names,
@@ -52,11 +52,11 @@ impl One {
         )
     }
 
-    fn unsubscribe(&mut self, hub: &mut Hub, kind: Kind, names: &[&str]) -> Outcome {
+    fn unsubscribe(&mut self, hub: &mut Hub, kind: ChannelKind, names: &[&str]) -> HubOutcome {
         let names = names.iter().map(|name| name.as_bytes());
-        let who = (self.key, 0);
+        let place = (self.id, 0);
         hub.unsubscribe(
-            who,
+            place,
             &mut self.subscriber,
             kind,
             names,
@@ -65,12 +65,12 @@ impl One {
         )
     }
 
-    /// The reply to its request, which must be the next one that is done.
+    /// Settles its request, which must be the next one that is done. Returns the reply.
     fn done(&mut self, hub: &mut Hub) -> String {
-        let done = hub.poll_done(HOME).expect("its request is done");
-        assert_eq!(done.session, self.key);
+        let done = hub.poll_done(HOME).expect("the request is done");
+        assert_eq!(done.session, self.id);
         let reply = hub.settle(done, &mut self.subscriber, Version::Resp2);
-        text(reply.expect("all of it is done"))
+        text(reply.expect("the request is done on all lines"))
     }
 }
 
@@ -80,14 +80,14 @@ fn text(bytes: Vec<u8>) -> String {
         .replace("\r\n", " ")
 }
 
-fn reply(outcome: Outcome) -> String {
+fn reply(outcome: HubOutcome) -> String {
     match outcome {
-        Outcome::Reply(bytes) => text(bytes),
-        Outcome::Waits => panic!("it waits"),
+        HubOutcome::Reply(bytes) => text(bytes),
+        HubOutcome::Waits => panic!("the request waits"),
     }
 }
 
-/// What the server is asked now.
+/// Sends the hub's requests, and returns them.
 fn asked(hub: &mut Hub) -> Vec<String> {
     let mut all = Vec::new();
     while let Some(ask) = hub.poll_ask(HOME) {
@@ -102,226 +102,253 @@ fn asked(hub: &mut Hub) -> Vec<String> {
 
 const SUBSCRIBED_A: &str = "*3 $9 subscribe $1 a :1 ";
 
+/// The hub asks the server once for a channel, and unsubscribes when the last session has left.
 #[test]
-fn the_server_is_asked_once_for_a_channel_and_told_when_the_last_one_has_left() {
-    let (mut hub, directory) = hub();
+fn channel_is_subscribed_once_and_left_with_the_last_session() {
+    let (mut hub, subscriber_counts) = hub();
     let (mut one, mut two) = (One::new(1), One::new(2));
     assert_eq!(
-        one.subscribe(&mut hub, Kind::Channel, &["a"]),
-        Outcome::Waits
+        one.subscribe(&mut hub, ChannelKind::Channel, &["a"]),
+        HubOutcome::Waits
     );
     assert_eq!(asked(&mut hub), ["SUBSCRIBE a"]);
     assert!(hub.poll_done(HOME).is_none());
-    // Asked for already: a sign of life behind it is enough.
+    // The channel is asked for already, so a PING behind that is enough.
     assert_eq!(
-        two.subscribe(&mut hub, Kind::Channel, &["a"]),
-        Outcome::Waits
+        two.subscribe(&mut hub, ChannelKind::Channel, &["a"]),
+        HubOutcome::Waits
     );
     assert_eq!(asked(&mut hub), ["PING"]);
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, true), b"a"),
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a"),
         Ok(())
     );
     assert_eq!(one.done(&mut hub), SUBSCRIBED_A);
     assert!(hub.poll_done(HOME).is_none());
     assert_eq!(hub.handle_pong(HOME), Ok(()));
     assert_eq!(two.done(&mut hub), SUBSCRIBED_A);
-    let channel = hub.channel(Kind::Channel, b"a").expect("it is claimed");
-    assert_eq!(hub.members(HOME, channel), [key(1), key(2)]);
-    assert_eq!(directory.receivers(0, Kind::Channel, b"a"), 1);
+    let channel = hub
+        .channel(ChannelKind::Channel, b"a")
+        .expect("the channel is claimed");
+    assert_eq!(hub.members(HOME, channel), [session(1), session(2)]);
+    assert_eq!(
+        subscriber_counts.receivers(0, ChannelKind::Channel, b"a"),
+        1
+    );
 
     assert_eq!(
-        one.unsubscribe(&mut hub, Kind::Channel, &["a"]),
-        Outcome::Waits
+        one.unsubscribe(&mut hub, ChannelKind::Channel, &["a"]),
+        HubOutcome::Waits
     );
     assert_eq!(asked(&mut hub), ["PING"]);
     assert_eq!(hub.handle_pong(HOME), Ok(()));
     assert_eq!(one.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
-    assert!(directory.is_empty());
+    assert!(subscriber_counts.is_empty());
     two.subscriber.waits = 0;
-    hub.forget(two.key, &mut two.subscriber);
+    hub.forget(two.id, &mut two.subscriber);
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
-    assert_eq!(directory.receivers(0, Kind::Channel, b"a"), -1);
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, false), b"a"),
+        subscriber_counts.receivers(0, ChannelKind::Channel, b"a"),
+        -1
+    );
+    assert_eq!(
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"a"),
         Ok(())
     );
-    assert!(hub.lines[0].is_unused() && directory.is_empty());
+    assert!(hub.lines[0].is_unused() && subscriber_counts.is_empty());
     assert_eq!(hub.claims(), 0);
 }
 
+/// A session that subscribes while the hub unsubscribes is subscribed in the end.
 #[test]
-fn who_subscribes_while_the_server_is_being_told_to_stop_is_subscribed_in_the_end() {
+fn subscribe_during_unsubscribe_subscribes_again() {
     let (mut hub, _) = hub();
     let (mut one, mut two) = (One::new(1), One::new(2));
-    one.subscribe(&mut hub, Kind::Shard, &["a"]);
+    one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
     asked(&mut hub);
-    hub.handle_confirmed(HOME, (Kind::Shard, true), b"a")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a")
+        .expect("the hub asked");
     one.done(&mut hub);
-    assert_eq!(one.unsubscribe(&mut hub, Kind::Shard, &[]), Outcome::Waits);
-    assert_eq!(two.subscribe(&mut hub, Kind::Shard, &["a"]), Outcome::Waits);
+    assert_eq!(
+        one.unsubscribe(&mut hub, ChannelKind::Shard, &[]),
+        HubOutcome::Waits
+    );
+    assert_eq!(
+        two.subscribe(&mut hub, ChannelKind::Shard, &["a"]),
+        HubOutcome::Waits
+    );
     assert_eq!(asked(&mut hub), ["SUNSUBSCRIBE a", "SSUBSCRIBE a"]);
-    hub.handle_confirmed(HOME, (Kind::Shard, false), b"a")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Shard, false), b"a")
+        .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $12 sunsubscribe $1 a :0 ");
     assert!(hub.poll_done(HOME).is_none());
-    hub.handle_confirmed(HOME, (Kind::Shard, true), b"a")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a")
+        .expect("the hub asked");
     assert_eq!(two.done(&mut hub), "*3 $10 ssubscribe $1 a :1 ");
-    let channel = hub.channel(Kind::Shard, b"a").expect("it is claimed");
-    assert_eq!(hub.members(HOME, channel), [key(2)]);
+    let channel = hub
+        .channel(ChannelKind::Shard, b"a")
+        .expect("the channel is claimed");
+    assert_eq!(hub.members(HOME, channel), [session(2)]);
 }
 
+/// The count in a confirmation is the session's own. Channels and patterns share one count.
 #[test]
-fn counts_are_the_sessions_own_and_channels_and_patterns_share_one() {
+fn counts_are_per_session_and_join_channels_and_patterns() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
-    one.subscribe(&mut hub, Kind::Channel, &["a", "b", "a"]);
+    one.subscribe(&mut hub, ChannelKind::Channel, &["a", "b", "a"]);
     assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE b"]);
-    hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
-        .expect("asked");
-    hub.handle_confirmed(HOME, (Kind::Channel, true), b"b")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
+        .expect("the hub asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"b")
+        .expect("the hub asked");
     assert_eq!(
         one.done(&mut hub),
         "*3 $9 subscribe $1 a :1 *3 $9 subscribe $1 b :2 *3 $9 subscribe $1 a :2 "
     );
-    one.subscribe(&mut hub, Kind::Pattern, &["a"]);
+    one.subscribe(&mut hub, ChannelKind::Pattern, &["a"]);
     asked(&mut hub);
-    hub.handle_confirmed(HOME, (Kind::Pattern, true), b"a")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Pattern, true), b"a")
+        .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $10 psubscribe $1 a :3 ");
-    one.subscribe(&mut hub, Kind::Shard, &["a"]);
+    one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
     asked(&mut hub);
-    hub.handle_confirmed(HOME, (Kind::Shard, true), b"a")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a")
+        .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $10 ssubscribe $1 a :1 ");
     assert_eq!(one.subscriber.counts(), [2, 1, 1]);
-    // What it has already, and what it never had.
-    let again = one.subscribe(&mut hub, Kind::Channel, &["b"]);
+    // A channel that it has already, and one that it never had.
+    let again = one.subscribe(&mut hub, ChannelKind::Channel, &["b"]);
     assert_eq!(reply(again), "*3 $9 subscribe $1 b :3 ");
-    let never = one.unsubscribe(&mut hub, Kind::Channel, &["z"]);
+    let never = one.unsubscribe(&mut hub, ChannelKind::Channel, &["z"]);
     assert_eq!(reply(never), "*3 $11 unsubscribe $1 z :3 ");
     assert!(!hub.lines[0].has_asks());
     assert_eq!(
-        one.unsubscribe(&mut hub, Kind::Channel, &[]),
-        Outcome::Waits
+        one.unsubscribe(&mut hub, ChannelKind::Channel, &[]),
+        HubOutcome::Waits
     );
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a", "UNSUBSCRIBE b"]);
-    hub.handle_confirmed(HOME, (Kind::Channel, false), b"a")
-        .expect("asked");
-    hub.handle_confirmed(HOME, (Kind::Channel, false), b"b")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"a")
+        .expect("the hub asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"b")
+        .expect("the hub asked");
     assert_eq!(
         one.done(&mut hub),
         "*3 $11 unsubscribe $1 a :2 *3 $11 unsubscribe $1 b :1 "
     );
-    let none = one.unsubscribe(&mut hub, Kind::Channel, &[]);
+    let none = one.unsubscribe(&mut hub, ChannelKind::Channel, &[]);
     assert_eq!(reply(none), "*3 $11 unsubscribe $-1 :1 ");
-    hub.forget(one.key, &mut one.subscriber);
+    hub.forget(one.id, &mut one.subscriber);
     assert_eq!(one.subscriber.counts(), [0, 0, 0]);
     assert_eq!((one.subscriber.held_bytes(), hub.claims()), (0, 0));
 }
 
+/// An error of the server is the reply to each session that waits, and none is subscribed.
 #[test]
-fn an_error_of_the_server_is_the_reply_and_leaves_nothing_subscribed() {
-    let (mut hub, directory) = hub();
+fn server_error_is_the_reply_and_subscribes_nothing() {
+    let (mut hub, subscriber_counts) = hub();
     let (mut one, mut two) = (One::new(1), One::new(2));
-    one.subscribe(&mut hub, Kind::Channel, &["a", "no"]);
-    two.subscribe(&mut hub, Kind::Channel, &["no"]);
+    one.subscribe(&mut hub, ChannelKind::Channel, &["a", "no"]);
+    two.subscribe(&mut hub, ChannelKind::Channel, &["no"]);
     assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE no"]);
-    hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
+        .expect("the hub asked");
     assert_eq!(hub.handle_refused(HOME, b"-NOPERM\r\n"), Ok(vec![]));
     assert_eq!(one.done(&mut hub), "-NOPERM ");
     assert_eq!(two.done(&mut hub), "-NOPERM ");
     assert!(!one.subscriber.listens() && !two.subscriber.listens());
     assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
-    hub.handle_confirmed(HOME, (Kind::Channel, false), b"a")
-        .expect("asked");
-    assert!(hub.lines[0].is_unused() && directory.is_empty());
-    // The next one asks anew.
-    one.subscribe(&mut hub, Kind::Channel, &["no"]);
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"a")
+        .expect("the hub asked");
+    assert!(hub.lines[0].is_unused() && subscriber_counts.is_empty());
+    // The next session asks anew.
+    one.subscribe(&mut hub, ChannelKind::Channel, &["no"]);
     assert_eq!(asked(&mut hub), ["SUBSCRIBE no"]);
-    hub.handle_confirmed(HOME, (Kind::Channel, true), b"no")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"no")
+        .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $9 subscribe $2 no :1 ");
 }
 
+/// A new connection is asked for all claimed channels, and members notice nothing.
 #[test]
-fn a_new_connection_is_asked_for_everything_and_members_notice_nothing() {
-    let (mut hub, directory) = hub();
+fn new_connection_subscribes_again_without_notice() {
+    let (mut hub, subscriber_counts) = hub();
     let (mut one, mut two, mut late) = (One::new(1), One::new(2), One::new(3));
-    for who in [&mut one, &mut two] {
-        who.subscribe(&mut hub, Kind::Channel, &["a"]);
+    for member in [&mut one, &mut two] {
+        member.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
         asked(&mut hub);
-        if who.key == key(1) {
-            hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
-                .expect("asked");
+        if member.id == session(1) {
+            hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
+                .expect("the hub asked");
         } else {
-            hub.handle_pong(HOME).expect("asked");
+            hub.handle_pong(HOME).expect("the hub asked");
         }
-        who.done(&mut hub);
+        member.done(&mut hub);
     }
-    late.subscribe(&mut hub, Kind::Pattern, &["p*"]);
-    two.unsubscribe(&mut hub, Kind::Channel, &["a"]);
+    late.subscribe(&mut hub, ChannelKind::Pattern, &["p*"]);
+    two.unsubscribe(&mut hub, ChannelKind::Channel, &["a"]);
     asked(&mut hub);
-    assert_eq!(directory.receivers(0, Kind::Channel, b"a"), 1);
+    assert_eq!(
+        subscriber_counts.receivers(0, ChannelKind::Channel, b"a"),
+        1
+    );
     hub.handle_down(HOME);
-    assert!(directory.is_empty());
+    assert!(subscriber_counts.is_empty());
     assert_eq!(two.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
     assert!(hub.poll_done(HOME).is_none());
-    // With no connection, to leave takes no time.
-    two.subscribe(&mut hub, Kind::Channel, &["b"]);
+    // Without a connection, a request to leave is done at once.
+    two.subscribe(&mut hub, ChannelKind::Channel, &["b"]);
     assert!(hub.poll_done(HOME).is_none() && asked(&mut hub).is_empty());
-    hub.forget(two.key, &mut two.subscriber);
+    hub.forget(two.id, &mut two.subscriber);
     hub.handle_up(HOME);
     let mut again = asked(&mut hub);
     again.sort();
     assert_eq!(again, ["PSUBSCRIBE p*", "SUBSCRIBE a"]);
-    hub.handle_confirmed(HOME, (Kind::Channel, true), b"a")
-        .expect("asked");
-    hub.handle_confirmed(HOME, (Kind::Pattern, true), b"p*")
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
+        .expect("the hub asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Pattern, true), b"p*")
+        .expect("the hub asked");
     assert_eq!(late.done(&mut hub), "*3 $10 psubscribe $2 p* :1 ");
-    // The server may not want to any more: who was a member must not believe that it still is.
+    // The server may refuse the channel now. Then a member must not believe that it still is one.
     hub.handle_down(HOME);
     hub.handle_up(HOME);
     asked(&mut hub);
-    assert_eq!(hub.handle_refused(HOME, b"-NOPERM\r\n"), Ok(vec![key(1)]));
+    assert_eq!(
+        hub.handle_refused(HOME, b"-NOPERM\r\n"),
+        Ok(vec![session(1)])
+    );
 }
 
-/// A name of 10,000 bytes is held once, however many sessions listen and whichever table has it.
+/// A name of 10,000 bytes is stored once for all sessions and tables.
 #[test]
 fn channel_name_is_stored_once() {
-    let (mut hub, directory) = hub();
+    let (mut hub, subscriber_counts) = hub();
     let long = "x".repeat(10_000);
     let mut sessions = [One::new(1), One::new(2), One::new(3)];
     for one in &mut sessions {
-        one.subscribe(&mut hub, Kind::Channel, &[&long]);
+        one.subscribe(&mut hub, ChannelKind::Channel, &[&long]);
     }
     asked(&mut hub);
-    hub.handle_confirmed(HOME, (Kind::Channel, true), long.as_bytes())
-        .expect("asked");
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, true), long.as_bytes())
+        .expect("the hub asked");
     for one in &mut sessions {
         one.done(&mut hub);
     }
     assert_eq!(hub.held_bytes(), 10_000 + CHANNEL_BYTES);
-    let key = hub.channel(Kind::Channel, long.as_bytes());
-    let channel = key.and_then(|key| hub.channels.get(key));
-    let name = &channel.expect("it is claimed").name;
-    // The channel, the table of names and the directory share it.
+    let id = hub.channel(ChannelKind::Channel, long.as_bytes());
+    let channel = id.and_then(|id| hub.channels.get(id));
+    let name = &channel.expect("the channel is claimed").name;
+    // The channel, the table of names and the subscriber counts share it.
     assert_eq!(Arc::strong_count(name), 3);
     for one in &mut sessions {
         assert_eq!(one.subscriber.held_bytes(), CLAIM_BYTES);
         assert_eq!(one.subscriber.named_bytes(), 10_000);
-        hub.forget(one.key, &mut one.subscriber);
+        hub.forget(one.id, &mut one.subscriber);
     }
     asked(&mut hub);
-    hub.handle_confirmed(HOME, (Kind::Channel, false), long.as_bytes())
-        .expect("asked");
-    assert!(directory.is_empty());
+    hub.handle_confirmed(HOME, (ChannelKind::Channel, false), long.as_bytes())
+        .expect("the hub asked");
+    assert!(subscriber_counts.is_empty());
     assert_eq!(hub.held_bytes(), 0);
 }
 
@@ -332,13 +359,13 @@ fn channel_left_before_it_was_asked_for_is_not_asked_for() {
     let (mut hub, _) = hub();
     let (mut one, mut two) = (One::new(1), One::new(2));
     assert_eq!(
-        one.subscribe(&mut hub, Kind::Channel, &["a", "b"]),
-        Outcome::Waits
+        one.subscribe(&mut hub, ChannelKind::Channel, &["a", "b"]),
+        HubOutcome::Waits
     );
-    hub.forget(one.key, &mut one.subscriber);
+    hub.forget(one.id, &mut one.subscriber);
     assert_eq!(
-        two.subscribe(&mut hub, Kind::Channel, &["b"]),
-        Outcome::Waits
+        two.subscribe(&mut hub, ChannelKind::Channel, &["b"]),
+        HubOutcome::Waits
     );
     let expected = [
         "PING",
@@ -349,37 +376,38 @@ fn channel_left_before_it_was_asked_for_is_not_asked_for() {
     ];
     assert_eq!(asked(&mut hub), expected);
     assert!(
-        hub.channel(Kind::Channel, b"a").is_none(),
-        "it is forgotten"
+        hub.channel(ChannelKind::Channel, b"a").is_none(),
+        "the channel is forgotten"
     );
     assert_eq!(hub.handle_pong(HOME), Ok(()));
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, true), b"b"),
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"b"),
         Ok(())
     );
     assert_eq!(hub.handle_pong(HOME), Ok(()));
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, false), b"b"),
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"b"),
         Ok(())
     );
     assert!(hub.poll_done(HOME).is_none());
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, true), b"b"),
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"b"),
         Ok(())
     );
     assert_eq!(two.done(&mut hub), "*3 $9 subscribe $1 b :1 ");
 }
 
+/// A request that has waited too long gets an error, and its claims are given up.
 #[test]
-fn who_has_waited_too_long_is_told_and_holds_nothing() {
+fn late_subscribe_fails_and_holds_nothing() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
-    one.subscribe(&mut hub, Kind::Channel, &["a"]);
+    one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
     asked(&mut hub);
     assert!(hub.poll_late(Time(999_000), 1000).is_none());
     let (_, done) = hub
         .poll_late(Time(1_000_000), 1000)
-        .expect("its time is over");
+        .expect("the request is late");
     let reply = hub.fail(done, &mut one.subscriber, || b"-late".to_vec());
     assert_eq!(reply.as_deref(), Some(&b"-late"[..]));
     assert_eq!((one.subscriber.held_bytes(), hub.claims()), (0, 0));
@@ -387,53 +415,55 @@ fn who_has_waited_too_long_is_told_and_holds_nothing() {
     assert!(hub.poll_done(HOME).is_none());
 }
 
+/// A reply or confirmation without a request is an error.
 #[test]
-fn what_nobody_asked_is_known_for_it() {
+fn unexpected_reply_is_an_error() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
-    assert_eq!(hub.handle_pong(HOME), Err(Unasked));
-    assert_eq!(hub.handle_refused(HOME, b"-ERR\r\n"), Err(Unasked));
-    one.subscribe(&mut hub, Kind::Channel, &["a"]);
+    assert_eq!(hub.handle_pong(HOME), Err(UnaskedReply));
+    assert_eq!(hub.handle_refused(HOME, b"-ERR\r\n"), Err(UnaskedReply));
+    one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
     asked(&mut hub);
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, false), b"a"),
-        Err(Unasked)
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"a"),
+        Err(UnaskedReply)
     );
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Pattern, true), b"a"),
-        Err(Unasked)
+        hub.handle_confirmed(HOME, (ChannelKind::Pattern, true), b"a"),
+        Err(UnaskedReply)
     );
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, true), b"b"),
-        Err(Unasked)
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"b"),
+        Err(UnaskedReply)
     );
-    assert_eq!(hub.handle_pong(HOME), Err(Unasked));
+    assert_eq!(hub.handle_pong(HOME), Err(UnaskedReply));
     assert_eq!(
-        hub.handle_confirmed(HOME, (Kind::Channel, true), b"a"),
+        hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a"),
         Ok(())
     );
 }
 
+/// A push is read as soon as its kind and channel have come.
 #[test]
-fn a_push_says_for_whom_it_is_as_soon_as_that_has_come() {
+fn push_is_read_as_soon_as_its_channel_has_come() {
     let message = b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$5\r\nhel\r\n\r\n";
-    let (kind, name) = (Kind::Channel, b"a".as_slice());
+    let (kind, name) = (ChannelKind::Channel, b"a".as_slice());
     for cut in 0..message.len() {
         let expected = (cut >= 24).then_some(Push::Message { kind, name });
         assert_eq!(Push::read(&message[..cut]), expected, "{cut} bytes");
     }
-    let read = |frame: &'static [u8]| Push::read(frame).expect("it is whole");
+    let read = |frame: &'static [u8]| Push::read(frame).expect("the push is whole");
     assert_eq!(
         read(b">4\r\n$8\r\npmessage\r\n$2\r\np*\r\n$2\r\npq\r\n$1\r\nx\r\n"),
         Push::Message {
-            kind: Kind::Pattern,
+            kind: ChannelKind::Pattern,
             name: b"p*"
         }
     );
     assert_eq!(
         read(b">3\r\n$12\r\nsunsubscribe\r\n$0\r\n\r\n:0\r\n"),
         Push::Confirmed {
-            kind: Kind::Shard,
+            kind: ChannelKind::Shard,
             on: false,
             name: b""
         }
@@ -445,21 +475,20 @@ fn a_push_says_for_whom_it_is_as_soon_as_that_has_come() {
     assert_eq!(read(b">2\r\n$10\r\ninvalidate\r\n_\r\n"), Push::Other);
 }
 
-/// Against a server that does what it is asked, in order, but late; with messages in between and
-/// connections that break: what a session is told is what happened to it.
+/// A server executes its requests in order, but late. Messages come in between, and connections
+/// break. Each session gets the messages between its confirmations and no others.
 #[test]
-fn whatever_happens_a_subscriber_gets_what_is_published_between_its_confirmations_and_nothing_else()
-{
+fn messages_between_confirmations_come_and_no_others() {
     for seed in 1..=300u64 {
         history(seed);
     }
 }
 
-/// What the server writes.
+/// A reply or push of the server.
 enum Says {
-    Confirmed(Kind, bool, String),
+    Confirmed(ChannelKind, bool, String),
     Pong,
-    Message(Kind, String),
+    Message(ChannelKind, String),
 }
 
 fn history(seed: u64) {
@@ -471,32 +500,32 @@ fn history(seed: u64) {
         (random >> 11) % bound
     };
     let names = ["a", "b", "c"];
-    let directory = Arc::new(Directory::default());
-    let mut hub = Hub::new((0, ServerId(0)), 0, directory.clone(), Time(0));
+    let subscriber_counts = Arc::new(SubscriberCounts::default());
+    let mut hub = Hub::new((0, ServerId(0)), 0, subscriber_counts.clone(), Time(0));
     let mut sessions: Vec<One> = (0..5).map(One::new).collect();
-    // What each session believes, by its confirmations.
-    let mut believes: HashMap<(usize, Kind, String), bool> = HashMap::new();
-    let mut waiting: HashMap<usize, (Kind, bool, Vec<String>)> = HashMap::new();
+    // The subscriptions of each session by its confirmations.
+    let mut believes: HashMap<(usize, ChannelKind, String), bool> = HashMap::new();
+    let mut waiting: HashMap<usize, (ChannelKind, bool, Vec<String>)> = HashMap::new();
     let mut connected = false;
-    let mut server: HashMap<(Kind, String), bool> = HashMap::new();
+    let mut server: HashMap<(ChannelKind, String), bool> = HashMap::new();
     let mut stream: VecDeque<Says> = VecDeque::new();
     let steps = 400;
     for step in 0..steps + 50 {
         let ending = step >= steps;
         match if ending { 9 } else { below(10) } {
             0..=3 => {
-                let who = below(sessions.len() as u64) as usize;
-                if waiting.contains_key(&who) {
+                let index = below(sessions.len() as u64) as usize;
+                if waiting.contains_key(&index) {
                     continue;
                 }
-                let kind = Kind::ALL[below(3) as usize];
+                let kind = ChannelKind::ALL[below(3) as usize];
                 let on = below(2) == 0;
                 let count = if on { 1 + below(2) } else { below(3) };
                 let asks: Vec<&str> = (0..count).map(|_| names[below(3) as usize]).collect();
                 let outcome = if on {
-                    sessions[who].subscribe(&mut hub, kind, &asks)
+                    sessions[index].subscribe(&mut hub, kind, &asks)
                 } else {
-                    sessions[who].unsubscribe(&mut hub, kind, &asks)
+                    sessions[index].unsubscribe(&mut hub, kind, &asks)
                 };
                 let asks: Vec<String> = if asks.is_empty() {
                     names.iter().map(ToString::to_string).collect()
@@ -504,23 +533,23 @@ fn history(seed: u64) {
                     asks.iter().map(ToString::to_string).collect()
                 };
                 match outcome {
-                    Outcome::Waits => {
-                        waiting.insert(who, (kind, on, asks));
+                    HubOutcome::Waits => {
+                        waiting.insert(index, (kind, on, asks));
                     }
-                    Outcome::Reply(_) => {
+                    HubOutcome::Reply(_) => {
                         for name in asks {
-                            believes.insert((who, kind, name), on);
+                            believes.insert((index, kind, name), on);
                         }
                     }
                 }
             }
             4 => {
-                // A client goes, and another takes its place.
-                let who = below(sessions.len() as u64) as usize;
-                let One { key, subscriber } = &mut sessions[who];
-                hub.forget(*key, subscriber);
-                waiting.remove(&who);
-                believes.retain(|(whose, _, _), _| *whose != who);
+                // A client closes, and another takes its place.
+                let index = below(sessions.len() as u64) as usize;
+                let One { id, subscriber } = &mut sessions[index];
+                hub.forget(*id, subscriber);
+                waiting.remove(&index);
+                believes.retain(|(other, _, _), _| *other != index);
             }
             5 if below(8) == 0 => {
                 if connected {
@@ -533,7 +562,10 @@ fn history(seed: u64) {
                 connected = !connected;
             }
             6 => {
-                let (kind, name) = (Kind::ALL[below(3) as usize], names[below(3) as usize]);
+                let (kind, name) = (
+                    ChannelKind::ALL[below(3) as usize],
+                    names[below(3) as usize],
+                );
                 if server.get(&(kind, name.to_owned())) == Some(&true) {
                     stream.push_back(Says::Message(kind, name.to_owned()));
                 }
@@ -542,10 +574,10 @@ fn history(seed: u64) {
                 while let Some(ask) = hub.poll_ask(HOME) {
                     assert!(connected, "seed {seed}: asked without a connection");
                     match ask {
-                        Ask::Ping => stream.push_back(Says::Pong),
-                        Ask::Abandon { .. } => panic!("nothing moves"),
-                        Ask::Subscribe { channel, on, .. } => {
-                            let channel = hub.channels.get(channel).expect("it stays");
+                        HubRequest::Ping => stream.push_back(Says::Pong),
+                        HubRequest::Abandon { .. } => panic!("no channel moves in this test"),
+                        HubRequest::Subscribe { channel, on, .. } => {
+                            let channel = hub.channels.get(channel).expect("the channel stays");
                             let name = text(channel.name.to_vec());
                             server.insert((channel.kind, name.clone()), on);
                             stream.push_back(Says::Confirmed(channel.kind, on, name));
@@ -555,48 +587,48 @@ fn history(seed: u64) {
             }
             _ => match stream.pop_front() {
                 None => {}
-                Some(Says::Pong) => hub.handle_pong(HOME).expect("it was asked"),
+                Some(Says::Pong) => hub.handle_pong(HOME).expect("the hub asked for it"),
                 Some(Says::Confirmed(kind, on, name)) => hub
                     .handle_confirmed(HOME, (kind, on), name.as_bytes())
-                    .expect("it was asked"),
+                    .expect("the hub asked for it"),
                 Some(Says::Message(kind, name)) => {
                     let channel = hub.channel(kind, name.as_bytes());
-                    for (who, session) in sessions.iter().enumerate() {
+                    for (index, session) in sessions.iter().enumerate() {
                         let members = channel.map_or(&[][..], |channel| hub.members(HOME, channel));
-                        let gets = members.iter().filter(|member| **member == session.key);
+                        let gets = members.iter().filter(|member| **member == session.id);
                         let gets = gets.count();
-                        let expected = believes.get(&(who, kind, name.clone())) == Some(&true);
+                        let expected = believes.get(&(index, kind, name.clone())) == Some(&true);
                         assert_eq!(gets, usize::from(expected), "seed {seed}, step {step}");
                     }
                 }
             },
         }
         while let Some(done) = hub.poll_done(HOME) {
-            let who = done.session.index as usize;
-            hub.settle(done, &mut sessions[who].subscriber, Version::Resp3);
-            let (kind, on, names) = waiting.remove(&who).expect("it waited");
+            let index = done.session.index as usize;
+            hub.settle(done, &mut sessions[index].subscriber, Version::Resp3);
+            let (kind, on, names) = waiting.remove(&index).expect("the session waited");
             for name in names {
-                believes.insert((who, kind, name), on);
+                believes.insert((index, kind, name), on);
             }
         }
-        for (who, session) in sessions.iter().enumerate() {
-            if !waiting.contains_key(&who) {
+        for (index, session) in sessions.iter().enumerate() {
+            if !waiting.contains_key(&index) {
                 let listens = believes
                     .iter()
-                    .filter(|((whose, _, _), on)| *whose == who && **on);
+                    .filter(|((other, _, _), on)| *other == index && **on);
                 let counts: usize = session.subscriber.counts().iter().sum();
                 assert_eq!(counts, listens.count(), "seed {seed}, step {step}");
             }
         }
     }
-    // Everybody goes: nothing is left.
-    for One { key, subscriber } in &mut sessions {
-        hub.forget(*key, subscriber);
+    // All sessions close: nothing is left.
+    for One { id, subscriber } in &mut sessions {
+        hub.forget(*id, subscriber);
     }
     if connected {
         while let Some(ask) = hub.poll_ask(HOME) {
-            if let Ask::Subscribe { channel, on, .. } = ask {
-                let channel = hub.channels.get(channel).expect("it stays");
+            if let HubRequest::Subscribe { channel, on, .. } = ask {
+                let channel = hub.channels.get(channel).expect("the channel stays");
                 let name = text(channel.name.to_vec());
                 stream.push_back(Says::Confirmed(channel.kind, on, name));
             } else {
@@ -605,24 +637,24 @@ fn history(seed: u64) {
         }
         while let Some(says) = stream.pop_front() {
             match says {
-                Says::Pong => hub.handle_pong(HOME).expect("it was asked"),
+                Says::Pong => hub.handle_pong(HOME).expect("the hub asked for it"),
                 Says::Confirmed(kind, on, name) => hub
                     .handle_confirmed(HOME, (kind, on), name.as_bytes())
-                    .expect("it was asked"),
+                    .expect("the hub asked for it"),
                 Says::Message(..) => {}
             }
         }
     }
     assert!(hub.lines[0].is_unused(), "seed {seed}");
     assert_eq!(hub.claims(), 0, "seed {seed}");
-    assert!(directory.is_empty(), "seed {seed}");
+    assert!(subscriber_counts.is_empty(), "seed {seed}");
 }
 
-/// Against nodes whose slots move, that send the hub from one to the other, put it off, and lose
-/// connections: nobody gets what it has not asked for, or twice; and once they come to rest
-/// everybody has all, at the owner.
+/// Slots move between nodes, nodes redirect the hub and refuse for now, and connections break. No
+/// session gets a message that it did not ask for, or one twice. When all is at rest, each session
+/// gets every message of its channels from their owners.
 #[test]
-fn a_sharded_channel_follows_its_slot_and_its_subscribers_do_not_notice() {
+fn sharded_channel_follows_its_slot_without_notice() {
     for seed in 1..=400u64 {
         Nodes::new(seed).history();
     }
@@ -630,12 +662,12 @@ fn a_sharded_channel_follows_its_slot_and_its_subscribers_do_not_notice() {
 
 const SHARDED: [&str; 3] = ["a", "b", "c"];
 
-/// What a node of a Cluster writes.
+/// A reply or push of a node of a Cluster.
 #[derive(Debug)]
 enum Said {
     Subscribed(usize),
     Dropped(usize),
-    /// This channel's slot is that node's.
+    /// The slot of this channel belongs to that node.
     Moved(usize, usize),
     TryAgain,
     Pong,
@@ -653,12 +685,13 @@ struct Nodes {
     seed: u64,
     random: u64,
     hub: Hub,
-    directory: Arc<Directory>,
+    subscriber_counts: Arc<SubscriberCounts>,
     sessions: Vec<One>,
     waiting: HashMap<usize, (bool, Vec<usize>)>,
     believes: HashMap<(usize, usize), bool>,
-    /// Whose each channel is, and whose we take it to be.
+    /// The owner of each channel.
     owner: [usize; 3],
+    /// The owner of each channel by the hub's topology.
     table: [usize; 3],
     has_moved: bool,
     nodes: Vec<OneNode>,
@@ -668,12 +701,12 @@ struct Nodes {
 
 impl Nodes {
     fn new(seed: u64) -> Nodes {
-        let directory = Arc::new(Directory::default());
+        let subscriber_counts = Arc::new(SubscriberCounts::default());
         Nodes {
             seed,
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            hub: Hub::new((0, ServerId(9)), 0, directory.clone(), Time(0)),
-            directory,
+            hub: Hub::new((0, ServerId(9)), 0, subscriber_counts.clone(), Time(0)),
+            subscriber_counts,
             sessions: (0..4).map(One::new).collect(),
             waiting: HashMap::new(),
             believes: HashMap::new(),
@@ -693,9 +726,9 @@ impl Nodes {
         (self.random >> 11) as usize % bound
     }
 
-    /// What the hub holds, counted anew.
+    /// Checks the hub's bytes and claims against a new count.
     fn check_held(&self) {
-        let bytes = |(_, channel): (Key, &Channel)| channel.name.len() + CHANNEL_BYTES;
+        let bytes = |(_, channel): (ChannelId, &Channel)| channel.name.len() + CHANNEL_BYTES;
         let recount: usize = self.hub.channels.iter().map(bytes).sum();
         assert_eq!(self.hub.bytes, recount, "seed {}", self.seed);
         let claims: usize = self.sessions.iter().map(|one| one.subscriber.claims).sum();
@@ -734,7 +767,7 @@ impl Nodes {
             self.waiting
         );
         for name in 0..3 {
-            let expects = (0..4).filter(|who| self.believes.get(&(*who, name)) == Some(&true));
+            let expects = (0..4).filter(|index| self.believes.get(&(*index, name)) == Some(&true));
             let expects = expects.count();
             self.delivered = 0;
             self.publish(name);
@@ -745,16 +778,16 @@ impl Nodes {
                 self.seed
             );
         }
-        for who in 0..self.sessions.len() {
-            let One { key, subscriber } = &mut self.sessions[who];
-            self.hub.forget(*key, subscriber);
+        for index in 0..self.sessions.len() {
+            let One { id, subscriber } = &mut self.sessions[index];
+            self.hub.forget(*id, subscriber);
         }
         self.believes.clear();
         self.come_to_rest();
-        let is_unused = self.hub.lines.iter().all(Line::is_unused);
+        let is_unused = self.hub.lines.iter().all(HubLine::is_unused);
         assert!(is_unused && self.hub.claims() == 0, "seed {}", self.seed);
         assert_eq!(self.hub.channels.len(), 0, "seed {}", self.seed);
-        assert!(self.directory.is_empty(), "seed {}", self.seed);
+        assert!(self.subscriber_counts.is_empty(), "seed {}", self.seed);
         assert!(
             self.nodes.iter().all(|node| node.sends == [false; 3]),
             "seed {}",
@@ -763,8 +796,8 @@ impl Nodes {
     }
 
     fn ask(&mut self) {
-        let who = self.below(4);
-        if self.waiting.contains_key(&who) {
+        let index = self.below(4);
+        if self.waiting.contains_key(&index) {
             return;
         }
         let on = self.below(2) == 0;
@@ -772,39 +805,39 @@ impl Nodes {
         let all = !on && self.below(2) == 0;
         let line = self.hub.line_to(ServerId(self.table[name] as u16), Time(0));
         let names = (!all).then_some(SHARDED[name].as_bytes());
-        let One { key, subscriber } = &mut self.sessions[who];
-        let whose = (*key, 0);
+        let One { id, subscriber } = &mut self.sessions[index];
+        let place = (*id, 0);
         let (version, now) = (Version::Resp2, Time(0));
         let outcome = match on {
             true => {
-                let of = (Kind::Shard, line);
+                let of = (ChannelKind::Shard, line);
                 self.hub
-                    .subscribe(whose, subscriber, of, names.into_iter(), version, now)
+                    .subscribe(place, subscriber, of, names.into_iter(), version, now)
             }
             false => {
-                let of = Kind::Shard;
+                let of = ChannelKind::Shard;
                 self.hub
-                    .unsubscribe(whose, subscriber, of, names.into_iter(), version, now)
+                    .unsubscribe(place, subscriber, of, names.into_iter(), version, now)
             }
         };
         let names = if all { vec![0, 1, 2] } else { vec![name] };
         match outcome {
-            Outcome::Waits => {
-                self.waiting.insert(who, (on, names));
+            HubOutcome::Waits => {
+                self.waiting.insert(index, (on, names));
             }
-            Outcome::Reply(_) => {
+            HubOutcome::Reply(_) => {
                 self.believes
-                    .extend(names.iter().map(|name| ((who, *name), on)));
+                    .extend(names.iter().map(|name| ((index, *name), on)));
             }
         }
     }
 
     fn leave_for_good(&mut self) {
-        let who = self.below(4);
-        let One { key, subscriber } = &mut self.sessions[who];
-        self.hub.forget(*key, subscriber);
-        self.waiting.remove(&who);
-        self.believes.retain(|(whose, _), _| *whose != who);
+        let index = self.below(4);
+        let One { id, subscriber } = &mut self.sessions[index];
+        self.hub.forget(*id, subscriber);
+        self.waiting.remove(&index);
+        self.believes.retain(|(other, _), _| *other != index);
     }
 
     fn move_slot(&mut self) {
@@ -814,7 +847,7 @@ impl Nodes {
             self.nodes[from].said.push_back(Said::Dropped(name));
         }
         if self.below(3) == 0 {
-            // The nodes were asked.
+            // A refresh of the topology found the new owner.
             self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
         }
     }
@@ -833,7 +866,10 @@ impl Nodes {
     }
 
     fn connect(&mut self, line: u16) {
-        self.hub.line(line).link = key(line.into());
+        self.hub.line(line).link = LinkId {
+            index: line.into(),
+            generation: 1,
+        };
         self.hub.handle_up(line);
     }
 
@@ -850,9 +886,9 @@ impl Nodes {
         }
     }
 
-    /// A node does the next thing that it was asked.
+    /// A node executes its next request.
     fn execute(&mut self, node: usize) {
-        let puts_off = !self.calm && self.below(8) == 0;
+        let refuses_for_now = !self.calm && self.below(8) == 0;
         let Some((on, name)) = self.nodes[node].asked.pop_front() else {
             return;
         };
@@ -861,13 +897,13 @@ impl Nodes {
         let mut say = |said| node_state.said.push_back(said);
         match (on, name) {
             (_, None) => say(Said::Pong),
-            (true, Some(_)) if puts_off => say(Said::TryAgain),
+            (true, Some(_)) if refuses_for_now => say(Said::TryAgain),
             (true, Some(name)) if owner[name] != node => say(Said::Moved(name, owner[name])),
             (true, Some(name)) => {
                 say(Said::Subscribed(name));
                 node_state.sends[name] = true;
             }
-            // What it says to that, if it is not the owner any more, is heard by nobody.
+            // A node that is not the owner any more answers the PING alone.
             (false, Some(name)) if owner[name] != node => say(Said::Pong),
             (false, Some(name)) => {
                 say(Said::Dropped(name));
@@ -877,7 +913,7 @@ impl Nodes {
         }
     }
 
-    /// The next thing that a node said is read.
+    /// Reads the next reply or push of a node.
     fn read(&mut self, node: usize) {
         let Some(line) = self.line_of(node) else {
             return;
@@ -888,21 +924,28 @@ impl Nodes {
         match said {
             Said::Subscribed(name) => self
                 .hub
-                .handle_confirmed(line, (Kind::Shard, true), SHARDED[name].as_bytes())
-                .expect("it was asked"),
+                .handle_confirmed(line, (ChannelKind::Shard, true), SHARDED[name].as_bytes())
+                .expect("the hub asked for it"),
             Said::Dropped(name) => self.hub.handle_dropped(line, SHARDED[name].as_bytes()),
             Said::Moved(name, to) => {
                 self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
-                self.hub.handle_put_off(line, None).expect("it was asked");
+                self.hub
+                    .handle_put_off(line, None)
+                    .expect("the hub asked for it");
             }
-            Said::TryAgain => self.hub.handle_put_off(line, None).expect("it was asked"),
-            Said::Pong => self.hub.handle_pong(line).expect("it was asked"),
+            Said::TryAgain => self
+                .hub
+                .handle_put_off(line, None)
+                .expect("the hub asked for it"),
+            Said::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
             Said::Message(name) => {
-                let channel = self.hub.channel(Kind::Shard, SHARDED[name].as_bytes());
+                let channel = self
+                    .hub
+                    .channel(ChannelKind::Shard, SHARDED[name].as_bytes());
                 let members = channel.map_or(&[][..], |channel| self.hub.members(line, channel));
-                for (who, session) in self.sessions.iter().enumerate() {
-                    let gets = members.iter().filter(|key| **key == session.key).count();
-                    let believes = self.believes.get(&(who, name)) == Some(&true);
+                for (index, session) in self.sessions.iter().enumerate() {
+                    let gets = members.iter().filter(|id| **id == session.id).count();
+                    let believes = self.believes.get(&(index, name)) == Some(&true);
                     let expected = usize::from(believes && !members.is_empty());
                     assert_eq!(gets, expected, "seed {}", self.seed);
                 }
@@ -916,7 +959,7 @@ impl Nodes {
             let table = self.table;
             let owner = |slot| {
                 let of = |name: &&str| hash_slot(name.as_bytes()) == slot;
-                let name = SHARDED.iter().position(of).expect("one of them");
+                let name = SHARDED.iter().position(of).expect("a name of the test");
                 ServerId(table[name] as u16)
             };
             for (channel, owner) in self.hub.strays(owner) {
@@ -940,18 +983,18 @@ impl Nodes {
                     .push_back((on, name));
             }
             while let Some(done) = self.hub.poll_done(line) {
-                let who = done.session.index as usize;
-                let subscriber = &mut self.sessions[who].subscriber;
+                let index = done.session.index as usize;
+                let subscriber = &mut self.sessions[index].subscriber;
                 if self.hub.settle(done, subscriber, Version::Resp3).is_some() {
-                    let (on, names) = self.waiting.remove(&who).expect("it waited");
+                    let (on, names) = self.waiting.remove(&index).expect("the session waited");
                     self.believes
-                        .extend(names.iter().map(|name| ((who, *name), on)));
+                        .extend(names.iter().map(|name| ((index, *name), on)));
                 }
             }
         }
-        for (who, session) in self.sessions.iter().enumerate() {
-            if !self.waiting.contains_key(&who) {
-                let of = |((whose, _), on): &(&(usize, usize), &bool)| *whose == who && **on;
+        for (index, session) in self.sessions.iter().enumerate() {
+            if !self.waiting.contains_key(&index) {
+                let of = |((other, _), on): &(&(usize, usize), &bool)| *other == index && **on;
                 let believes = self.believes.iter().filter(of).count();
                 assert_eq!(
                     session.subscriber.counts()[2],
@@ -963,7 +1006,7 @@ impl Nodes {
         }
     }
 
-    /// Slots stay where they are, and everybody is heard.
+    /// Lets all requests finish while no slot moves and no node refuses.
     fn come_to_rest(&mut self) {
         self.calm = true;
         for _ in 0..100 {
@@ -986,53 +1029,58 @@ impl Nodes {
     }
 }
 
-/// A session that asks again for what it has takes no further claim: the bound counts claims.
+/// A session that asks again for its channels makes no second claim: the bound counts claims.
 #[test]
 fn member_that_asks_again_has_one_claim() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
-    one.subscribe(&mut hub, Kind::Channel, &["a"]);
+    one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
     asked(&mut hub);
-    let confirmed = hub.handle_confirmed(HOME, (Kind::Channel, true), b"a");
-    confirmed.expect("asked");
+    let confirmed = hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a");
+    confirmed.expect("the hub asked");
     one.done(&mut hub);
-    one.subscribe(&mut hub, Kind::Channel, &["a", "a", "b", "b"]);
+    one.subscribe(&mut hub, ChannelKind::Channel, &["a", "a", "b", "b"]);
     assert_eq!(hub.claims(), 2);
-    hub.forget(one.key, &mut one.subscriber);
+    hub.forget(one.id, &mut one.subscriber);
     assert_eq!(hub.claims(), 0);
 }
 
-/// A channel moves to another line while its old line is still told to stop. A session asks for it
+/// A channel moves to another line while the old line is still unsubscribing. A session asks for it
 /// again.
 #[test]
 fn channel_that_moves_with_its_first_claim_stays() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
-    one.subscribe(&mut hub, Kind::Shard, &["a"]);
+    one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
     asked(&mut hub);
-    let confirmed = hub.handle_confirmed(HOME, (Kind::Shard, true), b"a");
-    confirmed.expect("asked");
+    let confirmed = hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a");
+    confirmed.expect("the hub asked");
     one.done(&mut hub);
-    // The confirmation of this is on its way when the slot has moved.
-    hub.forget(one.key, &mut one.subscriber);
+    // The slot moves while the confirmation of this is on its way.
+    hub.forget(one.id, &mut one.subscriber);
     assert_eq!(asked(&mut hub), ["SUNSUBSCRIBE a"]);
     let other = hub.line_to(ServerId(1), Time(0));
     let mut two = One::new(2);
     let names = ["a"].iter().map(|name| name.as_bytes());
     let version = Version::Resp2;
-    let at = (Kind::Shard, other);
+    let at = (ChannelKind::Shard, other);
     let outcome = hub.subscribe(
-        (two.key, 0),
+        (two.id, 0),
         &mut two.subscriber,
         at,
         names,
         version,
         Time(0),
     );
-    assert_eq!(outcome, Outcome::Waits);
+    assert_eq!(outcome, HubOutcome::Waits);
     assert_eq!(hub.claims(), 1);
-    let channel = hub.channel(Kind::Shard, b"a").expect("it is claimed");
-    assert_eq!(hub.channels.get(channel).map(|its| its.line), Some(other));
-    hub.forget(two.key, &mut two.subscriber);
+    let channel = hub
+        .channel(ChannelKind::Shard, b"a")
+        .expect("the channel is claimed");
+    assert_eq!(
+        hub.channels.get(channel).map(|channel| channel.line),
+        Some(other)
+    );
+    hub.forget(two.id, &mut two.subscriber);
     assert_eq!(hub.claims(), 0);
 }

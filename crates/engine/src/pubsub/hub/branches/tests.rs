@@ -3,22 +3,23 @@ use std::sync::Arc;
 
 use respool_protocol::encode::Version;
 
-use super::super::{Ask, Hub, HubId, Kind, Line, Outcome, Subscriber};
+use crate::pubsub::subscriber_counts::SubscriberCounts;
+
+use super::super::{ChannelKind, Hub, HubId, HubLine, HubOutcome, HubRequest, Subscriber};
 use super::*;
-use crate::directory::Directory;
 
 const NODES: usize = 6;
 const SESSIONS: usize = 4;
-/// A pattern for everything, one for notifications, and one for nothing of either.
+/// Patterns that match everything, notifications alone, and published messages alone.
 const PATTERNS: [&str; 3] = ["*", "__key*", "news*"];
 
-/// What a node says on its line.
+/// A reply or push of a node on its line.
 #[derive(Clone, Debug)]
 enum Said {
     Confirmed(usize, bool),
     Refused,
     Pong,
-    /// A message with a number of its own, for the subscribers of a pattern.
+    /// A message with its own number, for the subscribers of a pattern.
     Message {
         pattern: usize,
         number: u32,
@@ -31,25 +32,25 @@ struct Node {
     asked: VecDeque<(Option<(usize, bool)>, u32)>,
     said: VecDeque<Said>,
     sends: HashSet<usize>,
-    /// The node that it follows.
+    /// The primary of which it is a replica.
     follows: Option<usize>,
     refuses: bool,
 }
 
 struct One {
-    key: Key,
+    id: SessionId,
     subscriber: Subscriber,
     waits: Option<(bool, Vec<usize>)>,
     believes: HashSet<usize>,
     got: HashMap<(usize, u32), usize>,
 }
 
-/// Nodes that hand on what is published and replace each other, and a hub before them.
+/// Nodes that pass published messages on and replace each other, and a hub in front of them.
 struct Scene {
     hub: Hub,
     nodes: Vec<Node>,
     sessions: Vec<One>,
-    /// What the hub was told of owners, or is to be told.
+    /// The owners of keys that the hub was told, or will be told.
     owners: Vec<usize>,
     number: u32,
     random: u64,
@@ -57,11 +58,11 @@ struct Scene {
 
 impl Scene {
     fn new(seed: u64) -> Scene {
-        let directory = Arc::new(Directory::default());
-        let mut hub = Hub::new((0, ServerId(0)), 0, directory, Time(0));
+        let subscriber_counts = Arc::new(SubscriberCounts::default());
+        let mut hub = Hub::new((0, ServerId(0)), 0, subscriber_counts, Time(0));
         hub.handle_up(HOME);
         let session = |index: usize| One {
-            key: Key {
+            id: SessionId {
                 index: index as u32,
                 generation: 1,
             },
@@ -94,7 +95,7 @@ impl Scene {
     }
 
     fn follow(&mut self) {
-        let owner = |at: &usize| Owner {
+        let owner = |at: &usize| KeyOwner {
             server: ServerId(*at as u16),
             unseen: Arc::default(),
         };
@@ -111,7 +112,7 @@ impl Scene {
         self.hub.lines.len() as u16
     }
 
-    /// What sessions want in this turn goes to the nodes.
+    /// Sends the hub's requests of this turn to the nodes.
     fn end_turn(&mut self) {
         if self.hub.is_unsettled() {
             self.follow();
@@ -125,13 +126,13 @@ impl Scene {
                 let mut bytes = Vec::new();
                 self.hub.write_ask(line, &ask, &mut bytes);
                 let asked = match ask {
-                    Ask::Subscribe { on, .. } => {
+                    HubRequest::Subscribe { on, .. } => {
                         let text = String::from_utf8(bytes).expect("text");
                         let is_it = |name: &&str| text.contains(&format!("\r\n{name}\r\n"));
                         let name = PATTERNS.iter().position(is_it);
-                        Some((name.expect("one of them"), on))
+                        Some((name.expect("a name of the test"), on))
                     }
-                    Ask::Ping | Ask::Abandon { .. } => None,
+                    HubRequest::Ping | HubRequest::Abandon { .. } => None,
                 };
                 self.nodes[node].asked.push_back((asked, line.into()));
             }
@@ -144,7 +145,7 @@ impl Scene {
             let one = &mut self.sessions[done.session.index as usize];
             let reply = self.hub.settle(done, &mut one.subscriber, Version::Resp2);
             if let Some(reply) = reply {
-                let (on, names) = one.waits.take().expect("it waits");
+                let (on, names) = one.waits.take().expect("the session waits");
                 if reply[0] != b'-' {
                     for name in names {
                         match on {
@@ -163,22 +164,22 @@ impl Scene {
             return;
         }
         let texts = names.iter().map(|name| PATTERNS[*name].as_bytes());
-        let (who, version) = ((one.key, 0), Version::Resp2);
+        let (place, version) = ((one.id, 0), Version::Resp2);
         let outcome = match on {
             true => {
-                let at = (Kind::Pattern, HOME);
+                let at = (ChannelKind::Pattern, HOME);
                 self.hub
-                    .subscribe(who, &mut one.subscriber, at, texts, version, Time(0))
+                    .subscribe(place, &mut one.subscriber, at, texts, version, Time(0))
             }
             false => {
-                let kind = Kind::Pattern;
+                let kind = ChannelKind::Pattern;
                 self.hub
-                    .unsubscribe(who, &mut one.subscriber, kind, texts, version, Time(0))
+                    .unsubscribe(place, &mut one.subscriber, kind, texts, version, Time(0))
             }
         };
         one.waits = Some((on, names));
-        if outcome != Outcome::Waits {
-            let (on, names) = one.waits.take().expect("it was just said");
+        if outcome != HubOutcome::Waits {
+            let (on, names) = one.waits.take().expect("it was just set");
             for name in names {
                 match on {
                     true => one.believes.insert(name),
@@ -188,7 +189,7 @@ impl Scene {
         }
     }
 
-    /// A node does the next thing that it was asked.
+    /// A node executes its next request.
     fn execute(&mut self, node: usize) {
         let Some((asked, _)) = self.nodes[node].asked.pop_front() else {
             return;
@@ -210,7 +211,11 @@ impl Scene {
     fn say(&mut self, node: usize, number: u32, is_event: bool) {
         let node = &mut self.nodes[node];
         let of: &[usize] = if is_event { &[0, 1] } else { &[0, 2] };
-        for pattern in of.iter().copied().filter(|its| node.sends.contains(its)) {
+        for pattern in of
+            .iter()
+            .copied()
+            .filter(|pattern| node.sends.contains(pattern))
+        {
             node.said.push_back(Said::Message {
                 pattern,
                 number,
@@ -219,7 +224,7 @@ impl Scene {
         }
     }
 
-    /// A key changes: its primary says so, and those that follow it.
+    /// A key changes: its primary and the replicas of that send a notification.
     fn event(&mut self, primary: usize) -> u32 {
         self.number += 1;
         let is_told = |at: &usize| *at == primary || self.nodes[*at].follows == Some(primary);
@@ -229,7 +234,7 @@ impl Scene {
         self.number
     }
 
-    /// Something is published: every node says so.
+    /// Publishes a message: every node sends it.
     fn publish(&mut self) -> u32 {
         self.number += 1;
         for node in 0..NODES {
@@ -245,11 +250,11 @@ impl Scene {
 
     fn line_of(&self, node: usize) -> Option<u16> {
         let mut lines = 0..self.line_count();
-        let is_its = |line: &u16| {
+        let is_of_node = |line: &u16| {
             let line = &self.hub.lines[usize::from(*line)];
             usize::from(line.server.0) == node && line.connected
         };
-        lines.find(is_its)
+        lines.find(is_of_node)
     }
 
     fn read(&mut self, node: usize) {
@@ -262,31 +267,35 @@ impl Scene {
         match said {
             Said::Confirmed(name, on) => {
                 let name = PATTERNS[name].as_bytes();
-                let confirmed = self.hub.handle_confirmed(line, (Kind::Pattern, on), name);
-                confirmed.expect("it was asked");
+                let confirmed = self
+                    .hub
+                    .handle_confirmed(line, (ChannelKind::Pattern, on), name);
+                confirmed.expect("the hub asked for it");
             }
             Said::Refused => {
                 let refused = self.hub.handle_refused(line, b"-NOPERM\r\n");
-                for gone in refused.expect("it was asked") {
+                for gone in refused.expect("the hub asked for it") {
                     let one = &mut self.sessions[gone.index as usize];
                     self.hub.forget(gone, &mut one.subscriber);
                     one.waits = None;
                     one.believes.clear();
                 }
             }
-            Said::Pong => self.hub.handle_pong(line).expect("it was asked"),
+            Said::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
             Said::Message {
                 pattern,
                 number,
                 is_event,
             } => {
                 let name = PATTERNS[pattern].as_bytes();
-                let receivers = self.hub.receivers(line, (Kind::Pattern, name), || is_event);
+                let receivers = self
+                    .hub
+                    .receivers(line, (ChannelKind::Pattern, name), || is_event);
                 for receiver in receivers {
                     let one = &mut self.sessions[receiver.index as usize];
                     let times = one.got.entry((pattern, number)).or_default();
                     *times += 1;
-                    assert_eq!(*times, 1, "{number} came twice");
+                    assert_eq!(*times, 1, "message {number} came twice");
                 }
             }
         }
@@ -313,7 +322,7 @@ impl Scene {
         node.sends.clear();
     }
 
-    /// All that was asked is answered and read.
+    /// Answers all requests and reads all replies.
     fn come_to_rest(&mut self) {
         for _ in 0..20 {
             for line in 0..self.line_count() {
@@ -335,7 +344,7 @@ impl Scene {
         }
     }
 
-    /// What is said now reaches each session that believes to listen, once.
+    /// Checks that each session with a confirmed subscription gets a new message once.
     fn assert_heard(&mut self, seed: u64) {
         let mut numbers = vec![(self.publish(), false)];
         for owner in self.owners.clone() {
@@ -343,13 +352,13 @@ impl Scene {
         }
         self.come_to_rest();
         for one in &self.sessions {
-            assert!(one.waits.is_none(), "seed {seed}: it waits for ever");
+            assert!(one.waits.is_none(), "seed {seed}: a request waits for ever");
             for (number, is_event) in &numbers {
                 for (name, pattern) in PATTERNS.iter().enumerate() {
-                    let is_its = if *is_event { name < 2 } else { name != 1 };
-                    let expected = is_its && one.believes.contains(&name);
+                    let is_matched = if *is_event { name < 2 } else { name != 1 };
+                    let expected = is_matched && one.believes.contains(&name);
                     let got = one.got.contains_key(&(name, *number));
-                    assert_eq!(got, expected, "seed {seed}: {number} by {pattern}");
+                    assert_eq!(got, expected, "seed {seed}: message {number} by {pattern}");
                 }
             }
         }
@@ -379,7 +388,7 @@ impl Scene {
                     self.event(node);
                 }
             }
-            // A replica takes over; the hub hears of it later. The first stays.
+            // A replica takes over, and the hub learns of it later. Node 0 stays a primary.
             5 => {
                 if let Some(old) = self.nodes[node].follows.filter(|old| *old != 0) {
                     self.nodes[node].follows = None;
@@ -414,8 +423,8 @@ impl Scene {
     }
 }
 
-/// Whatever happens, no message comes twice. When it is over, each session gets the notifications
-/// of all owners and what is published, once.
+/// No message comes twice while owners change and links are lost. Afterwards each session gets the
+/// notifications of all owners, and each published message, once.
 #[test]
 fn notifications_of_all_owners_come_once() {
     for seed in 1..400 {
@@ -432,7 +441,7 @@ fn notifications_of_all_owners_come_once() {
             scene.ask(session, false, vec![0, 1, 2]);
         }
         scene.come_to_rest();
-        let is_gone = |line: &Line| line.is_unused();
+        let is_gone = |line: &HubLine| line.is_unused();
         assert!(scene.hub.lines.iter().all(is_gone), "seed {seed}");
         assert_eq!((scene.hub.held_bytes(), scene.hub.claims()), (0, 0));
         assert!(!scene.hub.has_roots());
@@ -458,7 +467,7 @@ fn refusal_of_one_owner_is_the_reply() {
     scene.assert_heard(0);
 }
 
-/// A session waits until every owner has confirmed, also one that is connected later.
+/// A session waits until every owner has confirmed, even one whose link comes up later.
 #[test]
 fn confirmation_waits_for_every_owner() {
     let mut scene = Scene::new(1);
@@ -479,7 +488,7 @@ fn confirmation_waits_for_every_owner() {
     scene.assert_heard(0);
 }
 
-/// An owner that cannot be reached is replaced: the session that waits for it goes on.
+/// An owner that cannot be reached is replaced. The session that waits for it then gets its reply.
 #[test]
 fn session_waits_for_the_heir_of_a_lost_owner() {
     let mut scene = Scene::new(1);
@@ -507,7 +516,7 @@ fn session_waits_for_the_heir_of_a_lost_owner() {
     scene.assert_heard(0);
 }
 
-/// A new subscription costs the same, however many there are: only its own branches are looked at.
+/// A new subscription looks at its own branches alone, so its cost does not grow with their number.
 #[test]
 fn subscribing_looks_at_its_own_branches_alone() {
     let mut scene = Scene::new(1);
@@ -517,7 +526,7 @@ fn subscribing_looks_at_its_own_branches_alone() {
     let mut looked_at = Vec::new();
     for number in 0..200 {
         let name = format!("__keyspace@0__:k{number}");
-        let session = Key {
+        let session = SessionId {
             index: number,
             generation: 1,
         };
@@ -525,18 +534,18 @@ fn subscribing_looks_at_its_own_branches_alone() {
         let outcome = scene.hub.subscribe(
             (session, 0),
             &mut subscriber,
-            (Kind::Channel, HOME),
+            (ChannelKind::Channel, HOME),
             std::iter::once(name.as_bytes()),
             Version::Resp2,
             Time(0),
         );
-        assert_eq!(outcome, Outcome::Waits);
-        let root = scene.hub.channel(Kind::Channel, name.as_bytes());
+        assert_eq!(outcome, HubOutcome::Waits);
+        let root = scene.hub.channel(ChannelKind::Channel, name.as_bytes());
         let unsettled = scene.hub.take_unsettled();
         assert_eq!(unsettled, Vec::from_iter(root));
         looked_at.extend(unsettled);
     }
-    // A new owner concerns all of them.
+    // A new owner concerns all roots.
     scene.hub.unsettle();
     assert_eq!(scene.hub.take_unsettled().len(), looked_at.len());
 }

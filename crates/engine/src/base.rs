@@ -1,0 +1,13 @@
+//! The ground on which every other folder stands: handles, buffers, time, limits, settings and
+//! errors.
+
+pub mod address_map;
+pub(crate) mod buffer;
+pub(crate) mod counters;
+pub(crate) mod error;
+pub(crate) mod error_text;
+pub(crate) mod handle;
+pub mod limits;
+pub mod settings;
+pub(crate) mod slab;
+pub(crate) mod time;

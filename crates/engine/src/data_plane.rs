@@ -1,0 +1,943 @@
+//! The path of a request: from a session to a link, into a batch, and its reply back.
+
+pub(crate) mod arrivals;
+pub(crate) mod bounds_met;
+pub(crate) mod burst;
+pub(crate) mod coalesce;
+pub(crate) mod completion;
+pub(crate) mod cork;
+pub(crate) mod deadlines;
+pub(crate) mod dedup;
+pub(crate) mod egress;
+pub(crate) mod flush_rule;
+pub(crate) mod gate;
+pub(crate) mod handshake;
+pub(crate) mod health;
+pub(crate) mod ingress;
+pub(crate) mod ledger;
+pub(crate) mod link;
+pub(crate) mod link_limit;
+pub(crate) mod memory;
+pub(crate) mod outage;
+pub(crate) mod pause;
+pub(crate) mod pins;
+pub(crate) mod quick_code;
+pub(crate) mod reconnects;
+pub(crate) mod relief;
+pub(crate) mod reorder;
+pub(crate) mod reply_limit;
+pub(crate) mod resume;
+pub(crate) mod session;
+pub(crate) mod slow_readers;
+pub(crate) mod takeover;
+pub(crate) mod untaken;
+pub(crate) mod waiters;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use respool_protocol::commands::{self, Coalesce, Retry};
+use respool_protocol::encode::Version;
+use respool_protocol::request::Scanner;
+
+use crate::access::auth::CONFIGURED;
+use crate::admin::runtime_config::Levels;
+use crate::base::buffer::SpareBuffers;
+use crate::base::counters::Counters;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::settings::Settings;
+use crate::base::slab::Slab;
+use crate::base::time::Time;
+use crate::data_plane::arrivals::ArrivalSlot;
+use crate::data_plane::bounds_met::Bounds;
+use crate::data_plane::coalesce::{Coalescing, RepeatedRead};
+use crate::data_plane::deadlines::Arrivals;
+use crate::data_plane::flush_rule::WorkerLoad;
+use crate::data_plane::handshake::Identity;
+use crate::data_plane::ingress::{ShapeCache, may_wait};
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::link::{Decision, Link, LinkKind, LinkState, OpenReason, Role};
+use crate::data_plane::memory::Memory;
+use crate::data_plane::pause::Pause;
+use crate::data_plane::quick_code::{QuickCode, may_hold_up};
+use crate::data_plane::reorder::ReplyRun;
+use crate::data_plane::resume::ResumeQueue;
+use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
+use crate::data_plane::untaken::UnreadOutput;
+use crate::data_plane::waiters::Waiters;
+use crate::discovery::cluster::{Cluster, TAKEN_OVER_MS};
+use crate::engine::{Action, Event, WorkerId};
+use crate::pinned::polling::PolledCommands;
+use crate::routing::pool::{Pool, Pools, Server, ServerId};
+use crate::scatter::ScatterRequest;
+use crate::settings::AwayError;
+
+/// The buffer for waiting bytes of a session doubles up to this size. Beyond it, the buffer grows
+/// by the bytes that come.
+const HELD_BYTES_DOUBLED: usize = 16 << 10;
+
+/// State beyond the data plane that a session does not need any more.
+pub(crate) enum Release {
+    /// The session was closed: all that it held.
+    Closed(SessionId, Box<Session>),
+    /// The last reply on the session's own link has come: that link.
+    Unpinned(SessionId),
+}
+
+/// The sessions and links of a worker, the tables that route between them, and the lists of a turn.
+///
+/// ```text
+///   session bytes ─► ingress ─► router ─► link: batch ─► flush ─► server
+///   session output ◄─ reorder ◄─ egress ◄─ link: ledger ◄──────── server
+/// ```
+///
+/// A plain GET stays in here. The components above decide all other requests.
+pub(crate) struct DataPlane {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) worker: WorkerId,
+    pub(crate) now: Time,
+    /// `now` in milliseconds, as ledger entries hold it.
+    pub(crate) now_ms: u32,
+    /// The time in milliseconds when the requests that are being dispatched were read
+    /// ([`Time::stamp_ms`]). It is before `now_ms` while waiting requests are dispatched.
+    pub(crate) asked_ms: u32,
+    /// The times when requests that wait were read.
+    pub(crate) deadlines: Arrivals,
+    pub(crate) pools: Pools,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) sessions: Slab<SessionId, Session>,
+    pub(crate) links: Slab<LinkId, Link>,
+    /// The shared link of each kind.
+    pub(crate) shared: HashMap<LinkKind, LinkId>,
+    /// The number of links that serve one session each.
+    pub(crate) pinned_links: u32,
+    /// Links without a session, which the next session of their kind gets.
+    pub(crate) idle_links: HashMap<LinkKind, Vec<LinkId>>,
+    /// Sessions that wait for a link of their own.
+    pub(crate) pinned_waiters: Waiters,
+    /// Sessions whose urgent command waits for a link.
+    pub(crate) urgent_waiters: VecDeque<SessionId>,
+    /// Sessions whose large request waits for a streaming link.
+    pub(crate) streaming_waiters: Waiters,
+    /// Links that woke sessions because they have room for replies. The sessions have not asked
+    /// yet.
+    pub(crate) reply_turns: Vec<LinkId>,
+    /// The time when each bound was reported last.
+    pub(crate) bounds: Bounds,
+    /// Sessions that get large replies, or take replies slowly.
+    pub(crate) slow_readers: SlowReaders,
+    /// The class of each command whose requests go to a server without further checks.
+    pub(crate) direct_classes: Box<[Option<Class>]>,
+    pub(crate) shape_cache: ShapeCache,
+    /// The coalescing levels of each listener. Listeners behind the end have all levels.
+    pub(crate) levels: Vec<Levels>,
+    /// The load of the worker, for the flush rule.
+    pub(crate) worker_load: WorkerLoad,
+    /// The number of the batch that leaves next.
+    pub(crate) batch: u32,
+    /// Buffers in which a batch is put into order.
+    pub(crate) coalescing: Coalescing,
+    pub(crate) spare_buffers: SpareBuffers,
+    /// Scanners that no session uses.
+    #[expect(
+        clippy::vec_box,
+        reason = "a scanner moves between this list and sessions as one word"
+    )]
+    pub(crate) scanners: Vec<Box<Scanner>>,
+    /// The buffer for a reply of our own, until the reply has its place.
+    pub(crate) scratch: Vec<u8>,
+    /// Links with an open batch, or with bytes that may leave.
+    pub(crate) open_links: Vec<LinkId>,
+    /// Links with bytes to write.
+    pub(crate) flushed_links: Vec<LinkId>,
+    /// Sessions with output to write.
+    pub(crate) dirty: Vec<SessionId>,
+    /// Reads that are sent a second time, by session, until their replies have come.
+    pub(crate) repeated_reads: HashMap<SessionId, Vec<RepeatedRead>>,
+    /// Sessions whose output waits for the rest of their replies, and until when at the most. The
+    /// earliest time is first.
+    pub(crate) corked: VecDeque<(Time, SessionId)>,
+    /// Sessions with too many early replies from the link that is being read.
+    pub(crate) early: Vec<SessionId>,
+    /// Runs of replies that their session may get at once, from the bytes that are being read.
+    pub(crate) reply_runs: Vec<ReplyRun>,
+    /// Sessions that may get more output than they take, each with the link that brings it.
+    pub(crate) slow_pairs: Vec<(LinkId, SessionId)>,
+    /// What sessions hold no longer, until the components have released it in this turn.
+    pub(crate) releases: VecDeque<Release>,
+    /// Sessions whose last reason to wait has gone.
+    pub(crate) resume: ResumeQueue,
+    /// Sessions that are not read, because they do not take their output.
+    pub(crate) unread_output: UnreadOutput,
+    /// Sessions whose reading may have to be switched on or off.
+    pub(crate) reading: Vec<SessionId>,
+    pub(crate) actions: VecDeque<Action>,
+    pub(crate) events: VecDeque<Event>,
+    /// The time when the earliest batch that is held must leave.
+    pub(crate) flush_at: Option<Time>,
+    /// Blocking commands that are polled.
+    pub(crate) polling: PolledCommands,
+    pub(crate) quick_code: QuickCode,
+    /// The last line in the log about the owners of each pool.
+    pub(crate) reported_topology: HashMap<usize, String>,
+    /// CLIENT PAUSE: the pauses that hold requests back.
+    pub(crate) pauses: Vec<Pause>,
+    /// Sessions that wait for the end of a pause.
+    pub(crate) paused: Vec<SessionId>,
+    /// The links of a tick, listed at its start.
+    pub(crate) ticking: Vec<LinkId>,
+    /// Links that were not tried because their server is away. Their requests fail in this turn.
+    pub(crate) untried: Vec<LinkId>,
+    /// Bytes that are held for sessions.
+    pub(crate) held_bytes: usize,
+    /// The memory that sessions use.
+    pub(crate) memory: Memory,
+    pub(crate) counters: Counters,
+    /// The sum of the other workers' counters, at most a moment old.
+    pub(crate) other_workers: Counters,
+    /// The state of the random numbers.
+    pub(crate) random: u64,
+}
+
+impl DataPlane {
+    pub(crate) fn new(settings: Arc<Settings>, worker: WorkerId, now: Time) -> DataPlane {
+        let (pools, servers) = Pools::build(&settings.pools, &settings.flush);
+        DataPlane {
+            pools,
+            servers,
+            worker,
+            now,
+            now_ms: now.stamp_ms(),
+            asked_ms: now.stamp_ms(),
+            deadlines: Arrivals::default(),
+            sessions: Slab::new(),
+            links: Slab::new(),
+            shared: HashMap::new(),
+            pinned_links: 0,
+            idle_links: HashMap::new(),
+            pinned_waiters: Waiters::default(),
+            urgent_waiters: VecDeque::new(),
+            streaming_waiters: Waiters::default(),
+            reply_turns: Vec::new(),
+            bounds: Bounds::default(),
+            slow_readers: SlowReaders::default(),
+            direct_classes: direct_classes(&settings),
+            shape_cache: ShapeCache::default(),
+            levels: Vec::new(),
+            worker_load: WorkerLoad::default(),
+            batch: 0,
+            coalescing: Coalescing::default(),
+            spare_buffers: SpareBuffers::default(),
+            scanners: Vec::new(),
+            scratch: Vec::new(),
+            open_links: Vec::new(),
+            flushed_links: Vec::new(),
+            dirty: Vec::new(),
+            repeated_reads: HashMap::new(),
+            corked: VecDeque::new(),
+            early: Vec::new(),
+            reply_runs: Vec::new(),
+            slow_pairs: Vec::new(),
+            releases: VecDeque::new(),
+            resume: ResumeQueue::default(),
+            unread_output: UnreadOutput::default(),
+            reading: Vec::new(),
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            flush_at: None,
+            polling: PolledCommands::default(),
+            quick_code: QuickCode::default(),
+            reported_topology: HashMap::new(),
+            pauses: Vec::new(),
+            paused: Vec::new(),
+            ticking: Vec::new(),
+            untried: Vec::new(),
+            held_bytes: 0,
+            memory: Memory::new(settings.limits.worker_memory_bytes_max),
+            counters: Counters::default(),
+            other_workers: Counters::default(),
+            random: worker.seed | 1,
+            settings,
+        }
+    }
+}
+
+fn class(id: commands::CommandId) -> Class {
+    match (id.get().coalesce, id.get().retry) {
+        (Coalesce::Get, _) => Class::Get,
+        (Coalesce::Set, _) => Class::Set,
+        (Coalesce::Collapse, _) => Class::Pure,
+        (_, retry) => Class::of(retry == Retry::Read),
+    }
+}
+
+/// The class of each command that may go to a server without further checks. A command has none if
+/// the configuration refuses it, or if it may hold up its connection.
+fn direct_classes(settings: &Settings) -> Box<[Option<Class>]> {
+    commands::all()
+        .map(|id| {
+            let is_direct =
+                id.get().goes_straight() && !may_hold_up(id) && !settings.refused.contains(&id);
+            is_direct.then(|| class(id))
+        })
+        .collect()
+}
+
+/// Servers and pools.
+impl DataPlane {
+    pub(crate) fn server(&self, id: ServerId) -> &Server {
+        &self.servers[id.0 as usize]
+    }
+
+    /// The pool of a server, or the subpool if the pool has several.
+    pub(crate) fn pool_of(&self, server: ServerId) -> &Pool {
+        &self.pools[usize::from(self.server(server).pool)]
+    }
+
+    /// The configured name of a server's pool.
+    pub(crate) fn pool_name(&self, server: ServerId) -> &str {
+        let whole = self.pool_of(server).whole;
+        let pool = self.settings.pools.get(usize::from(whole));
+        pool.map_or("", |pool| pool.name.as_str())
+    }
+
+    /// The version and kind of a server, if a link knows them.
+    pub(crate) fn identity(&self, server: ServerId) -> Option<&Identity> {
+        let is_to_server = |link: &&Link| link.kind.server == server;
+        self.links
+            .iter()
+            .map(|(_, link)| link)
+            .filter(is_to_server)
+            .find_map(|link| link.identity.as_ref())
+    }
+
+    /// Whether a node owns no slots, as far as respool knows.
+    pub(crate) fn owns_nothing(&self, server: ServerId) -> bool {
+        let pool = &self.pools[usize::from(self.server(server).pool)];
+        let cluster = pool.cluster();
+        self.server(server).replica_of.is_none()
+            && cluster.is_some_and(|cluster| !cluster.servers().contains(&server))
+    }
+
+    /// Whether sessions must authenticate if this server refuses the configured login. A replica
+    /// does not decide that: its users may differ.
+    pub(crate) fn decides_login(&self, server: ServerId) -> bool {
+        let state = self.server(server);
+        !state.gone && state.replica_of.is_none() && !self.owns_nothing(server)
+    }
+
+    /// Whether a server of a pool has withdrawn the configured login.
+    pub(crate) fn is_login_withdrawn(&self, pool: usize) -> bool {
+        let withdrawn = |(index, server): (usize, &crate::routing::pool::Server)| {
+            server.trust.is_withdrawn()
+                && usize::from(self.pools[usize::from(server.pool)].whole) == pool
+                && self.decides_login(ServerId(index as u16))
+        };
+        self.servers.iter().enumerate().any(withdrawn)
+    }
+
+    /// Whether a link's server was lost a moment ago, and discovery is finding its successor or
+    /// another reader.
+    pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
+        let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
+        let pool = &self.pools[usize::from(self.server(link.kind.server).pool)];
+        let cluster = pool.cluster();
+        link.lost_at.is_some_and(is_fresh) && cluster.is_some_and(Cluster::is_refreshing)
+            || self.awaits_reader(link.kind.server)
+    }
+
+    /// Whether a replica of an owner was lost a moment ago, is reconnecting, and has not reported
+    /// its state yet. A Sentinel that makes a replica the primary ends its connections.
+    pub(crate) fn awaits_reader(&self, owner: ServerId) -> bool {
+        let readers = self.pools[usize::from(self.server(owner).pool)]
+            .readers
+            .as_deref();
+        let returns = |link: &Link| {
+            let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
+            link.lost_at.is_some_and(is_fresh) && !matches!(link.state, LinkState::Backoff { .. })
+        };
+        let mut unheard = readers
+            .into_iter()
+            .flat_map(|table| table.unheard_of(owner));
+        unheard.any(|replica| self.first_link_is(replica, returns))
+    }
+}
+
+/// Links.
+impl DataPlane {
+    /// The kind of link that a session uses.
+    pub(crate) fn kind_of(&self, session: &Session) -> LinkKind {
+        LinkKind {
+            server: session.server,
+            version: session.version,
+            db: session.db,
+            user: if self.settings.users.is_empty() {
+                session.user
+            } else {
+                CONFIGURED
+            },
+            lane: EVERYBODYS,
+        }
+    }
+
+    /// The kind of link that a new session of a server uses.
+    pub(crate) fn first_link(&self, server: ServerId) -> LinkKind {
+        LinkKind {
+            server,
+            version: Version::Resp2,
+            db: self.server(server).settings.db,
+            user: CONFIGURED,
+            lane: EVERYBODYS,
+        }
+    }
+
+    /// The shared link of a kind. If there is none, adds one that is not connected yet. `None` at
+    /// `links_max`.
+    pub(crate) fn shared_link(&mut self, kind: LinkKind) -> Option<LinkId> {
+        let kind = self.kind_with_room(kind);
+        if let Some(link) = self.shared.get(&kind) {
+            return Some(*link);
+        }
+        let link = self.add_link(kind, Role::Shared)?;
+        self.shared.insert(kind, link);
+        Some(link)
+    }
+
+    pub(crate) fn add_link(&mut self, kind: LinkKind, role: Role) -> Option<LinkId> {
+        if role.is_bounded_by_links_max() && !self.make_room_for_link() {
+            return None;
+        }
+        Some(self.insert_link(kind, role))
+    }
+
+    /// Adds a link without a check of `links_max`.
+    pub(crate) fn insert_link(&mut self, kind: LinkKind, role: Role) -> LinkId {
+        let pool = self.pool_of(kind.server);
+        let mut link = Link::new(kind, role, pool.flush.max_delay_us, self.now);
+        link.wait_us = pool.flush.wait_us(self.server(kind.server).load.wait_us());
+        link.heeds = role != Role::Probe
+            && (pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel);
+        self.pinned_links += u32::from(role.is_dedicated());
+        link.reply_room
+            .bound_ledger(self.settings.limits.link_ledger_max);
+        let link = self.links.insert(link);
+        self.limit_link(link);
+        link
+    }
+
+    /// Starts to connect a link that is not connected.
+    pub(crate) fn connect(&mut self, link_id: LinkId) {
+        if self.waits_for_attempt(link_id) {
+            return;
+        }
+        let paused = self.is_link_paused(link_id);
+        let Some(link) = self.links.get_mut(link_id) else {
+            return;
+        };
+        link.state = LinkState::Connecting { since: self.now };
+        link.attempted_at = self.now;
+        link.untried = false;
+        link.is_late = false;
+        link.admit(link.may_take(), paused);
+        let id = link.kind.server;
+        let server = &self.servers[usize::from(id.0)];
+        if server.unknown {
+            // The link connects when a Sentinel has named the server's address.
+            return;
+        }
+        let to = server.settings.address.clone();
+        self.servers[usize::from(id.0)].health.end_look_up();
+        if !self.may_try(link_id, id) {
+            let reason = self.server(id).health.reason.clone();
+            if let Some(link) = self.links.get_mut(link_id) {
+                link.untried = true;
+                link.reason = reason;
+                self.untried.push(link_id);
+            }
+            return;
+        }
+        self.actions
+            .push_back(Action::Connect { link: link_id, to });
+    }
+
+    /// Makes a session wait for a link that is not up, and connects the link first. Returns the
+    /// error for the session if the server is known to be away, see [`DataPlane::untried_reply`].
+    pub(crate) fn wait_until_up(
+        &mut self,
+        session: SessionId,
+        link: LinkId,
+    ) -> Result<(), Vec<u8>> {
+        let is_unconnected =
+            |link: &Link| matches!(link.state, LinkState::Down | LinkState::Backoff { .. });
+        if self.links.get(link).is_some_and(is_unconnected) {
+            self.connect(link);
+        }
+        if let Some(reply) = self.untried_reply(link, self.away_error(session)) {
+            return Err(reply);
+        }
+        self.wait_at(session, link);
+        Ok(())
+    }
+
+    /// The error for a request on a link that was not tried, because its server is known to be
+    /// away. A wait for the link would end with the turn. Two links that have to make room for each
+    /// other would wait for each other for ever.
+    pub(crate) fn untried_reply(&self, link: LinkId, away: AwayError) -> Option<Vec<u8>> {
+        let is_untried = |link: &Link| link.untried;
+        let untried = self.links.get(link).is_some_and(is_untried);
+        untried.then(|| self.no_link_reply(link, away))
+    }
+
+    /// Closes a link that owes no replies, and removes it.
+    pub(crate) fn close_link(&mut self, id: LinkId) {
+        self.push_action(Action::CloseLink(id));
+        self.remove_link(id);
+    }
+
+    /// Removes a link that owes no replies and has no connection.
+    pub(crate) fn remove_link(&mut self, id: LinkId) {
+        if let Some(link) = self.links.remove(id) {
+            if self.shared.get(&link.kind) == Some(&id) {
+                self.shared.remove(&link.kind);
+            }
+            if link.role == Role::Idle
+                && let Some(idle) = self.idle_links.get_mut(&link.kind)
+            {
+                idle.retain(|idle| *idle != id);
+            }
+            for waiter in link.waiters {
+                self.release(waiter, Flags::HOLD_LINK);
+            }
+            self.next_streaming();
+            if link.role.is_dedicated() {
+                self.pinned_links -= 1;
+                self.next_pinned();
+            }
+        }
+    }
+
+    /// Whether the driver has not yet closed a connection that we gave up.
+    pub(crate) fn is_to_close(&self, link: LinkId) -> bool {
+        self.actions.contains(&Action::CloseLink(link))
+    }
+
+    pub(crate) fn links_shared_to(
+        &self,
+        server: ServerId,
+    ) -> impl Iterator<Item = (LinkId, &Link)> {
+        let kinds = self
+            .shared
+            .iter()
+            .filter(move |(kind, _)| kind.server == server);
+        kinds.filter_map(|(_, id)| Some((*id, self.links.get(*id)?)))
+    }
+
+    pub(crate) fn first_link_is(&self, server: ServerId, is: impl FnOnce(&Link) -> bool) -> bool {
+        let link = self.shared.get(&self.first_link(server));
+        link.and_then(|link| self.links.get(*link)).is_some_and(is)
+    }
+
+    pub(crate) fn label(&self, link: LinkId) -> &str {
+        self.links
+            .get(link)
+            .map_or("", |link| &self.server(link.kind.server).label)
+    }
+
+    /// Lists a link that has bytes of a large request to write.
+    pub(crate) fn write_link(&mut self, id: LinkId) {
+        if self.flushed_links.last() != Some(&id) {
+            self.flushed_links.push(id);
+        }
+    }
+}
+
+/// The flush of open batches.
+impl DataPlane {
+    /// Lists a link that has bytes for the flush rule to decide on.
+    pub(crate) fn list_link(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get_mut(id)
+            && !link.listed
+        {
+            link.listed = true;
+            link.begin_batch(self.now);
+            self.open_links.push(id);
+        }
+    }
+
+    /// Applies the flush rule to every open batch.
+    pub(crate) fn flush(&mut self) {
+        self.flush_at = None;
+        let some_listener_aims = self.levels.iter().any(|levels| levels.aim.is_some());
+        let mut at = 0;
+        while at < self.open_links.len() {
+            let id = self.open_links[at];
+            let Some(link) = self.links.get_mut(id) else {
+                self.open_links.swap_remove(at);
+                continue;
+            };
+            // The batch of a link that is not connected leaves when the link is up.
+            if !link.is_up() || !link.has_open_batch() {
+                link.listed = false;
+                self.open_links.swap_remove(at);
+                continue;
+            }
+            let mut wait_us = link.wait_us;
+            if some_listener_aims {
+                // A batch leaves as a whole, after the shortest wait of its sessions.
+                let server = &self.servers[usize::from(link.kind.server.0)];
+                let rule = &self.pools[usize::from(server.pool)].flush;
+                let of_entry = |entry: &Entry| {
+                    let session = self.sessions.get(entry.session)?;
+                    let aim = Levels::of(&self.levels, session.listener).aim;
+                    Some(rule.wait_us_for(aim, server.load.wait_us()))
+                };
+                let all = link.open_entries().filter_map(of_entry);
+                wait_us = all.min().unwrap_or(wait_us);
+            }
+            let decision = match wait_us {
+                0 => Decision::Flush(OpenReason::Idle),
+                _ => {
+                    let server = &self.servers[usize::from(link.kind.server.0)];
+                    let mut in_flight = link.in_flight();
+                    if in_flight > 0 {
+                        in_flight = in_flight.saturating_sub(server.load.asked_on(id));
+                    }
+                    let pool = usize::from(server.pool);
+                    let soon = match in_flight {
+                        0 => {
+                            let whole = usize::from(self.pools[pool].whole);
+                            self.pools.expected_soon_by_server(whole, self.now)
+                        }
+                        _ => None,
+                    };
+                    let rule = &self.pools[pool].flush;
+                    link.decide(rule, wait_us, in_flight, self.now, soon)
+                }
+            };
+            match decision {
+                Decision::HoldUntil(due) => {
+                    self.flush_at = Some(self.flush_at.map_or(due, |earliest| earliest.min(due)));
+                    at += 1;
+                }
+                Decision::Flush(why) => {
+                    let counters = &mut self.counters;
+                    counters.batches += 1;
+                    counters.batch_requests.note(link.batched());
+                    link.requests += link.batched() as u64;
+                    match why {
+                        OpenReason::Idle => counters.flushed_idle += 1,
+                        OpenReason::Full => counters.flushed_full += 1,
+                        OpenReason::Late => counters.flushed_late += 1,
+                    }
+                    let link = if link.movable > 1 && link.role.is_multiplexed() {
+                        self.coalesce(id);
+                        self.links.get_mut(id)
+                    } else {
+                        Some(link)
+                    };
+                    if let Some(link) = link {
+                        link.flush(self.now);
+                        link.listed = false;
+                    }
+                    self.open_links.swap_remove(at);
+                    self.flushed_links.push(id);
+                }
+            }
+        }
+    }
+}
+
+/// The link of a session.
+impl DataPlane {
+    /// Moves a session to another link. It must have nothing in flight: a new request could
+    /// overtake one on the old link.
+    pub(crate) fn attach(&mut self, session_id: SessionId, link: LinkId) {
+        let caught_up = |session: &Session| session.is_caught_up();
+        debug_assert!(self.sessions.get(session_id).is_none_or(caught_up));
+        self.attach_again(session_id, link);
+    }
+
+    /// Moves a session to another link after all its unanswered requests have left the old link.
+    pub(crate) fn attach_again(&mut self, session_id: SessionId, link: LinkId) {
+        let Some(session) = self.sessions.get_mut(session_id) else {
+            return;
+        };
+        let old = std::mem::replace(&mut session.link, link);
+        let expected = std::mem::replace(&mut session.expected, ArrivalSlot::NOT);
+        session.gap_us = u32::MAX;
+        match session.flags.any(Flags::ROUTED) {
+            true => self.pools[usize::from(session.pool)].came(expected),
+            false => self.on_session_arrival(old, expected),
+        }
+        self.detach(old);
+        if let Some(link) = self.links.get_mut(link) {
+            link.attached += 1;
+        }
+    }
+
+    /// A session that was expected on a link has come, or will not come any more.
+    fn on_session_arrival(&mut self, link: LinkId, expected: ArrivalSlot) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.forecast.came(expected);
+        }
+    }
+
+    pub(crate) fn detach(&mut self, link: LinkId) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.attached -= 1;
+            link.unused_since = self.now;
+        }
+    }
+}
+
+/// Reasons to wait.
+impl DataPlane {
+    /// Gives a session a reason to wait.
+    pub(crate) fn hold(&mut self, id: SessionId, reason: Flags) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            if reason == Flags::HOLD_OUTPUT && !session.flags.any(reason) {
+                self.unread_output.note(id);
+            }
+            session.flags |= reason;
+            self.reading.push(id);
+            if reason.any(Flags::HOLD_BY_CLIENT) {
+                self.deadlines.forget(id);
+            }
+        }
+    }
+
+    /// Makes a session wait until this link wakes its waiters.
+    pub(crate) fn wait_at(&mut self, session: SessionId, link: LinkId) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.waiters.push(session);
+        }
+        self.hold(session, Flags::HOLD_LINK);
+    }
+
+    /// Makes a session wait until all its requests are answered. Returns whether it has to wait.
+    pub(crate) fn hold_until_caught_up(&mut self, id: SessionId) -> bool {
+        let has_unanswered = |session: &Session| !session.is_caught_up();
+        let holds = self.sessions.get(id).is_some_and(has_unanswered);
+        if holds {
+            self.hold(id, Flags::HOLD_DRAIN);
+        }
+        holds
+    }
+
+    /// Removes a reason to wait. Without another reason, the session continues.
+    pub(crate) fn release(&mut self, id: SessionId, reason: Flags) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.flags.remove(reason);
+        if !session.flags.any(Flags::HOLD | Flags::RESUMING) {
+            session.flags |= Flags::RESUMING;
+            self.resume.push(id);
+        }
+    }
+
+    /// The next session that continues. If there is none, links give room for replies that woken
+    /// sessions did not use to other sessions.
+    pub(crate) fn next_to_resume(&mut self) -> Option<SessionId> {
+        let next = self.resume.pop();
+        if next.is_some() || self.reply_turns.is_empty() {
+            return next;
+        }
+        self.give_turns_on();
+        self.resume.pop()
+    }
+
+    /// Whether the requests in flight of a session may wait for an event at the server.
+    pub(crate) fn waits_at_server(&self, id: SessionId) -> bool {
+        let link = self.sessions.get(id).map(|session| session.link);
+        link.and_then(|link| self.links.get(link))
+            .is_some_and(|link| link.waits || link.tunnel.is_some())
+    }
+
+    /// Whether a session waits for a link in order to wait at the server. If its client leaves, no
+    /// client should get the result.
+    pub(crate) fn is_to_wait(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some_and(|session| {
+            let is_held = session.flags.any(Flags::HOLD_ROOM);
+            is_held && session.asked.is_some_and(may_wait)
+                || self.polling.holds(id)
+                || session
+                    .rare
+                    .as_deref()
+                    .is_some_and(|rare| rare.deferred.waits())
+        })
+    }
+
+    /// Holds bytes of a session that cannot be taken now.
+    pub(crate) fn hold_back(&mut self, id: SessionId, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if session.flags.any(Flags::CLOSING) {
+            return;
+        }
+        if session.held.capacity() == 0 {
+            session.held = self.spare_buffers.take();
+        }
+        if session.held.len() + bytes.len() > HELD_BYTES_DOUBLED {
+            session.held.reserve_exact(bytes.len());
+        }
+        session.held.extend_from_slice(bytes);
+        self.held_bytes += bytes.len();
+        if session.flags.any(Flags::HOLD) {
+            let len = session.held.len();
+            self.reading.push(id);
+            self.note_arrival(id, self.now_ms, len);
+        }
+        self.weigh(id);
+    }
+}
+
+/// Sessions.
+impl DataPlane {
+    pub(crate) fn is_routed(&self, id: SessionId) -> bool {
+        let session = self.sessions.get(id);
+        session.is_some_and(|session| session.flags.any(Flags::ROUTED))
+    }
+
+    pub(crate) fn is_restricted(&self, id: SessionId) -> bool {
+        let restricted = |session: &Session| session.flags.any(Flags::RESTRICTED);
+        self.sessions.get(id).is_some_and(restricted)
+    }
+
+    /// A session, open or closed in this turn. The components have not released a closed one yet.
+    pub(crate) fn session_or_closed(&mut self, id: SessionId) -> Option<&mut Session> {
+        if let Some(session) = self.sessions.get_mut(id) {
+            return Some(session);
+        }
+        self.releases.iter_mut().find_map(|release| match release {
+            Release::Closed(closed, session) if *closed == id => Some(&mut **session),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn reading_changed(&mut self, id: SessionId) {
+        self.reading.push(id);
+    }
+
+    /// Tells the driver which sessions to read, once per turn: most reasons to wait come and go
+    /// within a turn.
+    pub(crate) fn switch_reading(&mut self) {
+        while let Some(id) = self.reading.pop() {
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let read = session.wants_reading(&self.settings.limits, self.now);
+            if read == session.flags.any(Flags::UNREAD) {
+                if read {
+                    session.flags.remove(Flags::UNREAD);
+                } else {
+                    session.flags |= Flags::UNREAD;
+                }
+                self.actions.push_back(Action::ReadSession(id, read));
+            }
+        }
+    }
+
+    /// Lists a session that has output to write.
+    pub(crate) fn mark_dirty(dirty: &mut Vec<SessionId>, id: SessionId, session: &mut Session) {
+        if !session.flags.any(Flags::LISTED) {
+            session.flags |= Flags::LISTED;
+            dirty.push(id);
+        }
+    }
+
+    /// Takes no more requests from a session. It closes after it has its remaining replies.
+    pub(crate) fn close_when_answered(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.flags |= Flags::CLOSING;
+            self.held_bytes -= session.held.len();
+            session.held = Vec::new();
+            self.reading.push(id);
+            // If no reply is due, no write will close the session.
+            self.resume.push(id);
+        }
+    }
+
+    pub(crate) fn finish_if_done(&mut self, id: SessionId) {
+        if self.sessions.get(id).is_some_and(Session::is_finished) {
+            self.close(id, true);
+        }
+    }
+
+    /// Closes a session because it broke a rule or a bound.
+    pub(crate) fn close_for(&mut self, id: SessionId, reason: String) {
+        if let Some(session) = self.sessions.get(id) {
+            let peer = session.peer.to_string();
+            self.counters.sessions_closed_by_us += 1;
+            self.events.push_back(Event::SessionClosed { peer, reason });
+            self.close(id, false);
+        }
+    }
+
+    /// Removes a session. Its late replies are dropped when they come. The engine releases the rest
+    /// of its state later in the turn.
+    pub(crate) fn close(&mut self, id: SessionId, gently: bool) {
+        let Some(mut session) = self.sessions.remove(id) else {
+            return;
+        };
+        self.repeated_reads.remove(&id);
+        self.memory.forget(id);
+        self.slow_readers.forget(session.id);
+        self.held_bytes -= session.held_bytes();
+        session.out.take(session.out.len(), &mut self.spare_buffers);
+        match session.flags.any(Flags::ROUTED) {
+            true => self.pools[usize::from(session.pool)].came(session.expected),
+            false => self.on_session_arrival(session.link, session.expected),
+        }
+        self.detach(session.link);
+        if let Some(link) = self.links.get_mut(session.link)
+            && link.role == (Role::Pinned { by: id })
+        {
+            // The server's side of the connection has state of this session.
+            link.tainted = true;
+        }
+        if let Some(mut scanner) = session.partial.take() {
+            // The scanner is in the middle of a request of this session.
+            scanner.reset();
+            self.scanners.push(scanner);
+        }
+        self.unpause_draining(id);
+        self.actions.push_back(Action::CloseSession {
+            session: id,
+            gently,
+        });
+        let release = Release::Closed(id, Box::new(session));
+        self.releases.push_back(release);
+    }
+}
+
+/// Scattered requests.
+impl DataPlane {
+    /// Whether the entry is the share of one server of a scattered request.
+    pub(crate) fn is_share(&mut self, entry: Entry) -> bool {
+        self.scatter_of(entry).is_some()
+    }
+
+    pub(crate) fn scatter_of(&mut self, entry: Entry) -> Option<&mut ScatterRequest> {
+        let session = self.sessions.get_mut(entry.session)?;
+        let scatters = &mut session.rare.as_mut()?.scatters;
+        let at = ScatterRequest::find(scatters, session.head_seq, entry.seq)?;
+        scatters.get_mut(at)
+    }
+}
+
+/// Actions and events.
+impl DataPlane {
+    pub(crate) fn push_action(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(crate) fn emit(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+}

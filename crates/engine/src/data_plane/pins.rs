@@ -1,0 +1,115 @@
+//! What the data plane knows of sessions with links of their own.
+
+use crate::LinkId;
+use crate::base::handle::SessionId;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::session::Pins;
+use crate::data_plane::{DataPlane, Flags, Link, Role};
+use crate::pinned::tracking::Tracker;
+use crate::pinned::urgent::IDLE;
+use crate::routing::pool::ServerId;
+use crate::transaction::Transaction;
+
+impl DataPlane {
+    /// Marks a session's pinned link as tainted: it carries state that no other session may find,
+    /// and is closed after use.
+    pub(crate) fn taint_own_link(&mut self, id: SessionId) {
+        let link = self.sessions.get(id).map(|session| session.link);
+        if let Some(link) = link.and_then(|link| self.links.get_mut(link))
+            && link.role == (Role::Pinned { by: id })
+        {
+            link.tainted = true;
+        }
+    }
+
+    /// Whether pinned and idle links reach `pinned-links-max`. An idle link is a connection of the
+    /// server like any other.
+    pub(crate) fn own_links_are_full(&self) -> bool {
+        let spares: usize = self.idle_links.values().map(Vec::len).sum();
+        self.pinned_links as usize + spares >= self.settings.limits.pinned_links_max as usize
+    }
+
+    /// Keeps a link that was given back for the next session that needs one. A link that is
+    /// tainted, paused or above the bound is closed.
+    pub(crate) fn keep_spare(&mut self, id: LinkId) {
+        let now = self.now;
+        let role = self.links.get(id).map(|link| link.role);
+        // A pinned link was counted before it was given back; a streaming link was not.
+        let too_many = !role.is_some_and(Role::is_dedicated) && self.own_links_are_full();
+        let unfit = |link: &Link| link.tainted || link.paused.is_some();
+        if too_many || self.links.get(id).is_some_and(unfit) {
+            return self.close_link(id);
+        }
+        if let Some(link) = self.links.get_mut(id) {
+            link.waits = false;
+            self.pinned_links -= u32::from(link.role.is_dedicated());
+            link.role = Role::Idle;
+            link.admit(false, false);
+            link.unused_since = now;
+            self.idle_links.entry(link.kind).or_default().push(id);
+        }
+    }
+
+    /// An emergency link may be free: the first session that waits for one goes on.
+    pub(crate) fn next_urgent(&mut self) {
+        while let Some(id) = self.urgent_waiters.pop_front() {
+            if self.sessions.get(id).is_some() {
+                return self.release(id, Flags::HOLD_ROOM);
+            }
+        }
+    }
+
+    /// Whether a session has links of its own to several servers, because it tracks keys there.
+    pub(crate) fn tracks_several(&self, id: SessionId) -> bool {
+        let session = self.sessions.get(id);
+        session.is_some_and(|session| session.pins.any(Pins::SPREAD))
+    }
+
+    pub(crate) fn tracker(&self, id: SessionId) -> Option<&Tracker> {
+        self.sessions.get(id)?.rare.as_ref()?.tracker.as_deref()
+    }
+
+    /// Sends the session's CLIENT CACHING, if it has one, on the link of its next request.
+    pub(crate) fn put_caching(&mut self, session: SessionId, link: LinkId) {
+        let caching = self
+            .tracker(session)
+            .and_then(|tracker| tracker.caching.clone());
+        if let Some(request) = caching {
+            self.put_ours(link, &request, Completion::Track);
+        }
+    }
+
+    /// The session's tracking link to this server, if it has one.
+    pub(crate) fn tracks_on(&self, id: SessionId, server: ServerId) -> Option<LinkId> {
+        self.tracker(id)?.link_to(server)
+    }
+
+    /// An emergency command has its reply. Its link stays for the next command, unless it is
+    /// tainted, paused or down.
+    pub(crate) fn end_urgent(&mut self, id: LinkId) {
+        let now = self.now;
+        match self.links.get_mut(id) {
+            Some(link) if link.is_up() && !link.tainted && link.paused.is_none() => {
+                link.role = IDLE;
+                link.unused_since = now;
+            }
+            _ => self.close_link(id),
+        }
+        self.next_urgent();
+    }
+
+    pub(crate) fn abort_transaction(&mut self, id: SessionId) {
+        if let Some(transaction) = self.transaction_of(id) {
+            transaction.aborted = true;
+        }
+    }
+
+    pub(crate) fn transaction_of(&mut self, id: SessionId) -> Option<&mut Transaction> {
+        self.sessions
+            .get_mut(id)?
+            .rare
+            .as_mut()?
+            .transaction
+            .as_mut()
+    }
+}

@@ -1,0 +1,159 @@
+//! The servers in INFO: their state, role and slots.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use crate::data_plane::DataPlane;
+use crate::data_plane::link::{LinkState, Role};
+use crate::discovery::Discovery;
+use crate::limits::SERVERS_SHOWN_MAX;
+use crate::routing::pool::{Server, ServerId, Topology};
+
+impl Discovery {
+    /// The number of servers that cannot be reached and to which no link is up. A node that owns
+    /// slots and is also read as a replica counts once.
+    pub(crate) fn servers_away(&self, plane: &DataPlane) -> u64 {
+        let ids = (0..plane.servers.len() as u16).map(ServerId);
+        let is_out = |id| plane.server(id).health.outage.is_on() && !plane.has_link_up(id);
+        let is_away = |id| plane.away_until(id).is_some() || is_out(id);
+        let away = ids.filter(|id| !plane.server(*id).gone && is_away(*id));
+        let keys = away.map(|id| (plane.server(id).pool, &plane.server(id).label));
+        keys.collect::<HashSet<_>>().len() as u64
+    }
+
+    /// The number of servers of this worker that `is_shown` accepts, and a line for each. Above
+    /// [`SERVERS_SHOWN_MAX`] lines, servers that are up are left out first.
+    pub(crate) fn server_lines(
+        &self,
+        plane: &DataPlane,
+        is_shown: impl Fn(ServerId) -> bool,
+    ) -> (usize, Vec<String>) {
+        let mut seen = vec![LinkStanding::default(); plane.servers.len()];
+        for (_, link) in plane.links.iter() {
+            if link.role == Role::Probe {
+                continue;
+            }
+            let seen = &mut seen[usize::from(link.kind.server.0)];
+            seen.links += 1;
+            seen.sentinel |= link.role == Role::Sentinel;
+            match link.state {
+                LinkState::Up => seen.up = true,
+                LinkState::Connecting { .. } | LinkState::Greeting { .. } => seen.tries = true,
+                LinkState::Backoff { .. } | LinkState::Retrying { .. } => seen.rests = true,
+                LinkState::Down => {}
+            }
+        }
+        let slots = self.slots_of_servers(plane);
+        let ids = (0..plane.servers.len() as u16).map(ServerId);
+        let with_seen = ids.zip(&seen);
+        let mut shown: Vec<(ServerId, &LinkStanding)> = with_seen
+            .filter(|(id, _)| is_shown(*id))
+            .filter(|(id, seen)| !plane.server(*id).gone || seen.links > 0)
+            .filter(|(id, seen)| seen.links > 0 || !self.is_shown_as_read(plane, *id))
+            .collect();
+        let count = shown.len();
+        if count > SERVERS_SHOWN_MAX {
+            shown.sort_by_key(|(_, seen)| seen.up);
+            shown.truncate(SERVERS_SHOWN_MAX);
+        }
+        let lines = shown.into_iter().map(|(id, seen)| {
+            let slots = slots.get(usize::from(id.0)).copied().flatten();
+            self.server_line(plane, id, seen, slots)
+        });
+        (count, lines.collect())
+    }
+
+    fn server_line(
+        &self,
+        plane: &DataPlane,
+        id: ServerId,
+        seen: &LinkStanding,
+        slots: Option<u32>,
+    ) -> String {
+        let server = plane.server(id);
+        let state = match server {
+            Server { gone: true, .. } => "gone",
+            Server { unknown: true, .. } => "unknown",
+            _ if seen.up => "up",
+            _ if seen.tries => "connecting",
+            _ if seen.rests => "resting",
+            _ => "down",
+        };
+        let health = &server.health;
+        let ago = health.failed_at.map(|at| plane.now.since_ms(at));
+        let mut line = format!(
+            "address={},pool={},role={},state={state},links={},failures={},failures_total={},\
+             lost_total={}",
+            server.label,
+            plane.pool_name(id),
+            self.role_of(plane, id, seen),
+            seen.links,
+            health.failures,
+            health.failures_total,
+            health.lost_total,
+        );
+        let _ = match ago {
+            Some(ms) => write!(line, ",last_failure_ms_ago={ms}"),
+            None => write!(line, ",last_failure_ms_ago=-1"),
+        };
+        let _ = write!(line, ",login={}", server.trust.word());
+        if let Some(slots) = slots {
+            let _ = write!(line, ",slots={slots}");
+        }
+        if !seen.sentinel {
+            let rule = &plane.pool_of(id).flush;
+            let _ = write!(line, ",{}", server.load.shown(rule));
+        }
+        let readers = plane.pool_of(id).readers.as_ref();
+        let address = &server.settings.address;
+        if let Some(read) = readers.and_then(|readers| readers.shown(id, address)) {
+            let _ = write!(line, ",{read}");
+        }
+        line
+    }
+
+    /// Whether a node owns no slot and already has a line as a replica that is read.
+    fn is_shown_as_read(&self, plane: &DataPlane, id: ServerId) -> bool {
+        let server = plane.server(id);
+        plane.pool_of(id).readers.is_some() && server.replica_of.is_none() && plane.owns_nothing(id)
+    }
+
+    /// A server's role: in a Cluster as the topology has it, else as the server says.
+    fn role_of(&self, plane: &DataPlane, id: ServerId, seen: &LinkStanding) -> &'static str {
+        if seen.sentinel {
+            return "sentinel";
+        }
+        if plane.server(id).replica_of.is_some() {
+            return "replica";
+        }
+        match &plane.pool_of(id).topology {
+            Topology::Cluster(cluster) => cluster.role_of(id),
+            _ => match plane.identity(id).map(|identity| identity.role.as_str()) {
+                Some("slave" | "replica") => "replica",
+                Some("sentinel") => "sentinel",
+                _ => "primary",
+            },
+        }
+    }
+
+    /// The number of slots that each server owns; `None` for servers outside of Clusters.
+    fn slots_of_servers(&self, plane: &DataPlane) -> Vec<Option<u32>> {
+        let mut slots = vec![None; plane.servers.len()];
+        for cluster in plane.pools.iter().filter_map(|pool| pool.cluster()) {
+            for (server, count) in cluster.slot_counts() {
+                slots[usize::from(server.0)] = Some(count);
+            }
+        }
+        slots
+    }
+}
+
+/// What the links to a server show of its state.
+#[derive(Clone, Copy, Default)]
+struct LinkStanding {
+    links: u32,
+    up: bool,
+    tries: bool,
+    rests: bool,
+    sentinel: bool,
+}

@@ -1,0 +1,22 @@
+//! Requests that a server refused without executing them: where they go next, and when.
+
+pub(crate) mod deferred;
+pub(crate) mod refusals;
+
+use crate::base::handle::SessionId;
+use crate::base::time::Time;
+
+/// Sessions with deferred requests: requests that a server refused without executing them.
+#[derive(Default)]
+pub(crate) struct Redirects {
+    /// Sessions that deferred a request in this turn.
+    pub(crate) now: Vec<SessionId>,
+    /// Sessions with deferred requests.
+    pub(crate) sessions: Vec<SessionId>,
+    /// The next time when `sessions` is scanned.
+    pub(crate) scan_at: Time,
+    /// A scan was skipped, since it came before `scan_at`.
+    pub(crate) scan_missed: bool,
+    /// The number of events that a deferred request may wait for.
+    pub(crate) wakes: u32,
+}

@@ -1,0 +1,4 @@
+//! Which server owns a key, and which replica reads it: lookups alone.
+
+pub(crate) mod pool;
+pub(crate) mod replica_table;

@@ -1,0 +1,40 @@
+//! The tests of the engine through its public surface, in virtual time. One program has them all,
+//! so that they are linked once.
+
+mod address_map;
+mod bounds;
+mod clients;
+mod coalescing;
+mod deadlines;
+mod events;
+mod extremes;
+mod flush;
+mod health;
+mod histories;
+mod homes;
+mod info_fields;
+mod kept;
+mod links_max;
+mod logins;
+mod order;
+mod outage;
+mod owners;
+mod passwords;
+mod patience;
+mod quick_code;
+mod refused;
+mod renewal;
+mod reply_room;
+mod script_words;
+mod scripts;
+mod servers;
+mod slow_readers;
+mod states;
+mod storms;
+mod subscriptions;
+mod takeover;
+mod tracking;
+mod untaken;
+mod waits;
+mod whole;
+mod world;
