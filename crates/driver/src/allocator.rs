@@ -1,69 +1,69 @@
-//! Memory that the C library's allocator keeps after it was freed.
+//! Returns freed memory from the C library's allocator to the system.
 //!
-//! Buffers of sessions grow, shrink and go in any order, so the heap gets holes. glibc keeps them.
-//! It also raises the size from which a buffer has pages of its own to that of the largest such
-//! buffer ever freed. Then bounded memory takes several times as much of the machine's memory. So
-//! that size is fixed here, and a worker has the holes given back when the process has grown by
-//! more than the engine counts.
+//! Buffers of sessions grow, shrink and end in any order, so the heap gets holes. glibc keeps these
+//! holes. It also raises its mmap threshold to the size of the largest mapped buffer that was
+//! freed. Then bounded memory takes several times as much of the machine's memory. So the threshold
+//! is fixed here, and a worker trims the heap when the process has grown by more than the engines
+//! count.
 
 use std::fs::File;
 use std::time::Instant;
 
-/// Buffers from this size on have pages of their own, which go back when the buffer is freed. It is
-/// glibc's own size before the first such buffer is freed.
+/// Smallest buffer that glibc maps by itself; its pages go back when it is freed. This is glibc's
+/// initial threshold.
 const PAGED_BYTES: usize = 128 << 10;
 
-/// Free memory at the end of a heap goes back from this size on.
+/// Smallest free block at the end of a heap that glibc returns to the system.
 const TRIM_BYTES: usize = 1 << 20;
 
-/// The pause after giving memory back, in multiples of the time that it took: it takes a worker's
-/// time.
+/// The pause after a trim, in multiples of the time that the trim took. A trim blocks its worker.
 const PAUSE_TIMES: u32 = 32;
 
-/// The process begins: large buffers get pages of their own.
+/// Fixes glibc's thresholds. Called once, before the workers start.
 pub(crate) fn set_up() {
     glibc::set(glibc::M_MMAP_THRESHOLD, PAGED_BYTES);
     glibc::set(glibc::M_TRIM_THRESHOLD, TRIM_BYTES);
 }
 
-/// One worker's part in giving back free memory.
+/// Trims the heap for one worker.
 pub(crate) struct Allocator {
-    /// The file with the number of the process's pages.
+    /// `/proc/self/statm`: the page counts of the process. `None`: it cannot be opened.
     statm: Option<File>,
-    rule: Rule,
+    policy: TrimPolicy,
 }
 
 impl Allocator {
-    /// `max` is the worker's bound.
-    pub(crate) fn new(max: u64) -> Allocator {
+    /// `memory_bytes_max` is the memory bound of the worker.
+    pub(crate) fn new(memory_bytes_max: u64) -> Allocator {
         Allocator {
-            // If it cannot be read, free memory stays with the allocator.
+            // Without this file the heap is never trimmed.
             statm: File::open("/proc/self/statm").ok(),
-            rule: Rule::new(max),
+            policy: TrimPolicy::new(memory_bytes_max),
         }
     }
 
-    /// Gives back free memory if the process has grown by much more than the `counted` bytes of its
+    /// Trims the heap if the process has grown by much more than the `counted` bytes of its
     /// engines.
-    pub(crate) fn settle(&mut self, counted: u64) {
+    pub(crate) fn trim_if_due(&mut self, counted: u64) {
         let began = Instant::now();
         let Some(resident) = self.resident() else {
             return;
         };
-        if !self.rule.is_due(resident, counted, began) {
+        if !self.policy.is_due(resident, counted, began) {
             return;
         }
         glibc::trim();
         let resident = self.resident().unwrap_or(resident);
-        self.rule.was_done(resident, counted, began, Instant::now());
+        self.policy
+            .handle_trimmed(resident, counted, began, Instant::now());
     }
 
-    /// Bytes of memory that the process has for itself.
+    /// Resident bytes of the process without its shared pages.
     fn resident(&self) -> Option<u64> {
         let mut text = [0; 128];
         let count = rustix::io::pread(self.statm.as_ref()?, &mut text, 0).ok()?;
         let text = str::from_utf8(&text[..count]).ok()?;
-        // All pages, resident ones, and those of these that are shared or of files.
+        // The fields: all pages, resident pages, and resident pages that are shared or file-backed.
         let mut pages = text.split(' ').skip(1).map(str::parse);
         let (resident, shared): (u64, u64) = (pages.next()?.ok()?, pages.next()?.ok()?);
         let page = rustix::param::page_size() as u64;
@@ -71,35 +71,34 @@ impl Allocator {
     }
 }
 
-/// When free memory is to be given back.
+/// Decides when the heap is trimmed. Resident bytes minus counted bytes are the overhead.
 #[derive(Debug)]
-struct Rule {
-    /// Free memory is given back after this much growth.
+struct TrimPolicy {
+    /// Growth of the overhead, in bytes, that triggers a trim.
     step: u64,
-    /// The least that the process had beyond the counted bytes since free memory was last given
-    /// back. Unknown at first.
+    /// The smallest overhead since the last trim, in bytes. Unknown at first.
     least: Option<u64>,
-    /// The end of the pause.
+    /// End of the pause after the last trim.
     not_before: Option<Instant>,
 }
 
-impl Rule {
-    fn new(max: u64) -> Rule {
-        Rule {
-            step: (max / 32).clamp(1 << 20, 32 << 20),
+impl TrimPolicy {
+    fn new(memory_bytes_max: u64) -> TrimPolicy {
+        TrimPolicy {
+            step: (memory_bytes_max / 32).clamp(1 << 20, 32 << 20),
             least: None,
             not_before: None,
         }
     }
 
     fn is_due(&mut self, resident: u64, counted: u64, now: Instant) -> bool {
-        let beyond = resident.saturating_sub(counted);
-        let least = self.least.map_or(beyond, |least| least.min(beyond));
+        let overhead = resident.saturating_sub(counted);
+        let least = self.least.map_or(overhead, |least| least.min(overhead));
         self.least = Some(least);
-        beyond > least + self.step && self.not_before.is_none_or(|at| now >= at)
+        overhead > least + self.step && self.not_before.is_none_or(|at| now >= at)
     }
 
-    fn was_done(&mut self, resident: u64, counted: u64, began: Instant, now: Instant) {
+    fn handle_trimmed(&mut self, resident: u64, counted: u64, began: Instant, now: Instant) {
         self.least = Some(resident.saturating_sub(counted));
         self.not_before = Some(now + now.saturating_duration_since(began) * PAUSE_TIMES);
     }
@@ -121,7 +120,7 @@ mod glibc {
     }
 
     pub(super) fn set(param: c_int, value: usize) {
-        // An allocator that does not know the parameter goes on as before.
+        // An allocator that does not know the parameter ignores it.
         mallopt(param, value as c_int);
     }
 
@@ -130,7 +129,7 @@ mod glibc {
     }
 }
 
-/// Other allocators know no such calls.
+/// Other C libraries have no such calls.
 #[cfg(not(target_env = "gnu"))]
 mod glibc {
     pub(super) const M_TRIM_THRESHOLD: i32 = -1;
@@ -149,52 +148,53 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Growth that the engine counts is needed. Growth beyond that is given back once.
+    /// Growth that the engines count triggers no trim. Growth beyond it triggers one.
     #[test]
-    fn uncounted_growth_is_given_back() {
-        let mut rule = Rule::new(32 * MIB);
+    fn uncounted_growth_is_trimmed() {
+        let mut policy = TrimPolicy::new(32 * MIB);
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
-        assert!(!rule.is_due(10 * MIB, 0, at(0)), "the first look");
-        assert!(!rule.is_due(40 * MIB, 30 * MIB, at(1)));
-        assert!(!rule.is_due(41 * MIB, 30 * MIB, at(2)));
-        assert!(rule.is_due(42 * MIB, 30 * MIB, at(3)));
-        rule.was_done(42 * MIB, 30 * MIB, at(3), at(4));
-        assert!(!rule.is_due(42 * MIB, 30 * MIB, at(1_000)), "in vain");
-        assert!(rule.is_due(42 * MIB, 20 * MIB, at(1_000)), "sessions left");
+        assert!(!policy.is_due(10 * MIB, 0, at(0)), "the first look");
+        assert!(!policy.is_due(40 * MIB, 30 * MIB, at(1)));
+        assert!(!policy.is_due(41 * MIB, 30 * MIB, at(2)));
+        assert!(policy.is_due(42 * MIB, 30 * MIB, at(3)));
+        policy.handle_trimmed(42 * MIB, 30 * MIB, at(3), at(4));
+        let later = at(1_000);
+        assert!(!policy.is_due(42 * MIB, 30 * MIB, later), "no gain");
+        assert!(policy.is_due(42 * MIB, 20 * MIB, later), "sessions closed");
     }
 
-    /// After memory was given back, a pause follows that is many times as long.
+    /// After a trim that takes 10 ms, the next one waits 320 ms.
     #[test]
-    fn pause_is_many_times_as_long() {
-        let mut rule = Rule::new(32 * MIB);
+    fn trim_is_followed_by_a_longer_pause() {
+        let mut policy = TrimPolicy::new(32 * MIB);
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
-        assert!(!rule.is_due(10 * MIB, 0, at(0)));
-        rule.was_done(10 * MIB, 0, at(0), at(10));
-        assert!(!rule.is_due(30 * MIB, 0, at(329)));
-        assert!(rule.is_due(30 * MIB, 0, at(330)));
+        assert!(!policy.is_due(10 * MIB, 0, at(0)));
+        policy.handle_trimmed(10 * MIB, 0, at(0), at(10));
+        assert!(!policy.is_due(30 * MIB, 0, at(329)));
+        assert!(policy.is_due(30 * MIB, 0, at(330)));
     }
 
-    /// Freed memory between memory that is in use goes back to the machine.
+    /// Freed memory between blocks that are in use goes back to the system.
     #[test]
-    fn freed_memory_goes_back() {
+    fn freed_memory_goes_back_to_the_system() {
         set_up();
         let mut allocator = Allocator::new(32 * MIB);
-        allocator.settle(0);
+        allocator.trim_if_due(0);
         let Some(before) = allocator.resident() else {
             return;
         };
         let mut buffers: Vec<Vec<u8>> = (0..4_000).map(|_| vec![1; 16 << 10]).collect();
-        let full = allocator.resident().expect("it could be read before");
+        let full = allocator.resident().expect("statm was readable before");
         assert!(full > before + 40 * MIB, "{full} after {before}");
         let mut number = 0;
         buffers.retain(|_| {
             number += 1;
             number % 16 == 0
         });
-        allocator.settle(4 * MIB);
-        let after = allocator.resident().expect("it could be read before");
+        allocator.trim_if_due(4 * MIB);
+        let after = allocator.resident().expect("statm was readable before");
         assert!(after < before + 20 * MIB, "{after} after {before}");
     }
 }

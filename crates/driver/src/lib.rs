@@ -1,17 +1,18 @@
 //! The worker loop: sockets, epoll, time.
 //!
-//! [`start`] makes one thread per worker. Each has its own engine, its own listening socket on
-//! every address, its own sessions and links; workers share a count of sessions, and what they
-//! report.
+//! [`start`] starts one thread per worker. Each worker has its own engine, a listening socket on
+//! every address, and its own sessions and links. Workers share the count of sessions, their
+//! reports, the look-ups of host names and the subscriber counts.
 
 mod allocator;
 mod child;
-mod left_out;
 mod listen;
+mod look_ups;
 mod mailbox;
-mod names;
 mod refusals;
+mod round_robin;
 mod sockets;
+mod usage;
 mod worker;
 
 use std::fmt;
@@ -23,143 +24,142 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use respool_engine::settings::{Address, PasswordSource, Settings};
-use respool_engine::{Counters, Worker as WorkerId};
+use respool_engine::{Counters, WorkerId};
 
 pub use child::spawn_tied;
 
 use crate::listen::{Listener, SocketFile};
-use crate::mailbox::{Mailbox, NewPassword, Order};
-use crate::worker::{Shared, Worker};
+use crate::mailbox::{Mailbox, NewPassword, WorkerOrder};
+use crate::worker::{SharedState, WorkerLoop};
 
-/// What [`start`] needs.
+/// The input of [`start`].
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where clients reach us, each with the index of its pool in [`Settings::pools`].
+    /// Addresses to listen on, each with the index of its pool in [`Settings::pools`].
     pub listeners: Vec<(Address, usize)>,
     /// Mode, owner and group of the listeners in the file system.
     pub socket_access: SocketAccess,
-    /// Workers; each is one thread with its own engine, sessions and links.
+    /// Number of worker threads, at least 1.
     pub workers: usize,
-    /// The same for every worker.
+    /// Settings of all workers.
     pub settings: Arc<Settings>,
 }
 
 /// Mode, owner and group of listening sockets in the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// Permission bits; `None`: as the umask of the process says.
+    /// Permission bits; `None`: the umask of the process decides.
     pub mode: Option<u32>,
     /// User id; `None`: the user of the process.
     pub owner: Option<u32>,
-    /// Group id; `None`: as the directory or the process says.
+    /// Group id; `None`: the group of the directory or of the process.
     pub group: Option<u32>,
 }
 
-/// What happened in a worker that an operator wants to know, once per event.
+/// An event for the operator, sent once.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
     /// A link is up.
     LinkUp {
-        /// Whose.
+        /// Index of the worker.
         worker: usize,
         /// The server's address.
         server: String,
-        /// Its pool's name.
+        /// Name of the server's pool.
         pool: String,
-        /// What it says it is.
+        /// Product and version of the server, from its HELLO reply.
         version: String,
     },
     /// A link was lost, or an attempt to connect failed.
     LinkDown {
-        /// Whose.
+        /// Index of the worker.
         worker: usize,
         /// The server's address.
         server: String,
-        /// Its pool's name.
+        /// Name of the server's pool.
         pool: String,
-        /// Why.
+        /// Cause of the loss or failure.
         reason: String,
     },
-    /// We closed a session for breaking a rule or a bound.
+    /// The worker closed a session because it broke a rule or a bound.
     SessionClosed {
-        /// Whose.
+        /// Index of the worker.
         worker: usize,
         /// The client's address.
         peer: String,
-        /// Which rule or bound.
+        /// The rule or bound.
         reason: String,
     },
-    /// Which servers of a pool own what has changed, or cannot be had.
+    /// The owners in a pool changed, or the worker cannot learn them.
     Topology {
-        /// Who has learned it.
+        /// Index of the worker that noticed it.
         worker: usize,
         /// The pool's name.
         pool: String,
-        /// What has.
+        /// Description of the change or failure.
         text: String,
     },
-    /// Requests wait, or are refused, because a bound is reached; said once a minute of each bound.
+    /// A bound is reached, and requests wait or are refused. Sent once a minute for each bound.
     BoundReached {
-        /// Whose.
+        /// Index of the worker.
         worker: usize,
         /// The option that sets the bound.
         name: &'static str,
-        /// What becomes of these requests.
+        /// Effect on the requests.
         effect: String,
     },
-    /// Logins of clients were refused; said once a minute of each address.
+    /// Logins of clients were refused. Sent once a minute for each address.
     LoginsRefused {
-        /// The address, or the network of an IPv6 address.
+        /// The address; for IPv6 the network of the address.
         from: String,
-        /// How many, since this was last said.
+        /// Number of refusals since the last notice for this address.
         count: u64,
     },
-    /// A server refuses a password that has a source, which may have another one by now. Told of
-    /// each refusal.
+    /// A server refused a password. Its source may hold a newer one. Sent for each refusal.
     PasswordRefused {
-        /// Where the password comes from.
+        /// Source of the password.
         source: PasswordSource,
     },
-    /// A client has set options of ours, for all workers.
+    /// A client set options of respool, for all workers.
     OptionsSet {
         /// The client's address.
         peer: String,
-        /// The pool that they are for, by name.
+        /// Name of the pool that the options apply to.
         pool: String,
-        /// By which listener the client came: those of a listener are for that one.
+        /// The client's listener. Options of a listener apply to this one.
         listener: String,
-        /// Each with its value.
+        /// The options with their values.
         options: String,
     },
-    /// Clients could not be accepted. A worker tells it once a second at the most, for each reason.
+    /// Clients could not be accepted. A worker sends it at most once a second for each reason.
     AcceptFailed {
-        /// The worker that refused them.
+        /// Index of the worker that refused the clients.
         worker: usize,
         /// The reason: `sessions-max`, `file descriptors`, or a call that failed.
         reason: &'static str,
         /// The newest of the clients, and what to do.
         detail: String,
-        /// Clients that were refused since the notice before, at least 1.
+        /// Number of refused clients since the last such notice, at least 1.
         clients: u64,
     },
-    /// A worker ended because of an error: a defect of ours, or of the machine.
+    /// A worker ended because of an error: a defect of respool or of the machine.
     WorkerFailed {
-        /// Which.
+        /// Index of the worker.
         worker: usize,
-        /// Why.
+        /// The error.
         reason: String,
     },
 }
 
-/// Called on a worker's thread for every [`Notice`]: it must be quick.
+/// Handles a [`Notice`]. A worker's thread calls it, so it must be quick.
 pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
-/// Finds the addresses of a host with this port. Called on a thread of its own at every attempt to
-/// connect, so it may take its time, and what it says may change.
+/// Finds the addresses of a host, with this port. It runs on a resolver thread at every attempt to
+/// connect, so it may block. Its result may differ from call to call.
 pub type Resolve = Arc<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
-/// Why the workers could not be started.
+/// The reason why [`start`] failed.
 #[derive(Debug)]
 pub enum StartError {
     /// An address cannot be bound.
@@ -169,7 +169,7 @@ pub enum StartError {
         /// The system's reason.
         error: io::Error,
     },
-    /// The kernel does not give what each worker needs.
+    /// A system call failed while a worker was set up.
     Kernel {
         /// The system call.
         call: &'static str,
@@ -178,9 +178,9 @@ pub enum StartError {
     },
     /// The thread of a worker cannot be started.
     Thread {
-        /// How many threads were asked for.
+        /// Number of threads to start.
         workers: usize,
-        /// How many of them run.
+        /// Number of threads that started.
         started: usize,
         /// The system's reason.
         error: io::Error,
@@ -210,8 +210,8 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// For errors of one system call.
-pub(crate) fn of_call<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> StartError {
+/// Maps the errors of one system call to [`StartError::Kernel`].
+pub(crate) fn kernel_error<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> StartError {
     move |error| StartError::Kernel {
         call,
         error: error.into(),
@@ -221,22 +221,22 @@ pub(crate) fn of_call<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> S
 /// Running workers.
 pub struct Running {
     addresses: Vec<Address>,
-    /// Removed when this is dropped.
+    /// Socket files of the listeners; removed on drop.
     files: Vec<SocketFile>,
     workers: Vec<(Arc<Mailbox>, JoinHandle<usize>)>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
-/// Binds the listeners and starts the workers. Host names are the system's.
+/// Binds the listeners and starts the workers. The system's resolver looks up host names.
 ///
 /// # Errors
 /// When an address cannot be bound (the message names it), or a thread cannot be started.
 pub fn start(setup: Setup, notify: Notify) -> Result<Running, StartError> {
-    let by_the_system = |host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect);
-    start_with(setup, notify, Arc::new(by_the_system))
+    let system_resolver = |host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect);
+    start_with(setup, notify, Arc::new(system_resolver))
 }
 
-/// The same where somebody else knows the addresses of hosts.
+/// As [`start`], with another resolver.
 ///
 /// # Errors
 /// As [`start`].
@@ -279,8 +279,8 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
     let mailboxes = (0..count)
         .map(|_| Mailbox::new().map(Arc::new))
         .collect::<io::Result<Vec<_>>>()
-        .map_err(of_call("eventfd2"))?;
-    let shared = Arc::new(Shared {
+        .map_err(kernel_error("eventfd2"))?;
+    let shared = Arc::new(SharedState {
         started: Instant::now(),
         sessions: AtomicUsize::new(0),
         look_ups: Default::default(),
@@ -290,7 +290,7 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
         directory: Arc::default(),
         notify,
     });
-    // All of them are made before one runs: until then, an error leaves nothing behind.
+    // All workers are made before one runs, so an error up to here leaves no thread behind.
     let mut made = Vec::new();
     for (index, listeners) in listeners.into_iter().enumerate() {
         let mailbox = shared.mailboxes[index].clone();
@@ -302,7 +302,7 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
             tcp_port,
             started_at: now.as_secs(),
         };
-        let worker = Worker::new(
+        let worker = WorkerLoop::new(
             id,
             setup.settings.clone(),
             listeners,
@@ -319,7 +319,7 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
             Err(error) => {
                 let started = workers.len();
                 for (mailbox, thread) in workers {
-                    mailbox.send(Order::Stop);
+                    mailbox.send(WorkerOrder::Stop);
                     let _ = thread.join();
                 }
                 return Err(StartError::Thread {
@@ -338,28 +338,28 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
     })
 }
 
-/// Tells the workers new passwords.
+/// Sends new passwords to the workers.
 #[derive(Clone)]
-pub struct Passwords(Arc<Shared>);
+pub struct Passwords(Arc<SharedState>);
 
 impl Passwords {
-    /// A source has this password now. Links that are up stay.
+    /// Replaces the password of a source. Links that are up stay.
     pub fn tell(&self, source: PasswordSource, password: &str) {
         let password = password.into();
         let new = NewPassword { source, password };
         for mailbox in &self.0.mailboxes {
-            mailbox.send(Order::Password(new.clone()));
+            mailbox.send(WorkerOrder::Password(new.clone()));
         }
     }
 }
 
 impl Running {
-    /// The addresses in the order of [`Setup::listeners`], with the ports the kernel chose.
+    /// The addresses in the order of [`Setup::listeners`], with the ports that the kernel chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.addresses.clone()
     }
 
-    /// The counters of each worker, as of a moment ago.
+    /// The counters of each worker, from its last report.
     pub fn counters(&self) -> Vec<Counters> {
         self.shared
             .reports
@@ -368,29 +368,29 @@ impl Running {
             .collect()
     }
 
-    /// By which new passwords reach the workers, as long as they run.
+    /// The handle that sends new passwords to the workers.
     pub fn passwords(&self) -> Passwords {
         Passwords(self.shared.clone())
     }
 
-    /// Stops accepting, lets every request that has arrived be answered, closes. Returns at once;
-    /// see [`Running::join`]. A session that is not read because of a bound loses what it sent
-    /// beyond it.
+    /// Stops accepting, answers every request that has arrived, and closes the sessions. Returns at
+    /// once; see [`Running::join`]. A session that a bound keeps from being read loses its unread
+    /// requests.
     pub fn drain(&self) {
         for (mailbox, _) in &self.workers {
-            mailbox.send(Order::Drain);
+            mailbox.send(WorkerOrder::Drain);
         }
     }
 
-    /// Waits until every worker has ended: after [`Running::drain`], for `limit` at the most, then
-    /// what is left is cut. Returns the number of sessions that were cut.
+    /// Waits until every worker has ended, usually after [`Running::drain`]. After `limit` it
+    /// closes the sessions that are left. Returns the number of these sessions.
     pub fn join(self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
         while Instant::now() < end && self.workers.iter().any(|(_, thread)| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(5));
         }
         for (mailbox, _) in &self.workers {
-            mailbox.send(Order::Stop);
+            mailbox.send(WorkerOrder::Stop);
         }
         drop(self.files);
         self.workers

@@ -1,4 +1,4 @@
-//! Listening sockets: one for each worker on every address.
+//! Listening sockets: one for each worker on each address.
 
 use std::fs::Permissions;
 use std::io;
@@ -16,42 +16,46 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 
 use crate::SocketAccess;
 
-/// How many clients may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+/// Most clients that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// How long a start waits for another process that makes or removes a socket in the same directory.
+/// How long a start waits for another process that creates or removes a socket in the directory.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// A listening socket of one worker.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
-    /// Index of the pool its sessions use.
+    /// Index of the pool of its sessions.
     pub(crate) pool: usize,
-    /// Its path, if it is a socket in the file system.
+    /// Its path; `None` for TCP.
     pub(crate) path: Option<Arc<str>>,
 }
 
-/// A socket in the file system that this process has made. Dropping it removes the file, unless
-/// another process has put its own in that place.
+/// A socket file that this process created. Dropping it removes the file, unless another process
+/// has replaced it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device, inode, and time of the last change of content. The system may give a new file the
-    /// number of a removed one; a socket's content never changes.
-    made: Option<(u64, u64, i64, i64)>,
+    /// Identity of the file after its creation; `None`: it could not be read.
+    identity: Option<FileIdentity>,
 }
 
+/// Device, inode, seconds and nanoseconds of the last change of content. The system may give a new
+/// file the inode of a removed one, so the time is part of it. The content of a socket never
+/// changes.
+type FileIdentity = (u64, u64, i64, i64);
+
 impl SocketFile {
-    /// The file that was just made at `path`.
-    fn made_at(path: &Path) -> SocketFile {
+    /// The file that this process has just created at `path`.
+    fn created_at(path: &Path) -> SocketFile {
         SocketFile {
             path: path.to_owned(),
-            made: SocketFile::look(path),
+            identity: SocketFile::identity_of(path),
         }
     }
 
-    fn look(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    fn identity_of(path: &Path) -> Option<FileIdentity> {
         let file = std::fs::symlink_metadata(path).ok()?;
         Some((file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
     }
@@ -60,26 +64,30 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let _lock = lock_directory_of(&self.path);
-        if self.made.is_some() && SocketFile::look(&self.path) == self.made {
-            // That it may be gone already is no harm.
+        if self.identity.is_some() && SocketFile::identity_of(&self.path) == self.identity {
+            // If the file is already gone, nothing is left to do.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// What listens on one address.
+/// The listening sockets of one address.
 #[derive(Debug)]
-pub(crate) struct Bound {
-    /// With the port that the kernel chose.
+pub(crate) struct BoundAddress {
+    /// The address, with the port that the kernel chose.
     pub(crate) address: Address,
-    /// One for each worker.
+    /// One socket for each worker.
     pub(crate) sockets: Vec<OwnedFd>,
-    /// For a socket in the file system.
+    /// The socket file; `None` for TCP.
     pub(crate) file: Option<SocketFile>,
 }
 
 /// Binds `count` sockets to an address.
-pub(crate) fn bind(address: &Address, count: usize, access: SocketAccess) -> io::Result<Bound> {
+pub(crate) fn bind(
+    address: &Address,
+    count: usize,
+    access: SocketAccess,
+) -> io::Result<BoundAddress> {
     match address {
         Address::Tcp { host, port } => {
             let mut error = io::Error::new(io::ErrorKind::NotFound, "no such host");
@@ -87,7 +95,7 @@ pub(crate) fn bind(address: &Address, count: usize, access: SocketAccess) -> io:
                 match bind_tcp(candidate, count) {
                     Ok((bound, sockets)) => {
                         let (host, port) = (host.clone(), bound.port());
-                        return Ok(Bound {
+                        return Ok(BoundAddress {
                             address: Address::Tcp { host, port },
                             sockets,
                             file: None,
@@ -100,14 +108,14 @@ pub(crate) fn bind(address: &Address, count: usize, access: SocketAccess) -> io:
         }
         Address::Unix(path) => {
             let first = bind_unix(path, access)?;
-            let file = Some(SocketFile::made_at(path));
+            let file = Some(SocketFile::created_at(path));
             let mut sockets = Vec::new();
             for _ in 1..count {
-                // The kernel has no SO_REUSEPORT for these: the workers share one queue.
+                // Unix sockets have no SO_REUSEPORT, so the workers share one queue.
                 sockets.push(first.try_clone()?);
             }
             sockets.push(first);
-            Ok(Bound {
+            Ok(BoundAddress {
                 address: address.clone(),
                 sockets,
                 file,
@@ -117,8 +125,8 @@ pub(crate) fn bind(address: &Address, count: usize, access: SocketAccess) -> io:
 }
 
 fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
-    // SO_REUSEPORT would let us share the port with anybody who sets it too: first see that it is
-    // free.
+    // With SO_REUSEPORT, any process of this user that sets it could share the port. So a socket
+    // without it first proves that the port is free.
     let probe = tcp_socket(address, false)?;
     let bound = local_address(&probe)?;
     if count == 1 {
@@ -144,7 +152,7 @@ fn tcp_socket(address: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     if address.is_ipv6() {
-        // `[::]` is every IPv6 address, so that `0.0.0.0` may stand beside it with the same port.
+        // `[::]` takes IPv6 clients only, so that `0.0.0.0` can have the same port.
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -178,13 +186,13 @@ fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(io::Error::new(
                     io::ErrorKind::AlreadyExists,
-                    "there is a file of that name, and it is no socket",
+                    "the file exists and is not a socket",
                 ));
             }
-            // Left behind by a process that is gone, or in use? Only the first may be replaced.
+            // A socket that a dead process left behind is replaced, a socket in use is not.
             match net::connect(&new()?, &address) {
                 Err(rustix::io::Errno::CONNREFUSED) => {}
-                // Whether a process listens there cannot be told.
+                // Without access it is unknown whether a process listens there.
                 Err(error @ rustix::io::Errno::ACCESS) => return Err(error.into()),
                 _ => return Err(rustix::io::Errno::ADDRINUSE.into()),
             }
@@ -193,7 +201,7 @@ fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
         }
         Err(error) => return Err(error.into()),
     }
-    // Before the socket listens, no client can connect with other rights.
+    // Access is set before the socket listens: until then no client can connect.
     if let Err(error) = give_access(path, access) {
         let _ = std::fs::remove_file(path);
         return Err(error);
@@ -203,25 +211,25 @@ fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
 }
 
 fn give_access(path: &Path, access: SocketAccess) -> io::Result<()> {
-    let said = |what: &str, error: io::Error| {
-        let text = format!("its {what} cannot be set: {error}");
+    let with_setting = |setting: &str, error: io::Error| {
+        let text = format!("its {setting} cannot be set: {error}");
         io::Error::new(error.kind(), text)
     };
     if access.owner.is_some() || access.group.is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group)
-            .map_err(|error| said("owner and group", error))?;
+            .map_err(|error| with_setting("owner and group", error))?;
     }
     if let Some(mode) = access.mode {
         std::fs::set_permissions(path, Permissions::from_mode(mode))
-            .map_err(|error| said("mode", error))?;
+            .map_err(|error| with_setting("mode", error))?;
     }
     Ok(())
 }
 
-/// A lock of the directory that holds a socket, until the result is dropped. Two processes that
-/// start at once both find the file of a process that is gone; without the lock the second one
-/// removes the socket of the first. A directory that cannot be read, or that another process keeps
-/// locked, is used without it.
+/// Locks the directory of a socket until the result is dropped. Two processes that start at once
+/// both find the socket file of a dead process. Without the lock the second process would remove
+/// the new socket of the first. If the directory cannot be read, or another process keeps it
+/// locked, the start goes on without the lock.
 fn lock_directory_of(path: &Path) -> Option<OwnedFd> {
     let parent = path
         .parent()
@@ -244,8 +252,8 @@ fn lock_directory_of(path: &Path) -> Option<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// At the end a process removes its own socket, and leaves the one that another process has put
-    /// there.
+    /// At its end a process removes its own socket file, but not the socket file of another
+    /// process.
     #[test]
     fn socket_file_of_another_process_stays() {
         let name = format!("respool-listen-{}.sock", std::process::id());
@@ -253,26 +261,27 @@ mod tests {
         let address = Address::Unix(path.clone());
         let first = bind(&address, 2, SocketAccess::default()).expect("the path is free");
         let (sockets, file) = (first.sockets, first.file);
-        // The first process has closed its sockets, and its file is still there.
+        // The first process closed its sockets, but its socket file is still there.
         drop(sockets);
         let second = bind(&address, 1, SocketAccess::default()).expect("nothing listens there");
         drop(file);
-        assert!(path.exists(), "it is the socket of the second");
+        assert!(path.exists(), "the second process owns the socket file");
         drop(second.file);
         assert!(!path.exists());
     }
 
-    /// Two processes start at once where a socket was left behind. One listens, and the other gets
-    /// an error.
+    /// Of processes that start at once on a socket file of a dead process, exactly one listens. The
+    /// others get an error.
     #[test]
-    fn one_of_two_starts_takes_a_socket_left_behind() {
+    fn one_of_several_starts_takes_a_stale_socket() {
         let name = format!("respool-listen-{}.both", std::process::id());
         let path = std::env::temp_dir().join(name);
         let address = Address::Unix(path.clone());
         for round in 0..200 {
             let left =
                 net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
-            net::bind(&left, &SocketAddrUnix::new(&path).expect("a path")).expect("it is free");
+            net::bind(&left, &SocketAddrUnix::new(&path).expect("a path"))
+                .expect("the path is free");
             drop(left);
             let barrier = std::sync::Barrier::new(4);
             let bound: Vec<_> = thread::scope(|scope| {
@@ -283,7 +292,7 @@ mod tests {
                 let starts: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
                 let ended = starts
                     .into_iter()
-                    .map(|start| start.join().expect("it ends"));
+                    .map(|start| start.join().expect("the thread ends"));
                 ended.filter_map(Result::ok).collect()
             });
             assert_eq!(bound.len(), 1, "round {round}");
@@ -293,24 +302,24 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// A file that is no socket is never removed, and the error says so. So it is with a symbolic
-    /// link that leads nowhere.
+    /// A file that is not a socket is never removed, and the start fails. The same holds for a
+    /// symbolic link without a target.
     #[test]
-    fn file_that_is_no_socket_stays() {
+    fn file_that_is_not_a_socket_stays() {
         let name = format!("respool-listen-{}", std::process::id());
         let [file, link] = ["file", "link"].map(|kind| {
             let path = std::env::temp_dir().join(format!("{name}.{kind}"));
             let _ = std::fs::remove_file(&path);
             path
         });
-        std::fs::write(&file, "precious").expect("it can be written");
-        std::os::unix::fs::symlink("/nonexistent/x", &link).expect("it can be made");
+        std::fs::write(&file, "precious").expect("the file can be written");
+        std::os::unix::fs::symlink("/nonexistent/x", &link).expect("the link can be created");
         for path in [&file, &link] {
             let error = bind(&Address::Unix(path.clone()), 1, SocketAccess::default())
-                .expect_err("it is no socket");
+                .expect_err("the file is not a socket");
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
             assert!(std::fs::symlink_metadata(path).is_ok());
-            std::fs::remove_file(path).expect("it is there");
+            std::fs::remove_file(path).expect("the file exists");
         }
     }
 }

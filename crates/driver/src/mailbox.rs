@@ -1,4 +1,4 @@
-//! How other threads reach a worker: a queue, and an eventfd that wakes it.
+//! A worker's mailbox: a queue that other threads fill, and an eventfd that wakes the worker.
 
 use std::fmt;
 use std::io;
@@ -7,32 +7,32 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use respool_engine::settings::PasswordSource;
-use respool_engine::{Answer, LinkId, Question};
+use respool_engine::{LinkId, WorkerQuery, WorkerReply};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// What a worker is told.
+/// An order to a worker.
 #[derive(Debug)]
-pub(crate) enum Order {
-    /// Take nothing new, answer what has come, end.
+pub(crate) enum WorkerOrder {
+    /// Accept no client, answer every request that has arrived, then end.
     Drain,
     /// End now.
     Stop,
-    /// A source of passwords has this one now.
+    /// Use this password for its source.
     Password(NewPassword),
-    /// A host name was looked up for the `attempt`-th connection of a link.
+    /// The look-up of a host name ended, for this connection attempt of the link.
     Resolved {
         link: LinkId,
         attempt: u64,
         addresses: Result<Vec<SocketAddr>, String>,
     },
-    /// Another worker's session asks all workers.
+    /// A session of worker `from` asks all workers.
     Question {
         from: usize,
         ticket: u64,
-        question: Question,
+        question: WorkerQuery,
     },
-    /// What another worker answers to that.
-    Answer { ticket: u64, answer: Answer },
+    /// Another worker's answer to the question with this ticket.
+    Answer { ticket: u64, answer: WorkerReply },
 }
 
 /// A password with its source.
@@ -42,7 +42,7 @@ pub(crate) struct NewPassword {
     pub(crate) password: Arc<str>,
 }
 
-// Passwords never reach a log by way of a debug format.
+// The debug format shows the source alone, so that no password reaches a log.
 impl fmt::Debug for NewPassword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.source.fmt(f)
@@ -51,7 +51,7 @@ impl fmt::Debug for NewPassword {
 
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    orders: Mutex<Vec<Order>>,
+    orders: Mutex<Vec<WorkerOrder>>,
     wake: OwnedFd,
 }
 
@@ -64,16 +64,16 @@ impl Mailbox {
         })
     }
 
-    pub(crate) fn send(&self, order: Order) {
+    pub(crate) fn send(&self, order: WorkerOrder) {
         self.orders
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(order);
-        // Fails only when it is full, and then the worker is awake.
+        // The write fails only when the counter is full, and then the worker is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    pub(crate) fn take(&self) -> Vec<Order> {
+    pub(crate) fn take(&self) -> Vec<WorkerOrder> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
         std::mem::take(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,40 +1,43 @@
-//! Clients that a worker could not accept: one notice a second for all of them, with their number.
+//! Clients that a worker could not accept: at most one notice a second for each reason.
 
 use std::time::{Duration, Instant};
 
-/// The least time between two notices of a worker.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Shortest time between two notices of a worker.
+const NOTICE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Clients that were refused for one reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// The reason, equal for all clients that it is given for.
+    /// The reason, the same for all of these clients.
     pub(crate) reason: &'static str,
-    /// The newest client and what more there is to say.
+    /// The newest client, and what to do.
     pub(crate) detail: String,
-    /// How many clients, at least 1.
+    /// Number of clients, at least 1.
     pub(crate) clients: u64,
 }
 
-/// Counts refused clients until they may be told. A flood must not fill the main thread's queue.
+/// Counts refused clients until the next notice, so that a flood of clients does not fill the main
+/// thread's queue.
 ///
-/// Call [`Refusals::note`] for each client, and [`Refusals::take`] after it and now and then.
+/// Call [`Refusals::note`] for each client. Call [`Refusals::take`] after it and at regular times.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    told_at: Option<Instant>,
-    waiting: Vec<Refused>,
+    /// Time of the last notice.
+    noticed_at: Option<Instant>,
+    /// Refused clients of the next notice, one item for each reason.
+    pending: Vec<Refused>,
 }
 
 impl Refusals {
-    /// A client was refused.
+    /// Counts a refused client.
     pub(crate) fn note(&mut self, reason: &'static str, detail: String) {
-        let mut waiting = self.waiting.iter_mut();
-        match waiting.find(|other| other.reason == reason) {
+        let mut pending = self.pending.iter_mut();
+        match pending.find(|other| other.reason == reason) {
             Some(same) => {
                 same.detail = detail;
                 same.clients += 1;
             }
-            None => self.waiting.push(Refused {
+            None => self.pending.push(Refused {
                 reason,
                 detail,
                 clients: 1,
@@ -42,14 +45,14 @@ impl Refusals {
         }
     }
 
-    /// What is to be told now, one item for each reason.
+    /// Returns the refusals for a notice, one item for each reason. Empty while the pause lasts.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<Refused> {
-        let is_early = self.told_at.is_some_and(|told| now < told + PAUSE);
-        if is_early || self.waiting.is_empty() {
+        let is_early = self.noticed_at.is_some_and(|at| now < at + NOTICE_PAUSE);
+        if is_early || self.pending.is_empty() {
             return Vec::new();
         }
-        self.told_at = Some(now);
-        std::mem::take(&mut self.waiting)
+        self.noticed_at = Some(now);
+        std::mem::take(&mut self.pending)
     }
 }
 
@@ -61,16 +64,18 @@ mod tests {
     #[test]
     fn notices_count_each_refused_client_once() {
         let (mut refusals, begun) = (Refusals::default(), Instant::now());
-        let mut told = Vec::new();
+        let mut noticed = Vec::new();
         for ms in 0..5_000 {
             let now = begun + Duration::from_millis(ms);
             let reason = if ms % 10 == 9 { "few" } else { "many" };
             refusals.note(reason, format!("client {ms}"));
-            told.extend(refusals.take(now));
+            noticed.extend(refusals.take(now));
         }
-        told.extend(refusals.take(begun + Duration::from_secs(6)));
+        noticed.extend(refusals.take(begun + Duration::from_secs(6)));
         let clients = |reason| {
-            let of_reason = told.iter().filter(move |refused| refused.reason == reason);
+            let of_reason = noticed
+                .iter()
+                .filter(move |refused| refused.reason == reason);
             (
                 of_reason.clone().count(),
                 of_reason.map(|refused| refused.clients).sum::<u64>(),
@@ -78,7 +83,10 @@ mod tests {
         };
         assert_eq!(clients("many"), (6, 4_500));
         assert_eq!(clients("few"), (5, 500));
-        assert_eq!(told.last().map(|last| &*last.detail), Some("client 4999"));
+        assert_eq!(
+            noticed.last().map(|last| &*last.detail),
+            Some("client 4999")
+        );
         assert!(refusals.take(begun + Duration::from_secs(9)).is_empty());
     }
 }

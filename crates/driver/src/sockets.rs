@@ -1,4 +1,4 @@
-//! The sockets of one worker, and what epoll watches each of them for.
+//! The sockets of one worker and the events that epoll reports for them.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,14 +10,20 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-/// What an event is about, packed into the 64 bits that epoll keeps for us.
+/// The source of an event, packed into the 64 bits of user data that epoll keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
+    /// The timer of the engine's tick.
     Tick,
+    /// The timer of the next held batch.
     Alarm,
+    /// The worker's mailbox.
     Mailbox,
+    /// Index of a listening socket.
     Listener(usize),
+    /// Index of a session's socket.
     Session(usize),
+    /// Index of a link's socket.
     Link(usize),
 }
 
@@ -56,7 +62,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Starts to watch `fd`.
+    /// Adds `fd` to epoll.
     pub(crate) fn new(
         epoll: &OwnedFd,
         fd: OwnedFd,
@@ -67,15 +73,21 @@ impl Socket {
         Ok(Socket { fd, token, watched })
     }
 
-    /// Watches for one thing, or no more. A system call only when that changes.
-    pub(crate) fn watch(&mut self, epoll: &OwnedFd, what: EventFlags, on: bool) -> io::Result<()> {
+    /// Watches for these events, or stops watching for them. It makes a system call only for a
+    /// change.
+    pub(crate) fn watch(
+        &mut self,
+        epoll: &OwnedFd,
+        events: EventFlags,
+        on: bool,
+    ) -> io::Result<()> {
         let mut watched = self.watched;
-        watched.set(what, on);
+        watched.set(events, on);
         self.change(epoll, watched)
     }
 
-    /// Reads the socket, or leaves it alone and only looks out for its peer's going away.
-    pub(crate) fn read(&mut self, epoll: &OwnedFd, on: bool) -> io::Result<()> {
+    /// Watches for input if `on`; otherwise only for the hang-up of the peer.
+    pub(crate) fn watch_input(&mut self, epoll: &OwnedFd, on: bool) -> io::Result<()> {
         let mut watched = self.watched;
         watched.set(EventFlags::IN, on);
         watched.set(EventFlags::RDHUP, !on);
@@ -90,8 +102,8 @@ impl Socket {
         Ok(())
     }
 
-    pub(crate) fn is_watched_for(&self, what: EventFlags) -> bool {
-        self.watched.contains(what)
+    pub(crate) fn is_watched_for(&self, events: EventFlags) -> bool {
+        self.watched.contains(events)
     }
 }
 
@@ -102,44 +114,46 @@ pub(crate) struct SessionSocket {
     pub(crate) socket: Socket,
 }
 
-/// A link on its way up, or up.
+/// The connection of a link.
 #[derive(Debug)]
 pub(crate) struct LinkSocket {
     pub(crate) id: LinkId,
-    /// Which of the link's connections this is.
+    /// Number of this connection attempt, unique within the worker.
     pub(crate) attempt: u64,
-    pub(crate) stage: Stage,
-    /// Addresses of the server's name that were not tried yet.
+    pub(crate) stage: ConnectStage,
+    /// Addresses of the server's host name that were not tried yet; the last one is next.
     pub(crate) untried: Vec<SocketAddr>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Stage {
-    /// Its name is being looked up.
+pub(crate) enum ConnectStage {
+    /// The resolver looks up the host name.
     Resolving,
-    /// The kernel is connecting it.
+    /// The kernel connects the socket.
     Connecting(Socket),
+    /// The socket is connected.
     Up(Socket),
 }
 
 impl LinkSocket {
     pub(crate) fn socket(&mut self) -> Option<&mut Socket> {
         match &mut self.stage {
-            Stage::Resolving => None,
-            Stage::Connecting(socket) | Stage::Up(socket) => Some(socket),
+            ConnectStage::Resolving => None,
+            ConnectStage::Connecting(socket) | ConnectStage::Up(socket) => Some(socket),
         }
     }
 }
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// How long a peer may be silent before the kernel asks whether it is still there.
+/// Silence of a peer after which the kernel sends a keepalive probe.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// How long a server may leave unacknowledged what was written to it before the kernel gives the connection up, milliseconds.
+/// Longest time that bytes to a server stay unacknowledged before the kernel drops the connection,
+/// milliseconds.
 const UNACKNOWLEDGED_MS: u32 = 30_000;
 
-/// Starts to connect; the socket becomes writable when it is, or has failed.
+/// Starts to connect. The socket becomes writable when it is connected or has failed.
 pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
@@ -153,7 +167,7 @@ pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The same for a socket in the file system.
+/// As [`connect_tcp`], for a Unix socket.
 pub(crate) fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     in_progress(net::connect(&socket, &SocketAddrUnix::new(path)?))?;
@@ -167,14 +181,15 @@ fn in_progress(connected: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A batch is a packet already: nothing is won by waiting for more.
+/// Sets the options of a TCP socket. A batch leaves in one write, so Nagle's algorithm would only
+/// delay it.
 pub(crate) fn prepare_tcp(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_socket_keepalive(&socket, true)?;
     sockopt::set_tcp_keepidle(&socket, KEEPALIVE)
 }
 
-/// Whether a connected socket is connected to itself: TCP allows it.
+/// Whether a connected socket is connected to itself. TCP allows this.
 pub(crate) fn is_own_peer(socket: &OwnedFd) -> bool {
     match (net::getsockname(socket), net::getpeername(socket)) {
         (Ok(own), Ok(Some(peer))) => {
@@ -185,8 +200,8 @@ pub(crate) fn is_own_peer(socket: &OwnedFd) -> bool {
     }
 }
 
-/// The address of a server as the kernel wants it, if it needs no look-up.
-pub(crate) fn literal(address: &Address) -> Option<SocketAddr> {
+/// The socket address of a server, if its host is an IP address and needs no look-up.
+pub(crate) fn ip_address(address: &Address) -> Option<SocketAddr> {
     match address {
         Address::Tcp { host, port } => host.parse().ok().map(|ip| SocketAddr::new(ip, *port)),
         Address::Unix(_) => None,
@@ -202,8 +217,9 @@ mod tests {
 
     use super::{Token, connect_tcp, prepare_tcp};
 
+    /// The kernel detects a peer that is gone without closing: the socket options for this are set.
     #[test]
-    fn a_peer_that_has_gone_silently_is_noticed_by_the_kernel() {
+    fn silent_peer_is_detected_by_the_kernel() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to_server = connect_tcp(listener.local_addr().unwrap()).unwrap();
         assert_eq!(sockopt::tcp_user_timeout(&to_server).unwrap(), 30_000);
@@ -217,8 +233,9 @@ mod tests {
         }
     }
 
+    /// Unpacking a packed token gives the same token.
     #[test]
-    fn a_token_survives_its_packing() {
+    fn token_survives_packing() {
         for token in [
             Token::Tick,
             Token::Alarm,

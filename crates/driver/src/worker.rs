@@ -1,8 +1,9 @@
 //! One worker: a thread, an epoll, an engine.
 //!
-//! A turn waits once, reads every ready socket once, lets the engine decide, writes every dirty
-//! socket once. What the engine closes is closed after all events of the turn were handled, and new
-//! clients are accepted after that: so no event is ever about a socket that took another's place.
+//! A turn waits once, reads every ready socket once, lets the engine decide, and writes every dirty
+//! socket once. Sockets are closed after all events of the turn are handled, and new clients are
+//! accepted after that. So no event refers to a socket that was closed and whose index is in use
+//! again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, Counters, Directory, Engine, Event, LinkId, Local, Origin, Peer, SessionId, TICK_MS,
-    Time, Worker as WorkerId,
+    Action, Counters, Engine, Event, LinkId, LocalAddress, Origin, Peer, SessionId,
+    SubscriberCounts, TICK_MS, Time, WorkerId,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
@@ -23,54 +24,57 @@ use rustix::net::{self, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::allocator::Allocator;
-use crate::left_out::LeftOut;
 use crate::listen::Listener;
-use crate::mailbox::{Mailbox, Order};
-use crate::names::{Answer, Asked, Caller, LookUps, Name};
+use crate::look_ups::{HostPort, LookUpResult, LookUpState, LookUps, Waiter};
+use crate::mailbox::{Mailbox, WorkerOrder};
 use crate::refusals::Refusals;
-use crate::sockets::{self, LinkSocket, SessionSocket, Socket, Stage, Token};
-use crate::{Notice, Notify, Resolve, StartError, of_call};
+use crate::round_robin::RoundRobin;
+use crate::sockets::{self, ConnectStage, LinkSocket, SessionSocket, Socket, Token};
+use crate::usage::Meter;
+use crate::{Notice, Notify, Resolve, StartError, kernel_error};
 
-/// What workers share.
-pub(crate) struct Shared {
+/// State that all workers share.
+pub(crate) struct SharedState {
+    /// Start of the workers; zero of the engines' time.
     pub(crate) started: Instant,
-    /// Sessions of all workers.
+    /// Number of sessions of all workers.
     pub(crate) sessions: AtomicUsize,
     /// Look-ups of host names.
     pub(crate) look_ups: Mutex<LookUps<(usize, LinkId)>>,
-    /// How they are looked up.
+    /// The resolver of host names.
     pub(crate) resolve: Resolve,
-    /// What each worker last reported.
+    /// The last report of each worker.
     pub(crate) reports: Vec<Mutex<Counters>>,
-    /// How to reach each worker.
+    /// The mailbox of each worker.
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
-    /// Subscribers of all workers.
-    pub(crate) directory: Arc<Directory>,
+    /// Subscriber counts of all workers.
+    pub(crate) directory: Arc<SubscriberCounts>,
+    /// Handler of notices.
     pub(crate) notify: Notify,
 }
 
-impl Shared {
-    /// Tells everybody who asked for a name; returns the name to look up next.
-    fn end_look_up(&self, name: &Name, answer: &Answer) -> Option<Name> {
-        let (callers, next) = lock(&self.look_ups).end(name, answer, Instant::now());
-        for caller in callers {
-            let (worker, link) = caller.link;
-            self.mailboxes[worker].send(Order::Resolved {
+impl SharedState {
+    /// Sends the result of a look-up to its waiters. Returns the name to look up next.
+    fn end_look_up(&self, name: &HostPort, result: &LookUpResult) -> Option<HostPort> {
+        let (waiters, next) = lock(&self.look_ups).handle_result(name, result, Instant::now());
+        for waiter in waiters {
+            let (worker, link) = waiter.link;
+            self.mailboxes[worker].send(WorkerOrder::Resolved {
                 link,
-                attempt: caller.attempt,
-                addresses: answer.clone(),
+                attempt: waiter.attempt,
+                addresses: result.clone(),
             });
         }
         next
     }
 }
 
-/// Looks names up, one behind the other, until none waits for a place.
-fn resolve(shared: &Shared, first: Name) {
+/// Body of a resolver thread: looks up one name after another, until no queued name may start.
+fn resolve(shared: &SharedState, first: HostPort) {
     let mut next = Some(first);
     while let Some(name) = next {
-        let answer = (shared.resolve)(&name.0, name.1).map_err(|error| error.to_string());
-        next = shared.end_look_up(&name, &answer);
+        let result = (shared.resolve)(&name.0, name.1).map_err(|error| error.to_string());
+        next = shared.end_look_up(&name, &result);
     }
 }
 
@@ -82,95 +86,107 @@ pub(crate) fn read_report(report: &Mutex<Counters>) -> Counters {
     *report.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Most bytes read from a client in one turn: a fair share.
+/// Most bytes read from a client in one turn, so that each client gets a fair share.
 const SESSION_READ_BYTES: usize = 64 << 10;
 /// Most bytes read from a server in one turn.
 const LINK_READ_BYTES: usize = 256 << 10;
-/// Events taken from the kernel at once.
+/// Most events taken from the kernel in one turn.
 const EVENTS_MAX: usize = 1024;
-/// Reads of one session when a drain begins: who keeps sending must not keep us.
+/// Most reads of one session at the start of a drain. A client that keeps sending must not delay
+/// the drain.
 const DRAIN_READS_MAX: usize = 1024;
-/// Reads for nothing of one session that was closed, at one time.
+/// Most reads at a time that discard the input of a closed session.
 const DISCARDS_MAX: usize = 16;
-/// Clients accepted from one socket in one turn.
+/// Most clients accepted from one listening socket in one turn.
 const ACCEPTS_MAX: usize = 128;
-/// How often a worker looks after what is not urgent; it ticks as often.
+/// Period of a worker's housekeeping, equal to that of the tick.
 const HOUSEKEEP_EVERY: Duration = Duration::from_millis(50);
-/// How often a worker reports its counters.
+/// Period in which a worker reports its counters.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
-/// How long accepting pauses when the machine has no file descriptor or memory for another client.
+/// Pause of accepting after the machine had no file descriptor or memory for another client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a closed session is read, for nothing, so that the last replies reach its client:
-/// closing a socket with unread bytes would make the kernel throw them away.
+/// How long the input of a closed session is discarded. If a socket with unread input is closed,
+/// the kernel resets the connection, and the client may lose its last replies.
 const LINGER: Duration = Duration::from_secs(1);
-/// Sessions that may linger at once; beyond, they are closed at once.
+/// Most lingering sessions. Beyond it a session is closed at once.
 const LINGERING_MAX: usize = 1024;
 
-const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+const MAX_CLIENTS_REPLY: &[u8] = b"-ERR max number of clients reached\r\n";
 
-pub(crate) struct Worker {
+pub(crate) struct WorkerLoop {
     id: WorkerId,
     settings: Arc<Settings>,
     engine: Engine,
     epoll: OwnedFd,
-    /// Rings every [`TICK_MS`]. Most waits are then without a timeout, and arm no timer of their
-    /// own.
+    /// Timer that fires every [`TICK_MS`]. With it most waits need no timeout.
     tick: OwnedFd,
-    /// Rings when a held batch must leave: a timeout of the wait would be armed and disarmed by
-    /// every wait, and `epoll_wait` counts in milliseconds.
+    /// Timer that fires when a held batch must leave. A timeout of the wait would arm a kernel
+    /// timer in every wait, and `epoll_wait` has a resolution of milliseconds.
     alarm: OwnedFd,
+    /// Time for which `alarm` is set.
     alarm_at: Option<Time>,
     mailbox: Arc<Mailbox>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     listeners: Vec<Listener>,
-    /// Listeners with somebody waiting.
+    /// Indexes of listeners with waiting clients in this turn.
     ready_listeners: Vec<usize>,
+    /// End of the pause of accepting; `None`: no pause.
     accept_again_at: Option<Instant>,
     refusals: Refusals,
-    /// Given up for a moment when file descriptors run out, so that a client can be told.
+    /// Spare file descriptor, closed for a moment when descriptors run out, to refuse a client.
     reserve: Option<OwnedFd>,
+    /// Sockets of the sessions, by the index of their id.
     sessions: Vec<Option<SessionSocket>>,
+    /// Connections of the links, by the index of their id.
     links: Vec<Option<LinkSocket>>,
+    /// Number of connection attempts so far.
     attempts: u64,
+    /// Sockets of closed sessions whose input is discarded, each until its time.
     lingering: VecDeque<(Instant, OwnedFd)>,
+    /// Read buffer of all sockets.
     buffer: Vec<u8>,
-    /// Where the turn before stopped, if it was full.
-    left_out: LeftOut,
-    /// Bytes read since the engine measured its links.
+    /// The socket at which the last full turn stopped.
+    round_robin: RoundRobin,
+    /// Bytes read since the engine last measured its links.
     read_bytes: usize,
-    /// Gives back free memory of the process.
+    /// Trims the heap of the process.
     allocator: Allocator,
+    /// Time of the next housekeeping.
     housekeep_at: Instant,
+    /// Time of the next report.
     report_at: Instant,
+    /// Whether a drain has begun.
     draining: bool,
 }
 
-enum Turn {
-    Next,
-    Ended,
+enum TurnOutcome {
+    /// Another turn follows.
+    Continue,
+    /// The worker ends.
+    End,
 }
 
-impl Worker {
+impl WorkerLoop {
     pub(crate) fn new(
         id: WorkerId,
         settings: Arc<Settings>,
         listeners: Vec<Listener>,
         mailbox: Arc<Mailbox>,
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
     ) -> Result<Self, StartError> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(of_call("epoll_create1"))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(kernel_error("epoll_create1"))?;
         let watch = |fd: &dyn AsFd, token: Token| {
             epoll::add(&epoll, fd.as_fd(), token.pack(), EventFlags::IN)
-                .map_err(of_call("epoll_ctl"))
+                .map_err(kernel_error("epoll_ctl"))
         };
         watch(&&*mailbox, Token::Mailbox)?;
-        let tick = timer().map_err(of_call("timerfd_create"))?;
+        let tick = timer().map_err(kernel_error("timerfd_create"))?;
         let every = Duration::from_millis(TICK_MS.into());
-        set_timer(&tick, every, every).map_err(of_call("timerfd_settime"))?;
+        set_timer(&tick, every, every).map_err(kernel_error("timerfd_settime"))?;
         watch(&tick, Token::Tick)?;
-        let alarm = timer().map_err(of_call("timerfd_create"))?;
+        let alarm = timer().map_err(kernel_error("timerfd_create"))?;
         watch(&alarm, Token::Alarm)?;
-        let worker = Worker {
+        let worker = WorkerLoop {
             id,
             allocator: Allocator::new(settings.limits.worker_memory_bytes_max),
             engine: Engine::new(settings.clone(), id, Time(0))
@@ -191,7 +207,7 @@ impl Worker {
             attempts: 0,
             lingering: VecDeque::new(),
             buffer: vec![0; LINK_READ_BYTES],
-            left_out: LeftOut::default(),
+            round_robin: RoundRobin::default(),
             read_bytes: 0,
             housekeep_at: shared.started,
             report_at: shared.started,
@@ -199,20 +215,23 @@ impl Worker {
             shared,
         };
         for index in 0..worker.listeners.len() {
-            worker.watch_listener(index).map_err(of_call("epoll_ctl"))?;
+            worker
+                .watch_listener(index)
+                .map_err(kernel_error("epoll_ctl"))?;
         }
         Ok(worker)
     }
 
-    /// Works until it is told to end; returns the number of sessions that were cut.
+    /// Runs until an order to end or an error. Returns the number of sessions that were still open.
     pub(crate) fn run(mut self) -> usize {
         let mut events = Vec::with_capacity(EVENTS_MAX);
+        let mut meter = Meter::of_this_thread();
         loop {
-            match self.turn(&mut events) {
-                Ok(Turn::Next) => {}
-                Ok(Turn::Ended) => break,
+            match self.turn(&mut events, &mut meter) {
+                Ok(TurnOutcome::Continue) => {}
+                Ok(TurnOutcome::End) => break,
                 Err(error) => {
-                    self.say(Notice::WorkerFailed {
+                    self.notify(Notice::WorkerFailed {
                         worker: self.id.index,
                         reason: error.to_string(),
                     });
@@ -225,20 +244,26 @@ impl Worker {
         cut
     }
 
-    fn turn(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<Turn> {
+    fn turn(
+        &mut self,
+        events: &mut Vec<epoll::Event>,
+        meter: &mut Meter,
+    ) -> io::Result<TurnOutcome> {
         self.wait(events)?;
         let now = self.now();
         self.engine.begin_turn(now);
+        if self.engine.is_tick_due() {
+            self.engine.begin_tick(Some(meter.usage()));
+        }
         let mut orders = Vec::new();
-        self.left_out
-            .bring_forward(events, |event| event.data.u64());
+        self.round_robin.rotate(events, |event| event.data.u64());
         for event in events.drain(..) {
-            // Copied out: the struct is packed.
+            // The fields are copied because the struct is packed.
             let (data, flags) = (event.data, event.flags);
             match Token::unpack(data) {
-                // What is ready still is read in the next turn.
-                Token::Session(_) | Token::Link(_) if self.turn_is_full() => {
-                    self.left_out.note(data.u64());
+                // A socket that stays ready is read in the next turn.
+                Token::Session(_) | Token::Link(_) if self.is_turn_full() => {
+                    self.round_robin.note_skipped(data.u64());
                 }
                 Token::Session(index) => {
                     self.session_event(index, flags);
@@ -246,29 +271,31 @@ impl Worker {
                 Token::Link(index) => self.link_event(index, flags),
                 Token::Listener(index) => self.ready_listeners.push(index),
                 Token::Mailbox => orders = self.mailbox.take(),
-                Token::Tick => silence(&self.tick),
+                Token::Tick => clear_timer(&self.tick),
                 Token::Alarm => {
-                    silence(&self.alarm);
+                    clear_timer(&self.alarm);
                     self.alarm_at = None;
                 }
             }
         }
         for order in orders {
             match order {
-                Order::Stop => return Ok(Turn::Ended),
-                Order::Drain => self.drain(),
-                Order::Resolved {
+                WorkerOrder::Stop => return Ok(TurnOutcome::End),
+                WorkerOrder::Drain => self.drain(),
+                WorkerOrder::Resolved {
                     link,
                     attempt,
                     addresses,
                 } => self.resolved(link, attempt, addresses),
-                Order::Password(new) => self.engine.handle_password(new.source, &new.password),
-                Order::Question {
+                WorkerOrder::Password(new) => {
+                    self.engine.handle_password(new.source, &new.password)
+                }
+                WorkerOrder::Question {
                     from,
                     ticket,
                     question,
                 } => self.engine.handle_question(from, ticket, question),
-                Order::Answer { ticket, answer } => self.engine.handle_answer(ticket, answer),
+                WorkerOrder::Answer { ticket, answer } => self.engine.handle_answer(ticket, answer),
             }
         }
         self.finish_turn();
@@ -276,20 +303,27 @@ impl Worker {
         self.housekeep();
         let done =
             self.draining && self.engine.counters().sessions == 0 && self.lingering.is_empty();
-        Ok(if done { Turn::Ended } else { Turn::Next })
+        Ok(if done {
+            TurnOutcome::End
+        } else {
+            TurnOutcome::Continue
+        })
     }
 
-    /// Whether this turn has read or grown as much as it may. Its output is written first then.
-    fn turn_is_full(&self) -> bool {
+    /// Whether the bounds of this turn for input or memory are reached. Then it reads no more
+    /// sockets.
+    fn is_turn_full(&self) -> bool {
         self.read_bytes >= self.engine.links_bytes_read_max() || self.engine.turn_is_full()
     }
 
-    /// The engine decides; what leaves is written, links first; what is to be done is done.
+    /// Ends the engine's turn, writes its output (links first), performs its actions, and passes on
+    /// its events.
     fn finish_turn(&mut self) {
         if self.read_bytes >= self.engine.links_bytes_read_max() {
             self.read_bytes = 0;
             self.engine.measure_links();
-            self.allocator.settle(self.engine.memory_bytes_of_all());
+            self.allocator
+                .trim_if_due(self.engine.memory_bytes_of_all());
         }
         self.engine.end_turn();
         while let Some(link) = self.engine.poll_link() {
@@ -299,15 +333,15 @@ impl Worker {
             self.write_session(session);
         }
         while let Some(action) = self.engine.poll_action() {
-            self.act(action);
+            self.perform(action);
         }
-        // A connection that failed at once has answered some already.
+        // An action may have produced replies: a connect that failed at once fails its requests.
         while let Some(session) = self.engine.poll_session() {
             self.write_session(session);
         }
         while let Some(event) = self.engine.poll_event() {
             let worker = self.id.index;
-            self.say(match event {
+            self.notify(match event {
                 Event::LinkUp {
                     server,
                     pool,
@@ -360,7 +394,7 @@ impl Worker {
         Time(self.shared.started.elapsed().as_micros() as u64)
     }
 
-    fn say(&self, notice: Notice) {
+    fn notify(&self, notice: Notice) {
         (self.shared.notify)(notice);
     }
 
@@ -372,8 +406,8 @@ impl Worker {
             && !poll
             && self.alarm_at != Some(due)
         {
-            // Set once for a batch, however often the worker wakes until then. One that is not
-            // needed any more costs at worst a turn with nothing to do.
+            // The timer is set once for a batch, however often the worker wakes until then. If the
+            // batch leaves earlier, the timer costs at worst an empty turn.
             set_timer(
                 &self.alarm,
                 Duration::from_micros(due.since_us(now)),
@@ -391,8 +425,8 @@ impl Worker {
 }
 
 /// Sessions.
-impl Worker {
-    /// Whether there may be more to read.
+impl WorkerLoop {
+    /// Handles an event of a session's socket. Returns whether more input may be waiting.
     fn session_event(&mut self, index: usize, flags: EventFlags) -> bool {
         let Some(Some(session)) = self.sessions.get(index) else {
             return false;
@@ -408,9 +442,10 @@ impl Worker {
             if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 self.engine.handle_session_lost(id);
             } else if flags.contains(EventFlags::RDHUP) {
-                // Said once: whoever is not closed for it is read to that point later.
-                let quiet = session.socket.watch(&self.epoll, EventFlags::RDHUP, false);
-                match quiet {
+                // The hang-up is reported once. If the engine does not close the session, later
+                // reads reach the end of its input.
+                let unwatched = session.socket.watch(&self.epoll, EventFlags::RDHUP, false);
+                match unwatched {
                     Ok(()) => self.engine.handle_session_hangup(id),
                     Err(_) => self.engine.handle_session_lost(id),
                 }
@@ -485,7 +520,7 @@ impl Worker {
         }
     }
 
-    /// Reads for nothing; whether the client has closed, too.
+    /// Reads and discards input. Returns whether the client has closed, too.
     fn discard(&mut self, fd: &OwnedFd) -> bool {
         for _ in 0..DISCARDS_MAX {
             match rustix::io::read(fd, &mut self.buffer[..]) {
@@ -509,7 +544,7 @@ impl Worker {
                 ) {
                     Ok((fd, address)) => self.accepted(fd, address, index),
                     Err(Errno::AGAIN) => break,
-                    // The client is gone already, or a signal came.
+                    // The client is already gone, or a signal interrupted the call.
                     Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
                     Err(Errno::MFILE | Errno::NFILE) => {
                         self.refuse_for_descriptors(index);
@@ -531,12 +566,12 @@ impl Worker {
         let max = self.settings.limits.sessions_max as usize;
         if self.shared.sessions.fetch_add(1, Ordering::Relaxed) >= max {
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
-            let _ = net::send(&fd, TOO_MANY, SendFlags::NOSIGNAL);
+            let _ = net::send(&fd, MAX_CLIENTS_REPLY, SendFlags::NOSIGNAL);
             let detail = format!("{max} clients are connected; {peer} was refused");
             return self.accept_failed("sessions-max", detail);
         }
         if matches!(peer, Peer::Tcp(_)) && sockets::prepare_tcp(&fd).is_err() {
-            // It is gone already.
+            // The client is already gone.
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
             return;
         }
@@ -545,11 +580,11 @@ impl Worker {
         let origin = Origin {
             peer,
             local: match &listener.path {
-                Some(path) => Local::Unix(path.clone()),
+                Some(path) => LocalAddress::Unix(path.clone()),
                 None => net::getsockname(&fd)
                     .ok()
                     .and_then(|address| address.try_into().ok())
-                    .map_or(Local::Unknown, Local::Tcp),
+                    .map_or(LocalAddress::Unknown, LocalAddress::Tcp),
             },
             fd: fd.as_raw_fd(),
             listener: index,
@@ -562,20 +597,20 @@ impl Worker {
                 }
                 debug_assert!(
                     self.sessions[id.index()].is_none(),
-                    "the place was given up before it was taken"
+                    "the index was freed before it is used again"
                 );
                 self.sessions[id.index()] = Some(SessionSocket { id, socket });
             }
             Err(error) => {
                 self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
                 self.engine.handle_session_lost(id);
-                self.accept_failed("epoll", format!("{peer} cannot be watched: {error}"));
+                self.accept_failed("epoll", format!("{peer} cannot be added: {error}"));
             }
         }
     }
 
-    /// No file descriptor is left. Giving up the one in reserve lets us tell one client and get rid
-    /// of it; the others wait in the kernel's queue.
+    /// No file descriptor is left. The reserve is closed to accept and refuse one client. The other
+    /// clients wait in the kernel's queue.
     fn refuse_for_descriptors(&mut self, listener: usize) {
         self.reserve = None;
         if let Some(listener) = self.listeners.get(listener)
@@ -584,7 +619,7 @@ impl Worker {
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             )
         {
-            let _ = net::send(&client, TOO_MANY, SendFlags::NOSIGNAL);
+            let _ = net::send(&client, MAX_CLIENTS_REPLY, SendFlags::NOSIGNAL);
         }
         self.reserve = reserve();
         self.pause_accepting(
@@ -596,21 +631,21 @@ impl Worker {
     fn pause_accepting(&mut self, reason: &'static str, detail: &str) {
         self.accept_failed(reason, detail.to_owned());
         for listener in &self.listeners {
-            // One that is not watched is as good as one that is not any more.
+            // It fails for a listener that is not in epoll, which is as good.
             let _ = epoll::delete(&self.epoll, &listener.socket);
         }
         self.accept_again_at = Some(Instant::now() + ACCEPT_PAUSE);
     }
 
-    /// A client could not be accepted.
+    /// Counts a client that could not be accepted.
     fn accept_failed(&mut self, reason: &'static str, detail: String) {
         self.refusals.note(reason, detail);
-        self.tell_refusals();
+        self.notify_refusals();
     }
 
-    fn tell_refusals(&mut self) {
+    fn notify_refusals(&mut self) {
         for refused in self.refusals.take(Instant::now()) {
-            self.say(Notice::AcceptFailed {
+            self.notify(Notice::AcceptFailed {
                 worker: self.id.index,
                 reason: refused.reason,
                 detail: refused.detail,
@@ -620,7 +655,7 @@ impl Worker {
     }
 
     fn watch_listener(&self, index: usize) -> io::Result<()> {
-        // Where workers share one queue, one of them is woken, not all.
+        // If workers share one queue, EXCLUSIVE wakes one of them instead of all.
         let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
         Ok(epoll::add(
             &self.epoll,
@@ -632,19 +667,19 @@ impl Worker {
 }
 
 /// Links.
-impl Worker {
+impl WorkerLoop {
     fn link_event(&mut self, index: usize, flags: EventFlags) {
         let Some(Some(link)) = self.links.get_mut(index) else {
             return;
         };
         let id = link.id;
         match &mut link.stage {
-            Stage::Resolving => {}
-            Stage::Connecting(socket) => match net::sockopt::socket_error(&socket.fd) {
+            ConnectStage::Resolving => {}
+            ConnectStage::Connecting(socket) => match net::sockopt::socket_error(&socket.fd) {
                 Ok(Ok(())) if flags.contains(EventFlags::OUT) => {
                     if sockets::is_own_peer(&socket.fd) {
-                        // Nobody listens, and the kernel chose the server's port for our end.
-                        self.try_next_address(id, "nobody listens there");
+                        // No process listens, and the kernel chose the server's port for our end.
+                        self.try_next_address(id, "no process listens there");
                     } else {
                         self.link_connected(id);
                     }
@@ -652,12 +687,12 @@ impl Worker {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) | Err(error) => self.try_next_address(id, &describe(error)),
             },
-            Stage::Up(_) => {
+            ConnectStage::Up(_) => {
                 if flags.contains(EventFlags::OUT) {
                     self.write_link(id);
                 }
                 let Some(Some(LinkSocket {
-                    stage: Stage::Up(socket),
+                    stage: ConnectStage::Up(socket),
                     ..
                 })) = self.links.get(index)
                 else {
@@ -687,7 +722,7 @@ impl Worker {
         let Some(Some(link)) = self.links.get_mut(id.index()) else {
             return;
         };
-        let Stage::Up(socket) = &mut link.stage else {
+        let ConnectStage::Up(socket) = &mut link.stage else {
             return;
         };
         let output = self.engine.link_output(id);
@@ -711,7 +746,7 @@ impl Worker {
         }
     }
 
-    /// The socket is gone before the engine knows.
+    /// Closes the socket of a link, then reports the loss to the engine.
     fn link_lost(&mut self, id: LinkId, reason: &str) {
         if let Some(slot) = self.links.get_mut(id.index()) {
             *slot = None;
@@ -725,7 +760,7 @@ impl Worker {
         let link = LinkSocket {
             id,
             attempt,
-            stage: Stage::Resolving,
+            stage: ConnectStage::Resolving,
             untried: Vec::new(),
         };
         if self.links.len() <= id.index() {
@@ -737,7 +772,7 @@ impl Worker {
                 let connected = sockets::connect_unix(path);
                 self.connecting(id, connected);
             }
-            Address::Tcp { host, port } => match sockets::literal(&to) {
+            Address::Tcp { host, port } => match sockets::ip_address(&to) {
                 Some(address) => {
                     let connected = sockets::connect_tcp(address);
                     self.connecting(id, connected);
@@ -747,31 +782,32 @@ impl Worker {
         }
     }
 
-    /// The resolver of the system blocks: it gets a thread of its own.
-    fn look_up(&mut self, link: LinkId, attempt: u64, name: Name) {
+    /// Requests a look-up of a host name. The system's resolver blocks, so it runs on a thread of
+    /// its own.
+    fn look_up(&mut self, link: LinkId, attempt: u64, name: HostPort) {
         let (worker, pool) = (self.id.index, self.engine.pool_of_link(link));
-        let caller = Caller {
+        let waiter = Waiter {
             link: (worker, link),
             attempt,
         };
-        let asked = lock(&self.shared.look_ups).ask(&name, pool, caller, Instant::now());
-        let since = match asked {
-            Asked::Known(addresses) => return self.resolved(link, attempt, Ok(addresses)),
-            Asked::Wait(since) | Asked::Start(since) => since,
+        let state = lock(&self.shared.look_ups).request(&name, pool, waiter, Instant::now());
+        let since = match state {
+            LookUpState::Known(addresses) => return self.resolved(link, attempt, Ok(addresses)),
+            LookUpState::Wait(since) | LookUpState::Start(since) => since,
         };
         let since = since.saturating_duration_since(self.shared.started);
         let since = Time(since.as_micros() as u64);
         self.engine.handle_link_resolving(link, since);
-        if !matches!(asked, Asked::Start(_)) {
+        if !matches!(state, LookUpState::Start(_)) {
             return;
         }
         let (shared, first) = (self.shared.clone(), name.clone());
         let resolver = std::thread::Builder::new().name("resolver".to_owned());
         if let Err(error) = resolver.spawn(move || resolve(&shared, first)) {
-            let answer = Err(format!("no thread can be started: {error}"));
+            let result = Err(format!("no thread can be started: {error}"));
             let mut next = Some(name);
             while let Some(name) = next {
-                next = self.shared.end_look_up(&name, &answer);
+                next = self.shared.end_look_up(&name, &result);
             }
         }
     }
@@ -792,7 +828,7 @@ impl Worker {
         match addresses {
             Err(error) => self.link_lost(id, &format!("its name cannot be looked up: {error}")),
             Ok(mut addresses) => {
-                // Each attempt begins with another one: the first may be one that never answers.
+                // Each attempt begins with another address, because the first one may never answer.
                 let first = attempt as usize % addresses.len().max(1);
                 addresses.rotate_left(first);
                 addresses.reverse();
@@ -802,14 +838,15 @@ impl Worker {
         }
     }
 
-    /// Goes on with the next address of a name, or gives up for the reason that the last one gave.
+    /// Tries the next address of a name. Without one the link is lost, for the reason of the last
+    /// address.
     fn try_next_address(&mut self, id: LinkId, reason: &str) {
         let Some(Some(link)) = self.links.get_mut(id.index()) else {
             return;
         };
         match link.untried.pop() {
             Some(address) => {
-                link.stage = Stage::Resolving;
+                link.stage = ConnectStage::Resolving;
                 let connected = sockets::connect_tcp(address);
                 self.connecting(id, connected);
             }
@@ -823,7 +860,7 @@ impl Worker {
         match watched {
             Ok(socket) => {
                 if let Some(Some(link)) = self.links.get_mut(id.index()) {
-                    link.stage = Stage::Connecting(socket);
+                    link.stage = ConnectStage::Connecting(socket);
                 }
             }
             Err(error) => self.try_next_address(id, &describe(error)),
@@ -834,14 +871,15 @@ impl Worker {
         let Some(Some(link)) = self.links.get_mut(id.index()) else {
             return;
         };
-        let Stage::Connecting(mut socket) = std::mem::replace(&mut link.stage, Stage::Resolving)
+        let ConnectStage::Connecting(mut socket) =
+            std::mem::replace(&mut link.stage, ConnectStage::Resolving)
         else {
             return;
         };
         let watched = socket
             .watch(&self.epoll, EventFlags::IN, true)
             .and_then(|()| socket.watch(&self.epoll, EventFlags::OUT, false));
-        link.stage = Stage::Up(socket);
+        link.stage = ConnectStage::Up(socket);
         match watched {
             Ok(()) => self.engine.handle_link_up(id),
             Err(error) => self.link_lost(id, &describe(error)),
@@ -849,9 +887,9 @@ impl Worker {
     }
 }
 
-/// The rest.
-impl Worker {
-    fn act(&mut self, action: Action) {
+/// Actions of the engine, drain, housekeeping.
+impl WorkerLoop {
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Connect { link, to } => self.connect(link, to),
             Action::CloseLink(id) => {
@@ -885,7 +923,7 @@ impl Worker {
             Action::Ask { ticket, question } => {
                 for (index, mailbox) in self.shared.mailboxes.iter().enumerate() {
                     if index != self.id.index {
-                        mailbox.send(Order::Question {
+                        mailbox.send(WorkerOrder::Question {
                             from: self.id.index,
                             ticket,
                             question: question.clone(),
@@ -894,13 +932,13 @@ impl Worker {
                 }
             }
             Action::Answer { to, ticket, answer } => {
-                self.shared.mailboxes[to].send(Order::Answer { ticket, answer });
+                self.shared.mailboxes[to].send(WorkerOrder::Answer { ticket, answer });
             }
             Action::ReadSession(id, on) => {
                 let Some(Some(session)) = self.sessions.get_mut(id.index()) else {
                     return;
                 };
-                if session.id == id && session.socket.read(&self.epoll, on).is_err() {
+                if session.id == id && session.socket.watch_input(&self.epoll, on).is_err() {
                     self.engine.handle_session_lost(id);
                 }
             }
@@ -911,16 +949,17 @@ impl Worker {
         if std::mem::replace(&mut self.draining, true) {
             return;
         }
-        // What this turn closed must be closed before its places are given to others.
+        // Sockets that this turn closed must be closed before new clients get their indexes.
         self.finish_turn();
-        // Who is in the queue already was promised a connection.
+        // The kernel has already completed the connections of clients in the queue.
         self.ready_listeners = (0..self.listeners.len()).collect();
         self.accept_clients();
         for listener in self.listeners.drain(..) {
-            // Other workers may hold the same socket: closing ours does not end its watch.
+            // Other workers may hold the same socket, so closing ours would not remove it from
+            // epoll.
             let _ = epoll::delete(&self.epoll, &listener.socket);
         }
-        // What has arrived is asked; what has not is not. A session that is being held is not read.
+        // Requests that have arrived are still executed. Sessions whose input is held are not read.
         for index in 0..self.sessions.len() {
             for _ in 0..DRAIN_READS_MAX {
                 if !self.session_event(index, EventFlags::IN) {
@@ -937,8 +976,9 @@ impl Worker {
             return;
         }
         self.housekeep_at = now + HOUSEKEEP_EVERY;
-        self.tell_refusals();
-        self.allocator.settle(self.engine.memory_bytes_of_all());
+        self.notify_refusals();
+        self.allocator
+            .trim_if_due(self.engine.memory_bytes_of_all());
         if self.accept_again_at.is_some_and(|at| now >= at) {
             self.accept_again_at = None;
             for index in 0..self.listeners.len() {
@@ -971,7 +1011,7 @@ impl Worker {
                 others.add(&read_report(report));
             }
         }
-        self.engine.handle_fleet(others);
+        self.engine.handle_workers(others);
     }
 }
 
@@ -992,8 +1032,8 @@ fn set_timer(timer: &OwnedFd, first: Duration, every: Duration) -> io::Result<()
     Ok(())
 }
 
-/// A timer that has rung is readable until it is read.
-fn silence(timer: &OwnedFd) {
+/// Reads a timer that has fired: it stays readable until then.
+fn clear_timer(timer: &OwnedFd) {
     let mut count = [0; 8];
     let _ = rustix::io::read(timer, &mut count);
 }
@@ -1009,7 +1049,7 @@ fn reserve() -> Option<OwnedFd> {
     std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// An error as people know it: `Connection refused (os error 111)`.
+/// The system's text of an error: `Connection refused (os error 111)`.
 fn describe(error: Errno) -> String {
     io::Error::from(error).to_string()
 }

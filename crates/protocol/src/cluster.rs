@@ -1,14 +1,15 @@
-//! What the nodes of a Cluster say of its topology: read into one shape, and which of them to believe.
+//! The topology of a Cluster as its nodes report it: how answers are read, and which view to
+//! believe.
 //!
 //! ```text
 //! CLUSTER SLOTS  ──┐
-//! CLUSTER SHARDS ──┼──read──> a View ──────┐
-//! CLUSTER NODES  ──┘                       ├──choose──> the View to believe ──diff──> the slots that changed owner
-//! CLUSTER INFO   ─────read──> its Info ────┘
+//! CLUSTER SHARDS ──┼──read──> View ─┐
+//! CLUSTER NODES  ──┘                ├──choose──> View to believe ──diff──> slots with new owners
+//! CLUSTER INFO   ─────read──> Info ─┘
 //! ```
 //!
-//! A [`View`] is what one node believes at one moment: the nodes, and for each of the 16,384 slots which of them
-//! owns it. The three commands say the same with more or less detail:
+//! A [`View`] is the topology that one node reports at one moment: the nodes, and the owner of each
+//! of the 16,384 slots. Three commands report it, in different detail:
 //!
 //! | | SLOTS | SHARDS (7.0 and later) | NODES |
 //! |---|---|---|---|
@@ -20,7 +21,8 @@
 //! | TLS port | no | yes | no |
 //! | epoch of each node | no | no | yes |
 //!
-//! What a node executed nothing of is a [`Refusal`], and where it points to a [`Redirect`].
+//! An error of a node that executed nothing of a request is a [`Refusal`]. A [`Redirect`] is the
+//! node that MOVED or ASK names.
 
 mod answers;
 mod refusal;
@@ -36,100 +38,103 @@ use crate::slot::SLOTS;
 pub use answers::Info;
 pub use refusal::{Redirect, Refusal};
 
-/// How many nodes a view may have. Redis advises against more than 1,000 in a Cluster.
+/// Most nodes of a view. Redis advises against more than 1,000 in a Cluster.
 pub const NODES_MAX: usize = 4_096;
 
-/// The longest answer that is read. One that makes sense, every slot a range of its own and each with two replicas,
-/// is about 5 MiB of CLUSTER SLOTS, and more with long names.
+/// Longest answer that is read. The longest sensible CLUSTER SLOTS, with a range for each slot and
+/// two replicas each, has about 5 MiB, and more with long host names.
 pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 
-/// The longest host, as in DNS.
+/// Longest host name, as in DNS.
 pub const HOST_BYTES_MAX: usize = 255;
 
-/// The longest id of a node: Redis's and Valkey's have 40 bytes.
+/// Longest node id. The ids of Redis and Valkey have 40 bytes.
 pub const ID_BYTES_MAX: usize = 64;
 
-/// In a table of owners: the slot has none.
+/// Entry of a slot without an owner in a table of owners.
 pub const NOBODY: u16 = u16::MAX;
 
-// Every node has an index that is not NOBODY.
+// The index of a node is never NOBODY.
 const _: () = assert!(NODES_MAX <= NOBODY as usize);
 
-/// How the nodes of a Cluster share the slots, as one of them sees it.
+/// The nodes of a Cluster and the owners of its slots, as one node reports them.
 ///
-/// Nodes are known by their index, which means nothing in another view: there they are found again by
-/// their id, or by their endpoint where an answer has no ids.
+/// An index names a node within its view only. In another view a node is found by its id, or by its
+/// endpoint if an answer has no ids.
 #[derive(Clone, PartialEq, Eq)]
 pub struct View {
     nodes: Vec<Node>,
-    /// For each slot the index of its primary, or [`NOBODY`].
+    /// The index of each slot's owner, or [`NOBODY`].
     owners: Box<[u16]>,
+    /// The index of the node that answered; only CLUSTER NODES says it.
     myself: Option<u16>,
 }
 
 /// One node of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// 40 hexadecimal digits, the same for the life of the node. Empty where the answer has none.
+    /// 40 hexadecimal digits, fixed for the life of the node. Empty if the answer has no ids.
     pub id: String,
-    /// Where clients reach it; `None` if the node that was asked does not know.
+    /// Address for clients; `None` if the node that answered does not know it.
     pub endpoint: Option<Endpoint>,
-    /// The port for TLS, where the answer says which it is. If it is the only one, `endpoint` has it, too.
+    /// The TLS port, if the answer has it. If it is the only port, `endpoint` has it, too.
     pub tls_port: Option<u16>,
     /// Primary or replica.
     pub role: Role,
-    /// How it is, as the node that was asked sees it.
+    /// Health, as the node that answered sees it.
     pub health: Health,
-    /// The name that the administrator gave its host. CLUSTER SLOTS leaves it out where the endpoint is that name.
+    /// Configured host name. CLUSTER SLOTS leaves it out if the endpoint is that name.
     pub hostname: Option<String>,
-    /// The availability zone that the administrator put it in.
+    /// Configured availability zone.
     pub zone: Option<String>,
-    /// Its config epoch: of two nodes that claim a slot, the one with the higher epoch has it.
+    /// Config epoch. If two nodes claim a slot, the node with the higher epoch owns it.
     pub epoch: Option<u64>,
-    /// How many bytes of the replication stream it has written or taken in.
+    /// Replication offset: bytes of the stream that the node has written or applied.
     pub offset_bytes: Option<u64>,
 }
 
 /// A host and a port to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// A name, an IPv4 address, or an IPv6 address without brackets; at most [`HOST_BYTES_MAX`] bytes.
+    /// A name, an IPv4 address, or an IPv6 address without brackets; at most [`HOST_BYTES_MAX`]
+    /// bytes.
     pub host: String,
-    /// From 1 on.
+    /// The port, never 0.
     pub port: u16,
 }
 
-/// What a node is for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It owns slots, or could.
+    /// A primary: it owns slots or may own some.
     Primary,
-    /// It has what its primary has.
+    /// A replica: it copies its primary.
     Replica {
-        /// The index of its primary; `None` if that is not in the view.
+        /// The index of its primary; `None` if the primary is not in the view.
         of: Option<u16>,
     },
-    /// Not known yet: it is just being met.
+    /// Unknown: the node is in a handshake.
     Unknown,
 }
 
-/// How a node is, as another one sees it.
+/// The health of a node, as another node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing is known against it.
+    /// The node is reachable.
     Online,
-    /// It is there, and still reads its data.
+    /// The node still loads its data.
     Loading,
-    /// The node that was asked cannot reach it (`fail?`, or no link), or says a word of it that is not known here.
+    /// The reporting node cannot reach it (`fail?`, or no link), or uses a word that is unknown
+    /// here.
     Suspected,
-    /// Most primaries could not reach it.
+    /// Most primaries cannot reach it: `fail`.
     Failed,
-    /// It is not a member yet: a handshake.
+    /// The node is in a handshake and not a member yet.
     Joining,
 }
 
 impl Node {
-    /// A primary that is online, of which nothing else is known.
+    /// An online primary with this id and endpoint, and no other details.
     pub fn primary(id: &str, endpoint: Endpoint) -> Node {
         Node {
             id: id.to_owned(),
@@ -144,33 +149,35 @@ impl Node {
         }
     }
 
-    /// Whether there is a point in connecting to it: it is a member, not failed, and its endpoint is known.
+    /// Whether a connection to the node may work: it is a member, has not failed, and has an
+    /// endpoint.
     pub fn is_usable(&self) -> bool {
         let is_member = !matches!(self.health, Health::Failed | Health::Joining);
         is_member && self.endpoint.is_some()
     }
 
-    /// What it is known by in other views.
-    fn name(&self) -> Name<'_> {
+    /// The identity of the node across views: its id, or its endpoint if it has no id.
+    fn key(&self) -> NodeKey<'_> {
         match &self.endpoint {
-            _ if !self.id.is_empty() => Name::Id(&self.id),
-            endpoint => Name::Endpoint(endpoint.as_ref()),
+            _ if !self.id.is_empty() => NodeKey::Id(&self.id),
+            endpoint => NodeKey::Endpoint(endpoint.as_ref()),
         }
     }
 }
 
+/// Identifies a node across views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Name<'a> {
+enum NodeKey<'a> {
     Id(&'a str),
     Endpoint(Option<&'a Endpoint>),
 }
 
 impl View {
-    /// A view of nodes, and of ranges of slots with the index of their owner among the nodes.
+    /// Makes a view of nodes and of slot ranges, each range with the index of its owner.
     ///
     /// # Errors
-    /// When there are more than [`NODES_MAX`] nodes; when a range has a slot that does not exist, or ends before it
-    /// begins; when an index has no node; when a slot stands in two ranges.
+    /// When there are more than [`NODES_MAX`] nodes. When a range has a slot that does not exist,
+    /// or ends before it begins. When an index has no node. When a slot is in two ranges.
     pub fn new(
         nodes: Vec<Node>,
         ranges: impl IntoIterator<Item = (RangeInclusive<u16>, u16)>,
@@ -210,42 +217,43 @@ impl View {
         })
     }
 
-    /// All nodes that the answer speaks of, in its order.
+    /// All nodes of the answer, in its order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The index of a slot's owner among the nodes, or `None` if nobody owns it.
+    /// The index of a slot's owner, or `None` if the slot has no owner.
     #[inline]
     pub fn owner(&self, slot: u16) -> Option<u16> {
         let owner = self.owners.get(usize::from(slot)).copied();
         owner.filter(|&owner| owner != NOBODY)
     }
 
-    /// The primary that owns a slot.
+    /// The node that owns a slot.
     pub fn owner_of(&self, slot: u16) -> Option<&Node> {
         self.nodes.get(usize::from(self.owner(slot)?))
     }
 
-    /// The table itself: one index, or [`NOBODY`], for each of the [`SLOTS`] slots.
+    /// The table of owners: one index, or [`NOBODY`], for each of the [`SLOTS`] slots.
     pub fn owners(&self) -> &[u16] {
         &self.owners
     }
 
-    /// The slots that have an owner, as ranges as long as they can be, in order, each with its owner's index.
+    /// The longest ranges of slots with the same owner, in order, each with the owner's index.
+    /// Slots without an owner are in no range.
     pub fn ranges(&self) -> impl Iterator<Item = (RangeInclusive<u16>, u16)> + '_ {
         let runs = self.owners.chunk_by(|one, next| one == next);
         let mut at = 0;
         runs.filter_map(move |run| {
             let first = at;
             at += run.len();
-            // The table has SLOTS slots, so they all have 16 bits.
+            // The table has SLOTS entries, so every slot fits 16 bits.
             let range = first as u16..=(at - 1) as u16;
             (run[0] != NOBODY).then_some((range, run[0]))
         })
     }
 
-    /// How many slots have an owner.
+    /// The number of slots that have an owner.
     pub fn slots_owned(&self) -> usize {
         let owned = self.owners.iter().filter(|&&owner| owner != NOBODY);
         owned.count()
@@ -270,19 +278,22 @@ impl View {
         self.nodes.iter().position(named).map(|index| index as u16)
     }
 
-    /// The index of the node at this place, for a [`Redirect`]: by the host of its endpoint or by its host name, and by
-    /// either of its ports.
+    /// The index of the node that a [`Redirect`] names. The host is compared with the endpoint and
+    /// the host name, the port with both ports.
     pub fn find_at(&self, host: &str, port: u16) -> Option<u16> {
-        let there = |node: &Node| {
+        let is_named = |node: &Node| {
             node.endpoint.as_ref().is_some_and(|at| {
                 (at.host == host || node.hostname.as_deref() == Some(host))
                     && (at.port == port || node.tls_port == Some(port))
             })
         };
-        self.nodes.iter().position(there).map(|index| index as u16)
+        self.nodes
+            .iter()
+            .position(is_named)
+            .map(|index| index as u16)
     }
 
-    /// Puts other endpoints in the place of those that the answer has.
+    /// Replaces each endpoint by the result of `map`.
     pub fn map_endpoints(&mut self, map: impl Fn(&Endpoint) -> Endpoint) {
         for endpoint in self
             .nodes
@@ -293,44 +304,46 @@ impl View {
         }
     }
 
-    /// The index of the node that was asked, where the answer says which it is: CLUSTER NODES only.
+    /// The index of the node that answered. Only CLUSTER NODES says it.
     pub fn myself(&self) -> Option<u16> {
         self.myself
     }
 
-    /// The same without the nodes that are not [usable](Node::is_usable). Their slots have no owner then, and
+    /// The view without nodes that are not [usable](Node::is_usable). Their slots get no owner, and
     /// their replicas no primary.
     pub fn usable(&self) -> View {
         let mut nodes = Vec::new();
-        let mut index_now = vec![NOBODY; self.nodes.len()];
+        let mut new_indexes = vec![NOBODY; self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate() {
             if node.is_usable() {
-                index_now[index] = nodes.len() as u16;
+                new_indexes[index] = nodes.len() as u16;
                 nodes.push(node.clone());
             }
         }
-        let now = |index: u16| {
-            let index = index_now.get(usize::from(index)).copied();
+        let new_index = |index: u16| {
+            let index = new_indexes.get(usize::from(index)).copied();
             index.filter(|&index| index != NOBODY)
         };
         for node in &mut nodes {
             if let Role::Replica { of } = &mut node.role {
-                *of = of.and_then(now);
+                *of = of.and_then(new_index);
             }
         }
         let owners = self.owners.iter();
         View {
             nodes,
-            owners: owners.map(|&owner| now(owner).unwrap_or(NOBODY)).collect(),
-            myself: self.myself.and_then(now),
+            owners: owners
+                .map(|&owner| new_index(owner).unwrap_or(NOBODY))
+                .collect(),
+            myself: self.myself.and_then(new_index),
         }
     }
 
-    /// Who owns what, in a form that is the same for any order of the nodes.
-    fn shares(&self) -> Shares<'_> {
+    /// The owners of the slots, in a form that does not depend on the order of the nodes.
+    fn ownership(&self) -> Ownership<'_> {
         let ranges = self.ranges().map(|(range, owner)| {
-            let name = self.nodes[usize::from(owner)].name();
-            (*range.start(), *range.end(), name)
+            let key = self.nodes[usize::from(owner)].key();
+            (*range.start(), *range.end(), key)
         });
         ranges.collect()
     }
@@ -347,73 +360,79 @@ impl fmt::Debug for View {
     }
 }
 
-/// First and last slot of each range, and its owner.
-type Shares<'a> = Vec<(u16, u16, Name<'a>)>;
+/// First slot, last slot and owner of each range.
+type Ownership<'a> = Vec<(u16, u16, NodeKey<'a>)>;
 
-/// What to believe of what several nodes answered.
+/// The result of [`choose`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The view to believe; `None` if there is none.
+    /// The chosen view; `None` if there are no answers.
     pub view: Option<View>,
-    /// The current epoch of those who share it.
+    /// The current epoch of the nodes that share the chosen view.
     pub epoch: u64,
-    /// Whether it is of the Cluster that is known: then its epoch says whether it is later than what was believed before.
+    /// Whether the view belongs to the known Cluster. Only then its epoch can be compared with the
+    /// epoch of an earlier view.
     pub is_known: bool,
-    /// The places of the answers that are of other Clusters.
+    /// The indexes of answers that belong to other Clusters.
     pub strangers: Vec<usize>,
 }
 
-/// Whom to believe of several nodes that answered at the same time. `known`: the ids of the nodes that are believed in.
+/// Chooses the view to believe among answers of the same time. `known` has the node ids of the view
+/// that was believed before.
 ///
-/// 1. Answers are of one Cluster if their views share the id of a node, or each shares one with a third.
-///    Epochs and majorities of different Clusters say nothing of each other.
-/// 2. The Cluster counts of which there are most answers; of as many, the one that has most of the known ids; then the one that
-///    comes first by what follows.
-/// 3. The nodes that are not [usable](Node::is_usable) are left out of every view.
-/// 4. Only answers with the highest current epoch count. Every failover begins with a higher one, which
-///    spreads to whoever can still be reached: who has a lower one has not heard of the last failover.
-/// 5. Of these, the view that most nodes share counts: in which each slot has the same owner. A slot that moves to
-///    the node whose epoch is the highest already raises none, so answers of one epoch may differ for a moment.
-/// 6. If as many share another one: that of more nodes whose own state is ok, then the one in which more slots have
-///    an owner, then any, but the same in whatever order the answers stand.
-/// 7. Of those who share it, one whose state is ok and who sees the most usable nodes is taken as it is: replicas and
-///    zones of several are not mixed.
+/// 1. Two answers belong to one Cluster if their views have a node id in common, directly or
+///    through other answers. Epochs and majorities of different Clusters cannot be compared.
+/// 2. The Cluster with the most answers wins; then the one with the most known ids; then the one
+///    that is first by the rules below.
+/// 3. Nodes that are not [usable](Node::is_usable) are removed from every view.
+/// 4. Only answers with the highest current epoch count. Every failover raises the epoch, and the
+///    new epoch spreads to all reachable nodes. A node with a lower epoch has not heard of the last
+///    failover.
+/// 5. Of these answers, the view that most nodes share wins. Views are equal if every slot has the
+///    same owner. A slot that moves to the node with the highest epoch does not raise the epoch, so
+///    answers of one epoch may differ for a moment.
+/// 6. Of views that are shared equally often, the one with more nodes in state ok wins. Then the
+///    one with more owned slots wins. Then the choice does not depend on the order of the answers.
+/// 7. Of the answers that share the view, one in state ok with the most usable nodes is taken
+///    unchanged. Replicas and zones of several answers are not mixed.
 ///
-/// Which Cluster an answer without any id is of cannot be said: such answers count, as those of one, where no other has
-/// an id.
+/// The Cluster of an answer without ids is unknown. Such answers count as one Cluster, and only if
+/// no answer has ids.
 ///
-/// All answers should be read from the same command: one that has ids and one that has none never agree.
+/// All answers should come from the same command: an answer with ids and an answer without never
+/// agree.
 pub fn choose(known: &BTreeSet<String>, answers: &[(View, Info)]) -> Choice {
-    let all = answers.iter().map(|(view, info)| (view.usable(), info));
-    let all: Vec<(View, &Info)> = all.collect();
+    let usable = answers.iter().map(|(view, info)| (view.usable(), info));
+    let usable: Vec<(View, &Info)> = usable.collect();
     let clusters = clusters_of(answers);
-    let mut named: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    let mut nameless = Vec::new();
-    for (place, cluster) in clusters.iter().enumerate() {
+    let mut by_cluster: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut without_ids = Vec::new();
+    for (answer, cluster) in clusters.iter().enumerate() {
         match *cluster {
-            Some(cluster) => named.entry(cluster).or_default().push(place),
-            None => nameless.push(place),
+            Some(cluster) => by_cluster.entry(cluster).or_default().push(answer),
+            None => without_ids.push(answer),
         }
     }
-    let of_each = named.iter().filter_map(|(cluster, places)| {
-        let ids = places.iter().flat_map(|place| answers[*place].0.ids());
+    let with_ids = by_cluster.iter().filter_map(|(cluster, members)| {
+        let ids = members.iter().flat_map(|answer| answers[*answer].0.ids());
         let ids: BTreeSet<&str> = ids.collect();
         let shared = ids.iter().filter(|id| known.contains(**id)).count();
-        let verdict = Verdict::of(&all, places)?;
-        // Nodes without slots may be all that they have; two Clusters have no id in common.
+        let best = BestView::of(&usable, members)?;
+        // Views without slots may rank equal. The first id decides: two Clusters have no id in
+        // common.
         let last = Reverse(ids.first().copied());
-        let rank = (places.len(), shared, verdict.rank, last);
-        Some((rank, verdict.view, Some(*cluster)))
+        let rank = (members.len(), shared, best.rank, last);
+        Some((rank, best.view, Some(*cluster)))
     });
-    let of_nobody = Verdict::of(&all, &nameless).filter(|_| named.is_empty());
-    let of_nobody = of_nobody.map(|verdict| {
-        let rank = (nameless.len(), 0, verdict.rank, Reverse(None));
-        (rank, verdict.view, None)
+    let unidentified = BestView::of(&usable, &without_ids).filter(|_| by_cluster.is_empty());
+    let unidentified = unidentified.map(|best| {
+        let rank = (without_ids.len(), 0, best.rank, Reverse(None));
+        (rank, best.view, None)
     });
-    let best = of_each.chain(of_nobody);
+    let best = with_ids.chain(unidentified);
     let best = best.max_by(|(rank, ..), (other, ..)| rank.cmp(other));
     let chosen = best.as_ref().and_then(|(.., cluster)| *cluster);
-    let is_other = |place: &usize| clusters[*place].is_some_and(|its| Some(its) != chosen);
+    let is_other = |answer: &usize| clusters[*answer].is_some_and(|its| Some(its) != chosen);
     let shared = best.as_ref().map_or(0, |((_, shared, ..), ..)| *shared);
     Choice {
         is_known: shared > 0 || known.is_empty() || chosen.is_none(),
@@ -423,16 +442,17 @@ pub fn choose(known: &BTreeSet<String>, answers: &[(View, Info)]) -> Choice {
     }
 }
 
-/// Of each answer, which Cluster it is of: the first place of one that is; `None` without an id.
+/// The Cluster of each answer, named by the index of its first answer; `None` for an answer without
+/// ids.
 fn clusters_of(answers: &[(View, Info)]) -> Vec<Option<usize>> {
     let mut clusters: Vec<Option<usize>> = vec![None; answers.len()];
     let mut first_with: BTreeMap<&str, usize> = BTreeMap::new();
-    for (place, (view, _)) in answers.iter().enumerate() {
+    for (answer, (view, _)) in answers.iter().enumerate() {
         for id in view.ids() {
-            let own = *clusters[place].get_or_insert(place);
-            let with = *first_with.entry(id).or_insert(place);
+            let own = *clusters[answer].get_or_insert(answer);
+            let with = *first_with.entry(id).or_insert(answer);
             let other = clusters[with].unwrap_or(own);
-            // Those that could be told apart until now.
+            // The id joins two groups that had no id in common until now.
             let (first, later) = (own.min(other), own.max(other));
             for cluster in clusters.iter_mut().filter(|its| **its == Some(later)) {
                 *cluster = Some(first);
@@ -442,56 +462,57 @@ fn clusters_of(answers: &[(View, Info)]) -> Vec<Option<usize>> {
     clusters
 }
 
-/// What the answers of one Cluster come to.
-struct Verdict<'a> {
-    /// Of several Clusters the one with the highest counts: the epoch; how many share the view, and how many of these are ok;
-    /// how many slots have an owner, and which.
-    rank: (u64, usize, usize, usize, Reverse<Shares<'a>>),
+/// The best view among the answers of one Cluster.
+struct BestView<'a> {
+    /// Decides between Clusters, the highest wins: the epoch; the answers that share the view, and
+    /// those in state ok among them; the owned slots; the owners.
+    rank: (u64, usize, usize, usize, Reverse<Ownership<'a>>),
     view: &'a View,
 }
 
-impl<'a> Verdict<'a> {
-    /// `places`: which of the answers they are.
-    fn of(answers: &'a [(View, &Info)], places: &[usize]) -> Option<Verdict<'a>> {
-        let epoch_at = |place: &usize| answers[*place].1.current_epoch;
-        let epoch = places.iter().map(epoch_at).max()?;
-        let mut parties: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        for place in places.iter().filter(|place| epoch_at(place) == epoch) {
-            let shares = answers[*place].0.shares();
-            parties.entry(shares).or_default().push(*place);
+impl<'a> BestView<'a> {
+    /// `members`: the indexes of the Cluster's answers.
+    fn of(answers: &'a [(View, &Info)], members: &[usize]) -> Option<BestView<'a>> {
+        let epoch_of = |answer: &usize| answers[*answer].1.current_epoch;
+        let epoch = members.iter().map(epoch_of).max()?;
+        let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for answer in members.iter().filter(|answer| epoch_of(answer) == epoch) {
+            let ownership = answers[*answer].0.ownership();
+            groups.entry(ownership).or_default().push(*answer);
         }
-        let ranked = parties.into_iter().map(|(shares, party)| {
-            let ok = party.iter().filter(|&&place| answers[place].1.ok).count();
-            let owned = answers[party[0]].0.slots_owned();
-            ((epoch, party.len(), ok, owned, Reverse(shares)), party)
+        let ranked = groups.into_iter().map(|(ownership, group)| {
+            let ok = group.iter().filter(|&&answer| answers[answer].1.ok).count();
+            let owned = answers[group[0]].0.slots_owned();
+            ((epoch, group.len(), ok, owned, Reverse(ownership)), group)
         });
-        let (rank, party) = ranked.max()?;
-        let best = party.iter().max_by_key(|&&place| {
-            let (view, info) = &answers[place];
-            (info.ok, view.nodes.len(), Reverse(place))
+        let (rank, group) = ranked.max()?;
+        let best = group.iter().max_by_key(|&&answer| {
+            let (view, info) = &answers[answer];
+            (info.ok, view.nodes.len(), Reverse(answer))
         })?;
         let view = &answers[*best].0;
-        Some(Verdict { rank, view })
+        Some(BestView { rank, view })
     }
 }
 
-/// Slots whose owner is another one than before.
+/// A range of slots with a new owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// As many neighbours as have the same change.
+    /// The longest range of slots with this change.
     pub slots: RangeInclusive<u16>,
-    /// The index of their owner in the old view; `None` if they had none.
+    /// The index of the owner in the old view; `None` if there was none.
     pub from: Option<u16>,
-    /// The index of their owner in the new view; `None` if they have none any more.
+    /// The index of the owner in the new view; `None` if there is none.
     pub to: Option<u16>,
 }
 
-/// Which slots changed owner, in order.
+/// Lists the slots that changed owner, in order.
 ///
-/// An owner is the same if its id is, or its endpoint where one of the two has no id. So a node that has only got another
-/// address keeps its slots: compare [`Node::endpoint`] for that.
+/// Two nodes are the same owner if their ids are equal, or their endpoints if one of them has no
+/// id. So a node that only changed its address keeps its slots: compare [`Node::endpoint`] for
+/// that.
 pub fn diff(old: &View, new: &View) -> Vec<Change> {
-    // Each node by its id, and by its endpoint together with whether it has one.
+    // The nodes of the new view by id, and by endpoint together with whether they have an id.
     let mut by_id = BTreeMap::new();
     let mut by_endpoint = BTreeMap::new();
     for (index, node) in (0_u16..).zip(&new.nodes) {
@@ -501,25 +522,25 @@ pub fn diff(old: &View, new: &View) -> Vec<Change> {
         }
         by_endpoint.insert((node.endpoint.as_ref(), has_id), index);
     }
-    // Where each of the old nodes is in the new view.
-    let index_now = |node: &Node| {
-        let there = |has_id| {
+    // The index of each old node in the new view.
+    let new_index = |node: &Node| {
+        let at_endpoint = |has_id| {
             let endpoint = node.endpoint.as_ref()?;
             by_endpoint.get(&(Some(endpoint), has_id))
         };
         let index = if node.id.is_empty() {
-            there(false).or_else(|| there(true))
+            at_endpoint(false).or_else(|| at_endpoint(true))
         } else {
-            by_id.get(node.id.as_str()).or_else(|| there(false))
+            by_id.get(node.id.as_str()).or_else(|| at_endpoint(false))
         };
         index.copied()
     };
-    let index_now: Vec<Option<u16>> = old.nodes.iter().map(index_now).collect();
+    let new_indexes: Vec<Option<u16>> = old.nodes.iter().map(new_index).collect();
     let mut changes: Vec<Change> = Vec::new();
     for slot in 0..SLOTS {
         let (from, to) = (old.owner(slot), new.owner(slot));
         let stayed = match from {
-            Some(from) => to.is_some() && index_now[usize::from(from)] == to,
+            Some(from) => to.is_some() && new_indexes[usize::from(from)] == to,
             None => to.is_none(),
         };
         if stayed {
@@ -539,54 +560,54 @@ pub fn diff(old: &View, new: &View) -> Vec<Change> {
     changes
 }
 
-/// Why an answer is no view.
+/// The reason why an answer is not a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ViewError {
-    /// It is longer than [`ANSWER_BYTES_MAX`].
+    /// The answer is longer than [`ANSWER_BYTES_MAX`].
     TooLong,
-    /// The bytes are not one whole reply.
+    /// The bytes are not one complete reply.
     NotAReply,
-    /// The node answered with this error, of which the beginning is here.
+    /// The node answered with an error; its beginning.
     Refused(String),
-    /// It is not built as it should be: what should be there.
+    /// The answer has another structure than the expected one, which is named.
     Form(&'static str),
-    /// A field, by its name, has this value, of which the beginning is here.
+    /// A field has a wrong value: name of the field, beginning of the value.
     Field(&'static str, String),
-    /// A field, by its name, is missing.
+    /// The field with this name is missing.
     Missing(&'static str),
-    /// There are more than [`NODES_MAX`].
+    /// The answer has more than [`NODES_MAX`] nodes.
     TooManyNodes,
-    /// A slot or a replica belongs to a node of this index, and there is none.
+    /// A slot or a replica refers to a node index that does not exist.
     NoSuchNode(u16),
-    /// From the first of these slots to the second there is no slot, or one that does not exist.
+    /// A range from the first slot to the last is empty or has a slot that does not exist.
     Range(u16, u16),
-    /// This slot stands in two ranges.
+    /// This slot is in two ranges.
     SlotTwice(u16),
 }
 
 impl fmt::Display for ViewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ViewError::TooLong => write!(f, "an answer has at most {ANSWER_BYTES_MAX} bytes"),
-            ViewError::NotAReply => f.write_str("the answer is not one whole reply"),
+            ViewError::TooLong => write!(f, "the answer has more than {ANSWER_BYTES_MAX} bytes"),
+            ViewError::NotAReply => f.write_str("the answer is not one complete reply"),
             ViewError::Refused(error) => write!(f, "the node answered '{error}'"),
             ViewError::Form(expected) => write!(f, "the answer should be {expected}"),
             ViewError::Field(name, value) => write!(f, "the {name} cannot be '{value}'"),
             ViewError::Missing(name) => write!(f, "the {name} is missing"),
-            ViewError::TooManyNodes => write!(f, "a Cluster has at most {NODES_MAX} nodes"),
+            ViewError::TooManyNodes => write!(f, "the answer has more than {NODES_MAX} nodes"),
             ViewError::NoSuchNode(index) => write!(f, "there is no node with the index {index}"),
             ViewError::Range(first, last) => {
-                write!(f, "the slots from {first} to {last} are no range of slots")
+                write!(f, "{first} to {last} is not a range of slots")
             }
-            ViewError::SlotTwice(slot) => write!(f, "slot {slot} stands in two ranges"),
+            ViewError::SlotTwice(slot) => write!(f, "slot {slot} is in two ranges"),
         }
     }
 }
 
 impl Error for ViewError {}
 
-/// Host and port of `host:port`, where the host may be empty, an IPv6 address, or one in brackets. `None` if the port
-/// is no number of 16 bits, or the host has anything that no host has.
+/// Splits `host:port`. The host may be empty, or an IPv6 address with or without brackets. `None`
+/// if the port is not a 16-bit number, or the host has a character that no host has.
 fn split_address(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
@@ -624,7 +645,7 @@ mod tests {
         }
     }
 
-    /// Primaries of these ids, with ranges by the place in the list.
+    /// A view of primaries with these ids, and of ranges, each with the index of its owner.
     fn view(ids: &[&str], ranges: &[(RangeInclusive<u16>, u16)]) -> View {
         let node = |id: &&str| Node::primary(id, endpoint(id, 1));
         View::new(ids.iter().map(node).collect(), ranges.iter().cloned()).expect("a view")
@@ -636,9 +657,9 @@ mod tests {
         (0..SLOTS).map(id).collect()
     }
 
-    /// The text of an error says what is wrong.
+    /// A malformed answer is an error, and its text names the fault.
     #[test]
-    fn a_malformed_answer_is_refused_with_its_reason() {
+    fn malformed_answer_error_names_the_fault() {
         let line = |rest: &str| {
             let text = format!("id h:1@2 master - 0 0 1 connected{rest}\n");
             let answer = format!("${}\r\n{text}\r\n", text.len());
@@ -653,8 +674,8 @@ mod tests {
             (line(" 16384"), "the slot cannot be '16384'"),
             (line(" 5-x"), "the slot cannot be 'x'"),
             (line(" +5"), "the slot cannot be '+5'"),
-            (line(" 5-3"), "the slots from 5 to 3 are no range of slots"),
-            (line(" 5-7 7"), "slot 7 stands in two ranges"),
+            (line(" 5-3"), "5 to 3 is not a range of slots"),
+            (line(" 5-7 7"), "slot 7 is in two ranges"),
             (line("x"), "the state of the link cannot be 'connectedx'"),
             (
                 View::from_nodes(b"+id h:1 master - 0\r\n", ASKED),
@@ -672,8 +693,11 @@ mod tests {
                 View::from_nodes(b"*0\r\n", ASKED),
                 "the answer should be a text",
             ),
-            (slots("*1\r\n"), "the answer is not one whole reply"),
-            (slots("*0\r\n+OK\r\n"), "the answer is not one whole reply"),
+            (slots("*1\r\n"), "the answer is not one complete reply"),
+            (
+                slots("*0\r\n+OK\r\n"),
+                "the answer is not one complete reply",
+            ),
             (
                 slots("-ERR This instance has cluster support disabled\r\n"),
                 "the node answered 'ERR This instance has cluster support disabled'",
@@ -728,6 +752,13 @@ mod tests {
                 Err(text.to_owned())
             );
         }
+        let long = vec![b' '; ANSWER_BYTES_MAX + 1];
+        assert_eq!(View::from_slots(&long, ASKED), Err(ViewError::TooLong));
+    }
+
+    /// A malformed answer to CLUSTER INFO is an error, and its text names the fault.
+    #[test]
+    fn malformed_info_error_names_the_fault() {
         let info = |text: &str| {
             Info::read(format!("+{text}\r\n").as_bytes())
                 .unwrap_err()
@@ -746,13 +777,11 @@ mod tests {
             ),
             "the cluster_state cannot be 'odd'"
         );
-        let long = vec![b' '; ANSWER_BYTES_MAX + 1];
-        assert_eq!(View::from_slots(&long, ASKED), Err(ViewError::TooLong));
     }
 
-    /// More nodes than the bound are refused, and as many as the bound are not.
+    /// An answer with one node more than the bound is an error.
     #[test]
-    fn a_view_has_a_bounded_number_of_nodes() {
+    fn number_of_nodes_is_bounded() {
         let answer = |nodes: usize| {
             let line = |index| format!("id{index} h:{index}@1 master - 0 0 1 connected\n");
             let text: String = (1..=nodes).map(line).collect();
@@ -768,14 +797,15 @@ mod tests {
         assert_eq!(View::new(nodes, []), Err(ViewError::TooManyNodes));
     }
 
-    /// An endpoint that is not said is where one asked; a name that nobody gave is the address, if that is said.
+    /// A missing endpoint is the host of the node that answered. A missing host name is the node's
+    /// address, if the answer has it.
     #[test]
-    fn an_unknown_endpoint_is_where_one_asked() {
+    fn missing_endpoint_is_the_asked_host() {
         let host = |endpoint: &str, more: &str| {
             let node = format!("*4\r\n{endpoint}\r\n:7000\r\n+id\r\n{more}\r\n");
             let answer = format!("*1\r\n*3\r\n:0\r\n:1\r\n{node}");
             let view = View::from_slots(answer.as_bytes(), ASKED).expect(&answer);
-            view.nodes()[0].endpoint.clone().expect("a place").host
+            view.nodes()[0].endpoint.clone().expect("an endpoint").host
         };
         let ip = "%1\r\n+ip\r\n+10.0.0.9";
         for (endpoint, more, expected) in [
@@ -793,13 +823,13 @@ mod tests {
         }
     }
 
-    /// Without ids a node is its place; whoever owns slots is no replica.
+    /// Nodes without ids are identified by their endpoints. A node that owns slots is a primary.
     #[test]
-    fn nodes_without_ids_are_known_by_their_place() {
-        let range = |slot: u16, places: &[(&str, u16)]| {
+    fn nodes_without_ids_are_identified_by_endpoint() {
+        let range = |slot: u16, endpoints: &[(&str, u16)]| {
             let node = |(host, port): &(&str, u16)| format!("*2\r\n+{host}\r\n:{port}\r\n");
-            let nodes: String = places.iter().map(node).collect();
-            format!("*{}\r\n:{slot}\r\n:{slot}\r\n{nodes}", places.len() + 2)
+            let nodes: String = endpoints.iter().map(node).collect();
+            format!("*{}\r\n:{slot}\r\n:{slot}\r\n{nodes}", endpoints.len() + 2)
         };
         let ranges = [
             range(0, &[("a", 1), ("b", 1), ("a", 2)]),
@@ -823,9 +853,9 @@ mod tests {
         assert_eq!(diff(&view, &view), []);
     }
 
-    /// Every part of a line of CLUSTER NODES, as all versions write it.
+    /// Each field of a CLUSTER NODES line is read, in the formats of all versions.
     #[test]
-    fn a_line_of_nodes_is_read_whole() {
+    fn nodes_line_is_read_completely() {
         let text = "\
             a :7000@17000 myself,master - 0 0 5 connected 3 10-12 [93->-b] [77-<-c]\n\
             b 2001:db8::1:7000@17000,b.example,shard-id=69bc,availability-zone=z1,tls-port=7001 slave,nofailover a 0 1 5 connected\n\
@@ -871,9 +901,10 @@ mod tests {
         assert_eq!(ids, ["a", "b", "c", "g"]);
     }
 
-    /// A shard of several primaries belongs to the healthiest, then to the one that has come further.
+    /// Of several primaries in a shard the healthiest owns the slots, then the one with the higher
+    /// offset.
     #[test]
-    fn a_shard_belongs_to_its_best_primary() {
+    fn shard_belongs_to_its_best_primary() {
         let owner = |nodes: &[(&str, u64)]| {
             let node = |(index, (health, offset)): (usize, &(&str, u64))| {
                 format!(
@@ -900,9 +931,9 @@ mod tests {
         assert_eq!(owner(&[("a later word", 9), ("fail", 9)]), Some(0));
     }
 
-    /// One case for each part of the rule, in its order.
+    /// The rules of `choose` hold, one case for each rule in its order.
     #[test]
-    fn who_is_believed() {
+    fn view_is_chosen_by_the_rules() {
         let ours = || view(&["a", "b"], &[(0..=99, 0), (100..=199, 1)]);
         let same = || view(&["b", "a"], &[(0..=99, 1), (100..=199, 0)]);
         let theirs = || view(&["a", "b"], &[(0..=199, 0)]);
@@ -927,28 +958,28 @@ mod tests {
         assert_eq!(believed(&[(theirs(), ok), (more(), ok)]), Some(true));
         assert_eq!(believed(&[(theirs(), ok), (more(), down)]), Some(false));
 
-        // Where nothing else decides, the order of the answers does not either.
+        // If no rule decides, the result does not depend on the order of the answers.
         let [one, other] = [0, 1].map(|owner| (view(&["a", "b"], &[(0..=99, owner)]), ok));
         let either = choose(&[one.clone(), other.clone()]).expect("two answers");
         assert_eq!(Some(either), choose(&[other, one]));
 
-        // Who shares the view may know more or fewer nodes without slots.
+        // Nodes that share a view may know different nodes without slots.
         let wider = || view(&["a", "b", "spare"], &[(0..=99, 0), (100..=199, 1)]);
         let nodes = |answers: &[(View, Info)]| choose(answers).map(|view| view.nodes.len());
         assert_eq!(nodes(&[(ours(), ok), (wider(), ok), (ours(), ok)]), Some(3));
         assert_eq!(nodes(&[(ours(), ok), (wider(), down)]), Some(2));
 
-        // What is said of a failed owner counts no more than if nothing were said.
+        // Slots of a failed owner count as slots without an owner.
         let mut failed = theirs();
         failed.nodes[0].health = Health::Failed;
-        let nobody = view(&["b"], &[]);
-        let answers = [(failed, ok), (ours(), ok), (nobody, ok)];
+        let unowned = view(&["b"], &[]);
+        let answers = [(failed, ok), (ours(), ok), (unowned, ok)];
         assert_eq!(choose(&answers).map(|view| view.slots_owned()), Some(0));
     }
 
-    /// An owner is known by its id, or by its endpoint if that is all there is.
+    /// An owner that changes its address stays the owner. Without ids, its endpoint identifies it.
     #[test]
-    fn an_owner_at_another_address_is_the_same() {
+    fn owner_at_another_address_is_the_same() {
         let old = view(&["a", "b"], &[(0..=9, 0), (10..=19, 1)]);
         let mut new = view(&["b", "a"], &[(0..=9, 1), (10..=19, 0), (20..=20, 0)]);
         new.nodes[0].endpoint = Some(endpoint("elsewhere", 5));
@@ -956,18 +987,19 @@ mod tests {
         assert_eq!(diff(&old, &new), [change(20..=20, None, Some(0))]);
         assert_eq!(diff(&new, &old), [change(20..=20, Some(0), None)]);
 
-        // Another node at the same address is another node,
+        // A node with another id at the same address is another owner,
         new.nodes[1].id = "c".to_owned();
         assert_eq!(diff(&old, &new)[0], change(0..=9, Some(0), Some(1)));
-        // unless nothing else is known of it.
+        // but a node without an id at the same address is the same owner.
         new.nodes[1].id.clear();
         assert_eq!(diff(&old, &new), [change(20..=20, None, Some(0))]);
         assert_eq!(diff(&new, &old), [change(20..=20, Some(0), None)]);
     }
 
-    /// The answers of several Clusters are not compared by their epochs; and it is said which of them do not count.
+    /// Epochs of different Clusters are not compared. The choice names the answers of other
+    /// Clusters.
     #[test]
-    fn another_cluster_does_not_count() {
+    fn other_clusters_are_outvoted() {
         let ours = |owner| (view(&["a", "b"], &[(0..=99, owner)]), info(7, true));
         let theirs = |epoch| {
             let view = view(&["x", "y"], &[(0..=16_383, 0)]);
@@ -984,7 +1016,7 @@ mod tests {
         };
         let is =
             |first: &str, epoch, strangers: &[usize]| (first.to_owned(), epoch, strangers.to_vec());
-        // Most answers count; of as many, who is known.
+        // The Cluster with most answers wins; of several, the known one.
         let answers = [theirs(9), ours(0), ours(1)];
         assert_eq!(chosen(&[], &answers), is("a", 7, &[0]));
         assert_eq!(chosen(&["b", "gone"], &answers), is("a", 7, &[0]));
@@ -992,13 +1024,13 @@ mod tests {
         let answers = [theirs(9), ours(1)];
         assert_eq!(chosen(&["a"], &answers), is("b", 7, &[0]));
         assert_eq!(chosen(&["y"], &answers), is("x", 9, &[1]));
-        // A node that has gone over has taken its id along.
+        // A node that moved to another Cluster keeps its id.
         assert_eq!(chosen(&["a", "b", "x"], &answers), is("b", 7, &[0]));
-        // Of as many, those with the higher epoch.
+        // If both are equally known, the higher epoch wins.
         assert_eq!(chosen(&[], &[ours(0), theirs(6)]), is("a", 7, &[1]));
         assert_eq!(chosen(&["gone"], &[theirs(8), ours(0)]), is("x", 8, &[1]));
 
-        // Who follows whom shows that two are of one Cluster, though neither speaks of the other.
+        // Two answers without a common id belong to one Cluster if a third answer connects them.
         let one = || (view(&["a", "b"], &[(0..=99, 0)]), info(7, true));
         let other = || (view(&["d", "c"], &[(0..=99, 0)]), info(8, true));
         let both = || (view(&["c", "b"], &[(0..=99, 0)]), info(6, true));
@@ -1012,7 +1044,8 @@ mod tests {
         let apart = chosen(&["a"], &[one(), other(), theirs(9)]);
         assert_eq!(apart, is("a", 7, &[1, 2]));
 
-        // Before they meet, nodes are Clusters of their own, and without slots they say nothing of themselves.
+        // Nodes that have not met yet are Clusters of their own. Without slots their answers have
+        // no ids.
         assert_eq!(chosen(&["a"], &[empty(9), ours(0)]), is("a", 7, &[]));
         let most = [empty(9), ours(0), empty(9)];
         assert_eq!(chosen(&[], &most), is("a", 7, &[]));
@@ -1020,9 +1053,9 @@ mod tests {
         assert_eq!((choice.view, choice.epoch), (Some(empty(9).0), 9));
     }
 
-    /// The epochs of two Clusters cannot be compared.
+    /// The choice says whether it belongs to the known Cluster.
     #[test]
-    fn it_is_said_whether_the_chosen_cluster_is_the_known_one() {
+    fn choice_says_whether_its_cluster_is_known() {
         let answers = [(view(&["a", "b"], &[(0..=99, 0)]), info(7, true))];
         let is_known = |known: &[&str]| {
             let known = known.iter().map(|id| String::from(*id)).collect();
@@ -1032,7 +1065,7 @@ mod tests {
         assert!(!is_known(&["gone"]));
     }
 
-    /// As servers answered before nodes had ids.
+    /// Answers without ids, as old servers give them, count as one Cluster.
     #[test]
     fn answers_without_ids_are_of_one_cluster() {
         let without = |owner, epoch| {
@@ -1048,21 +1081,21 @@ mod tests {
         }
     }
 
-    /// Where the owner changes, and to which of the primaries.
+    /// The slots at which the owner changes, each with its new owner among the primaries.
     type Cuts = BTreeMap<u16, Option<prop::sample::Index>>;
 
     fn any_cuts() -> impl Strategy<Value = Cuts> {
         prop::collection::btree_map(0..SLOTS, any::<Option<prop::sample::Index>>(), 0..12)
     }
 
-    /// Nodes with ids that say nothing of their order; the first is a primary.
+    /// Nodes with ids in any order. The first node is a primary.
     fn any_nodes() -> impl Strategy<Value = Vec<Node>> {
         let shapes = prop::collection::vec((any::<bool>(), 0..5_u8), 1..8);
         (shapes, any::<u64>()).prop_map(|(shapes, seed)| {
             let node = |(index, (is_replica, health)): (usize, (bool, u8))| {
                 let number = (index as u64 + 1).wrapping_mul(seed | 1);
-                let place = endpoint("::1", 7_000 + index as u16);
-                let mut node = Node::primary(&format!("{number:040x}"), place);
+                let endpoint = endpoint("::1", 7_000 + index as u16);
+                let mut node = Node::primary(&format!("{number:040x}"), endpoint);
                 if is_replica && index > 0 {
                     node.role = Role::Replica { of: Some(0) };
                 }
@@ -1091,22 +1124,24 @@ mod tests {
         (any_nodes(), any_cuts()).prop_map(|(nodes, cuts)| cut(&nodes, &cuts))
     }
 
-    /// The same with the nodes in another order.
+    /// The view with its nodes in another order.
     fn rotated(view: &View, by: usize) -> View {
         let count = view.nodes.len();
         let mut nodes = view.nodes.clone();
         nodes.rotate_left(by % count);
-        let now = |index: u16| ((usize::from(index) + count - by % count) % count) as u16;
+        let new_index = |index: u16| ((usize::from(index) + count - by % count) % count) as u16;
         for node in &mut nodes {
             if let Role::Replica { of: Some(of) } = &mut node.role {
-                *of = now(*of);
+                *of = new_index(*of);
             }
         }
-        let ranges = view.ranges().map(|(range, owner)| (range, now(owner)));
+        let ranges = view
+            .ranges()
+            .map(|(range, owner)| (range, new_index(owner)));
         View::new(nodes, ranges).expect("the same view")
     }
 
-    /// What each node is, by its id, and the id of its primary.
+    /// Endpoint, health and primary's id of each node, by its id.
     fn by_id(view: &View) -> BTreeMap<&str, (&Option<Endpoint>, Health, Option<&str>)> {
         let id = |index: u16| view.nodes[usize::from(index)].id.as_str();
         let nodes = view.nodes.iter().map(|node| {
@@ -1123,11 +1158,11 @@ mod tests {
         format!("${}\r\n{text}\r\n", text.len())
     }
 
-    /// What a node with this view answers to CLUSTER SLOTS.
+    /// The answer of a node with this view to CLUSTER SLOTS.
     fn slots_answer(view: &View, resp3: bool) -> Vec<u8> {
         let node = |index: u16| {
             let Node { id, endpoint, .. } = &view.nodes[usize::from(index)];
-            let at = endpoint.as_ref().expect("all have one");
+            let at = endpoint.as_ref().expect("every node has an endpoint");
             let about = if resp3 { "%0\r\n" } else { "*0\r\n" };
             format!(
                 "*4\r\n{}:{}\r\n{}{about}",
@@ -1155,7 +1190,7 @@ mod tests {
         format!("*{}\r\n{}", ranges.len(), ranges.concat()).into_bytes()
     }
 
-    /// What a node with this view answers to CLUSTER SHARDS.
+    /// The answer of a node with this view to CLUSTER SHARDS.
     fn shards_answer(view: &View, resp3: bool) -> Vec<u8> {
         let map = |fields: &[(&str, String)]| {
             let head = if resp3 {
@@ -1168,7 +1203,7 @@ mod tests {
         };
         let node = |index: u16| {
             let node = &view.nodes[usize::from(index)];
-            let at = node.endpoint.as_ref().expect("all have one");
+            let at = node.endpoint.as_ref().expect("every node has an endpoint");
             let role = if node.role == Role::Primary {
                 "master"
             } else {
@@ -1197,7 +1232,7 @@ mod tests {
                     .flat_map(|(range, _)| [*range.start(), *range.end()])
                     .collect();
                 let list: String = slots.iter().map(|slot| format!(":{slot}\r\n")).collect();
-                // Where the primary stands in its shard does not matter.
+                // The primary may be at any position in its shard.
                 let nodes: Vec<String> = view
                     .replicas_of(primary)
                     .chain([primary])
@@ -1212,11 +1247,11 @@ mod tests {
         format!("*{}\r\n{}", shards.len(), shards.concat()).into_bytes()
     }
 
-    /// What a node with this view answers to CLUSTER NODES.
+    /// The answer of a node with this view to CLUSTER NODES.
     fn nodes_answer(view: &View, resp3: bool) -> Vec<u8> {
         let mut text = String::new();
         for (index, node) in (0..).zip(&view.nodes) {
-            let at = node.endpoint.as_ref().expect("all have one");
+            let at = node.endpoint.as_ref().expect("every node has an endpoint");
             let (role, primary) = match node.role {
                 Role::Replica { of: Some(of) } => {
                     ("slave", view.nodes[usize::from(of)].id.as_str())
@@ -1248,8 +1283,9 @@ mod tests {
     }
 
     proptest! {
+        /// A view that is written as an answer is read back, from each of the three commands.
         #[test]
-        fn the_slots_that_go_in_come_out(view in any_view(), resp3: bool) {
+        fn written_view_is_read_back(view in any_view(), resp3: bool) {
             let slots = View::from_slots(&slots_answer(&view, resp3), ASKED).unwrap();
             prop_assert_eq!(owner_ids(&slots), owner_ids(&view));
             let shards = View::from_shards(&shards_answer(&view, resp3), ASKED).unwrap();
@@ -1259,7 +1295,7 @@ mod tests {
                 prop_assert_eq!(by_id(&read), by_id(&view));
             }
 
-            // The ranges are the table: in order, none beside another of the same owner.
+            // The ranges are in order, and neighbouring ranges have different owners.
             let ranges: Vec<_> = view.ranges().collect();
             for pair in ranges.windows(2) {
                 let (end, start) = (*pair[0].0.end(), *pair[1].0.start());
@@ -1269,6 +1305,7 @@ mod tests {
             prop_assert_eq!(View::new(view.nodes.clone(), ranges), Ok(view));
         }
 
+        /// Reading any bytes gives a view or an error, and never panics.
         #[test]
         fn any_bytes_are_a_view_or_an_error(
             pieces in prop::collection::vec(
@@ -1293,8 +1330,9 @@ mod tests {
             }
         }
 
+        /// Without its unusable nodes, a view keeps the slots and replicas of the others.
         #[test]
-        fn what_is_usable_keeps_its_slots(view in any_view(), by: usize) {
+        fn usable_nodes_keep_their_slots(view in any_view(), by: usize) {
             let usable = view.usable();
             prop_assert!(usable.nodes.iter().all(Node::is_usable));
             let ids = |slot| {
@@ -1307,12 +1345,13 @@ mod tests {
                 prop_assert_eq!(primary, before.filter(|id| usable.find(id).is_some()));
             }
             let rotated = rotated(&view, by % 100);
-            prop_assert_eq!(rotated.shares(), view.shares());
+            prop_assert_eq!(rotated.ownership(), view.ownership());
         }
 
-        /// What is believed is what most of those with the highest epoch say, in whatever order they and their nodes stand.
+        /// Most answers of the highest epoch agree with the chosen view, in any order of answers
+        /// and nodes.
         #[test]
-        fn the_latest_and_most_are_believed(
+        fn majority_of_the_latest_epoch_is_chosen(
             nodes in any_nodes(),
             cuts in prop::collection::vec(any_cuts(), 1..4),
             votes in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u64, any::<bool>(), 0..9_usize), 1..9),
@@ -1331,21 +1370,21 @@ mod tests {
             let latest = answers.iter().filter(|(_, info)| Some(info.current_epoch) == epoch);
             let latest: Vec<View> = latest.map(|(view, _)| view.usable()).collect();
             let owners: Vec<_> = latest.iter().map(owner_ids).collect();
-            let party = |of: &Vec<Option<&str>>| owners.iter().filter(|other| *other == of).count();
-            let most = owners.iter().map(party).max();
-            prop_assert_eq!(Some(party(&owner_ids(&chosen))), most);
+            let votes = |of: &Vec<Option<&str>>| owners.iter().filter(|other| *other == of).count();
+            let most = owners.iter().map(votes).max();
+            prop_assert_eq!(Some(votes(&owner_ids(&chosen))), most);
 
-            let mut turned = answers.clone();
-            turned.rotate_left(by % answers.len());
-            turned.reverse();
-            let again = choose(&turned).expect("there are answers");
+            let mut reordered = answers.clone();
+            reordered.rotate_left(by % answers.len());
+            reordered.reverse();
+            let again = choose(&reordered).expect("there are answers");
             prop_assert_eq!(owner_ids(&again), owner_ids(&chosen));
         }
 
-        /// Nor does it matter what fewer nodes of another Cluster say, how late their epochs are, and where they stand among ours; nor
-        /// what as many say, once ours is known.
+        /// Fewer answers of another Cluster change nothing, whatever their epochs and positions. If
+        /// our Cluster is known, equally many change nothing either.
         #[test]
-        fn what_is_believed_is_the_same_without_strangers(
+        fn choice_is_the_same_without_other_clusters(
             nodes in any_nodes(),
             cuts in prop::collection::vec((any_cuts(), 0..3_u64, any::<bool>()), 1..5),
             theirs in prop::collection::vec((any_cuts(), 0..9_u64, any::<prop::sample::Index>()), 0..5),
@@ -1366,13 +1405,14 @@ mod tests {
             }
             let choice = choose(&known, &all);
             prop_assert_eq!((&choice.view, choice.epoch), (&alone.view, alone.epoch));
-            let is_theirs = |place: &usize| all[*place].0.ids().all(|id| id.starts_with('x'));
+            let is_theirs = |answer: &usize| all[*answer].0.ids().all(|id| id.starts_with('x'));
             let strangers: Vec<usize> = (0..all.len()).filter(is_theirs).collect();
             prop_assert_eq!(choice.strangers, strangers);
         }
 
+        /// The changes turn the old owners into the new owners.
         #[test]
-        fn a_difference_makes_the_new_view_of_the_old(
+        fn changes_turn_the_old_view_into_the_new(
             nodes in any_nodes(),
             cuts in [any_cuts(), any_cuts()],
             by in 0..9_usize,

@@ -1,13 +1,14 @@
-//! The command table: what every command is, and what we do with it.
+//! The command table: properties of each command, and how respool handles it.
 //!
-//! The rows are generated from what real servers say of themselves (`data/commands-*.json`) and from
-//! our own columns (`data/policy.toml`, each rule with its reason) by `respool-lab commands`; see
-//! `COMMANDS.md` for the same table to read. A command known to one of the servers is known here.
-//! Where the servers differ, the row is the safe union: it refuses what either needs refused, and lets
-//! pass what either may understand.
+//! `cargo xtask commands` generates the rows from COMMAND of real servers (`data/commands-*.json`)
+//! and from our own columns (`data/policy.toml`, each rule with its reason). `docs/reference/commands.md` has the
+//! same table to read. The table has every command of each of these servers. If the servers differ,
+//! the row is a safe union. A request is refused if one server needs that. It is passed on if one
+//! server may understand it.
 //!
-//! A request finds its row in two steps: [`lookup`] by its first argument, and for a container
-//! (`CONFIG`, `XGROUP`, ...) [`lookup_sub`] by its second; [`resolve`] does both.
+//! [`lookup`] finds a row by the first argument of a request. For a container (`CONFIG`, `XGROUP`,
+//! ...) [`lookup_sub`] finds the row of the subcommand by the second argument. [`resolve`] does
+//! both.
 
 mod keys;
 #[rustfmt::skip]
@@ -21,219 +22,222 @@ use table::{COMMANDS, MULTIPLIER};
 /// One row of the table.
 #[derive(Debug)]
 pub struct Command {
-    /// In lower case; a subcommand carries its container in front: `config|get`.
+    /// Name in lower case. The name of a subcommand begins with its container: `config|get`.
     pub name: &'static str,
-    /// The number of arguments, with the name (and the subcommand); negative: at least that many.
+    /// Number of arguments with the name (and the subcommand); negative: the least number.
     pub arity: i16,
-    /// What the servers say of it.
+    /// The servers' flags.
     pub flags: Flags,
-    /// Where its keys are.
+    /// The servers' key specs.
     pub keys: &'static [KeySpec],
-    /// How `keys` are to be read.
+    /// How to find the keys.
     pub key_scan: KeyScan,
-    /// The argument that is its only key, whatever the other arguments are; 0: it has none, or
-    /// several, or they move.
+    /// Index of its only key, if this does not depend on other arguments. 0: no key, several keys,
+    /// or keys at varying positions.
     pub only_key: u8,
-    /// Who answers. Of a container: who answers when no subcommand of the table is named, where
-    /// [`Answer::Session`] means the server's own `unknown subcommand` error.
+    /// The party that answers it. In a container: the party that answers an unknown subcommand;
+    /// there [`Answer::Session`] means the server's own `unknown subcommand` error.
     pub answer: Answer,
-    /// Whether it may be sent again when its first fate is unknown.
+    /// Whether it may be sent again if it may have run.
     pub retry: Retry,
-    /// What to do with it on a pool of several servers.
+    /// Handling in a pool of several servers.
     pub fan_out: FanOut,
-    /// How it may travel together with its neighbours.
+    /// How it may be coalesced with neighbours.
     pub coalesce: Coalesce,
-    /// Whether a replica may answer it in its primary's place, but for what has not come there yet.
+    /// Whether a replica may answer it. The replica may not have the last writes yet.
     pub replica: bool,
-    /// Which keys its reply names.
+    /// Where its reply has keys.
     pub names: Names,
-    /// Whether one client could do harm to all others by it: refused unless the configuration says otherwise.
+    /// Whether one client can harm all others with it. It is refused unless the configuration
+    /// allows it.
     pub dangerous: bool,
-    /// Which of the servers asked know it.
+    /// The servers that have it.
     pub servers: Servers,
-    /// The ids of its subcommands: from, and behind.
+    /// Ids of its subcommands: the first one, and the one behind the last.
     subcommands: (u16, u16),
 }
 
-/// Names a row. The constants of [`id`] are made for `match`.
+/// Identifies a row. The constants of [`id`] can be used in `match`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandId(u16);
 
-/// Who answers a command.
+/// The party that answers a command.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Answer {
-    /// The server that owns its keys; the pool's one server, if it has no key.
+    /// The server that owns its keys; without keys the pool's only server.
     Server,
-    /// The session itself: the command is about the client's connection, not about data.
+    /// The session itself: the command concerns the client's connection, not data.
     Session,
-    /// Nobody: passed on, it would do to our shared link what was meant for the client's connection.
+    /// An error of ours: a server would apply the command to our shared link.
     Refused(Refusal),
-    /// The server, on a link of its own for this one request: it may wait there, or must not wait behind
-    /// others.
+    /// The server, on a pinned link for this request. It may block, or must not wait behind others.
     Alone,
-    /// The server, on a link that the session then keeps: the connection itself is what it changes.
+    /// The server, on a link that stays pinned to the session: the command changes the connection.
     Pinned,
-    /// The server, unless the arguments ask for something else: see [`Condition`].
+    /// The server, unless the arguments need something else, see [`Condition`].
     Conditional(Condition),
 }
 
-/// Why a command is not passed on.
+/// The reason why a command is refused.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
-    /// It is spoken between servers.
+    /// Only servers send it to each other.
     Replication,
-    /// It reads or changes something else of the server's connection, which is ours and shared.
+    /// It reads or changes state of the server's connection, which is our shared link.
     ConnectionState,
 }
 
-/// What the arguments are asked for.
+/// The property of the arguments that decides how a command is handled.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Condition {
-    /// `XREAD` and `XREADGROUP` may wait if they carry BLOCK, and then are as [`Answer::Alone`].
+    /// `XREAD` and `XREADGROUP`: with BLOCK they may wait, and are handled as [`Answer::Alone`].
     Block,
-    /// Scripts: a body that was seen heals a NOSCRIPT.
+    /// Scripts: a known script is loaded again after a NOSCRIPT.
     Script,
-    /// Its reply counts connections, where clients are to be counted.
+    /// The server's reply counts our links, but must count clients.
     Count,
-    /// `DEBUG PROTOCOL` makes the server send replies that break the rules of its protocol, a push in
-    /// place of a reply for one: that is refused.
+    /// `DEBUG PROTOCOL` is refused: it makes the server break the protocol, for example send a push
+    /// in place of a reply.
     DebugProtocol,
 }
 
 /// Whether a command may be sent again.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Retry {
-    /// It changes nothing: sent twice, it does no harm.
+    /// It changes nothing, so it may be sent twice.
     Read,
-    /// Once it may have run, it is never sent again.
+    /// It is never sent again once it may have run.
     Write,
 }
 
-/// What becomes of one request on a pool of several servers. Who answers it there, this alone says.
+/// The handling of a command in a pool of several servers.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FanOut {
-    /// Who gets it.
+    /// The servers that get it.
     pub spread: Spread,
-    /// What becomes of the replies.
+    /// How their replies are merged.
     pub merge: Merge,
 }
 
-/// Who gets a request on a pool of several servers.
+/// The servers that get a request, in a pool of several servers.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Spread {
-    /// The server that owns its keys, which must all have one owner; the first that is up, if it has none.
+    /// The owner of its keys, which must all have one owner. Without keys the first server that is
+    /// up.
     Owner,
-    /// Each server that owns some of its keys, with those.
+    /// Each owner of some of its keys, with these keys.
     Owners,
     /// The first server that is up.
     Any,
-    /// The pool's first server, where everybody publishes and listens. In front of a Cluster, whose channels have
-    /// places as keys have: who owns the channel.
+    /// The pool's first server, which has all publishers and subscribers. In a Cluster, where
+    /// channels have slots as keys have, the owner of the channel.
     Home,
-    /// What is about sharded channels: the pool's first server, and every server of a Cluster, where each has those of its slots.
+    /// For sharded channels: the pool's first server. In a Cluster all servers, each with the
+    /// channels of its slots.
     Channels,
-    /// Every server, and the replies become one.
+    /// Every server, with one merged reply.
     All,
-    /// One server after the other: the cursor says which.
+    /// One server after the other, as the cursor says.
     Turns,
-    /// In front of a Cluster nobody: clients see one node, and that is us. Elsewhere as [`Spread::Any`].
+    /// In front of a Cluster no server: clients see respool as the only node. Otherwise as
+    /// [`Spread::Any`].
     Node,
-    /// Nobody: we answer.
+    /// No server: respool answers.
     Here,
-    /// It is about one connection, and the session has one to each server: each server that the session asks.
+    /// Every server that the session uses: the command concerns a connection, and the session has
+    /// one to each server.
     Off,
-    /// Nobody: refused.
+    /// No server: the request is refused.
     Refused,
 }
 
-/// How the replies of several servers become one.
+/// How the replies of several servers are merged.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Merge {
-    /// There is only one.
+    /// There is only one reply.
     One,
-    /// The elements, in the order of the keys asked for.
+    /// The elements, in the order of the request's keys.
     KeyOrder,
-    /// The elements of all, in any order.
+    /// The elements of all replies, in any order.
     Concat,
-    /// The first error, or else any.
+    /// The first error, or else any reply.
     AllSucceeded,
-    /// Any that is no error.
+    /// Any reply that is not an error.
     OneSucceeded,
     /// The sum.
     Sum,
-    /// The smallest.
+    /// The smallest number.
     Min,
-    /// Element by element, 1 only if all are 1.
+    /// Element by element: 1 if all are 1, or else 0.
     And,
-    /// Particular to the command.
+    /// A rule for this command, see [`Merger`](crate::fan::Merger).
     Special,
 }
 
-/// How a request may travel together with others of its batch. Everything but `None` is a command
-/// with exactly one key, in a fixed place.
+/// How a request may be coalesced with others of its batch. Commands other than `None` have exactly
+/// one key, at a fixed position.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Coalesce {
-    /// Alone.
+    /// Not at all.
     None,
-    /// `GET`: neighbours may become one MGET, and identical ones may become one.
+    /// `GET`: neighbours may become one MGET, and equal ones may become one.
     Get,
     /// `SET`: neighbours without options may become one MSET.
     Set,
-    /// A read whose answer follows from the data alone: identical ones may become one.
+    /// A read whose reply depends on the data alone: equal ones may become one.
     Collapse,
 }
 
-/// Where a reply names keys. What is nil, or an error, names none.
+/// Where a reply has keys. A nil reply and an error have none.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Names {
     /// Nowhere.
     None,
-    /// The reply is one.
+    /// The reply is a key.
     Whole,
-    /// Each element is one.
+    /// Each element is a key.
     Each,
-    /// The first element is one.
+    /// The first element is a key.
     First,
-    /// Each element of the second element is one.
+    /// Each element of the second element is a key.
     Second,
-    /// The first element of each element is one; in RESP3 each key of a map.
+    /// The first element of each element is a key; in RESP3 each key of a map.
     Streams,
 }
 
-/// A set of the flags that the servers give a command.
+/// A set of the servers' flags of a command.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Flags(u32);
 
-/// A set of the servers that the table was made from.
+/// A set of the servers from which the table is generated.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct Servers(u8);
 
-/// Every row, sorted by name; subcommands follow their container.
+/// All rows, sorted by name. Subcommands follow their container.
 pub fn all() -> impl ExactSizeIterator<Item = CommandId> {
     (0..COMMANDS.len() as u16).map(CommandId)
 }
 
-/// The row of an id.
+/// The row with this id.
 #[inline]
 pub fn command(id: CommandId) -> &'static Command {
     id.get()
 }
 
-/// Finds a command by its name, in any case. Subcommands are found by [`lookup_sub`] only.
+/// Finds a command by its name in any case. [`lookup_sub`] finds subcommands.
 ///
-/// This runs once per request: the name becomes three numbers, one multiplication says which row it
-/// can be, one comparison whether it is.
+/// This runs for each request. The name is folded into three numbers. One multiplication gives the
+/// only possible row, and one comparison decides.
 #[inline]
 pub fn lookup(name: &[u8]) -> Option<CommandId> {
     if name.len() > 8 {
         return lookup_long(name);
     }
-    // The same as for a long name, without the words that are 0 and only cost time: nearly every
-    // request comes this way.
+    // Nearly every request takes this path. It is that of a long name without the words that are 0.
     let word = lower_case(short_word(name));
     let row = ROW_OF_SLOT[slot_of(word, MULTIPLIER)];
     let found = &FOLDED[usize::from(row)];
-    // An empty slot leads to row 0, whose name then differs.
+    // An empty slot has row 0, whose name differs.
     (found.words[0] == word && found.len == name.len() as u64).then_some(CommandId(row))
 }
 
@@ -244,7 +248,7 @@ fn lookup_long(name: &[u8]) -> Option<CommandId> {
     (FOLDED[usize::from(row)] == folded).then_some(CommandId(row))
 }
 
-/// Finds a subcommand of a container by its name, in any case.
+/// Finds a subcommand of a container by its name in any case.
 pub fn lookup_sub(container: CommandId, name: &[u8]) -> Option<CommandId> {
     let container = container.get();
     let (from, behind) = container.subcommands;
@@ -254,8 +258,8 @@ pub fn lookup_sub(container: CommandId, name: &[u8]) -> Option<CommandId> {
         .find(|sub| sub.get().name.as_bytes()[prefix..].eq_ignore_ascii_case(name))
 }
 
-/// Finds the row of a request: of its subcommand, if it names one, or else of its command. A request
-/// whose container has no such subcommand gets the container's row. `argc` is at least 1.
+/// Finds the row of a request: the row of its subcommand, or else of its command. For an unknown
+/// subcommand this is the row of the container. `argc` is at least 1.
 #[inline]
 pub fn resolve<'a>(argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> Option<CommandId> {
     let id = lookup(arg(0))?;
@@ -272,18 +276,19 @@ impl CommandId {
         &COMMANDS[usize::from(self.0)]
     }
 
-    /// Its place in the table, for arrays with one element per command: less than [`CommandId::COUNT`].
+    /// The index of the row, less than [`CommandId::COUNT`], for arrays with an element per
+    /// command.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The number of rows.
+    /// Number of rows.
     pub const COUNT: usize = COMMANDS.len();
 }
 
 impl Command {
-    /// Whether a request with `argc` arguments, the name among them, has the right number.
+    /// Whether `argc` arguments, with the name, are the right number.
     #[inline]
     pub fn arity_ok(&self, argc: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
@@ -305,18 +310,18 @@ impl Command {
         (self.subcommands.0..self.subcommands.1).map(CommandId)
     }
 
-    /// Whether any request with the right number of arguments goes to a server, whatever they are.
+    /// Whether every request with the right number of arguments goes to a server.
     #[inline]
     pub fn goes_straight(&self) -> bool {
         matches!(self.answer, Answer::Server) && !self.is_container()
     }
 
-    /// Why a request with these arguments is not passed on, if it is not.
+    /// The reason why a request with these arguments is refused; `None` if it is passed on.
     #[inline]
     pub fn refusal<'a>(&self, argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> Option<Refusal> {
         match self.answer {
             Answer::Server | Answer::Session | Answer::Alone | Answer::Pinned => None,
-            Answer::Refused(why) => Some(why),
+            Answer::Refused(reason) => Some(reason),
             Answer::Conditional(Condition::Block | Condition::Script | Condition::Count) => None,
             Answer::Conditional(Condition::DebugProtocol) => {
                 (argc > 1 && is_word(arg(1), b"protocol")).then_some(Refusal::ConnectionState)
@@ -325,14 +330,14 @@ impl Command {
     }
 }
 
-/// Whether XREAD or XREADGROUP carries BLOCK where the server's own parser looks for it: among the
-/// options in front of STREAMS, where COUNT and CLAIM take one argument and GROUP two.
+/// Whether XREAD or XREADGROUP has BLOCK where the server's parser expects it: among the options in
+/// front of STREAMS. COUNT and CLAIM have one argument, GROUP two.
 pub fn asks_to_block<'a>(argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> bool {
     let mut at = 1;
     while at < argc {
         let word = arg(at);
         at += if is_word(word, b"block") {
-            // Without a number behind it, the server will refuse it.
+            // Without a number behind it, the server refuses the request.
             return at + 1 < argc;
         } else if is_word(word, b"streams") {
             return false;
@@ -343,37 +348,37 @@ pub fn asks_to_block<'a>(argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> bool {
         } else if is_word(word, b"noack") {
             1
         } else {
-            // Either the server refuses this, or it is newer than we are and the option may have
-            // arguments of its own: then any BLOCK may be the one.
+            // The option is unknown. An old server refuses it. For a newer server its number of
+            // arguments is unknown, so any BLOCK behind it may be the option.
             return (at + 1..argc).any(|at| is_word(arg(at), b"block"));
         };
     }
     false
 }
 
-/// Makes the constants of a set, the list of their names and what a set can do from one list.
+/// Makes the constants, names and methods of a set from one list.
 macro_rules! names_of_set {
     ($set:ident: $repr:ty; $($(#[$doc:meta])* $constant:ident $name:literal $bit:literal;)*) => {
         impl $set {
             $($(#[$doc])* pub const $constant: $set = $set(1 << $bit);)*
             /// The empty set.
             pub const NONE: $set = $set(0);
-            /// Every member with the name that the servers give it.
+            /// Every member with its name on the servers.
             pub const NAMES: &'static [(&'static str, $set)] = &[$(($name, $set(1 << $bit))),*];
 
-            /// Whether all of `members` are in it.
+            /// Whether the set has all of `members`.
             #[inline]
             pub const fn has(self, members: $set) -> bool {
                 self.0 & members.0 == members.0
             }
 
-            /// The members of both.
+            /// The union of both sets.
             #[must_use]
             pub const fn or(self, other: $set) -> $set {
                 $set(self.0 | other.0)
             }
 
-            /// The names of its members.
+            /// The names of the members.
             pub fn names(self) -> impl Iterator<Item = &'static str> {
                 Self::NAMES.iter().filter(move |(_, member)| self.0 & member.0 != 0).map(|(name, _)| *name)
             }
@@ -396,9 +401,9 @@ names_of_set! { Flags: u32;
     DENYOOM "denyoom" 2;
     /// For administrators.
     ADMIN "admin" 3;
-    /// Of publish and subscribe.
+    /// Belongs to publish and subscribe.
     PUBSUB "pubsub" 4;
-    /// May make its connection wait.
+    /// May block its connection.
     BLOCKING "blocking" 5;
     /// Not allowed in scripts.
     NOSCRIPT "noscript" 6;
@@ -410,17 +415,17 @@ names_of_set! { Flags: u32;
     NO_AUTH "no_auth" 9;
     /// Not allowed in a transaction.
     NO_MULTI "no_multi" 10;
-    /// Does little, whatever the data.
+    /// Takes constant or logarithmic time.
     FAST "fast" 11;
-    /// Its keys are not all in a fixed place.
+    /// Some of its keys have no fixed position.
     MOVABLEKEYS "movablekeys" 12;
-    /// May have no key at all although it has key specs.
+    /// May have no key although it has key specs.
     NO_MANDATORY_KEYS "no_mandatory_keys" 13;
-    /// Allowed while a script runs too long.
+    /// Allowed while a script runs for too long.
     ALLOW_BUSY "allow_busy" 14;
     /// Not allowed while a replica loads in the background.
     NO_ASYNC_LOADING "no_async_loading" 15;
-    /// Acts as if ASKING stood in front of it.
+    /// Acts as if ASKING preceded it.
     ASKING "asking" 16;
     /// Not shown by MONITOR.
     SKIP_MONITOR "skip_monitor" 17;
@@ -428,7 +433,7 @@ names_of_set! { Flags: u32;
     SKIP_SLOWLOG "skip_slowlog" 18;
     /// Not in the command log (Valkey).
     SKIP_COMMANDLOG "skip_commandlog" 19;
-    /// Comes with a module that is part of the server.
+    /// Belongs to a module that is part of the server.
     MODULE "module" 20;
 }
 
@@ -445,18 +450,18 @@ impl std::fmt::Debug for CommandId {
     }
 }
 
-/// A name of at most 24 bytes as three numbers, its letters in lower case.
+/// A name of at most 24 bytes in lower case, as three numbers.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct FoldedName {
     words: [u64; 3],
-    /// Tells apart names that differ in zero bytes at their end.
+    /// Length of the name. It distinguishes names that differ only in zero bytes at the end.
     len: u64,
 }
 
 impl FoldedName {
-    /// The longest name that can be folded.
+    /// Longest name that can be folded.
     pub const BYTES_MAX: usize = 24;
-    /// How many slots there are.
+    /// Number of slots of the perfect hash table.
     pub const SLOTS: usize = 1 << Self::SLOT_BITS;
     const SLOT_BITS: u32 = 12;
 
@@ -464,8 +469,8 @@ impl FoldedName {
     #[inline]
     pub const fn of(name: &[u8]) -> Option<FoldedName> {
         let len = name.len();
-        // Where a word is only partly covered, it is read from the end of the name and shifted into
-        // place: overlapping reads of whole words need no loop over bytes.
+        // A partial word is read from the end of the name and shifted. Overlapping reads of whole
+        // words need no loop over bytes.
         let words = if len <= 8 {
             [short_word(name), 0, 0]
         } else if len <= 16 {
@@ -491,7 +496,7 @@ impl FoldedName {
         })
     }
 
-    /// The slot it belongs to. With the table's own multiplier no two commands share one.
+    /// The slot of the name. With the table's multiplier every command has its own slot.
     #[inline]
     pub const fn slot(&self, multiplier: u64) -> usize {
         let [a, b, c] = self.words;
@@ -499,17 +504,17 @@ impl FoldedName {
     }
 }
 
-/// The top bits of the product: every bit of the word has a part in them.
+/// The top bits of the product, which depend on every bit of the word.
 #[inline]
 const fn slot_of(word: u64, multiplier: u64) -> usize {
     (word.wrapping_mul(multiplier) >> (64 - FoldedName::SLOT_BITS)) as usize
 }
 
-/// The up to 8 bytes of a name, the first one lowest.
+/// A name of at most 8 bytes as a number, the first byte lowest.
 const fn short_word(name: &[u8]) -> u64 {
     let len = name.len();
     if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
-        // Where both cover a byte they agree.
+        // Both reads agree on bytes that both cover.
         u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << ((len - 4) * 8)
     } else if len > 0 {
         let half = len / 2;
@@ -521,7 +526,7 @@ const fn short_word(name: &[u8]) -> u64 {
     }
 }
 
-/// The first 8 bytes of a name, or 0 if it has fewer.
+/// The first 8 bytes of a name; 0 if it has fewer.
 const fn first_word(name: &[u8]) -> u64 {
     match name.first_chunk::<8>() {
         Some(chunk) => u64::from_le_bytes(*chunk),
@@ -529,7 +534,7 @@ const fn first_word(name: &[u8]) -> u64 {
     }
 }
 
-/// The last 8 bytes of a name, or 0 if it has fewer.
+/// The last 8 bytes of a name; 0 if it has fewer.
 const fn last_word(name: &[u8]) -> u64 {
     match name.last_chunk::<8>() {
         Some(chunk) => u64::from_le_bytes(*chunk),
@@ -537,19 +542,19 @@ const fn last_word(name: &[u8]) -> u64 {
     }
 }
 
-/// Eight bytes with `A` to `Z` made `a` to `z`, all at once. The top bit of each byte serves as the
-/// carry of its own comparison; bytes that have it set are no letters and stay as they are.
+/// Changes `A` to `Z` into lower case in eight bytes at once. The top bit of each byte holds the
+/// carry of its comparison. Bytes whose top bit is set are not letters and stay.
 const fn lower_case(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let low_bits = word & (0x7f * EACH);
     let from_a = low_bits + (0x80 - b'A' as u64) * EACH;
     let behind_z = low_bits + (0x7f - b'Z' as u64) * EACH;
     let letter = (from_a ^ behind_z) & !word & (0x80 * EACH);
-    // 0x80 >> 2 is 0x20, what tells the cases apart.
+    // 0x80 >> 2 is 0x20, the difference between the cases.
     word | (letter >> 2)
 }
 
-/// The folded name of every row; of a subcommand one that no name folds to.
+/// The folded name of each row. A subcommand has a value that no name folds to.
 static FOLDED: [FoldedName; COMMANDS.len()] = {
     let mut folded = [FoldedName {
         words: [0; 3],
@@ -565,7 +570,7 @@ static FOLDED: [FoldedName; COMMANDS.len()] = {
     folded
 };
 
-/// The row of each slot; 0 where there is none.
+/// The row of each slot; 0 for an empty slot.
 static ROW_OF_SLOT: [u16; FoldedName::SLOTS] = {
     let mut rows = [u16::MAX; FoldedName::SLOTS];
     let mut row = 0;
@@ -574,7 +579,7 @@ static ROW_OF_SLOT: [u16; FoldedName::SLOTS] = {
             let slot = name.slot(MULTIPLIER);
             assert!(
                 rows[slot] == u16::MAX,
-                "two commands share a slot: generate the table anew"
+                "two commands share a slot: generate the table again"
             );
             rows[slot] = row as u16;
         }
@@ -590,7 +595,7 @@ static ROW_OF_SLOT: [u16; FoldedName::SLOTS] = {
     rows
 };
 
-/// The folded name of a row that is no subcommand.
+/// The folded name of a row; `None` for a subcommand.
 const fn top_level(row: usize) -> Option<FoldedName> {
     let name = COMMANDS[row].name.as_bytes();
     let mut at = 0;
@@ -603,7 +608,7 @@ const fn top_level(row: usize) -> Option<FoldedName> {
     let folded = FoldedName::of(name);
     assert!(
         folded.is_some(),
-        "a command's name is longer than can be folded"
+        "a command's name is too long to be folded"
     );
     folded
 }

@@ -1,19 +1,19 @@
-//! Writing requests and replies.
+//! Writes requests and replies.
 
 use crate::number;
 
-/// Which version of the protocol a connection speaks.
+/// The protocol version of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Version {
-    /// The one every connection starts with.
+    /// RESP2, with which every connection starts.
     #[default]
     Resp2,
-    /// After `HELLO 3`.
+    /// RESP3, after `HELLO 3`.
     Resp3,
 }
 
 impl Version {
-    /// As HELLO names it.
+    /// The number of the version in HELLO.
     pub fn number(self) -> i64 {
         match self {
             Version::Resp2 => 2,
@@ -37,7 +37,7 @@ pub fn bulk(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the absence of a value.
+/// Appends null in place of a value.
 pub fn null(out: &mut Vec<u8>, version: Version) {
     out.extend_from_slice(match version {
         Version::Resp2 => b"$-1\r\n".as_slice(),
@@ -45,7 +45,7 @@ pub fn null(out: &mut Vec<u8>, version: Version) {
     });
 }
 
-/// Appends the absence of an array.
+/// Appends null in place of an array.
 pub fn null_array(out: &mut Vec<u8>, version: Version) {
     match version {
         Version::Resp2 => out.extend_from_slice(b"*-1\r\n"),
@@ -65,7 +65,7 @@ pub fn array(out: &mut Vec<u8>, len: usize) {
     header(out, b'*', len);
 }
 
-/// Appends the header of a map of `pairs` pairs: in RESP2 a flat array.
+/// Appends the header of a map of `pairs` pairs; in RESP2 the header of a flat array.
 pub fn map(out: &mut Vec<u8>, version: Version, pairs: usize) {
     match version {
         Version::Resp2 => header(out, b'*', pairs * 2),
@@ -73,12 +73,12 @@ pub fn map(out: &mut Vec<u8>, version: Version, pairs: usize) {
     }
 }
 
-/// Appends text that has several lines: verbatim in RESP3, a bulk string in RESP2.
+/// Appends text of several lines: a verbatim string in RESP3, a bulk string in RESP2.
 pub fn verbatim(out: &mut Vec<u8>, version: Version, text: &str) {
     verbatim_parts(out, version, text.len(), [text].into_iter());
 }
 
-/// The same for a text in parts, which have `len` bytes together.
+/// As [`verbatim`], for a text in parts with `len` bytes together.
 pub fn verbatim_parts<'a>(
     out: &mut Vec<u8>,
     version: Version,
@@ -86,7 +86,7 @@ pub fn verbatim_parts<'a>(
     parts: impl Iterator<Item = &'a str>,
 ) {
     const FORMAT: &[u8] = b"txt:";
-    // The length takes at most 20 digits.
+    // The length has at most 20 digits.
     out.reserve(len + FORMAT.len() + 25);
     match version {
         Version::Resp2 => header(out, b'$', len),
@@ -99,12 +99,12 @@ pub fn verbatim_parts<'a>(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a status. `text` is ours: it has no line end.
+/// Appends a status. `text` is our own and has no line end.
 pub fn status(out: &mut Vec<u8>, text: &str) {
     line(out, b'+', text.as_bytes());
 }
 
-/// Appends an error; `text` starts with its code. Line ends in it become spaces, as Redis does it.
+/// Appends an error. `text` starts with its code. Line ends in it become spaces, as in Redis.
 pub fn error(out: &mut Vec<u8>, text: &[u8]) {
     line(out, b'-', text);
 }

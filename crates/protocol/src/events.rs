@@ -1,23 +1,24 @@
-//! Keyspace notifications: the channels on which a server says that a key has changed.
+//! Keyspace notifications: the channels on which a server publishes changes of keys.
 //!
 //! ```text
-//!   __keyspace@0__:user:1      the channel of the key `user:1` of database 0; the payload is the event
-//!   __keyevent@0__:expired     the channel of the event `expired`; the payload is the key
+//!   __keyspace@0__:user:1      channel of the key `user:1` of database 0; the payload is the event
+//!   __keyevent@0__:expired     channel of the event `expired`; the payload is the key
 //! ```
 //!
-//! A server sends them to its own subscribers alone, and never on to another server. So whether a channel or pattern
-//! can bring any of them decides at which servers it is subscribed to.
+//! A server sends them only to its own subscribers, not to other servers. So the servers at which a
+//! channel or pattern is subscribed depend on whether it can match such a channel.
 
-/// The beginnings of their channels, up to the number of the database.
+/// The beginnings of the channels, up to the number of the database.
 const HEADS: [&[u8]; 2] = [b"__keyspace@", b"__keyevent@"];
 
-/// All heads are as long as this.
+/// Length of each head.
 const HEAD_LEN: usize = HEADS[0].len();
 
-/// What stands behind the number.
+/// The bytes behind the number of the database.
 const TAIL: &[u8] = b"__:";
 
-/// How much of a channel has been read: so many bytes of the head, then these.
+/// States of a match beyond the bytes of the head: at the first digit, behind a digit, and at the
+/// name.
 const NUMBER: usize = HEAD_LEN;
 const DIGITS: usize = NUMBER + 1;
 const NAME: usize = DIGITS + TAIL.len();
@@ -27,16 +28,16 @@ const _: () = assert!(HEADS[1].len() == HEAD_LEN && NAME < u32::BITS as usize);
 /// The channel of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// All in front of the name.
+    /// The channel without the name.
     pub head: &'a [u8],
-    /// Of a key or of an event.
+    /// The name of a key or of an event.
     pub name: &'a [u8],
     /// Whether it is the channel of a key.
     pub is_of_key: bool,
 }
 
 impl<'a> Event<'a> {
-    /// Reads a channel. `None`: it is no notification's.
+    /// Reads a channel. `None` if it is not the channel of a notification.
     pub fn of(channel: &'a [u8]) -> Option<Event<'a>> {
         let head = HEADS.iter().find(|head| channel.starts_with(head))?;
         let behind = &channel[HEAD_LEN..];
@@ -54,7 +55,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Whether this is the channel of a notification.
+/// Whether a channel is the channel of a notification.
 pub fn is_event(channel: &[u8]) -> bool {
     Event::of(channel).is_some()
 }
@@ -64,21 +65,22 @@ pub fn may_match_keys(pattern: &[u8]) -> bool {
     meets(HEADS[0], pattern)
 }
 
-/// Whether a pattern matches the channel of any notification. Where servers read a class in different ways, the
-/// answer is yes if it does for one of them.
+/// Whether a pattern matches the channel of any notification. If servers differ in how they read a
+/// class, one that matches is enough.
 pub fn may_match(pattern: &[u8]) -> bool {
     HEADS.iter().any(|head| meets(head, pattern))
 }
 
-/// The same for one head. `places` holds a bit for each place within a channel where the pattern may stand.
+/// Whether a pattern matches a channel with this head. A bit of `states` is set for each position
+/// in a channel that the pattern may have reached.
 fn meets(head: &[u8], pattern: &[u8]) -> bool {
-    let mut places: u32 = 1;
+    let mut states: u32 = 1;
     let mut at = 0;
-    while at < pattern.len() && places != 0 {
+    while at < pattern.len() && states != 0 {
         let (bytes, len) = match pattern[at] {
             b'*' => {
-                // All places lie in one row, and from each of them every later one can be reached.
-                places = (!0 << places.trailing_zeros()) & ((1 << (NAME + 1)) - 1);
+                // A star reaches every later position: positions form one sequence.
+                states = (!0 << states.trailing_zeros()) & ((1 << (NAME + 1)) - 1);
                 at += 1;
                 continue;
             }
@@ -88,24 +90,24 @@ fn meets(head: &[u8], pattern: &[u8]) -> bool {
             byte => (Bytes::one(byte), 1),
         };
         let mut next = 0;
-        for place in (0..=NAME).filter(|place| places & 1 << place != 0) {
-            next |= behind(head, place, &bytes);
+        for state in (0..=NAME).filter(|state| states & 1 << state != 0) {
+            next |= next_states(head, state, &bytes);
         }
-        places = next;
+        states = next;
         at += len;
     }
-    places & 1 << NAME != 0
+    states & 1 << NAME != 0
 }
 
-/// The places behind one of these bytes at a place.
-fn behind(head: &[u8], place: usize, bytes: &Bytes) -> u32 {
+/// The states that follow a state if the pattern matches one of these bytes.
+fn next_states(head: &[u8], state: usize, bytes: &Bytes) -> u32 {
     let step = |fits: bool, to: usize| u32::from(fits) << to;
     let is_digit = || (b'0'..=b'9').any(|digit| bytes.has(digit));
-    match place {
-        ..NUMBER => step(bytes.has(head[place]), place + 1),
+    match state {
+        ..NUMBER => step(bytes.has(head[state]), state + 1),
         NUMBER => step(is_digit(), DIGITS),
         DIGITS => step(is_digit(), DIGITS) | step(bytes.has(TAIL[0]), DIGITS + 1),
-        _ if place < NAME => step(bytes.has(TAIL[place - DIGITS]), place + 1),
+        _ if state < NAME => step(bytes.has(TAIL[state - DIGITS]), state + 1),
         _ => step(!bytes.is_empty(), NAME),
     }
 }
@@ -151,9 +153,9 @@ impl Bytes {
     }
 }
 
-/// The bytes of the class that a pattern begins with, and how long it is there. The steps are those of the servers
-/// (`stringmatchlen`, util.c). Some servers compare the ends of a range with a sign and some without: the range then
-/// has the bytes of both.
+/// The bytes of the class at the beginning of a pattern, and its length. The steps are those of the
+/// servers (`stringmatchlen`, util.c). Some servers compare the ends of a range as signed bytes,
+/// others as unsigned bytes. The range has the bytes of both.
 fn class(pattern: &[u8]) -> (Bytes, usize) {
     let mut at = 1;
     let is_not = pattern.get(at) == Some(&b'^');
@@ -206,9 +208,9 @@ mod tests {
     use super::*;
     use crate::glob::Pattern;
 
-    /// A channel is one of a notification if it has a head, a number and the tail.
+    /// The channel of a notification has a head, a number and the tail.
     #[test]
-    fn event_channels_are_told_from_others() {
+    fn event_channels_are_recognised() {
         let events = [
             "__keyspace@0__:user:1",
             "__keyspace@15__:",
@@ -237,7 +239,8 @@ mod tests {
         }
     }
 
-    /// A pattern brings notifications if it matches the channel of one, and not otherwise.
+    /// `may_match` is true for patterns that match the channel of a notification, and false for
+    /// others.
     #[test]
     fn patterns_that_match_an_event_are_found() {
         let some: [&[u8]; 24] = [
@@ -305,7 +308,7 @@ mod tests {
             .prop_map(|(head, number, name)| [HEADS[head], number.as_bytes(), TAIL, &name].concat())
     }
 
-    /// A pattern that is made of a channel: pieces of it are replaced.
+    /// Makes a pattern from a channel by replacing some bytes.
     fn pattern_of(channel: &[u8], pieces: &[u8]) -> Vec<u8> {
         let mut pattern = Vec::new();
         for (at, byte) in channel.iter().enumerate() {
@@ -326,7 +329,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-        /// Whatever pattern matches the channel of a notification is known to.
+        /// Every pattern that matches the channel of a notification is recognised.
         #[test]
         fn no_pattern_with_events_is_missed(
             channel in channels(), pieces in prop::collection::vec(0..12_u8, 1..9),
@@ -338,9 +341,9 @@ mod tests {
             }
         }
 
-        /// Any bytes are a pattern, and a set has the bytes of its class.
+        /// The set of a class has the bytes that the server matches.
         #[test]
-        fn class_has_the_bytes_that_the_server_finds(
+        fn class_has_the_bytes_that_the_server_matches(
             inner in prop::collection::vec(prop::sample::select(&b"ab_0-9^\\]"[..]), 0..8), byte in 0..128_u8,
         ) {
             let pattern = [b"[", &inner[..]].concat();

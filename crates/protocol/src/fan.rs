@@ -1,4 +1,4 @@
-//! One request for several servers: how it is divided, and how their replies become one.
+//! Scatter-gather: divides a request among several servers, and merges their replies into one.
 //!
 //! ```text
 //!   MGET a b c a         Split          MGET a a  -> server 0 -> 1 1        Merger
@@ -6,9 +6,9 @@
 //!                                       MGET b    -> server 1 -> 2          1 2 3 1
 //! ```
 //!
-//! Who gets a request, and what becomes of the replies, are the columns [`Spread`](crate::commands::Spread) and
-//! [`Merge`](crate::commands::Merge) of the command table. [`Split`] is for those that name keys, and
-//! [`Cursor`] for SCAN, which asks one server after the other.
+//! The columns [`Spread`](crate::commands::Spread) and [`Merge`](crate::commands::Merge) of the
+//! command table say which servers get a request, and how their replies are merged. [`Split`]
+//! divides requests by their keys. [`Cursor`] is for SCAN, which asks one server after the other.
 
 mod cursor;
 mod figures;
@@ -21,7 +21,7 @@ pub use info::Sections;
 pub use merge::{Merged, Merger, Part};
 pub use split::{Divided, Share, Split, Undivided};
 
-/// Keys and values up to this length are copied by moves of this length.
+/// Keys and values up to this length are copied as a block of this length.
 const MOVE_BYTES: usize = 32;
 
 /// Appends a number that is not negative as a bulk string.

@@ -1,116 +1,122 @@
-//! The patterns of KEYS and SCAN, as servers read them (`stringmatchlen`, util.c): what is left of one behind a beginning
-//! that all keys of a server have, and that the server does not see.
+//! The patterns of KEYS and SCAN, as servers read them (`stringmatchlen`, util.c). They are
+//! rewritten for a server that does not see the prefix of its keys:
 //!
 //! ```text
 //!   user:1*      behind `user:`     1*
 //!   *            behind `user:`     *
 //!   *r:*:vip     behind `user:`     *:vip
-//!   *:vip        behind `user:`     *:vip or vip: no pattern says that. *vip has all of them, and more.
+//!   *:vip        behind `user:`     *:vip or vip, for which there is no pattern; *vip matches more
 //! ```
 
-/// The most bytes of a pattern by which keys are looked through one by one: a longer one is refused where that would have to be.
+/// Longest pattern with which keys are filtered one by one. A longer pattern that needs this is
+/// refused.
 pub const SIFTED_BYTES_MAX: usize = 1_000;
 
-/// Newer servers (Redis 7.2.6) give up at more stars.
+/// Most stars of a pattern. Newer servers (Redis 7.2.6) give up at more.
 const STARS_MAX: usize = 1_000;
 
-/// A pattern, taken apart.
+/// A pattern, split into tokens.
 #[derive(Clone, Debug)]
 pub struct Pattern<'a> {
     bytes: &'a [u8],
-    pieces: Vec<Piece>,
+    tokens: Vec<PatternToken>,
 }
 
-/// What stands for one byte of a key, or a star.
+/// A star, or a token that matches one byte of a key.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
-    what: What,
-    /// Where it begins in the pattern.
+struct PatternToken {
+    kind: PatternTokenKind,
+    /// Offset of its first byte in the pattern.
     at: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum PatternTokenKind {
     Star,
     Any,
     Byte(u8),
     Class,
 }
 
-/// What is left of a pattern.
+/// A pattern for keys without their prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// This pattern finds the same keys.
+    /// This pattern matches the same keys.
     Same(Vec<u8>),
-    /// This one finds them and others.
+    /// This pattern matches the same keys and others.
     More(Vec<u8>),
-    /// Servers do not agree on what it means.
+    /// Servers differ in how they read the pattern.
     Unclear,
 }
 
-/// Finds nothing, not even a key without a name: a class that nothing is of.
+/// An empty class: it matches no key, not even the empty key.
 const NOTHING: &[u8] = b"[]";
 
 impl<'a> Pattern<'a> {
-    /// Takes a pattern apart. Each is one.
+    /// Splits a pattern into tokens. Any bytes are a valid pattern.
     pub fn new(bytes: &'a [u8]) -> Pattern<'a> {
-        let mut pieces = Vec::new();
+        let mut tokens = Vec::new();
         let mut at = 0;
         while at < bytes.len() {
-            let (what, len) = match bytes[at] {
-                b'*' => (What::Star, 1),
-                b'?' => (What::Any, 1),
-                b'[' => (What::Class, class(&bytes[at..], 0).0),
-                b'\\' if at + 1 < bytes.len() => (What::Byte(bytes[at + 1]), 2),
-                byte => (What::Byte(byte), 1),
+            let (kind, len) = match bytes[at] {
+                b'*' => (PatternTokenKind::Star, 1),
+                b'?' => (PatternTokenKind::Any, 1),
+                b'[' => (PatternTokenKind::Class, class(&bytes[at..], 0).0),
+                b'\\' if at + 1 < bytes.len() => (PatternTokenKind::Byte(bytes[at + 1]), 2),
+                byte => (PatternTokenKind::Byte(byte), 1),
             };
-            pieces.push(Piece { what, at });
+            tokens.push(PatternToken { kind, at });
             at += len;
         }
-        Pattern { bytes, pieces }
+        Pattern { bytes, tokens }
     }
 
-    /// What has to be asked where keys are without `prefix`, which has a byte at least.
+    /// Rewrites the pattern for keys without `prefix`, which is not empty.
     pub fn behind(&self, prefix: &[u8]) -> Left {
-        let stars = self.pieces.iter().filter(|piece| piece.what == What::Star);
+        let stars = self
+            .tokens
+            .iter()
+            .filter(|token| token.kind == PatternTokenKind::Star);
         if stars.count() > STARS_MAX {
             return Left::Unclear;
         }
-        // The pieces at which what is left may begin, ascending.
-        let mut places = self.with_skipped(vec![0]);
+        // Indexes of the tokens that may match the first byte behind the prefix, ascending.
+        let mut starts = self.with_skipped(vec![0]);
         for byte in prefix {
-            let mut next = Vec::with_capacity(places.len() + 1);
-            for place in places {
-                let Some(piece) = self.pieces.get(place) else {
+            let mut next = Vec::with_capacity(starts.len() + 1);
+            for start in starts {
+                let Some(token) = self.tokens.get(start) else {
                     continue;
                 };
-                if piece.what == What::Star {
-                    next.push(place);
+                if token.kind == PatternTokenKind::Star {
+                    next.push(start);
                     continue;
                 }
-                match self.fits(piece, *byte) {
-                    Some(true) => next.push(place + 1),
+                match self.fits(token, *byte) {
+                    Some(true) => next.push(start + 1),
                     Some(false) => {}
                     None => return Left::Unclear,
                 }
             }
-            places = self.with_skipped(next);
+            starts = self.with_skipped(next);
         }
-        let Some(last) = places.last().copied() else {
+        let Some(last) = starts.last().copied() else {
             return Left::Same(NOTHING.to_vec());
         };
-        let is_star = |place: &usize| {
-            let piece = self.pieces.get(*place);
-            piece.is_some_and(|piece| piece.what == What::Star)
+        let is_star = |index: &usize| {
+            let token = self.tokens.get(*index);
+            token.is_some_and(|token| token.kind == PatternTokenKind::Star)
         };
-        // Behind a star, what begins at a place in front of it begins with anything: that is found, too.
-        let star = places.iter().copied().rfind(is_star);
+        // The pattern from the last star on also matches every key that an earlier start matches.
+        let star = starts.iter().copied().rfind(is_star);
         match star {
             None => Left::Same(self.bytes[self.at(last)..].to_vec()),
             Some(star) if last == star + 1 => Left::Same(self.bytes[self.at(star)..].to_vec()),
             Some(_) => {
-                let is_clear = |piece: &Piece| piece.what != What::Class || self.is_clear(piece);
-                if self.bytes.len() > SIFTED_BYTES_MAX || !self.pieces.iter().all(is_clear) {
+                let is_clear = |token: &PatternToken| {
+                    token.kind != PatternTokenKind::Class || self.is_clear(token)
+                };
+                if self.bytes.len() > SIFTED_BYTES_MAX || !self.tokens.iter().all(is_clear) {
                     return Left::Unclear;
                 }
                 let rest = &self.bytes[self.at(last)..];
@@ -119,57 +125,58 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// Whether a key is found.
+    /// Whether the pattern matches a key.
     pub fn finds(&self, key: &[u8]) -> bool {
         if key.is_empty() {
-            // Not by several stars.
-            return self.pieces.is_empty() || self.bytes == b"*";
+            // Servers do not match the empty key with several stars.
+            return self.tokens.is_empty() || self.bytes == b"*";
         }
-        let (mut place, mut at) = (0, 0);
-        // The last star, and where what follows it was tried last.
-        let mut again = None;
+        let (mut index, mut at) = (0, 0);
+        // For backtracking: the token behind the last star, and the byte at which it was tried
+        // last.
+        let mut retry = None;
         loop {
-            let piece = self.pieces.get(place);
-            match piece {
-                Some(piece) if piece.what == What::Star => {
-                    place += 1;
-                    again = Some((place, at));
+            let token = self.tokens.get(index);
+            match token {
+                Some(token) if token.kind == PatternTokenKind::Star => {
+                    index += 1;
+                    retry = Some((index, at));
                     continue;
                 }
-                Some(piece) if at < key.len() && self.fits(piece, key[at]) == Some(true) => {
-                    place += 1;
+                Some(token) if at < key.len() && self.fits(token, key[at]) == Some(true) => {
+                    index += 1;
                     at += 1;
                     continue;
                 }
                 None if at == key.len() => return true,
                 _ => {}
             }
-            let Some((behind, tried)) = again.filter(|(_, tried)| *tried < key.len()) else {
+            let Some((behind, tried)) = retry.filter(|(_, tried)| *tried < key.len()) else {
                 return false;
             };
-            (place, at) = (behind, tried + 1);
-            again = Some((place, at));
+            (index, at) = (behind, tried + 1);
+            retry = Some((index, at));
         }
     }
 
-    /// Where a place is in the pattern.
-    fn at(&self, place: usize) -> usize {
-        let piece = self.pieces.get(place);
-        piece.map_or(self.bytes.len(), |piece| piece.at)
+    /// The offset of a token in the pattern; behind the last token, its length.
+    fn at(&self, index: usize) -> usize {
+        let token = self.tokens.get(index);
+        token.map_or(self.bytes.len(), |token| token.at)
     }
 
-    /// A star may stand for nothing: then what follows it comes next.
-    fn with_skipped(&self, places: Vec<usize>) -> Vec<usize> {
-        let mut all = Vec::with_capacity(places.len() + 1);
-        for mut place in places {
-            all.push(place);
+    /// Adds the tokens behind stars, because a star may match no byte.
+    fn with_skipped(&self, starts: Vec<usize>) -> Vec<usize> {
+        let mut all = Vec::with_capacity(starts.len() + 1);
+        for mut index in starts {
+            all.push(index);
             while self
-                .pieces
-                .get(place)
-                .is_some_and(|piece| piece.what == What::Star)
+                .tokens
+                .get(index)
+                .is_some_and(|token| token.kind == PatternTokenKind::Star)
             {
-                place += 1;
-                all.push(place);
+                index += 1;
+                all.push(index);
             }
         }
         all.sort_unstable();
@@ -177,23 +184,24 @@ impl<'a> Pattern<'a> {
         all
     }
 
-    /// Whether a byte fits a piece that is no star. `None`: to some servers.
-    fn fits(&self, piece: &Piece, byte: u8) -> Option<bool> {
-        match piece.what {
-            What::Star | What::Any => Some(true),
-            What::Byte(its) => Some(its == byte),
-            What::Class => class(&self.bytes[piece.at..], byte).1,
+    /// Whether a token other than a star matches a byte. `None`: servers differ.
+    fn fits(&self, token: &PatternToken, byte: u8) -> Option<bool> {
+        match token.kind {
+            PatternTokenKind::Star | PatternTokenKind::Any => Some(true),
+            PatternTokenKind::Byte(its) => Some(its == byte),
+            PatternTokenKind::Class => class(&self.bytes[token.at..], byte).1,
         }
     }
 
-    /// Whether all servers agree on what is of a class.
-    fn is_clear(&self, piece: &Piece) -> bool {
-        (0..=u8::MAX).all(|byte| self.fits(piece, byte).is_some())
+    /// Whether all servers agree on the bytes of a class.
+    fn is_clear(&self, token: &PatternToken) -> bool {
+        (0..=u8::MAX).all(|byte| self.fits(token, byte).is_some())
     }
 }
 
-/// How long the class is with which a pattern begins, and whether a byte is of it; `None`: where bytes have a sign it is
-/// another matter than where they have none. The steps are those of the servers.
+/// The length of the class at the beginning of a pattern, and whether it has a byte. `None`:
+/// servers with signed bytes and servers with unsigned bytes differ. The steps are those of the
+/// servers.
 fn class(pattern: &[u8], byte: u8) -> (usize, Option<bool>) {
     let mut at = 1;
     let is_not = pattern.get(at) == Some(&b'^');
@@ -212,7 +220,7 @@ fn class(pattern: &[u8], byte: u8) -> (usize, Option<bool>) {
                 at += 1;
                 break;
             }
-            // Whatever stands behind it, the end of the class included.
+            // The byte behind the hyphen may be any, even the end of the class.
             [from, b'-', to, ..] => {
                 let (low, high) = (*from.min(to), *from.max(to));
                 without |= (low..=high).contains(&byte);
@@ -236,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// `stringmatchlen` of Redis 7.0, line by line. Bytes have no sign.
+    /// `stringmatchlen` of Redis 7.0, line by line, with unsigned bytes.
     fn as_server(mut pattern: &[u8], mut string: &[u8]) -> bool {
         let byte = |text: &[u8], at: usize| text.get(at).copied().unwrap_or(0);
         while !pattern.is_empty() && !string.is_empty() {
@@ -264,7 +272,8 @@ mod tests {
                         pattern = &pattern[1..];
                     }
                     let mut found = false;
-                    // It stands at the last byte of the class then, or at the end.
+                    // After the loop the pattern begins at the last byte of the class, or is at its
+                    // end.
                     loop {
                         if pattern.len() >= 2 && pattern[0] == b'\\' {
                             pattern = &pattern[1..];
@@ -311,7 +320,7 @@ mod tests {
         pattern.is_empty() && string.is_empty()
     }
 
-    /// KEYS and SCAN do not look at all where one star is asked for.
+    /// KEYS and SCAN compare nothing if the pattern is a single star.
     fn finds_as_server(pattern: &[u8], key: &[u8]) -> bool {
         pattern == b"*" || as_server(pattern, key)
     }
@@ -320,8 +329,9 @@ mod tests {
         prop::collection::vec(prop::sample::select(alphabet), 0..most)
     }
 
+    /// A pattern is rewritten for keys without the prefix `user:`.
     #[test]
-    fn what_is_left_behind_a_beginning() {
+    fn pattern_is_rewritten_behind_a_prefix() {
         let behind = |pattern: &str| Pattern::new(pattern.as_bytes()).behind(b"user:");
         let same = |left: &str| Left::Same(left.as_bytes().to_vec());
         let more = |left: &str| Left::More(left.as_bytes().to_vec());
@@ -357,7 +367,7 @@ mod tests {
         }
         let long = [&b"*:"[..], &[b'?'; SIFTED_BYTES_MAX]].concat();
         assert_eq!(Pattern::new(&long).behind(b"user:"), Left::Unclear);
-        // A class that is not looked into is the server's to read.
+        // A class behind the prefix stays as it is, even if servers differ in how they read it.
         assert_eq!(
             Pattern::new(b"user:[\x80-\x90]").behind(b"user:"),
             Left::Same(b"[\x80-\x90]".to_vec())
@@ -367,8 +377,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
+        /// A pattern matches the same keys here as on the server.
         #[test]
-        fn a_key_is_found_as_the_server_finds_it(
+        fn pattern_matches_as_the_server_does(
             pattern in text(b"ab*?[]^-\\", 9), key in text(b"abc]^-\\*", 7),
         ) {
             let found = Pattern::new(&pattern).finds(&key);
@@ -376,9 +387,10 @@ mod tests {
             prop_assert_eq!(found, finds_as_server(&pattern, &key), "{} {}", shown, of);
         }
 
-        /// Neither more keys nor fewer: of those that a server finds by what it is asked, the ones that are wanted.
+        /// With the rewritten pattern, and the filter behind it, the server finds exactly the keys
+        /// that the pattern matches.
         #[test]
-        fn with_and_without_their_beginning_the_same_keys_are_found(
+        fn rewritten_pattern_finds_the_same_keys(
             pattern in text(b"aab**?[]^-\\", 9),
             prefix in text(b"ab]*", 4).prop_filter("it has a byte", |prefix| !prefix.is_empty()),
             key in text(b"aab]*", 5),

@@ -1,20 +1,20 @@
-//! Which server of a hash-sharded pool a key belongs to: as twemproxy has it, or as predixy has it.
+//! Placement of keys on the servers of a hash-sharded pool, by the rules of twemproxy or predixy.
 //!
-//! Whoever comes from such a proxy has data where that proxy put it, so every rule here gives the
-//! very server that the peer would have chosen, odd cases included:
+//! Users of these proxies have their data where the proxy put it. So every rule gives the same
+//! server as the proxy, odd cases included:
 //!
 //! ```text
-//! key ──hash tag──> the part that counts ──hash──> a number ──distribution──> a server
+//! key ──hash tag──> hashed part ──hash──> number ──distribution──> server
 //! ```
 //!
-//! A [`Placement`] is built once from the servers of a pool and then asked [`Placement::server_of`] for
-//! each key: no allocation, one remainder and a search among the servers (modula), or a look at the few of
-//! their points that its first bits leave (ketama).
+//! A [`Placement`] is built once from the servers of a pool. [`Placement::server_of`] then
+//! allocates nothing. Modula costs a remainder and a search among the servers. Ketama costs a table
+//! look-up, and for some keys a search among the points.
 //!
-//! Sources: twemproxy 0.5 (`src/hashkit`, `src/nc_server.c`, `src/nc_conf.c`), against whose binary,
-//! Debian's `nutcracker`, all of it is tested (`tests/hashing.rs` here, and live in the lab's
-//! `tests/hashing.rs`); predixy 1.0.5 (`src/HashFunc.cpp`, `src/StandaloneServerPool.cpp`), from
-//! reading its source only.
+//! Sources: twemproxy 0.5 (`src/hashkit`, `src/nc_server.c`, `src/nc_conf.c`) and predixy 1.0.5
+//! (`src/HashFunc.cpp`, `src/StandaloneServerPool.cpp`). Tests compare with the binary of
+//! twemproxy, Debian's `nutcracker` (`tests/hashing.rs` here, and live in the lab's
+//! `tests/hashing.rs`). For predixy only its source was read.
 
 mod functions;
 mod md5;
@@ -26,29 +26,30 @@ use std::num::NonZeroU32;
 use crate::slot;
 use md5::{little_endian, md5};
 
-/// How many servers a sharded pool may have. One has at most 160 points of 8 bytes on average.
+/// Most servers of a sharded pool. On average a server has at most 160 points of 8 bytes.
 pub const SERVERS_MAX: usize = 4_096;
 
-/// Which server each key belongs to: fixed for a list of servers, a hash function and a distribution.
+/// The server of each key, fixed by a list of servers, a hash function and a distribution.
 ///
-/// Servers are known by their index in the list that the placement was built from.
+/// A server is its index in the list that the placement was built from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     tag: Option<HashTag>,
-    rule: Rule,
+    rule: PlacementRule,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Rule {
-    /// The first point at or after the hash; behind the last point, the first one.
+enum PlacementRule {
+    /// The server of the first point at or after the hash. After the last point the first one
+    /// follows.
     Ketama { hash: Hash, ring: Ring },
-    /// The slot is the remainder by the sum of the weights; each server's point is its last slot.
+    /// The slot is the hash modulo the sum of the weights. Each server's point is its last slot.
     Modula {
         hash: Hash,
         slots: NonZeroU32,
         points: Box<[Point]>,
     },
-    /// The remainder by the number of servers.
+    /// The hash modulo the number of servers.
     Predixy { hash: PredixyHash, servers: u64 },
     /// Any server.
     Random { servers: u32 },
@@ -61,16 +62,16 @@ struct Point {
 }
 
 impl Placement {
-    /// As twemproxy places keys.
+    /// A placement by twemproxy's rules.
     ///
-    /// Its odd sides: modula counts the servers in the order of their names, shorter names first, not
-    /// in the order of the list; ketama rounds a server's share of the points down to fours, so one of
-    /// very little weight gets no key at all; random ignores weights. With `auto_eject_hosts`, twemproxy
-    /// places keys as if the servers that it ejected were not in the list.
+    /// Modula counts the servers in the order of their names, shorter names first, not in the order
+    /// of the list. Ketama rounds a server's number of points down to a multiple of four, so a
+    /// server of very little weight gets no key. Random ignores weights. With `auto_eject_hosts`,
+    /// twemproxy places keys as if ejected servers were not in the list.
     ///
     /// # Errors
-    /// When there is no server, or too many; when two have the same name, which twemproxy refuses, too;
-    /// when the weights do not sum up within 32 bits.
+    /// When there are no servers, or too many. When two servers have the same name; twemproxy
+    /// refuses this, too. When the sum of the weights exceeds 32 bits.
     pub fn twemproxy(
         hash: Hash,
         distribution: Distribution,
@@ -78,7 +79,7 @@ impl Placement {
         nodes: &[Node],
     ) -> Result<Placement, PlacementError> {
         let servers = count(nodes.len())?;
-        // Twemproxy sorts its servers by name before it does anything with them.
+        // Twemproxy sorts its servers by name first.
         let mut sorted: Vec<(u32, &Node)> = (0..).zip(nodes).collect();
         sorted.sort_by_key(|(_, node)| (node.name.len(), &node.name));
         for pair in sorted.windows(2) {
@@ -92,53 +93,53 @@ impl Placement {
             .and_then(NonZeroU32::new)
             .ok_or(PlacementError::TooHeavy)?;
         let rule = match distribution {
-            Distribution::Ketama => Rule::Ketama {
+            Distribution::Ketama => PlacementRule::Ketama {
                 hash,
                 ring: Ring::new(ketama_points(&sorted, total.get())),
             },
-            Distribution::Modula => Rule::Modula {
+            Distribution::Modula => PlacementRule::Modula {
                 hash,
                 slots: total,
                 points: modula_points(&sorted),
             },
-            Distribution::Random => Rule::Random { servers },
+            Distribution::Random => PlacementRule::Random { servers },
         };
         Ok(Placement { tag, rule })
     }
 
-    /// As predixy places keys with `Distribution modula`, on that many groups in the order in which
-    /// its configuration lists them.
+    /// A placement by predixy's rules with `Distribution modula`, on this many groups in the order
+    /// of its configuration.
     ///
-    /// One thing is not followed: predixy hashes only the first 512 bytes of a key if they happen to lie
-    /// in two of its buffers, so where it keeps a longer key differs from time to time.
+    /// One case differs. If a key lies in two of predixy's buffers, predixy hashes only its first
+    /// 512 bytes. So predixy itself places longer keys differently from time to time.
     ///
     /// # Errors
-    /// When there is no server, or too many.
+    /// When there are no servers, or too many.
     pub fn predixy(
         hash: PredixyHash,
         tag: Option<HashTag>,
         servers: usize,
     ) -> Result<Placement, PlacementError> {
         let servers = u64::from(count(servers)?);
-        let rule = Rule::Predixy { hash, servers };
+        let rule = PlacementRule::Predixy { hash, servers };
         Ok(Placement { tag, rule })
     }
 
-    /// Any server for any key, as `random` is for both peers. It makes sense for servers that
-    /// all have the same data, or where a read that finds nothing does no harm.
+    /// A random server for each request, as `random` in both proxies. This suits servers with the
+    /// same data, or data of which a missed read does no harm.
     ///
     /// # Errors
-    /// When there is no server, or too many.
+    /// When there are no servers, or too many.
     pub fn random(servers: usize) -> Result<Placement, PlacementError> {
         let servers = count(servers)?;
-        let rule = Rule::Random { servers };
+        let rule = PlacementRule::Random { servers };
         Ok(Placement { tag: None, rule })
     }
 
-    /// The index of the server that a key belongs to.
+    /// The index of a key's server.
     ///
-    /// `random` is asked for a number only where the distribution is random, and the number alone
-    /// decides then: whoever wants it reproducible gives numbers from a seed.
+    /// `random` is called only for a random distribution, and its number alone decides. Numbers
+    /// from a seed make the result reproducible.
     #[inline]
     pub fn server_of(&self, key: &[u8], random: impl FnOnce() -> u32) -> usize {
         let part = match self.tag {
@@ -146,29 +147,29 @@ impl Placement {
             None => key,
         };
         let server = match &self.rule {
-            Rule::Ketama { hash, ring } => ring.at_or_after(hash.of(part)),
-            Rule::Modula {
+            PlacementRule::Ketama { hash, ring } => ring.at_or_after(hash.of(part)),
+            PlacementRule::Modula {
                 hash,
                 slots,
                 points,
             } => at_or_after(points, hash.of(part) % *slots),
-            Rule::Predixy { hash, servers } => (hash.of(part) % servers) as u32,
-            Rule::Random { servers } => random() % servers,
+            PlacementRule::Predixy { hash, servers } => (hash.of(part) % servers) as u32,
+            PlacementRule::Random { servers } => random() % servers,
         };
         server as usize
     }
 
-    /// Whether a key's server depends on the key: not so where the distribution is random, and then two
-    /// requests with the same key may go to two servers.
+    /// Whether a key's server depends on the key. With a random distribution two requests for the
+    /// same key may go to two servers.
     pub fn is_by_key(&self) -> bool {
-        !matches!(self.rule, Rule::Random { .. })
+        !matches!(self.rule, PlacementRule::Random { .. })
     }
 }
 
-/// How keys are placed, whatever the servers are: the rule of the proxy by which the data got there.
+/// The placement rule of the proxy that placed the data, without the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hashing {
-    /// Twemproxy's.
+    /// Twemproxy's rule.
     Twemproxy {
         /// `hash`.
         hash: Hash,
@@ -177,7 +178,7 @@ pub enum Hashing {
         /// `hash_tag`.
         tag: Option<HashTag>,
     },
-    /// Predixy's, with `Distribution modula`.
+    /// Predixy's rule with `Distribution modula`.
     Predixy {
         /// `Hash`.
         hash: PredixyHash,
@@ -187,11 +188,11 @@ pub enum Hashing {
 }
 
 impl Hashing {
-    /// The same for these servers.
+    /// The placement on these servers.
     ///
     /// # Errors
-    /// As [`Placement::twemproxy`] and [`Placement::predixy`]; and what predixy has no place for, so that nothing is heeded
-    /// in silence that the data does not follow: weights, and a server that stands there twice.
+    /// As [`Placement::twemproxy`] and [`Placement::predixy`]. For predixy also weights, and a
+    /// server that is listed twice: predixy does not have these, so its data does not follow them.
     pub fn placement(self, nodes: &[Node]) -> Result<Placement, PlacementError> {
         match self {
             Hashing::Twemproxy {
@@ -216,7 +217,7 @@ impl Hashing {
     }
 }
 
-/// The number of servers, if it is one that a pool may have.
+/// Checks the number of servers.
 fn count(servers: usize) -> Result<u32, PlacementError> {
     match servers {
         0 => Err(PlacementError::NoServer),
@@ -225,38 +226,39 @@ fn count(servers: usize) -> Result<u32, PlacementError> {
     }
 }
 
-/// Points in the order of their values, of which there are many. Cut into so many more parts that most have none: there the
-/// first bits of a value say the server, and nothing is compared that no processor could foresee.
+/// Points in the order of their values, with a table over the range of values. The range is divided
+/// into many more arcs than points, so most arcs have no point. There the first bits of a value
+/// give the server, without comparisons that the processor would mispredict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Ring {
     points: Box<[Point]>,
-    /// The server of each part, or [`DIVIDED`].
-    parts: Box<[u16]>,
-    /// Bits of a value behind those that say its part.
+    /// The server of each arc, or [`DIVIDED`].
+    arcs: Box<[u16]>,
+    /// Number of a value's bits behind those that select the arc.
     shift: u32,
 }
 
-/// A part has points.
+/// Entry of an arc that has points.
 const DIVIDED: u16 = u16::MAX;
-/// The most bits that say a part: 2 MiB of them.
-const PART_BITS_MAX: u32 = 20;
+/// Most bits that select an arc: a table of 2 MiB.
+const ARC_BITS_MAX: u32 = 20;
 
-const _: () = assert!(SERVERS_MAX <= DIVIDED as usize, "each server has a number");
+const _: () = assert!(SERVERS_MAX <= DIVIDED as usize, "DIVIDED is no server");
 
 impl Ring {
     fn new(points: Box<[Point]>) -> Ring {
-        let bits = (points.len().ilog2() + 5).min(PART_BITS_MAX);
+        let bits = (points.len().ilog2() + 5).min(ARC_BITS_MAX);
         let shift = u32::BITS - bits;
-        let server_of = |part: u32| {
-            let at = points.partition_point(|point| point.value >> shift < part);
+        let server_of = |arc: u32| {
+            let at = points.partition_point(|point| point.value >> shift < arc);
             let next = points.get(at).unwrap_or(&points[0]);
-            match next.value >> shift == part {
+            match next.value >> shift == arc {
                 true => DIVIDED,
                 false => next.server as u16,
             }
         };
         Ring {
-            parts: (0..1 << bits).map(server_of).collect(),
+            arcs: (0..1 << bits).map(server_of).collect(),
             points,
             shift,
         }
@@ -264,23 +266,23 @@ impl Ring {
 
     #[inline]
     fn at_or_after(&self, value: u32) -> u32 {
-        match self.parts[(value >> self.shift) as usize] {
+        match self.arcs[(value >> self.shift) as usize] {
             DIVIDED => at_or_after(&self.points, value),
             server => server.into(),
         }
     }
 }
 
-/// The server of the first point whose value is not below, and of the first of all if there is none.
+/// The server of the first point at or after `value`, or else of the first point.
 #[inline(never)]
 fn at_or_after(points: &[Point], value: u32) -> u32 {
     let index = points.partition_point(|point| point.value < value);
     points.get(index).unwrap_or(&points[0]).server
 }
 
-/// Ketama, as Richard Jones described it in 2007 and twemproxy does it: a server of average weight has 160
-/// points, four from each MD5 of `NAME-0` to `NAME-39`. The arithmetic is twemproxy's, in floats of
-/// 32 bits, since what it rounds to decides how many points there are.
+/// Ketama, described by Richard Jones in 2007, as twemproxy does it. A server of average weight has
+/// 160 points, four from each MD5 of `NAME-0` to `NAME-39`. The arithmetic is twemproxy's, with
+/// 32-bit floats, because its rounding decides the number of points.
 fn ketama_points(sorted: &[(u32, &Node)], total: u32) -> Box<[Point]> {
     let mut points = Vec::with_capacity(sorted.len() * 160);
     let mut text = Vec::new();
@@ -289,8 +291,8 @@ fn ketama_points(sorted: &[(u32, &Node)], total: u32) -> Box<[Point]> {
         let digests = share * 160.0 / 4.0 * sorted.len() as f32;
         let digests = (f64::from(digests) + 0.000_000_000_1) as f32;
         for index in 0..digests.floor() as u32 {
-            // Twemproxy reads behind its buffer when this has more than 272 bytes; such names have no
-            // place there that could be matched.
+            // For a text of more than 272 bytes twemproxy reads behind its buffer. The placement of
+            // such names cannot be reproduced.
             text.clear();
             text.extend_from_slice(node.name.as_bytes());
             text.extend_from_slice(format!("-{index}").as_bytes());
@@ -300,8 +302,8 @@ fn ketama_points(sorted: &[(u32, &Node)], total: u32) -> Box<[Point]> {
             }
         }
     }
-    // Stable, as the sorting of glibc 2.36 that Debian's twemproxy runs with: where two servers have the
-    // same point, the one whose name comes first keeps it.
+    // The sort is stable, as in glibc 2.36, which Debian's twemproxy uses. If two servers have the
+    // same point, the server with the first name keeps it.
     points.sort_by_key(|point| point.value);
     assert!(
         !points.is_empty(),
@@ -310,7 +312,7 @@ fn ketama_points(sorted: &[(u32, &Node)], total: u32) -> Box<[Point]> {
     points.into_boxed_slice()
 }
 
-/// Each server has as many slots as its weight, one behind the other.
+/// Each server has as many consecutive slots as its weight.
 fn modula_points(sorted: &[(u32, &Node)]) -> Box<[Point]> {
     let mut slots = 0;
     let point = |&(server, node): &(u32, &Node)| {
@@ -328,15 +330,15 @@ pub enum Hash {
     OneAtATime,
     /// `md5`: the first four bytes of the digest.
     Md5,
-    /// `crc16`: not quite, the upper half of the register is left in.
+    /// `crc16`: CRC16 without clearing the upper half of the register.
     Crc16,
-    /// `crc32`: 15 bits of it, as libmemcached has it. Of little use with ketama.
+    /// `crc32`: 15 bits of CRC-32, as in libmemcached. Of little use with ketama.
     Crc32,
     /// `crc32a`: CRC-32 as specified.
     Crc32a,
-    /// `fnv1_64`: the lower half of FNV-1 of 64 bits.
+    /// `fnv1_64`: the lower half of 64-bit FNV-1.
     Fnv1Wide,
-    /// `fnv1a_64`: the lower half of FNV-1a of 64 bits. Twemproxy's default.
+    /// `fnv1a_64`: the lower half of 64-bit FNV-1a. Twemproxy's default.
     Fnv1aWide,
     /// `fnv1_32`.
     Fnv1,
@@ -351,7 +353,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// All of them, as twemproxy lists them.
+    /// All functions, in twemproxy's order.
     pub const ALL: [Hash; 12] = [
         Hash::OneAtATime,
         Hash::Md5,
@@ -385,13 +387,12 @@ impl Hash {
         }
     }
 
-    /// The function of that name.
+    /// The function with this name.
     pub fn named(name: &str) -> Option<Hash> {
         Hash::ALL.into_iter().find(|hash| hash.name() == name)
     }
 
-    /// The hash of some bytes. That of no bytes is 0 with every function: twemproxy asks none of them
-    /// about an empty key.
+    /// The hash of some bytes. Without bytes it is 0, because twemproxy does not hash an empty key.
     pub fn of(self, bytes: &[u8]) -> u32 {
         if bytes.is_empty() {
             return 0;
@@ -413,19 +414,19 @@ impl Hash {
     }
 }
 
-/// How twemproxy gets from a hash to a server.
+/// Twemproxy's rule from a hash to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Distribution {
     /// Consistent hashing. Twemproxy's default.
     Ketama,
-    /// The remainder by the sum of the weights.
+    /// The hash modulo the sum of the weights.
     Modula,
-    /// Any server.
+    /// A random server for each request.
     Random,
 }
 
 impl Distribution {
-    /// All of them, as twemproxy lists them.
+    /// All distributions, in twemproxy's order.
     pub const ALL: [Distribution; 3] = [
         Distribution::Ketama,
         Distribution::Modula,
@@ -441,7 +442,7 @@ impl Distribution {
         }
     }
 
-    /// The distribution of that name.
+    /// The distribution with this name.
     pub fn named(name: &str) -> Option<Distribution> {
         let mut all = Distribution::ALL.into_iter();
         all.find(|distribution| distribution.name() == name)
@@ -451,17 +452,17 @@ impl Distribution {
 /// A hash function of predixy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PredixyHash {
-    /// `atol`: the number that the key begins with.
+    /// `atol`: the number at the beginning of the key.
     Atol,
-    /// `crc16`: the one of Redis Cluster.
+    /// `crc16`: CRC16 as in Redis Cluster.
     Crc16,
 }
 
 impl PredixyHash {
-    /// All of them.
+    /// All functions.
     pub const ALL: [PredixyHash; 2] = [PredixyHash::Atol, PredixyHash::Crc16];
 
-    /// Its name in predixy's configuration, where its case does not matter.
+    /// Its name in predixy's configuration, where it may have any case.
     pub fn name(self) -> &'static str {
         match self {
             PredixyHash::Atol => "atol",
@@ -469,7 +470,7 @@ impl PredixyHash {
         }
     }
 
-    /// The function of that name.
+    /// The function with this name.
     pub fn named(name: &str) -> Option<PredixyHash> {
         let mut all = PredixyHash::ALL.into_iter();
         all.find(|hash| hash.name().eq_ignore_ascii_case(name))
@@ -484,8 +485,8 @@ impl PredixyHash {
     }
 }
 
-/// Two characters between which stands the part of a key that is hashed. The rule is the same in
-/// twemproxy (`hash_tag`), predixy (`HashTag`) and Redis Cluster, where the characters are `{}`.
+/// Two characters that enclose the hashed part of a key. The rule is the same in twemproxy
+/// (`hash_tag`), predixy (`HashTag`) and Redis Cluster, which uses `{}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HashTag {
     open: u8,
@@ -499,7 +500,8 @@ impl HashTag {
         close: b'}',
     };
 
-    /// From its two characters as configurations have them, `{}` or `$$`; none if that is not two bytes.
+    /// Reads the two characters of a configuration, for example `{}` or `$$`. `None` if these are
+    /// not two bytes.
     pub fn named(characters: &str) -> Option<HashTag> {
         match *characters.as_bytes() {
             [open, close] => Some(HashTag { open, close }),
@@ -512,11 +514,11 @@ impl HashTag {
         [self.open, self.close].map(char::from)
     }
 
-    /// What of a key is hashed: what stands between the first opening character and the first closing one
-    /// behind it, unless that is nothing; else the whole key.
+    /// The hashed part of a key: the bytes between the first opening character and the next closing
+    /// character. If there are none, the whole key.
     #[inline]
     pub fn part_of(self, key: &[u8]) -> &[u8] {
-        // Most keys have no tag: that is seen eight bytes at once.
+        // Most keys have no tag. This check reads eight bytes at once.
         let (eights, rest) = key.as_chunks::<8>();
         let pattern = u64::from_ne_bytes([self.open; 8]);
         let has_one = |eight: &[u8; 8]| has_zero(u64::from_ne_bytes(*eight) ^ pattern);
@@ -540,20 +542,20 @@ fn has_zero(bytes: u64) -> bool {
     bytes.wrapping_sub(ONES) & !bytes & (ONES << 7) != 0
 }
 
-/// A server of a pool as twemproxy's configuration has it: `host:port:weight [name]`, or
-/// `/path:weight [name]` for a unix socket.
+/// A server in twemproxy's configuration: `host:port:weight [name]`, or `/path:weight [name]` for a
+/// Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// `host:port` or `/path`.
     pub address: String,
-    /// How many keys it gets, relative to the others.
+    /// Its share of the keys relative to the other servers.
     pub weight: NonZeroU32,
-    /// What ketama hashes, and what modula sorts by.
+    /// Its name: ketama hashes it, modula sorts by it.
     pub name: String,
 }
 
 impl Node {
-    /// A server with a name of its own: it can move to another address and keeps its keys.
+    /// A server with its own name. It keeps its keys when its address changes.
     pub fn named(address: &str, weight: NonZeroU32, name: &str) -> Node {
         let (address, name) = (address.to_owned(), name.to_owned());
         Node {
@@ -563,8 +565,8 @@ impl Node {
         }
     }
 
-    /// A server whose name is its address, in twemproxy's way: as it is written, but without the port if
-    /// that is 11211 (libmemcached's default), and with a colon behind the path of a unix socket.
+    /// A server whose name is its address as written, with twemproxy's two exceptions. Port 11211,
+    /// libmemcached's default, is left out. The path of a Unix socket gets a colon.
     pub fn unnamed(address: &str, weight: NonZeroU32) -> Node {
         let name = if address.starts_with('/') {
             format!("{address}:")
@@ -582,12 +584,13 @@ impl Node {
         }
     }
 
-    /// From a line under `servers:` of twemproxy's configuration.
+    /// Reads a line under `servers:` of twemproxy's configuration.
     ///
     /// # Errors
-    /// Says what is wrong with the line.
+    /// When the line is malformed; the error names the fault.
     pub fn parse(line: &str) -> Result<Node, NodeError> {
-        // From the end, as there: a name has no space, and an address may have colons.
+        // The line is read from its end, as in twemproxy: a name has no space, but an address may
+        // have colons.
         let (rest, name) = match line.rsplit_once(' ') {
             Some((rest, name)) => (rest, Some(name)),
             None => (line, None),
@@ -613,26 +616,26 @@ impl Node {
     }
 }
 
-/// A number that is written with nothing but digits.
+/// Reads a number of decimal digits alone.
 fn digits(text: &str) -> Option<u32> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
-/// Why there is no placement for a list of servers.
+/// The reason why a list of servers has no placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementError {
     /// The list is empty.
     NoServer,
-    /// There are more than [`SERVERS_MAX`].
+    /// The list has more than [`SERVERS_MAX`] servers.
     TooManyServers,
     /// Two servers have this name.
     SameName(String),
-    /// The weights sum up to more than 32 bits hold.
+    /// The sum of the weights exceeds 32 bits.
     TooHeavy,
-    /// There are weights, and the rule has none.
+    /// A server has a weight, but predixy has no weights.
     Weighted,
-    /// A server of this name stands there twice.
+    /// The server with this name is listed twice.
     Twice(String),
 }
 
@@ -648,7 +651,7 @@ impl fmt::Display for PlacementError {
                 write!(f, "the weights sum up to more than {}", u32::MAX)
             }
             PlacementError::Weighted => f.write_str(
-                "predixy has no weights, each of its servers gets as many keys as the others: leave them away",
+                "predixy has no weights: each of its servers gets equally many keys; leave the weights out",
             ),
             PlacementError::Twice(name) => write!(
                 f,
@@ -660,14 +663,14 @@ impl fmt::Display for PlacementError {
 
 impl Error for PlacementError {}
 
-/// What is wrong with the line of a server.
+/// The fault in the line of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeError {
-    /// It is not `host:port:weight [name]` or `/path:weight [name]`.
+    /// The line is not `host:port:weight [name]` or `/path:weight [name]`.
     Form,
-    /// The port is no number from 1 to 65535.
+    /// The port is not a number from 1 to 65535.
     Port,
-    /// The weight is no number from 1 on.
+    /// The weight is not a positive number.
     Weight,
 }
 
@@ -694,12 +697,12 @@ mod tests {
     }
 
     fn never() -> u32 {
-        panic!("a placement by key asks for no random number")
+        panic!("a placement by key needs no random number")
     }
 
-    /// A key's part is what stands in the first pair, unless that is nothing.
+    /// The hashed part of a key is inside the first pair of tag characters, unless this is empty.
     #[test]
-    fn a_hash_tag_decides_alone() {
+    fn hashed_part_is_inside_the_first_tag() {
         let same = HashTag::named("$$").unwrap();
         let two = HashTag::named("<>").unwrap();
         for (tag, key, part) in [
@@ -721,9 +724,9 @@ mod tests {
         );
     }
 
-    /// Every form that twemproxy's configuration knows, and what ketama hashes for it.
+    /// Each form of a server in twemproxy's configuration gives address, weight and name.
     #[test]
-    fn a_line_of_twemproxy_gives_address_weight_and_name() {
+    fn twemproxy_line_gives_address_weight_and_name() {
         for (line, address, weight, name) in [
             ("10.0.0.1:6379:1", "10.0.0.1:6379", 1, "10.0.0.1:6379"),
             ("10.0.0.1:11211:3", "10.0.0.1:11211", 3, "10.0.0.1"),
@@ -755,9 +758,9 @@ mod tests {
         }
     }
 
-    /// What twemproxy's own test expects of two points of `server1`.
+    /// `server1` has the two points that twemproxy's own test expects.
     #[test]
-    fn the_published_ketama_points_are_there() {
+    fn published_ketama_points_are_there() {
         let server = node("h:1:1 server1");
         let points = ketama_points(&[(0, &server)], 1);
         assert_eq!(points.len(), 160);
@@ -767,9 +770,9 @@ mod tests {
         assert!(points.windows(2).all(|pair| pair[0].value <= pair[1].value));
     }
 
-    /// Behind the last point comes the first one; a point belongs to itself.
+    /// A search finds the point at or after a value. After the last point it finds the first one.
     #[test]
-    fn the_search_ends_at_the_right_point() {
+    fn search_finds_the_point_at_or_after_a_value() {
         let point = |value, server| Point { value, server };
         let points = [point(10, 3), point(10, 4), point(20, 5)];
         for (value, server) in [(0, 3), (10, 3), (11, 5), (20, 5), (21, 3), (u32::MAX, 3)] {
@@ -779,9 +782,9 @@ mod tests {
         }
     }
 
-    /// What the first bits of a value leave is where a search among all points ends.
+    /// The table of arcs finds the same server as a search among all points.
     #[test]
-    fn however_points_lie_a_look_at_a_few_finds_the_same_as_a_search_among_all() {
+    fn ring_finds_the_same_server_as_a_full_search() {
         let spread: fn(u32) -> u32 = |index| index.wrapping_mul(2_654_435_761);
         let crowded: fn(u32) -> u32 = |index| u32::MAX - index / 3;
         for (count, value_of) in [(1, spread), (2, spread), (480, spread), (1_000, crowded)] {
@@ -803,7 +806,7 @@ mod tests {
         }
     }
 
-    /// Slots by weight, servers by the length of their names and then by the names, indexes by the list.
+    /// Modula sorts servers by length of name and then by name, and gives slots by weight.
     #[test]
     fn modula_sorts_by_name_and_counts_by_weight() {
         let nodes = [
@@ -822,7 +825,7 @@ mod tests {
         }
     }
 
-    /// Predixy's remainder is one of unsigned numbers, in the order of the list.
+    /// Predixy takes the remainder of an unsigned number, and servers in the order of the list.
     #[test]
     fn predixy_takes_the_remainder_of_an_unsigned_number() {
         let tag = HashTag::named("{}");
@@ -832,7 +835,7 @@ mod tests {
         assert_eq!(of("+8:x"), 2);
         assert_eq!(of("user"), 0);
         assert_eq!(of("5{7}"), 1);
-        // 2^64 - 1 is divided by 3 without a rest; 2^64 - 2 leaves 2.
+        // 2^64 - 1 modulo 3 is 0; 2^64 - 2 modulo 3 is 2.
         assert_eq!(of("-1"), 0);
         assert_eq!(of("-2"), 2);
 
@@ -844,7 +847,7 @@ mod tests {
         }
     }
 
-    /// Random asks for one number, which alone decides.
+    /// With a random distribution the number alone decides.
     #[test]
     fn random_is_decided_by_the_number() {
         let nodes = [node("h:1:9 a"), node("h:2:1 b"), node("h:3:1 c")];
@@ -859,7 +862,7 @@ mod tests {
         }
     }
 
-    /// What twemproxy would refuse, or what would have no bound, is refused when the pool is built.
+    /// Lists of servers that a proxy would refuse, or that exceed a bound, are errors.
     #[test]
     fn impossible_pools_are_refused() {
         let refusal = |nodes: &[Node]| {
@@ -893,7 +896,7 @@ mod tests {
         assert!(Placement::random(SERVERS_MAX).is_ok());
     }
 
-    /// Names are found again, and each function has one of its own.
+    /// Each hash function and distribution is found by its name.
     #[test]
     fn names_are_twemproxys_and_predixys() {
         for hash in Hash::ALL {

@@ -1,7 +1,7 @@
-//! RESP scanning and encoding, the command table, hash slots, the topology of a Cluster, what
-//! Sentinels say of theirs, and the hashing of sharded pools.
+//! RESP scanning and encoding, the command table, hash slots, answers of Clusters and Sentinels
+//! about their topology, scatter-gather, and the hashing of sharded pools.
 //!
-//! No dependency, no I/O, no clock: every function is one of bytes.
+//! The crate has no dependency, no I/O and no clock: every function depends on its arguments alone.
 
 #![cfg_attr(
     not(test),

@@ -1,6 +1,6 @@
-//! Decimal numbers as Redis reads and writes them on the wire.
+//! Decimal numbers on the wire, as Redis reads and writes them.
 
-/// Reads a whole slice as Redis's `string2ll` does: no sign but `-`, no leading zero, no space.
+/// Reads a slice as a number, as Redis's `string2ll` does: no plus sign, no leading zero, no space.
 pub fn parse(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -17,7 +17,7 @@ pub fn parse(text: &[u8]) -> Option<i64> {
             return None;
         }
         let digit = i64::from(byte - b'0');
-        // Built downwards, so that the smallest number fits.
+        // The value is built as a negative number, so that the smallest number fits.
         value = value.checked_mul(10)?.checked_sub(digit)?;
     }
     if negative {
@@ -53,8 +53,9 @@ mod tests {
 
     use super::{append, parse};
 
+    /// Only the form that Redis writes is a number.
     #[test]
-    fn only_the_spelling_redis_writes_is_a_number() {
+    fn only_the_form_of_redis_is_a_number() {
         for bad in [
             "",
             "-",
@@ -75,8 +76,9 @@ mod tests {
     }
 
     proptest! {
+        /// A written number is read back.
         #[test]
-        fn what_is_written_is_read_back(value: i64) {
+        fn written_number_is_read_back(value: i64) {
             let mut text = Vec::new();
             append(&mut text, value);
             let expected = value.to_string().into_bytes();

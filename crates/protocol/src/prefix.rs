@@ -1,9 +1,10 @@
-//! Keys of which a server does not see the beginning: it is taken off in requests, and put back where replies name keys.
+//! Key prefixes that a server does not see: removed from the keys of requests, restored in the keys
+//! of replies.
 //!
 //! ```text
-//!   MGET user:1 user:2    ->   MGET 1 2          the arguments that the table says are keys
+//!   MGET user:1 user:2    ->   MGET 1 2          the table says which arguments are keys
 //!   BLPOP user:q 0        ->   BLPOP q 0
-//!        [user:q, x]      <-        [q, x]       what the table says of the reply
+//!        [user:q, x]      <-        [q, x]       the table says which elements of replies are keys
 //! ```
 
 use std::cell::Cell;
@@ -12,21 +13,23 @@ use crate::commands::{Command, KeyFlags, KeyScan, Names};
 use crate::request::Span;
 use crate::{encode, number, reply};
 
-/// Why the keys of a request cannot be shortened.
+/// The reason why the prefix cannot be removed from the keys of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unstripped {
-    /// Which of its arguments are keys cannot be said.
+    /// The keys of the request cannot be found.
     Unknown,
-    /// It hands keys on to another server, under the names that they would have here.
+    /// The request sends keys to another server, where the names without the prefix would be wrong.
     HandsOn,
-    /// One of its keys does not begin so.
+    /// A key does not begin with the prefix.
     Foreign,
 }
 
-/// Finds the keys of a request, of which the arguments at `spans` have come: their indices, ascending, each once.
+/// Finds the keys among the arguments at `spans`, which are the ones that have arrived. Returns
+/// their indexes, ascending, each once.
 ///
 /// # Errors
-/// When there may be others. A request of which that is true a server refuses, or its command is newer than the table.
+/// When there may be other keys. Then the server refuses the request, or the command is newer than
+/// the table.
 pub fn keys_of(
     command: &Command,
     bytes: &[u8],
@@ -49,24 +52,26 @@ pub fn keys_of(
     });
     keys.sort_unstable();
     keys.dedup();
-    // Of a command and its subcommand, what stands behind both.
+    // The first argument behind the command and its subcommand.
     let first = 1 + usize::from(command.name.contains('|'));
-    // PFMERGE needs no source: what cannot be found is not there.
+    // PFMERGE may have no source key. Its spec then fails, but every argument is a key that was
+    // found.
     let is_known = found.is_ok() || argc.saturating_sub(first) <= keys.len();
-    let names_none_known = command.is_container()
+    // A container with an unknown subcommand, whose other subcommands have keys.
+    let is_unknown_subcommand = command.is_container()
         && argc > first
         && command.subcommands().any(|sub| !sub.get().keys.is_empty());
-    let has_come = keys.last().is_none_or(|last| *last < spans.len());
-    if !is_known || names_none_known || is_incomplete.get() || !has_come {
+    let has_arrived = keys.last().is_none_or(|last| *last < spans.len());
+    if !is_known || is_unknown_subcommand || is_incomplete.get() || !has_arrived {
         return Err(Unstripped::Unknown);
     }
     Ok(keys)
 }
 
-/// Appends a request, or the beginning of one, without `prefix` in front of its `keys` ([`keys_of`]).
+/// Appends a request, or its beginning, without `prefix` in front of its `keys` (see [`keys_of`]).
 ///
 /// # Errors
-/// When one of them does not begin so, or its name would mean something else where it is handed on to.
+/// When a key does not begin with the prefix, or the request sends keys to another server.
 pub fn take_off(
     command: &Command,
     bytes: &[u8],
@@ -78,11 +83,11 @@ pub fn take_off(
     if command.key_scan == KeyScan::Migrate {
         return Err(Unstripped::HandsOn);
     }
-    let is_its = |key: &usize| {
+    let has_prefix = |key: &usize| {
         let span = spans.get(*key);
         span.is_some_and(|span| span.of(bytes).starts_with(prefix))
     };
-    if !keys.iter().all(is_its) {
+    if !keys.iter().all(has_prefix) {
         return Err(Unstripped::Foreign);
     }
     out.reserve(bytes.len());
@@ -94,7 +99,8 @@ pub fn take_off(
     Ok(())
 }
 
-/// Appends a request with other arguments in the place of some, ascending.
+/// Appends a request with some arguments replaced. `others` has their indexes, ascending, and the
+/// new arguments.
 pub fn replace<'a>(
     bytes: &[u8],
     spans: &[Span],
@@ -107,7 +113,7 @@ pub fn replace<'a>(
             continue;
         };
         let (start, end) = (span.start as usize, span.end as usize);
-        // Its length stands in front of it, behind a dollar sign.
+        // The header of the argument begins at the dollar sign in front of it.
         let header = bytes[at..start].iter().rposition(|&byte| byte == b'$');
         out.extend_from_slice(&bytes[at..at + header.unwrap_or(start - at)]);
         encode::bulk(out, other);
@@ -116,15 +122,15 @@ pub fn replace<'a>(
     out.extend_from_slice(&bytes[at..]);
 }
 
-/// A reply names keys elsewhere than its command's do.
+/// A reply has another structure than replies to its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misshapen;
 
-/// Appends a whole reply with `prefix` in front of the keys that it names. Of a list of keys, those are left out that are
-/// not `wanted`, by their whole names.
+/// Appends a complete reply with `prefix` in front of its keys. From a list of keys, keys that are
+/// not `wanted` are left out; `wanted` gets the key with its prefix.
 ///
 /// # Errors
-/// When it has another shape than such replies have. What was appended then means nothing.
+/// When the reply has a wrong structure. Discard the appended bytes then.
 pub fn put_back(
     reply: &[u8],
     names: Names,
@@ -137,7 +143,7 @@ pub fn put_back(
         out.extend_from_slice(reply);
         return Ok(());
     }
-    let mut rest = Rest { bytes: reply };
+    let mut rest = ReplyReader { bytes: reply };
     match names {
         Names::None => {}
         Names::Whole => rest.name(prefix, out)?,
@@ -190,13 +196,13 @@ fn header(kind: u8, count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What of a reply was not looked at.
-struct Rest<'a> {
+/// Reads a reply value by value; holds the bytes that are not read yet.
+struct ReplyReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Rest<'a> {
-    /// The first line of a value: its kind, and the number behind it.
+impl<'a> ReplyReader<'a> {
+    /// Reads the first line of a value: its type byte and the number behind it.
     fn line(&mut self) -> Result<(u8, usize), Misshapen> {
         let end = self.bytes.iter().position(|&byte| byte == b'\r');
         let end = end.ok_or(Misshapen)?;
@@ -206,10 +212,10 @@ impl<'a> Rest<'a> {
         Ok((*kind, count.ok_or(Misshapen)?))
     }
 
-    /// The beginning of an aggregate, and how many elements or pairs it has.
+    /// Reads the header of an aggregate: its type byte and its number of elements or pairs.
     fn aggregate(&mut self) -> Result<(u8, usize), Misshapen> {
         match self.line()? {
-            // Each has a few bytes at least: a count that they have no room for is none.
+            // Each element has at least one byte, so a larger count is wrong.
             (kind @ (b'*' | b'~' | b'%'), count) if count <= self.bytes.len() => Ok((kind, count)),
             _ => Err(Misshapen),
         }
@@ -224,6 +230,7 @@ impl<'a> Rest<'a> {
         Ok(text)
     }
 
+    /// Copies a key with the prefix in front.
     fn name(&mut self, prefix: &[u8], out: &mut Vec<u8>) -> Result<(), Misshapen> {
         let name = self.text()?;
         out.push(b'$');
@@ -235,6 +242,7 @@ impl<'a> Rest<'a> {
         Ok(())
     }
 
+    /// Copies a list of keys with the prefix in front of each, without unwanted keys.
     fn list(
         &mut self,
         prefix: &[u8],
@@ -261,7 +269,7 @@ impl<'a> Rest<'a> {
         Ok(())
     }
 
-    /// So many values, as they are.
+    /// Copies this many values unchanged.
     fn values(&mut self, count: usize, out: &mut Vec<u8>) -> Result<(), Misshapen> {
         for _ in 0..count {
             let Ok(reply::Scanned::Whole(len)) = reply::Scanner::default().scan(self.bytes) else {
@@ -288,7 +296,7 @@ mod tests {
         words.map(|word| word.as_bytes().to_vec()).collect()
     }
 
-    /// The request without `p:` in front of its keys, in words.
+    /// The words of a request without `p:` in front of its keys.
     fn stripped(line: &str) -> Result<String, Unstripped> {
         let args = words(line);
         let mut bytes = Vec::new();
@@ -313,8 +321,9 @@ mod tests {
         Ok(words.join(" "))
     }
 
+    /// The prefix is removed from the keys of a request, and no other argument changes.
     #[test]
-    fn of_a_request_its_keys_become_shorter_and_nothing_else() {
+    fn prefix_is_removed_from_keys_alone() {
         for (asked, expected) in [
             ("GET p:a", "GET a"),
             ("SET p:p:a p:b", "SET p:a p:b"),
@@ -340,19 +349,19 @@ mod tests {
             ("BITOP AND p:d p:a p:b", "BITOP AND d a b"),
             ("PFMERGE p:a", "PFMERGE a"),
             ("BLPOP p:a p:b 0", "BLPOP a b 0"),
-            // The whole name, and no name at all.
+            // A key that is the prefix alone, and a request without a key.
             ("GET p:", "GET "),
             ("GET p:a x", "GET a x"),
             ("GET", "GET"),
             ("PING p:a", "PING p:a"),
             ("EVAL x 0 p:a", "EVAL x 0 p:a"),
-            // Channels are none.
+            // Channels are not keys.
             ("SPUBLISH p:a x", "SPUBLISH p:a x"),
             ("COMMAND GETKEYS GET p:a", "COMMAND GETKEYS GET p:a"),
         ] {
             assert_eq!(stripped(asked).as_deref(), Ok(expected), "{asked}");
         }
-        for (asked, why) in [
+        for (asked, reason) in [
             ("GET q:a", Unstripped::Foreign),
             ("MGET p:a q:a", Unstripped::Foreign),
             ("GET p", Unstripped::Foreign),
@@ -365,16 +374,17 @@ mod tests {
             ("MIGRATE h 1 p:a 0 5", Unstripped::HandsOn),
             ("MIGRATE h 1  0 5 KEYS p:a", Unstripped::HandsOn),
         ] {
-            assert_eq!(stripped(asked), Err(why), "{asked}");
+            assert_eq!(stripped(asked), Err(reason), "{asked}");
         }
     }
 
+    /// In an incomplete request all keys must have arrived.
     #[test]
-    fn of_the_beginning_of_a_request_all_keys_have_to_be_there() {
+    fn incomplete_request_needs_all_its_keys() {
         let line = "MSET p:a 1 p:b 2";
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words(line));
-        let command = resolve(1, |_| b"MSET").expect("it is known").get();
+        let command = resolve(1, |_| b"MSET").expect("MSET is in the table").get();
         for len in 0..bytes.len() {
             let mut scanner = Scanner::default();
             let _ = scanner.scan(&bytes[..len], true);
@@ -383,7 +393,7 @@ mod tests {
             match spans.len() {
                 ..4 => assert_eq!(keys, Err(Unstripped::Unknown), "{len}"),
                 _ => {
-                    let (keys, mut out) = (keys.expect("all are there"), Vec::new());
+                    let (keys, mut out) = (keys.expect("all keys have arrived"), Vec::new());
                     let taken = take_off(command, head, spans, &keys, b"p:", &mut out);
                     assert_eq!(taken, Ok(()));
                     let mut expected = Vec::new();
@@ -398,15 +408,16 @@ mod tests {
         let mut out = b"before".to_vec();
         let wanted = |name: &[u8]| name != b"p:unwanted";
         put_back(reply.as_bytes(), names, b"p:", wanted, &mut out)?;
-        let text = String::from_utf8(out).expect("it is text");
+        let text = String::from_utf8(out).expect("the reply is text");
         Ok(text
             .strip_prefix("before")
-            .expect("it was there")
+            .expect("earlier bytes stay")
             .to_owned())
     }
 
+    /// The prefix is restored in front of the keys of a reply.
     #[test]
-    fn in_a_reply_keys_are_named_as_the_client_does() {
+    fn prefix_is_restored_in_replies() {
         use Names::{Each, First, Second, Streams, Whole};
         for (names, reply, expected) in [
             (Whole, "$1\r\na\r\n", "$3\r\np:a\r\n"),
@@ -469,9 +480,9 @@ mod tests {
     }
 
     proptest! {
-        /// What a server sends may be anything.
+        /// Any bytes of a server are handled without a panic.
         #[test]
-        fn no_reply_is_a_trap(
+        fn any_reply_is_handled(
             bytes in prop::collection::vec(prop::sample::select(&b"*$%~_-:+0129a\r\n"[..]), 0..40),
         ) {
             use Names::{Each, First, None, Second, Streams, Whole};

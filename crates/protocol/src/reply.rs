@@ -1,27 +1,27 @@
-//! Finding where a server's reply ends, whatever is in it.
+//! Finds the end of a server's reply.
 //!
-//! One counter does it: how many values must still come before the reply is whole. A simple value
-//! takes one away, an aggregate of n elements adds n, a map of n pairs 2n. Depth does not matter, no
-//! tree is built, and a reply may end anywhere in the bytes.
+//! One counter is enough: the number of values that are left until the reply is complete. A simple
+//! value subtracts one. An aggregate of n elements adds n, a map of n pairs adds 2n. Depth does not
+//! matter, no tree is built, and the bytes may be cut anywhere.
 //!
 //! ```text
 //!    *2\r\n    $1\r\na\r\n    *1\r\n    :5\r\n
-//! 1    2           1            1         0      <- values still to come
+//! 1    2           1            1         0      <- values left
 //! ```
 
 use crate::number;
 
-/// Longest header line (`*123\r\n`) that can be a number.
+/// Longest header line (`*123\r\n`) of a number.
 const HEADER_BYTES_MAX: usize = 24;
 
-/// The server's bytes are not RESP: nothing after them can be understood.
+/// The server's bytes are not RESP. The bytes behind them cannot be read either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingError {
-    /// No value starts with this byte.
+    /// A value starts with this byte, which is not a type byte.
     Type(u8),
-    /// A length that is no number, or none that can be.
+    /// A length is not a number, or not a possible one.
     Length,
-    /// A line does not end as a line must.
+    /// A line does not end with CR LF.
     LineEnd,
 }
 
@@ -35,62 +35,62 @@ impl std::fmt::Display for FramingError {
     }
 }
 
-/// What a scan came to.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanned {
-    /// The reply ends after this many of the bytes given.
+    /// The reply ends after this many of the bytes.
     Whole(usize),
-    /// All the bytes given belong to the reply, and it does not end in them.
+    /// All the bytes belong to the reply, and more follow.
     Part,
 }
 
-/// Scans one reply after another; keeps its place between calls.
+/// Scans one reply after another. It keeps its position between calls.
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
-    /// Values still to come; 0 between two replies.
+    /// Number of values left in the reply; 0 between two replies.
     left: u64,
-    /// What the present value needs.
-    inside: Inside,
-    /// Its first byte, for who wants to know what kind of reply it is.
+    /// The position in the current value.
+    state: ScanState,
+    /// The type byte of the reply.
     kind: u8,
 }
 
 #[derive(Clone, Debug, Default)]
-enum Inside {
-    /// The type byte of a value.
+enum ScanState {
+    /// At the type byte of a value.
     #[default]
     Start,
-    /// The end of a line whose content does not matter.
+    /// In a line whose content does not matter.
     Line { carriage_return: bool },
-    /// The end of a line that is a length.
+    /// In a header line; its bytes so far.
     Header {
         kind: u8,
         text: [u8; HEADER_BYTES_MAX],
         len: u8,
     },
-    /// This many bytes, the last two of which end the value.
+    /// In a value with this many bytes left, including its CR LF.
     Bytes(u64),
 }
 
 impl Scanner {
-    /// Whether a reply has begun and not ended.
+    /// Whether a reply is incomplete.
     #[inline]
     pub fn is_inside(&self) -> bool {
         self.left > 0
     }
 
-    /// The first byte of the reply scanned last.
+    /// The type byte of the last scanned reply.
     #[inline]
     pub fn kind(&self) -> u8 {
         self.kind
     }
 
-    /// Continues the reply that is being scanned, or starts the next one, at the first of `bytes`.
+    /// Continues the current reply, or starts the next one, at the first of `bytes`.
     #[inline]
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Scanned, FramingError> {
         if self.left == 0 {
-            // Most replies are one short line or one short value that came whole.
-            if let Some(end) = short(bytes) {
+            // Most replies are one short line or one short value, and complete.
+            if let Some(end) = scan_short(bytes) {
                 self.kind = bytes[0];
                 return Ok(Scanned::Whole(end));
             }
@@ -99,7 +99,7 @@ impl Scanner {
             };
             self.kind = kind;
             self.left = 1;
-            self.inside = Inside::Start;
+            self.state = ScanState::Start;
         }
         self.scan_slow(bytes)
     }
@@ -107,21 +107,21 @@ impl Scanner {
     fn scan_slow(&mut self, bytes: &[u8]) -> Result<Scanned, FramingError> {
         let mut at = 0;
         while at < bytes.len() {
-            match &mut self.inside {
-                Inside::Start => {
-                    // Elements of an array are mostly short and whole, too.
-                    if let Some(end) = short(&bytes[at..]) {
+            match &mut self.state {
+                ScanState::Start => {
+                    // Most elements of an array are short and complete, too.
+                    if let Some(end) = scan_short(&bytes[at..]) {
                         at += end;
                         self.left -= 1;
                     } else {
                         let kind = bytes[at];
                         at += 1;
-                        self.inside = match kind {
-                            b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => Inside::Line {
+                        self.state = match kind {
+                            b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => ScanState::Line {
                                 carriage_return: false,
                             },
                             b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
-                                Inside::Header {
+                                ScanState::Header {
                                     kind,
                                     text: [0; HEADER_BYTES_MAX],
                                     len: 0,
@@ -131,7 +131,7 @@ impl Scanner {
                         };
                     }
                 }
-                Inside::Line { carriage_return } => {
+                ScanState::Line { carriage_return } => {
                     let rest = &bytes[at..];
                     if *carriage_return {
                         if rest[0] != b'\n' {
@@ -151,7 +151,7 @@ impl Scanner {
                         at = bytes.len();
                     }
                 }
-                Inside::Header { kind, text, len } => {
+                ScanState::Header { kind, text, len } => {
                     let byte = bytes[at];
                     at += 1;
                     let used = *len as usize;
@@ -169,7 +169,7 @@ impl Scanner {
                         *len += 1;
                     }
                 }
-                Inside::Bytes(left) => {
+                ScanState::Bytes(left) => {
                     let rest = (bytes.len() - at) as u64;
                     if *left > rest {
                         *left -= rest;
@@ -189,22 +189,22 @@ impl Scanner {
 
     fn value_ends(&mut self) {
         self.left -= 1;
-        self.inside = Inside::Start;
+        self.state = ScanState::Start;
     }
 
     fn header_ends(&mut self, kind: u8, number: i64) -> Result<(), FramingError> {
         match (kind, number) {
-            // The nulls of RESP2.
+            // Null of RESP2.
             (b'$' | b'*', -1) => self.value_ends(),
             (_, ..0) => return Err(FramingError::Length),
             (b'$' | b'=' | b'!', len) => {
-                self.inside =
-                    Inside::Bytes((len as u64).checked_add(2).ok_or(FramingError::Length)?);
+                self.state =
+                    ScanState::Bytes((len as u64).checked_add(2).ok_or(FramingError::Length)?);
             }
             (_, len) => {
                 let values = match kind {
                     b'%' => (len as u64).checked_mul(2),
-                    // Attributes stand before the value they are about, and are none themselves.
+                    // Attributes precede a value and are not values themselves.
                     b'|' => (len as u64)
                         .checked_mul(2)
                         .and_then(|values| values.checked_add(1)),
@@ -213,18 +213,18 @@ impl Scanner {
                 self.left = values
                     .and_then(|values| values.checked_add(self.left - 1))
                     .ok_or(FramingError::Length)?;
-                self.inside = Inside::Start;
+                self.state = ScanState::Start;
             }
         }
         Ok(())
     }
 }
 
-/// The end of a reply that is one line or one bulk string and lies whole in `bytes`; anything else,
-/// and anything odd, is `None` and left to the long way.
+/// The end of a complete reply that is one short line or one bulk string. `None` for any other
+/// reply: the slow path decides.
 #[inline]
-fn short(bytes: &[u8]) -> Option<usize> {
-    // What most requests are answered with, by one comparison each.
+fn scan_short(bytes: &[u8]) -> Option<usize> {
+    // The most frequent replies take one comparison each.
     match *bytes {
         [b'$', ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
             let end = 4 + usize::from(ones - b'0') + 2;
@@ -244,7 +244,7 @@ fn short(bytes: &[u8]) -> Option<usize> {
                 if digit > 9 {
                     break;
                 }
-                // Nine digits are more than any value; also keeps a leading zero from mattering.
+                // No value has a length of more than nine digits, and `len` cannot overflow.
                 if at == 10 {
                     return None;
                 }
@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// The ends of all replies in `bytes`, scanned in pieces.
+    /// The ends and type bytes of all replies in `bytes`, which arrive in pieces split at `cuts`.
     fn ends(bytes: &[u8], cuts: &[usize]) -> (Vec<(usize, u8)>, Option<FramingError>) {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
         cuts.push(bytes.len());
@@ -301,7 +301,7 @@ mod tests {
         (found, None)
     }
 
-    /// A value, encoded, with anything that RESP2 and RESP3 have.
+    /// An encoded value of any kind in RESP2 and RESP3.
     fn value() -> impl Strategy<Value = Vec<u8>> {
         let text = prop::collection::vec(any::<u8>(), 0..30);
         let leaf = prop_oneof![
@@ -353,8 +353,9 @@ mod tests {
     }
 
     proptest! {
+        /// Any sequence of replies is scanned with the right ends, in any chunking.
         #[test]
-        fn after_any_reply_the_next_one_reads_as_itself(
+        fn any_sequence_of_replies_has_the_right_ends(
             values in prop::collection::vec(value(), 1..8),
             cuts in prop::collection::vec(any::<usize>(), 0..40),
         ) {
@@ -363,8 +364,9 @@ mod tests {
             prop_assert_eq!(ends(&values.concat(), &cuts), (expected, None));
         }
 
+        /// Any chunking of any bytes gives the same ends and the same error.
         #[test]
-        fn any_chunking_of_any_bytes_gives_the_same_events(
+        fn any_chunking_of_any_bytes_gives_the_same_ends(
             bytes in prop::collection::vec(
                 prop_oneof![any::<u8>(), prop::sample::select(b"+-:$*%|>_#,(=!~\r\n0123456789".to_vec())], 0..120),
             cuts in prop::collection::vec(any::<usize>(), 0..40),
@@ -373,8 +375,9 @@ mod tests {
         }
     }
 
+    /// Bytes that are not RESP are a framing error.
     #[test]
-    fn what_is_not_resp_is_a_framing_error() {
+    fn invalid_resp_is_a_framing_error() {
         let error = |bytes: &[u8]| ends(bytes, &[]).1;
         assert_eq!(error(b"hello\r\n"), Some(FramingError::Type(b'h')));
         assert_eq!(error(b"$5x\r\n"), Some(FramingError::Length));

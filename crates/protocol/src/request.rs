@@ -1,8 +1,8 @@
-//! Finding where a client's request ends and where its arguments lie.
+//! Finds the end of a client's request and the positions of its arguments.
 //!
-//! Redis accepts two forms: an array of bulk strings, and a line of words. The limits, the order of
-//! the checks and the error texts are those of Redis's `processMultibulkBuffer` and
-//! `processInlineBuffer` (networking.c): a client meets the same answer to the same bytes.
+//! Redis accepts two forms: an array of bulk strings, and a line of words. Limits, order of checks
+//! and error texts are those of `processMultibulkBuffer` and `processInlineBuffer` (networking.c).
+//! So the same bytes get the same answer as from Redis.
 //!
 //! ```text
 //!   *3\r\n $3\r\n SET\r\n $3\r\n key\r\n $5\r\n value\r\n
@@ -10,84 +10,86 @@
 //!            spans[0]       spans[1]       spans[2]
 //! ```
 //!
-//! The bytes of a request are forwarded as they came. Redis skips the two bytes that end a line or
-//! a bulk without looking at them; Valkey 9.1 compares them, and closes the connection. Ours is
-//! shared, so the stricter reading is the one for all.
+//! The bytes of a request are forwarded unchanged. Redis skips the two bytes that end a line or a
+//! bulk string without a check. Valkey 9.1 checks them and closes the connection. Our link is
+//! shared, so the scanner always checks them.
 
 use crate::number;
 
-/// Redis's `PROTO_INLINE_MAX_SIZE`: the longest line, whether a header or a whole inline request.
+/// Longest line, a header or an inline request: Redis's `PROTO_INLINE_MAX_SIZE`.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Redis's `proto-max-bulk-len` by default: the longest argument.
+/// Longest argument: the default of Redis's `proto-max-bulk-len`.
 pub const BULK_BYTES_MAX: i64 = 512 << 20;
-/// The most arguments of a request, as Redis has it since 7.0; 6.2 took 1,048,576.
+/// Most arguments of a request, as in Redis since 7.0; 6.2 allows 1,048,576.
 pub const ARGS_MAX: i64 = i32::MAX as i64;
-/// What a client that has to authenticate first may send: this many arguments ...
+/// Most arguments of a request before authentication.
 pub const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
-/// ... of this many bytes.
+/// Longest argument before authentication.
 pub const UNAUTHENTICATED_BULK_BYTES_MAX: i64 = 16 << 10;
 
-/// Where an argument lies in the bytes of its request.
+/// The position of an argument in the bytes of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Of its first byte.
+    /// Offset of its first byte.
     pub start: u32,
-    /// Behind its last byte.
+    /// Offset behind its last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// The argument itself.
+    /// The bytes of the argument.
     #[inline]
     pub fn of<'a>(&self, request: &'a [u8]) -> &'a [u8] {
         &request[self.start as usize..self.end as usize]
     }
 }
 
-/// What the scanner found.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A request in `len` bytes, its arguments in [`Scanner::spans`].
+    /// An array request. Its arguments are in [`Scanner::spans`].
     Request {
         /// Its length with all headers.
         len: usize,
     },
-    /// A line of words in `len` bytes, to be read by [`split_inline`].
+    /// An inline request, to be read by [`split_inline`].
     Inline {
-        /// With the end of the line.
+        /// Its length with the end of the line.
         len: usize,
     },
-    /// `len` bytes that ask for nothing: an empty line, or an array of no or fewer elements.
+    /// Bytes without a request: an empty line, or an array of zero or a negative number of
+    /// elements.
     Nothing {
-        /// To be skipped.
+        /// Number of bytes to skip.
         len: usize,
     },
-    /// The request does not end in these bytes. Call again with the same bytes and more.
+    /// The request is incomplete. Call again with the same bytes and more.
     More,
 }
 
-/// A client broke the protocol. Redis answers `-ERR Protocol error: ` with this text, and closes.
+/// A protocol error of a client. Redis answers `-ERR Protocol error: ` with a text, and closes the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// An array header without end.
+    /// An array header is longer than a line may be.
     LongArrayHeader,
-    /// An array header that is no number, or too large.
+    /// The count of an array is not a number, or too large.
     ArrayLength,
-    /// Too many arguments before AUTH.
+    /// A request before authentication has too many arguments.
     UnauthenticatedArrayLength,
-    /// A bulk header without end.
+    /// A bulk header is longer than a line may be.
     LongBulkHeader,
-    /// Something else where a bulk string must be.
+    /// Another byte stands in place of the `$` of a bulk string.
     NotABulk(u8),
-    /// A bulk header that is no number, or too large.
+    /// The length of a bulk string is not a number, or too large.
     BulkLength,
-    /// Too long an argument before AUTH.
+    /// A request before authentication has too long an argument.
     UnauthenticatedBulkLength,
-    /// A line or a bulk does not end with CR LF.
+    /// A line or a bulk string does not end with CR LF.
     LineEnd,
-    /// A line without end.
+    /// An inline request is longer than a line may be.
     LongLine,
-    /// A line whose quotes do not match.
+    /// The quotes of an inline request do not match.
     Quotes,
 }
 
@@ -108,8 +110,7 @@ impl Violation {
             Violation::Quotes => b"unbalanced quotes in request",
         });
         if let Violation::NotABulk(got) = self {
-            // Redis prints a C string: a byte that ends the string, or the line, would be lost or
-            // worse.
+            // A CR or LF would end the line of the error. Redis replaces them by spaces, too.
             out.push(if got == b'\r' || got == b'\n' {
                 b' '
             } else {
@@ -121,113 +122,113 @@ impl Violation {
     }
 }
 
-/// Scans one request at a time; keeps its place when the bytes run out.
+/// Scans one request at a time. It keeps its position while a request is incomplete.
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
-    /// The next byte to look at, from the start of the request.
+    /// Offset of the next byte to scan, from the start of the request.
     pos: usize,
-    /// How many arguments the header announced; 0 before the header.
+    /// Number of arguments in the header; 0 before the header.
     argc: u32,
     /// The arguments found so far.
     spans: Vec<Span>,
-    /// The part of the request that starts at `pos` and has not come whole.
-    part: Part,
+    /// The incomplete element at `pos`.
+    pending: Pending,
     /// See [`Scanner::hold_whole`].
     is_held_whole: bool,
 }
 
-/// The part of a request at which the bytes ran out. Its bytes are not looked at again.
+/// The element of a request at which the bytes ran out. Its scanned bytes are not scanned again.
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum Pending {
     /// A header or an inline request.
     Line {
-        /// Bytes that were searched for the end of the line: of a header behind its type byte.
+        /// Bytes already searched for the end of the line, in a header without its type byte.
         searched: u32,
     },
-    /// An argument whose header was read.
+    /// An argument whose header is read.
     Bulk {
-        /// Its length without the two bytes that end it.
+        /// Its length without its CR LF.
         len: u32,
     },
 }
 
-impl Default for Part {
+impl Default for Pending {
     fn default() -> Self {
-        Part::Line { searched: 0 }
+        Pending::Line { searched: 0 }
     }
 }
 
-impl Part {
-    /// Bytes of an argument that must still come, with the two that end it; 0 for a line.
+impl Pending {
+    /// Length of a pending argument with its CR LF; 0 for a line.
     fn bulk_bytes(self) -> u64 {
         match self {
-            Part::Line { .. } => 0,
-            Part::Bulk { len } => u64::from(len) + 2,
+            Pending::Line { .. } => 0,
+            Pending::Bulk { len } => u64::from(len) + 2,
         }
     }
 }
 
 impl Scanner {
-    /// The arguments found: all of them after [`Found::Request`], those of the present request
-    /// alone after [`Found::More`].
+    /// The arguments found: all of them after [`Found::Request`], the first ones after
+    /// [`Found::More`].
     #[inline]
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// How many arguments the request has by its own header; 0 while that is unknown.
+    /// The number of arguments in the request's header; 0 before the header.
     #[inline]
     pub fn argc(&self) -> usize {
         self.argc as usize
     }
 
-    /// Bytes of memory that the arguments found so far take.
+    /// Memory of the spans found so far, in bytes.
     pub fn held_bytes(&self) -> usize {
         size_of_val(self.spans.as_slice())
     }
 
-    /// The same with the room behind them, and its own.
+    /// Memory of the scanner and its whole span buffer, in bytes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Scanner>() + self.spans.capacity() * size_of::<Span>()
     }
 
-    /// How many bytes from its start the request is known to have.
+    /// The least length of the request, by the headers scanned so far.
     pub fn len_at_least(&self) -> u64 {
-        self.pos as u64 + self.part.bulk_bytes()
+        self.pos as u64 + self.pending.bulk_bytes()
     }
 
-    /// What is left of a request behind its first [`Scanner::scanned`] bytes, for who passes it on
-    /// without holding it.
+    /// A scanner for the rest of the request, behind its first [`Scanner::scanned`] bytes. It is
+    /// for callers that forward the rest without holding it.
     pub fn tail(&self) -> Tail {
         let bulks_left = self.argc - self.spans.len() as u32;
         Tail {
-            args_left: bulks_left - u32::from(matches!(self.part, Part::Bulk { .. })),
-            bulk_left: self.part.bulk_bytes(),
+            args_left: bulks_left - u32::from(matches!(self.pending, Pending::Bulk { .. })),
+            bulk_left: self.pending.bulk_bytes(),
             header: Vec::new(),
         }
     }
 
-    /// Notes that the caller holds this request until it is whole, however large it is.
+    /// Notes that the caller holds this request until it is complete, however large it is.
     pub fn hold_whole(&mut self) {
         self.is_held_whole = true;
     }
 
-    /// Whether the caller holds this request until it is whole.
+    /// Whether the caller holds this request until it is complete.
     pub fn is_held_whole(&self) -> bool {
         self.is_held_whole
     }
 
-    /// How far the request was scanned.
+    /// The number of scanned bytes of the request.
     pub fn scanned(&self) -> usize {
         self.pos
     }
 
-    /// Forgets the request; keeps the memory, unless a request of many arguments made it large.
+    /// Forgets the request. It frees a span buffer that a request of many arguments made large.
     #[inline]
     pub fn reset(&mut self) {
         self.pos = 0;
         self.argc = 0;
-        self.part = Part::default();
+        self.pending = Pending::default();
         self.is_held_whole = false;
         self.spans.clear();
         if self.spans.capacity() > 4096 {
@@ -235,22 +236,22 @@ impl Scanner {
         }
     }
 
-    /// Looks for the end of the request that starts at the first byte of `bytes`. After
-    /// [`Found::More`] the same bytes must come again, with more behind them; after anything else
-    /// the scanner starts afresh.
+    /// Finds the end of the request that starts at the first byte of `bytes`. After [`Found::More`]
+    /// the next call must have the same bytes and more. After any other result the scanner starts a
+    /// new request.
     #[inline]
     pub fn scan(&mut self, bytes: &[u8], trusted: bool) -> Result<Found, Violation> {
         if self.pos == 0 {
-            // Most requests are a few short arguments that came whole.
+            // Most requests are complete and have a few short arguments.
             if let Some(len) = self.scan_short(bytes) {
                 return Ok(Found::Request { len });
             }
-            // The arguments that are still here are those of the request before.
-            let part = self.part;
+            // Spans of the last request are still there.
+            let pending = self.pending;
             self.reset();
-            let searched = match part {
-                Part::Line { searched } => searched as usize,
-                Part::Bulk { .. } => 0,
+            let searched = match pending {
+                Pending::Line { searched } => searched as usize,
+                Pending::Bulk { .. } => 0,
             };
             match bytes.first() {
                 None => return Ok(Found::More),
@@ -258,14 +259,14 @@ impl Scanner {
                 Some(_) => return self.scan_inline(bytes, searched),
             }
             let (count, next) = match header(bytes, 1, searched) {
-                Header::Number(count, next) => (count, next),
-                Header::More(searched) => {
-                    self.part = Part::Line { searched };
+                HeaderScan::Number(count, next) => (count, next),
+                HeaderScan::More(searched) => {
+                    self.pending = Pending::Line { searched };
                     return Ok(Found::More);
                 }
-                Header::Long => return Err(Violation::LongArrayHeader),
-                Header::LineEnd => return Err(Violation::LineEnd),
-                Header::Bad => return Err(Violation::ArrayLength),
+                HeaderScan::Long => return Err(Violation::LongArrayHeader),
+                HeaderScan::LineEnd => return Err(Violation::LineEnd),
+                HeaderScan::Bad => return Err(Violation::ArrayLength),
             };
             if count > ARGS_MAX {
                 return Err(Violation::ArrayLength);
@@ -282,9 +283,8 @@ impl Scanner {
         self.scan_bulks(bytes, trusted)
     }
 
-    /// The end of a request that lies whole in `bytes`, if it has fewer than ten arguments of fewer
-    /// than a hundred bytes each: no limit concerns it. Anything else, and anything odd, is left to
-    /// the long way.
+    /// Scans a complete request of fewer than ten arguments of fewer than a hundred bytes each.
+    /// Such a request exceeds no limit. `None` for any other request: the slow path decides.
     #[inline]
     fn scan_short(&mut self, bytes: &[u8]) -> Option<usize> {
         let &[b'*', argc @ b'1'..=b'9', b'\r', b'\n', ..] = bytes else {
@@ -320,7 +320,7 @@ impl Scanner {
             at = end + 2;
         }
         self.argc = argc;
-        self.part = Part::default();
+        self.pending = Pending::default();
         Some(at)
     }
 
@@ -328,20 +328,20 @@ impl Scanner {
     fn scan_bulks(&mut self, bytes: &[u8], trusted: bool) -> Result<Found, Violation> {
         let mut pos = self.pos;
         while self.spans.len() < self.argc as usize {
-            let len = match std::mem::take(&mut self.part) {
-                Part::Bulk { len } => len,
-                Part::Line { searched } => {
+            let len = match std::mem::take(&mut self.pending) {
+                Pending::Bulk { len } => len,
+                Pending::Line { searched } => {
                     let (len, next) = match header(bytes, pos + 1, searched as usize) {
-                        // Redis waits for the end of the line before it looks at the first byte.
-                        Header::More(searched) => {
-                            self.part = Part::Line { searched };
+                        // Redis waits for the end of the line before it checks the first byte.
+                        HeaderScan::More(searched) => {
+                            self.pending = Pending::Line { searched };
                             break;
                         }
-                        Header::Long => return Err(Violation::LongBulkHeader),
+                        HeaderScan::Long => return Err(Violation::LongBulkHeader),
                         _ if bytes[pos] != b'$' => return Err(Violation::NotABulk(bytes[pos])),
-                        Header::LineEnd => return Err(Violation::LineEnd),
-                        Header::Bad => return Err(Violation::BulkLength),
-                        Header::Number(len, next) => (len, next),
+                        HeaderScan::LineEnd => return Err(Violation::LineEnd),
+                        HeaderScan::Bad => return Err(Violation::BulkLength),
+                        HeaderScan::Number(len, next) => (len, next),
                     };
                     if !(0..=BULK_BYTES_MAX).contains(&len) {
                         return Err(Violation::BulkLength);
@@ -355,7 +355,7 @@ impl Scanner {
             };
             let end = pos + len as usize;
             if end + 2 > bytes.len() {
-                self.part = Part::Bulk { len };
+                self.pending = Pending::Bulk { len };
                 break;
             }
             if bytes[end] != b'\r' || bytes[end + 1] != b'\n' {
@@ -371,15 +371,15 @@ impl Scanner {
         if self.spans.len() < self.argc as usize {
             return Ok(Found::More);
         }
-        // `spans` stays for the caller; the next scan starts afresh.
+        // `spans` stays for the caller. The next scan starts a new request.
         self.pos = 0;
         Ok(Found::Request { len: pos })
     }
 
-    /// A line of words, of which `searched` bytes hold no end.
+    /// Scans an inline request whose first `searched` bytes have no line end.
     #[cold]
     fn scan_inline(&mut self, bytes: &[u8], searched: usize) -> Result<Found, Violation> {
-        // Redis looks for the end of the line with `strchr`: it never finds one behind a zero byte.
+        // Redis searches the line end with `strchr`, which stops at a zero byte.
         match position(bytes, searched, |byte| byte == b'\n' || byte == 0) {
             Some(end) if bytes[end] == b'\n' => {
                 let len = end + 1;
@@ -392,8 +392,9 @@ impl Scanner {
             }
             _ if bytes.len() > LINE_BYTES_MAX => Err(Violation::LongLine),
             end => {
-                // The next search meets a zero byte at once.
-                self.part = Part::Line {
+                // If a zero byte stopped the search, the next search begins at it and stops at
+                // once.
+                self.pending = Pending::Line {
                     searched: end.unwrap_or(bytes.len()) as u32,
                 };
                 Ok(Found::More)
@@ -402,7 +403,7 @@ impl Scanner {
     }
 }
 
-/// Where the first such byte is, if not among the first `searched`.
+/// The offset of the first matching byte behind the first `searched` bytes.
 fn position(bytes: &[u8], searched: usize, is: impl Fn(u8) -> bool) -> Option<usize> {
     let rest = bytes.get(searched..)?;
     let found = rest.iter().position(|&byte| is(byte));
@@ -411,19 +412,20 @@ fn position(bytes: &[u8], searched: usize, is: impl Fn(u8) -> bool) -> Option<us
     found.map(|at| searched + at)
 }
 
-/// The rest of a request too large to be held: finds its end without keeping its bytes.
+/// Scans the rest of a request that is too large to hold. It finds the end without keeping the
+/// bytes.
 #[derive(Clone, Debug)]
 pub struct Tail {
-    /// Arguments whose header has not been read.
+    /// Number of arguments whose header is not read yet.
     args_left: u32,
-    /// Bytes to come of the present argument, with the two that end it.
+    /// Bytes left of the current argument, with its CR LF.
     bulk_left: u64,
-    /// The part of a header that has come.
+    /// The bytes of an incomplete header.
     header: Vec<u8>,
 }
 
 impl Tail {
-    /// How many of `bytes` belong to the request, and whether it ends there.
+    /// Returns the number of `bytes` that belong to the request, and whether it ends there.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<(usize, bool), Violation> {
         let mut at = 0;
         loop {
@@ -440,7 +442,7 @@ impl Tail {
                 return Ok((at, false));
             };
             if self.bulk_left > 0 {
-                // The two bytes that end it.
+                // The CR LF of the argument.
                 if byte != if self.bulk_left == 2 { b'\r' } else { b'\n' } {
                     return Err(Violation::LineEnd);
                 }
@@ -448,22 +450,22 @@ impl Tail {
                 self.bulk_left -= 1;
                 continue;
             }
-            // A header is a few bytes of a large request: one at a time is soon enough.
+            // Headers are few bytes of a large request, so one byte at a time is fast enough.
             self.header.push(byte);
             at += 1;
-            // Nothing can be said before the byte behind the first CR; looking at all of them again
-            // with every byte would let a client make us work for nothing.
+            // The header is parsed once, at the byte behind the first CR. To parse it again with
+            // every byte would let a client waste our CPU time.
             let ended = matches!(self.header[..], [_, .., b'\r', _]);
             if !ended && self.header.len() <= LINE_BYTES_MAX {
                 continue;
             }
             let (len, _) = match header(&self.header, 1, 0) {
-                Header::More(_) => continue,
-                Header::Long => return Err(Violation::LongBulkHeader),
+                HeaderScan::More(_) => continue,
+                HeaderScan::Long => return Err(Violation::LongBulkHeader),
                 _ if self.header[0] != b'$' => return Err(Violation::NotABulk(self.header[0])),
-                Header::LineEnd => return Err(Violation::LineEnd),
-                Header::Bad => return Err(Violation::BulkLength),
-                Header::Number(len, next) => (len, next),
+                HeaderScan::LineEnd => return Err(Violation::LineEnd),
+                HeaderScan::Bad => return Err(Violation::BulkLength),
+                HeaderScan::Number(len, next) => (len, next),
             };
             if !(0..=BULK_BYTES_MAX).contains(&len) {
                 return Err(Violation::BulkLength);
@@ -475,25 +477,25 @@ impl Tail {
     }
 }
 
-enum Header {
-    /// The number, and where the next line starts.
+enum HeaderScan {
+    /// The number, and the offset of the next line.
     Number(i64, usize),
-    /// The end of the line has not come. So many bytes of it, without the type byte, hold none.
+    /// The line is incomplete. This many bytes behind its type byte have no line end.
     More(u32),
-    /// It has not come and never may.
+    /// The line is too long.
     Long,
-    /// Something else follows its CR than LF.
+    /// The byte behind the CR is not LF.
     LineEnd,
-    /// The line is no number.
+    /// The line is not a number.
     Bad,
 }
 
-/// Reads the number of a header line from behind its type byte, of which `searched` bytes hold no
-/// end.
+/// Reads the number of a header line, from `start` behind its type byte. The first `searched` bytes
+/// have no line end.
 #[inline]
-fn header(bytes: &[u8], start: usize, searched: usize) -> Header {
-    // Nearly every header is one to six digits: read them in one pass, and leave whatever is odd
-    // (a sign, a zero in front, an overflow, a line cut short) to the slow way.
+fn header(bytes: &[u8], start: usize, searched: usize) -> HeaderScan {
+    // Nearly every header has one to six digits, which are read in one pass. A sign, a leading
+    // zero, an overflow or an incomplete line goes to the slow path.
     let mut value = 0u32;
     let mut at = start;
     while at < bytes.len() && at < start + 9 {
@@ -510,34 +512,34 @@ fn header(bytes: &[u8], start: usize, searched: usize) -> Header {
         && at > start
         && (bytes[start] != b'0' || at == start + 1)
     {
-        return Header::Number(i64::from(value), at + 2);
+        return HeaderScan::Number(i64::from(value), at + 2);
     }
-    odd_header(bytes, start, searched)
+    header_slow(bytes, start, searched)
 }
 
 #[cold]
-fn odd_header(bytes: &[u8], start: usize, searched: usize) -> Header {
+fn header_slow(bytes: &[u8], start: usize, searched: usize) -> HeaderScan {
     let line = bytes.get(start..).unwrap_or_default();
     match position(line, searched, |byte| byte == b'\r') {
-        None if line.len() + 1 > LINE_BYTES_MAX => Header::Long,
-        None => Header::More(line.len() as u32),
+        None if line.len() + 1 > LINE_BYTES_MAX => HeaderScan::Long,
+        None => HeaderScan::More(line.len() as u32),
         Some(end) => match line.get(end + 1) {
-            None => Header::More(end as u32),
+            None => HeaderScan::More(end as u32),
             Some(b'\n') => match number::parse(&line[..end]) {
-                Some(value) => Header::Number(value, start + end + 2),
-                None => Header::Bad,
+                Some(value) => HeaderScan::Number(value, start + end + 2),
+                None => HeaderScan::Bad,
             },
-            Some(_) => Header::LineEnd,
+            Some(_) => HeaderScan::LineEnd,
         },
     }
 }
 
-/// The words of an inline request, read as Redis's `sdssplitargs` does: `"..."` with escapes,
-/// `'...'` with `\'` alone, and nothing but space behind a closing quote.
+/// Splits an inline request into words, as Redis's `sdssplitargs` does: `"..."` with escapes,
+/// `'...'` with `\'` alone, and only space behind a closing quote.
 pub fn split_inline(line: &[u8]) -> Result<Vec<Vec<u8>>, Violation> {
     let mut words = Vec::new();
     let mut at = 0;
-    // To Redis the line is a C string: it ends at the first zero byte.
+    // Redis reads the line as a C string, which ends at the first zero byte.
     let line = line.split(|&byte| byte == 0).next().unwrap_or_default();
     let byte = |at: usize| line.get(at).copied();
     loop {
@@ -559,7 +561,8 @@ pub fn split_inline(line: &[u8]) -> Result<Vec<Vec<u8>>, Violation> {
                     at = single_quoted(line, at + 1, &mut word)?;
                     break;
                 }
-                // Fewer than what counts as space between two words: a vertical tab is part of one.
+                // These are fewer than the spaces between two words: a vertical tab is part of a
+                // word.
                 Some(b' ' | b'\t' | b'\r' | b'\n') => break,
                 Some(other) => {
                     word.push(other);
@@ -623,7 +626,7 @@ fn after_quote(rest: &[u8], at: usize) -> Result<usize, Violation> {
     }
 }
 
-/// C's `isspace` in the C locale.
+/// `isspace` of C in the C locale.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
@@ -645,11 +648,12 @@ mod tests {
     use crate::encode;
 
     thread_local! {
-        /// Bytes in which the end of a line was searched, over all calls.
+        /// Number of bytes searched for line ends, over all calls.
         pub(super) static SEARCHED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Every event of `bytes`, scanned whole or in pieces: requests as their arguments.
+    /// The requests in `bytes`, as arguments, and the violation that ends them. The bytes arrive in
+    /// pieces, split at `cuts`.
     fn events(bytes: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<Violation>) {
         let mut scanner = Scanner::default();
         let mut held: Vec<u8> = Vec::new();
@@ -688,7 +692,8 @@ mod tests {
         (seen, None)
     }
 
-    /// What the scanner shows of an incomplete request is what a new one finds in the same bytes.
+    /// Asserts that the scanner shows of an incomplete request what a new scanner finds in its
+    /// bytes.
     fn assert_lends_own_arguments(scanner: &Scanner, held: &[u8]) {
         let mut fresh = Scanner::default();
         assert_eq!(fresh.scan(held, true), Ok(Found::More));
@@ -701,7 +706,7 @@ mod tests {
         prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8)
     }
 
-    /// An incomplete line or header has no arguments, whatever request came before it.
+    /// An incomplete line or header shows no arguments of the request before it.
     #[test]
     fn incomplete_request_has_no_arguments_of_the_one_before() {
         let complete = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".as_slice();
@@ -719,7 +724,7 @@ mod tests {
         }
     }
 
-    /// Bytes that come one at a time are each searched a few times at most.
+    /// Bytes that arrive one at a time are searched at most twice on average.
     #[test]
     fn bytes_one_at_a_time_are_searched_once() {
         let fill = |beginning: &str, byte: u8| {
@@ -743,8 +748,9 @@ mod tests {
     }
 
     proptest! {
+        /// Valid requests are found in any chunking of their bytes.
         #[test]
-        fn any_chunking_of_good_bytes_gives_the_requests_that_were_sent(
+        fn any_chunking_gives_the_requests_sent(
             requests in prop::collection::vec(request(), 1..6),
             cuts in prop::collection::vec(any::<usize>(), 0..30),
         ) {
@@ -755,6 +761,7 @@ mod tests {
             prop_assert_eq!(events(&bytes, &cuts), (requests, None));
         }
 
+        /// Any chunking of any bytes gives the same requests and the same violation.
         #[test]
         fn any_chunking_of_any_bytes_gives_the_same_events(
             bytes in prop::collection::vec(
@@ -764,8 +771,9 @@ mod tests {
             prop_assert_eq!(events(&bytes, &cuts), events(&bytes, &[]));
         }
 
+        /// A tail ends at the end of its request.
         #[test]
-        fn a_tail_ends_where_the_request_ends(
+        fn tail_ends_at_the_end_of_the_request(
             args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8),
             cut: usize,
             step in 1usize..50,
@@ -791,8 +799,9 @@ mod tests {
         }
     }
 
+    /// Violations are found in the same order as by Redis.
     #[test]
-    fn violations_are_found_in_the_order_redis_finds_them() {
+    fn violations_are_found_in_the_order_of_redis() {
         let violation = |bytes: &[u8]| events(bytes, &[]).1;
         assert_eq!(violation(b"*2147483648\r\n"), Some(Violation::ArrayLength));
         assert_eq!(violation(b"*1x\r\n"), Some(Violation::ArrayLength));
@@ -820,8 +829,9 @@ mod tests {
         );
     }
 
+    /// Before authentication the number and length of arguments are bounded.
     #[test]
-    fn who_is_not_authenticated_may_send_little() {
+    fn unauthenticated_requests_are_bounded() {
         let scan = |bytes: &[u8]| Scanner::default().scan(bytes, false);
         assert_eq!(scan(b"*11\r\n"), Err(Violation::UnauthenticatedArrayLength));
         assert_eq!(
@@ -831,8 +841,9 @@ mod tests {
         assert_eq!(scan(b"*10\r\n$16384\r\n"), Ok(Found::More));
     }
 
+    /// The words of an inline request are split as by Redis.
     #[test]
-    fn inline_words_are_split_as_redis_splits_them() {
+    fn inline_words_are_split_as_by_redis() {
         let words = |line: &str| split_inline(line.as_bytes()).map(|words| words.concat());
         assert_eq!(
             words("  set  k \"a b\\x41\\n\" \r\n").as_deref(),

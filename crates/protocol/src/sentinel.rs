@@ -1,20 +1,23 @@
-//! What Sentinels say of the primaries that they watch: asked, read, and which of them to believe.
+//! Primaries that Sentinels watch: requests to Sentinels, their answers, and which answer to
+//! believe.
 //!
 //! ```text
-//! a Sentinel:   ask_survey ──> five answers ──read──> a Survey ──> its Answer ──┐
-//!                                                        │                      ├──choose──> where the primary is
-//!                                                        │    other Sentinels' ─┘                    │
-//!                                                        └──> Roster: whom to ask next               │
-//!               ask_events ──> messages ─────read──> an Event: take it as it is, or ask again        │
-//! the primary:  its role in HELLO, or ask_role ──────────> the proof                   <─────────────┘
+//! Sentinel:  ask_survey ──> five answers ──read──> Survey ──> its Answer ──┐
+//!                                                    │                     ├─choose─> address
+//!                                                    │      other Answers ─┘             │
+//!                                                    └──> Roster: Sentinel to ask next   │
+//!            ask_events ──> messages ─────read──> Event: use it, or ask again            │
+//! Primary:   role in HELLO, or ask_role ──> proof that the address is right <────────────┘
 //! ```
 //!
-//! Nothing is lost between the two questions if a Sentinel is first subscribed to, until every channel is
-//! [confirmed](Message::Subscribed), and then asked: on one connection with RESP3, or on two.
+//! First subscribe to a Sentinel until every channel is [confirmed](Message::Subscribed), and then
+//! ask it. So no change is lost between the two. Both can share a connection in RESP3, and need two
+//! in RESP2.
 //!
-//! What a Sentinel says may be old: it may be cut off from the others, or come back from a long absence. So the address
-//! that is chosen is a claim, and the server's own [`Role`] the proof, as is the role in its answer to HELLO. A server that was primary may say so for a while
-//! after it has been replaced, and no answer of its own can show that: that is what config epochs are for.
+//! An answer may be old: the Sentinel may be cut off from the others or return after a long
+//! absence. So the chosen address is a claim. The server's own [`Role`], from ROLE or HELLO, proves
+//! it. A replaced primary may still report itself as primary for a while. Config epochs show that
+//! another server has replaced it.
 
 mod answers;
 mod events;
@@ -35,82 +38,85 @@ pub use requests::{
 };
 pub use role::{Progress, Role};
 
-/// How many primaries a Sentinel may watch. Each costs it two connections and a PING per second.
+/// Most primaries of one Sentinel. Each costs the Sentinel two connections and a PING per second.
 pub const PRIMARIES_MAX: usize = 1_024;
 
-/// How many replicas a primary may have.
+/// Most replicas of one primary.
 pub const REPLICAS_MAX: usize = 1_024;
 
-/// How many Sentinels may watch one primary, and how many may be configured.
+/// Most Sentinels that watch one primary, and most configured Sentinels.
 pub const SENTINELS_MAX: usize = 128;
 
-/// The longest answer that is read.
+/// Longest answer that is read.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// The longest message that is read.
+/// Longest message that is read.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
 
-/// The longest name of a primary.
+/// Longest name of a primary.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// How many answers a survey has.
+/// Number of answers in a survey.
 pub const SURVEY_ANSWERS: usize = 5;
 
-/// An entry of a list has about 900 bytes, a third of them names of fields, and up to three hosts.
+/// Longest entry of a list: about 900 bytes, a third of them field names, a name and up to three
+/// hosts.
 const ENTRY_BYTES: usize = 1_200 + NAME_BYTES_MAX + 3 * HOST_BYTES_MAX;
 
-// Each list may be as long as it may be.
+// An answer has room for a list with the most entries.
 const _: () = assert!(PRIMARIES_MAX * ENTRY_BYTES <= ANSWER_BYTES_MAX);
 const _: () = assert!(REPLICAS_MAX * ENTRY_BYTES <= ANSWER_BYTES_MAX);
 const _: () = assert!(SENTINELS_MAX * ENTRY_BYTES <= ANSWER_BYTES_MAX);
-// A message names two instances, each by name, host and port, once more by both, and a channel.
+// A message names two instances, each by name, host and port, then both again, and a channel.
 const _: () = assert!(MESSAGE_BYTES_MAX >= 4 * (NAME_BYTES_MAX + HOST_BYTES_MAX) + 1_024);
 
 /// A primary, as one Sentinel sees it: SENTINEL MASTERS, SENTINEL MASTER.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Primary {
-    /// What all Sentinels call it. Never empty, without spaces.
+    /// Its name, the same for all Sentinels. Not empty, without spaces.
     pub name: String,
-    /// Which server the Sentinel watches under this name; `None` if it has a name that leads nowhere.
+    /// Address of the watched server; `None` if its host name has no address.
     ///
-    /// While it [fails over](Primary::is_failing_over) that is still the old one, though the config epoch may already
-    /// be that of the new one: where clients should go is what [`read_address`] gives.
+    /// During a [failover](Primary::is_failing_over) this is still the old server, although the
+    /// config epoch may already belong to the new one. [`read_address`] gives the address for
+    /// clients.
     pub endpoint: Option<Endpoint>,
-    /// How it is.
+    /// Its health.
     pub health: Health,
-    /// Whether this Sentinel is replacing it at this moment.
+    /// Whether this Sentinel leads a failover of it at this moment.
     pub is_failing_over: bool,
-    /// Of two Sentinels that name different servers, the one with the higher epoch has heard of the later failover.
+    /// Config epoch. If two Sentinels name different servers, the higher epoch is of the later
+    /// failover.
     pub config_epoch: u64,
-    /// How many Sentinels must agree that it is gone.
+    /// Number of Sentinels that must agree that it is down.
     pub quorum: u64,
-    /// How many replicas the Sentinel knows.
+    /// Number of replicas that the Sentinel knows.
     pub replicas: u64,
-    /// How many Sentinels besides itself it knows.
+    /// Number of other Sentinels that the Sentinel knows.
     pub other_sentinels: u64,
 }
 
 /// A replica, as one Sentinel sees it: SENTINEL REPLICAS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Where it is; `None` if it has a name that leads nowhere.
+    /// Its address; `None` if its host name has no address.
     pub endpoint: Option<Endpoint>,
-    /// How it is.
+    /// Its health.
     pub health: Health,
-    /// Whether it says of itself that it is a replica.
+    /// Whether it reports itself as a replica.
     pub says_replica: bool,
-    /// The primary that it follows, as it says itself; `None` if it has not been asked yet.
+    /// Its primary, as it reports itself; `None` if the Sentinel has not asked it yet.
     pub of: Option<Endpoint>,
-    /// Whether its link to that primary is up.
+    /// Whether its link to the primary is up.
     pub is_linked: bool,
-    /// The lowest is promoted first; 0 never is.
+    /// Priority for promotion: the lowest is promoted first, 0 is never promoted.
     pub priority: u64,
-    /// How much of the replication stream it has taken in.
+    /// Replication offset: bytes of the stream that it has applied.
     pub offset_bytes: u64,
 }
 
 impl Replica {
-    /// Whether reads may go there: it is online, and takes in what a primary writes.
+    /// Whether it can serve reads: it is online and receives the writes of a primary.
     pub fn is_usable(&self) -> bool {
         self.health == Health::Online
             && self.says_replica
@@ -119,42 +125,44 @@ impl Replica {
     }
 }
 
-/// Another Sentinel, as one sees it: SENTINEL SENTINELS.
+/// Another Sentinel, as one Sentinel sees it: SENTINEL SENTINELS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// 40 hexadecimal digits, the same for as long as it keeps its file; `None` until it has said it.
+    /// 40 hexadecimal digits, fixed while it keeps its configuration file; `None` until it is
+    /// known.
     pub id: Option<String>,
-    /// Where it is; `None` if its name leads nowhere, or another one took its place.
+    /// Its address; `None` if its host name has no address, or another Sentinel took its address.
     pub endpoint: Option<Endpoint>,
-    /// How it is.
+    /// Its health.
     pub health: Health,
 }
 
-/// How a server is, as a Sentinel sees it: the worst that its flags say.
+/// The health of a server, as a Sentinel sees it: the worst of its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
-    /// Nothing is known against it.
+    /// The server is reachable.
     Online,
-    /// The Sentinel has no connection to it, maybe because it has only just heard of it.
+    /// The Sentinel has no connection to the server, perhaps because it has only just learned of
+    /// it.
     Disconnected,
-    /// It has been silent too long for this Sentinel: `s_down`.
+    /// The server has been silent for too long: `s_down`.
     Suspected,
-    /// As many Sentinels as must agree hold that it is down: `o_down`. Only for primaries.
+    /// A quorum of Sentinels agrees that the primary is down: `o_down`. Only for primaries.
     Failed,
 }
 
-/// All that one Sentinel says about one name: what [`ask_survey`] asks.
+/// The answers of one Sentinel about one primary, to the requests of [`ask_survey`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
-    /// Who answered; `None` if it may not be asked.
+    /// Id of the Sentinel; `None` if it refuses the request.
     pub id: Option<String>,
-    /// What it sees under this name.
+    /// The primary, as it sees it.
     pub primary: Primary,
-    /// Where it sends clients.
+    /// The address that it gives to clients.
     pub address: Endpoint,
-    /// The other Sentinels that it knows. That the list cannot be read keeps nobody from the primary.
+    /// The other Sentinels that it knows. If this list cannot be read, the address still counts.
     pub peers: Result<Vec<Peer>, AnswerError>,
-    /// The replicas that it knows; as above.
+    /// The replicas that it knows. If this list cannot be read, the address still counts.
     pub replicas: Result<Vec<Replica>, AnswerError>,
 }
 
@@ -162,7 +170,7 @@ impl Survey {
     /// Reads the answers to the requests of [`ask_survey`], in their order.
     ///
     /// # Errors
-    /// Says what is wrong with the answers about the primary itself.
+    /// When an answer about the primary itself is malformed; the error names the fault.
     pub fn read(answers: [&[u8]; SURVEY_ANSWERS]) -> Result<Survey, AnswerError> {
         let [primary, address, peers, replicas, id] = answers;
         Ok(Survey {
@@ -174,7 +182,7 @@ impl Survey {
         })
     }
 
-    /// Puts other endpoints in the place of those that the answers have.
+    /// Replaces each endpoint by the result of `map`.
     pub fn map_endpoints(&mut self, map: impl Fn(&Endpoint) -> Endpoint) {
         let peers = self.peers.iter_mut().flatten();
         let peers = peers.filter_map(|peer| peer.endpoint.as_mut());
@@ -187,14 +195,14 @@ impl Survey {
         }
     }
 
-    /// What of it is weighed against what others say.
+    /// The part that [`choose`] compares with the answers of other Sentinels.
     pub fn answer(&self) -> Answer {
         let is_old = self.primary.endpoint.as_ref() != Some(&self.address);
         Answer {
             id: self.id.clone(),
             address: self.address.clone(),
             config_epoch: self.primary.config_epoch,
-            // What is said against a server that has been replaced is not said of the new one.
+            // During a failover the health is that of the old server, not of the new one.
             health: match self.primary.health {
                 _ if is_old && self.primary.is_failing_over => Health::Online,
                 health => health,
@@ -203,169 +211,178 @@ impl Survey {
     }
 }
 
-/// Where one Sentinel says that a primary is.
+/// The address of a primary, as one Sentinel gives it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Answer {
-    /// Which Sentinel, if it is known.
+    /// Id of the Sentinel, if known.
     pub id: Option<String>,
-    /// Where it sends clients.
+    /// The address that it gives to clients.
     pub address: Endpoint,
-    /// The epoch of the failover, or of the configuration, by which the primary is there.
+    /// Epoch of the failover or configuration that made this address the primary.
     pub config_epoch: u64,
-    /// How it sees the server that is there.
+    /// Health of the server at the address, as the Sentinel sees it.
     pub health: Health,
 }
 
-/// The answer to believe, of what several Sentinels said of one name, each of them last; `None` if there is none. What a
-/// Sentinel said that is gone may stay among them, so that no other leads back behind it.
+/// Chooses the answer to believe among the last answers of several Sentinels about one primary.
+/// `None` if there are no answers. The last answer of a Sentinel that is gone may stay in the list,
+/// so that no older answer wins against it.
 ///
-/// 1. Only answers with the highest config epoch count. Every failover has a higher one than the last, and only one
-///    Sentinel can win it: who has a lower one has not heard of the last failover.
-/// 2. Of these, the address that most Sentinels give. They differ within an epoch where one was told by hand, or was
-///    set up differently (names, or an address of another net). A Sentinel that is reached in two ways counts once.
-/// 3. If as many give another one: the address at which fewer of them think that the server is down.
-/// 4. If that is the same, too: any, but the same in whatever order the answers stand.
+/// 1. Only answers with the highest config epoch count. Every failover raises the epoch, and only
+///    one Sentinel wins an epoch. A Sentinel with a lower epoch has not heard of the last failover.
+/// 2. Of these answers, the address that most Sentinels give wins. Addresses differ within an epoch
+///    if a Sentinel was changed by hand or has another configuration (host names, an address of
+///    another network). A Sentinel that is reached in two ways counts once.
+/// 3. Of addresses with equally many Sentinels, the one that fewer of them think is down wins.
+/// 4. Otherwise the winner does not depend on the order of the answers.
 pub fn choose(answers: &[Answer]) -> Option<&Answer> {
     let epoch = answers.iter().map(|answer| answer.config_epoch).max()?;
     let latest = answers.iter().filter(|answer| answer.config_epoch == epoch);
-    let mut parties: BTreeMap<&Endpoint, Party<'_>> = BTreeMap::new();
+    let mut by_address: BTreeMap<&Endpoint, Votes<'_>> = BTreeMap::new();
     for answer in latest {
-        let party = parties.entry(&answer.address).or_default();
+        let votes = by_address.entry(&answer.address).or_default();
         match &answer.id {
-            Some(id) => drop(party.known.insert(id)),
-            None => party.unknown += 1,
+            Some(id) => drop(votes.with_id.insert(id)),
+            None => votes.without_id += 1,
         }
-        party.answers.push(answer);
+        votes.answers.push(answer);
     }
-    let (_, party) = parties.iter().max_by_key(|(address, party)| {
-        // To a server that it has only just heard of, a Sentinel has no connection yet.
+    let (_, votes) = by_address.iter().max_by_key(|(address, votes)| {
+        // A Sentinel has no connection yet to a server that it has only just learned of. So
+        // Disconnected does not count as down.
         let is_down = |answer: &&&Answer| answer.health >= Health::Suspected;
-        let down = party.answers.iter().filter(is_down).count();
-        let sentinels = party.known.len() + party.unknown;
+        let down = votes.answers.iter().filter(is_down).count();
+        let sentinels = votes.with_id.len() + votes.without_id;
         (sentinels, Reverse(down), Reverse(*address))
     })?;
-    party
+    votes
         .answers
         .iter()
         .copied()
         .min_by_key(|answer| (answer.health, &answer.id))
 }
 
-/// Those who give the same address.
+/// The answers with the same address.
 #[derive(Default)]
-struct Party<'a> {
-    known: BTreeSet<&'a str>,
-    unknown: usize,
+struct Votes<'a> {
+    /// Ids of the Sentinels that gave them, each once.
+    with_id: BTreeSet<&'a str>,
+    /// Number of answers without an id.
+    without_id: usize,
     answers: Vec<&'a Answer>,
 }
 
-/// The Sentinels that may be asked: those configured, and those that one of them told of.
+/// The Sentinels that may be asked: configured ones, and ones that a Sentinel has named.
 ///
-/// What is configured stays. What was learned lasts until the next answer: an address that no Sentinel speaks of any
-/// more may by then be that of a stranger, who watches something else under the same name.
+/// Configured Sentinels stay. Learned Sentinels last until the next answer. An address that no
+/// Sentinel names any more may belong to an unrelated Sentinel, which watches another server under
+/// the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
+    /// The configured Sentinels.
     seeds: Vec<Endpoint>,
-    /// In the order in which they are to be tried.
+    /// All Sentinels, in the order of attempts.
     all: Vec<Endpoint>,
 }
 
 impl Roster {
-    /// The Sentinels that are configured, each once, in their order.
+    /// A roster of the configured Sentinels, each once, in their order.
     ///
     /// # Errors
     /// When there are none, or more than [`SENTINELS_MAX`].
     pub fn new(seeds: impl IntoIterator<Item = Endpoint>) -> Result<Roster, RosterError> {
-        let mut each: Vec<Endpoint> = Vec::new();
+        let mut unique: Vec<Endpoint> = Vec::new();
         for seed in seeds {
-            if each.contains(&seed) {
+            if unique.contains(&seed) {
                 continue;
             }
-            if each.len() == SENTINELS_MAX {
+            if unique.len() == SENTINELS_MAX {
                 return Err(RosterError::TooMany);
             }
-            each.push(seed);
+            unique.push(seed);
         }
-        if each.is_empty() {
+        if unique.is_empty() {
             return Err(RosterError::Empty);
         }
         Ok(Roster {
-            all: each.clone(),
-            seeds: each,
+            all: unique.clone(),
+            seeds: unique,
         })
     }
 
-    /// Those configured.
+    /// The configured Sentinels.
     pub fn seeds(&self) -> &[Endpoint] {
         &self.seeds
     }
 
-    /// All, in the order in which they are to be tried: the configured ones, then those learned, and last those of either
-    /// kind of which the Sentinel that told of them thinks that they are down. At most twice [`SENTINELS_MAX`].
+    /// All Sentinels in the order of attempts, at most twice [`SENTINELS_MAX`]. Configured ones are
+    /// first, then learned ones. Last are Sentinels of both kinds that the last answer reports as
+    /// down.
     pub fn all(&self) -> &[Endpoint] {
         &self.all
     }
 
-    /// Whom to try after this one, or first; round and round. If it is no longer among them, the first again.
+    /// The Sentinel to try after this one, round robin. The first one if `tried` is `None` or no
+    /// longer in the roster.
     pub fn after(&self, tried: Option<&Endpoint>) -> &Endpoint {
         let at = tried.and_then(|tried| self.all.iter().position(|one| one == tried));
         let next = at.map_or(0, |at| (at + 1) % self.all.len());
-        // There is a seed, and all of them are in it.
+        // A roster has at least one seed, and `all` has every seed.
         &self.all[next]
     }
 
-    /// A Sentinel has answered, and told which others it knows; about several names, one list behind the other.
-    /// Returns whether there are others than before.
+    /// Handles an answer that names the other Sentinels, for one primary or, concatenated, for
+    /// several. Returns whether the roster has changed.
     ///
-    /// The one that answered is one of them, though it does not list itself. More than [`SENTINELS_MAX`] are not
-    /// learned: the healthiest are.
+    /// The Sentinel that answered is also learned, although it does not list itself. At most
+    /// [`SENTINELS_MAX`] are learned, the healthiest first.
     pub fn handle_peers<'a>(
         &mut self,
         asked: &Endpoint,
         peers: impl IntoIterator<Item = &'a Peer>,
     ) -> bool {
-        // Of one that is named twice, the better word counts.
-        let mut told = BTreeMap::from([(asked, Health::Online)]);
+        // If a Sentinel is listed twice, its better health counts.
+        let mut listed = BTreeMap::from([(asked, Health::Online)]);
         for peer in peers {
             let Some(endpoint) = &peer.endpoint else {
                 continue;
             };
-            let health = told.entry(endpoint).or_insert(peer.health);
+            let health = listed.entry(endpoint).or_insert(peer.health);
             *health = (*health).min(peer.health);
         }
         let is_down = |endpoint: &Endpoint| {
-            let health = told.get(endpoint);
+            let health = listed.get(endpoint);
             health.is_some_and(|&health| health >= Health::Suspected)
         };
-        let mut learned: Vec<(Health, &Endpoint)> = told
+        let mut learned: Vec<(Health, &Endpoint)> = listed
             .iter()
             .filter(|(endpoint, _)| !self.seeds.contains(endpoint))
             .map(|(endpoint, health)| (*health, *endpoint))
             .collect();
-        // Who answered is kept, whatever its place among so many.
+        // The Sentinel that answered is first, so it is never cut off.
         learned.sort_by_key(|&(health, endpoint)| (endpoint != asked, health, endpoint));
         learned.truncate(SENTINELS_MAX);
         learned.sort();
         let learned = learned.into_iter().map(|(_, endpoint)| endpoint);
         let mut all: Vec<Endpoint> = self.seeds.iter().chain(learned).cloned().collect();
-        // The order of the rest stays as it is.
+        // The sort is stable, so the other order stays.
         all.sort_by_key(is_down);
-        let is_new = |before: &[Endpoint], now: &[Endpoint]| {
+        let differ = |before: &[Endpoint], after: &[Endpoint]| {
             let before: BTreeSet<&Endpoint> = before.iter().collect();
-            before != now.iter().collect()
+            before != after.iter().collect()
         };
-        let has_changed = is_new(&self.all, &all);
+        let has_changed = differ(&self.all, &all);
         self.all = all;
         has_changed
     }
 }
 
-/// Why Sentinels that are configured cannot be used.
+/// The reason why a list of configured Sentinels is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RosterError {
-    /// There is none.
+    /// The list is empty.
     Empty,
-    /// There are more than [`SENTINELS_MAX`].
+    /// The list has more than [`SENTINELS_MAX`] Sentinels.
     TooMany,
 }
 
@@ -373,33 +390,33 @@ impl fmt::Display for RosterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RosterError::Empty => f.write_str("at least one Sentinel is needed"),
-            RosterError::TooMany => write!(f, "there are at most {SENTINELS_MAX} Sentinels"),
+            RosterError::TooMany => write!(f, "at most {SENTINELS_MAX} Sentinels are allowed"),
         }
     }
 }
 
 impl Error for RosterError {}
 
-/// Why an answer or a message cannot be used.
+/// The reason why an answer or a message cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerError {
-    /// The Sentinel watches nothing under this name.
+    /// The Sentinel watches no primary of this name.
     UnknownName,
-    /// The Sentinel watches something under this name, and does not know yet, or not any more, where it is.
+    /// The Sentinel watches a primary of this name, but does not know its address at this moment.
     NotKnown,
-    /// The Sentinel answered with another error, of which the beginning is here.
+    /// The Sentinel answered with another error; its beginning.
     Refused(String),
-    /// It is longer than this many bytes.
+    /// The answer has more than this many bytes.
     TooLong(usize),
-    /// The bytes are not one whole reply.
+    /// The bytes are not one complete reply.
     NotAReply,
-    /// It is not built as it should be: what should be there.
+    /// The answer has another structure than the expected one, which is named.
     Form(&'static str),
-    /// A field, by its name, has this value, of which the beginning is here.
+    /// A field has a wrong value: name of the field, beginning of the value.
     Field(&'static str, String),
-    /// A field, by its name, is missing.
+    /// The field with this name is missing.
     Missing(&'static str),
-    /// A list has more entries than this.
+    /// A list has more than this many entries.
     TooMany(usize),
 }
 
@@ -409,12 +426,12 @@ impl fmt::Display for AnswerError {
             AnswerError::UnknownName => f.write_str("the Sentinel knows no primary of this name"),
             AnswerError::NotKnown => f.write_str("the Sentinel does not know where the primary is"),
             AnswerError::Refused(error) => write!(f, "it answered '{error}'"),
-            AnswerError::TooLong(max) => write!(f, "it has at most {max} bytes"),
-            AnswerError::NotAReply => f.write_str("it is not one whole reply"),
+            AnswerError::TooLong(max) => write!(f, "it has more than {max} bytes"),
+            AnswerError::NotAReply => f.write_str("it is not one complete reply"),
             AnswerError::Form(expected) => write!(f, "it should be {expected}"),
             AnswerError::Field(name, value) => write!(f, "the {name} cannot be '{value}'"),
             AnswerError::Missing(name) => write!(f, "the {name} is missing"),
-            AnswerError::TooMany(max) => write!(f, "it has at most {max} entries"),
+            AnswerError::TooMany(max) => write!(f, "it has more than {max} entries"),
         }
     }
 }
@@ -434,8 +451,8 @@ mod tests {
         Endpoint { host, port }
     }
 
-    /// The answer of a Sentinel, by its id or without one.
-    fn said(id: &str, address: u16, config_epoch: u64) -> Answer {
+    /// The answer of a Sentinel with this id; an empty id means none.
+    fn answer(id: &str, address: u16, config_epoch: u64) -> Answer {
         Answer {
             id: Some(id.to_owned()).filter(|id| !id.is_empty()),
             address: at("h", address),
@@ -444,16 +461,16 @@ mod tests {
         }
     }
 
-    /// The port that is believed, in whatever order the answers stand.
-    fn believed(answers: &[Answer]) -> u16 {
-        let mut turned = answers.to_vec();
+    /// The port of the chosen address, which is the same in any order of the answers.
+    fn chosen_port(answers: &[Answer]) -> u16 {
+        let mut reordered = answers.to_vec();
         let first = choose(answers).expect("there are answers").clone();
         for _ in answers {
-            turned.rotate_left(1);
-            assert_eq!(choose(&turned), Some(&first));
+            reordered.rotate_left(1);
+            assert_eq!(choose(&reordered), Some(&first));
         }
-        turned.reverse();
-        assert_eq!(choose(&turned), Some(&first));
+        reordered.reverse();
+        assert_eq!(choose(&reordered), Some(&first));
         first.address.port
     }
 
@@ -473,72 +490,76 @@ mod tests {
         Roster::new(ports.iter().map(|&port| at("h", port))).expect("some seeds")
     }
 
+    /// Without answers no address is chosen.
     #[test]
-    fn nobody_is_believed_where_nobody_answered() {
+    fn no_answers_give_no_choice() {
         assert_eq!(choose(&[]), None);
     }
 
-    /// One who has heard of the last failover knows more than any number of those who have not.
+    /// One answer with the highest config epoch wins against many with lower epochs.
     #[test]
-    fn the_highest_config_epoch_is_believed_against_many() {
-        let old = [said("a", 1, 4), said("b", 1, 4), said("c", 1, 0)];
-        let answers = [&old[..], &[said("d", 2, 5)]].concat();
-        assert_eq!(believed(&answers), 2);
-        assert_eq!(believed(&old), 1);
+    fn highest_config_epoch_wins_against_many() {
+        let old = [answer("a", 1, 4), answer("b", 1, 4), answer("c", 1, 0)];
+        let answers = [&old[..], &[answer("d", 2, 5)]].concat();
+        assert_eq!(chosen_port(&answers), 2);
+        assert_eq!(chosen_port(&old), 1);
     }
 
-    /// Even if it is said that the server there is down, or its place in the list is the last.
+    /// Within an epoch the majority wins, even if it reports its server as down.
     #[test]
-    fn within_an_epoch_most_sentinels_are_believed() {
-        let mut answers = vec![said("a", 1, 5), said("b", 2, 5), said("c", 2, 5)];
+    fn majority_wins_within_an_epoch() {
+        let mut answers = vec![answer("a", 1, 5), answer("b", 2, 5), answer("c", 2, 5)];
         for answer in &mut answers[1..] {
             answer.health = Health::Failed;
         }
-        assert_eq!(believed(&answers), 2);
-        // Those of another epoch do not vote.
-        answers.extend([said("d", 1, 4), said("e", 1, 4)]);
-        assert_eq!(believed(&answers), 2);
-        // One without an id is one Sentinel.
-        answers.extend([said("", 1, 5), said("", 1, 5)]);
-        assert_eq!(believed(&answers), 1);
+        assert_eq!(chosen_port(&answers), 2);
+        // Answers of another epoch do not vote.
+        answers.extend([answer("d", 1, 4), answer("e", 1, 4)]);
+        assert_eq!(chosen_port(&answers), 2);
+        // Each answer without an id counts as one Sentinel.
+        answers.extend([answer("", 1, 5), answer("", 1, 5)]);
+        assert_eq!(chosen_port(&answers), 1);
     }
 
-    /// By its name and by its address, a Sentinel is one.
+    /// A Sentinel that answers several times counts once.
     #[test]
-    fn a_sentinel_that_answers_twice_counts_once() {
-        let mut answers = vec![said("a", 1, 5), said("a", 1, 5), said("a", 1, 5)];
-        answers.extend([said("b", 2, 5), said("c", 2, 5)]);
-        assert_eq!(believed(&answers), 2);
+    fn sentinel_that_answers_twice_counts_once() {
+        let mut answers = vec![answer("a", 1, 5), answer("a", 1, 5), answer("a", 1, 5)];
+        answers.extend([answer("b", 2, 5), answer("c", 2, 5)]);
+        assert_eq!(chosen_port(&answers), 2);
     }
 
+    /// Of two addresses with equally many Sentinels, the server that is up wins.
     #[test]
-    fn where_as_many_say_otherwise_the_server_that_is_up_is_believed() {
-        let mut answers = vec![said("a", 1, 5), said("b", 2, 5)];
+    fn server_that_is_up_wins_a_tie() {
+        let mut answers = vec![answer("a", 1, 5), answer("b", 2, 5)];
         for health in [Health::Suspected, Health::Failed] {
             answers[0].health = health;
-            assert_eq!(believed(&answers), 2);
+            assert_eq!(chosen_port(&answers), 2);
         }
-        // Nobody is connected yet to a server that has just become primary.
+        // Disconnected is no disadvantage: a new primary has no connections yet.
         answers[0].health = Health::Disconnected;
-        assert_eq!(believed(&answers), 1);
+        assert_eq!(chosen_port(&answers), 1);
     }
 
+    /// Of equal answers always the same one is chosen.
     #[test]
-    fn of_answers_that_weigh_the_same_one_is_believed_always() {
+    fn choice_among_equal_answers_is_stable() {
         assert_eq!(
-            believed(&[said("b", 2, 5), said("a", 3, 5), said("c", 1, 5)]),
+            chosen_port(&[answer("b", 2, 5), answer("a", 3, 5), answer("c", 1, 5)]),
             1
         );
-        // And of those who say the same, it is the same that is shown.
-        let mut answers = vec![said("b", 1, 5), said("a", 1, 5), said("", 1, 5)];
+        // Of several answers with the chosen address, always the same one is returned.
+        let mut answers = vec![answer("b", 1, 5), answer("a", 1, 5), answer("", 1, 5)];
         answers[2].health = Health::Suspected;
-        assert_eq!(believed(&answers), 1);
+        assert_eq!(chosen_port(&answers), 1);
         assert_eq!(choose(&answers), Some(&answers[1]));
     }
 
-    /// The one that leads a failover watches the old server under the new epoch until it is done.
+    /// During a failover a survey names the new primary, although the leading Sentinel still
+    /// watches the old server under the new epoch.
     #[test]
-    fn a_survey_during_a_failover_sends_clients_to_the_new_primary() {
+    fn survey_during_a_failover_names_the_new_primary() {
         let text = |fields: &[(&str, &str)]| {
             let mut out = Vec::new();
             encode::request(
@@ -569,17 +590,17 @@ mod tests {
         };
         let leading = survey(&primary(flags), new, b"$1\r\na\r\n").expect("a survey");
         assert!(leading.primary.is_failing_over);
-        assert_eq!(leading.answer(), said("a", 2, 7));
+        assert_eq!(leading.answer(), answer("a", 2, 7));
 
-        // Before a new one is promoted, what is said is said of the old one;
+        // Before a replica is promoted, the health is that of the old primary.
         let old = survey(&primary(flags), b"*2\r\n+h\r\n+1\r\n", b"$1\r\na\r\n");
         let old = old.expect("a survey").answer();
         assert_eq!((old.address.port, old.health), (1, Health::Failed));
-        // and what else is asked may be forbidden.
+        // A Sentinel may refuse the requests that do not concern the primary.
         let refused = b"-NOPERM x\r\n";
         let alone = Survey::read([&primary("master"), new, refused, refused, refused]);
         let alone = alone.expect("a survey");
-        assert_eq!(alone.answer(), said("", 2, 7));
+        assert_eq!(alone.answer(), answer("", 2, 7));
         assert!(alone.peers.is_err() && alone.replicas.is_err());
         for (found, error) in [
             (
@@ -608,12 +629,12 @@ mod tests {
         }
     }
 
-    /// As many requests as answers are read, with the epoch before the address.
+    /// A survey has a request for each answer that it reads. The epoch is asked before the address.
     #[test]
-    fn a_survey_asks_for_what_it_reads() {
+    fn survey_requests_match_its_answers() {
         let mut out = Vec::new();
         ask_survey(&mut out, "m");
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         let mut scanner = crate::reply::Scanner::default();
         let mut rest = &out[..];
         while let Ok(crate::reply::Scanned::Whole(end)) = scanner.scan(rest)
@@ -625,12 +646,12 @@ mod tests {
             let words = words
                 .iter()
                 .map(|word| String::from_utf8_lossy(word.text().unwrap_or_default()));
-            asked.push(words.collect::<Vec<_>>().join(" "));
+            requests.push(words.collect::<Vec<_>>().join(" "));
             rest = &rest[end..];
         }
-        assert_eq!(asked.len(), SURVEY_ANSWERS);
+        assert_eq!(requests.len(), SURVEY_ANSWERS);
         assert_eq!(
-            asked,
+            requests,
             [
                 "SENTINEL MASTER m",
                 "SENTINEL GET-MASTER-ADDR-BY-NAME m",
@@ -639,7 +660,7 @@ mod tests {
                 "SENTINEL MYID",
             ]
         );
-        for (ask, asked) in [
+        for (ask, request) in [
             (
                 ask_primaries as fn(&mut Vec<u8>),
                 &b"*2\r\n$8\r\nSENTINEL\r\n$7\r\nMASTERS\r\n"[..],
@@ -649,7 +670,7 @@ mod tests {
         ] {
             let mut out = Vec::new();
             ask(&mut out);
-            assert_eq!(out, asked);
+            assert_eq!(out, request);
         }
         let mut events = Vec::new();
         ask_events(&mut events);
@@ -661,9 +682,9 @@ mod tests {
         assert_eq!(channels, CHANNELS.map(str::as_bytes));
     }
 
-    /// The text of an error says what is wrong.
+    /// A malformed primary is an error, and its text names the fault.
     #[test]
-    fn a_malformed_answer_is_refused_with_its_reason() {
+    fn malformed_primary_error_names_the_fault() {
         let fields = "+name\r\n+m\r\n+ip\r\n+h\r\n+port\r\n+1\r\n+flags\r\n+master\r\n+config-epoch\r\n+1\r\n\
              +quorum\r\n+1\r\n+num-slaves\r\n+0\r\n+num-other-sentinels\r\n+0\r\n";
         let primary = |old: &str, new: &str| {
@@ -673,7 +694,6 @@ mod tests {
         assert_eq!(primary("", ""), Ok(()));
         let long_name = format!("+{}\r\n+ip", "n".repeat(NAME_BYTES_MAX + 1));
         let long_host = format!("+{}\r\n", "h".repeat(HOST_BYTES_MAX + 1));
-        let many = |max: usize| format!("*{}\r\n{}", max + 1, "_\r\n".repeat(max + 1));
         for (found, text) in [
             (primary("+quorum", "+other"), "the quorum is missing"),
             (
@@ -713,6 +733,19 @@ mod tests {
                 Primary::read(b"+OK\r\n").map(drop),
                 "it should be names of fields with their values",
             ),
+        ] {
+            assert_eq!(
+                found.map_err(|error| error.to_string()),
+                Err(text.to_owned())
+            );
+        }
+    }
+
+    /// A malformed list, id or address is an error, and its text names the fault.
+    #[test]
+    fn malformed_answer_error_names_the_fault() {
+        let many = |max: usize| format!("*{}\r\n{}", max + 1, "_\r\n".repeat(max + 1));
+        for (found, text) in [
             (
                 Primary::read_all(b":1\r\n").map(drop),
                 "it should be a list of primaries",
@@ -723,15 +756,15 @@ mod tests {
             ),
             (
                 Primary::read_all(many(PRIMARIES_MAX).as_bytes()).map(drop),
-                "it has at most 1024 entries",
+                "it has more than 1024 entries",
             ),
             (
                 Replica::read_all(many(REPLICAS_MAX).as_bytes()).map(drop),
-                "it has at most 1024 entries",
+                "it has more than 1024 entries",
             ),
             (
                 Peer::read_all(many(SENTINELS_MAX).as_bytes()).map(drop),
-                "it has at most 128 entries",
+                "it has more than 128 entries",
             ),
             (
                 Replica::read_all(b"_\r\n").map(drop),
@@ -759,7 +792,7 @@ mod tests {
             ),
             (
                 read_address(b"*2\r\n+h\r\n+1\r\n+h\r\n").map(drop),
-                "it is not one whole reply",
+                "it is not one complete reply",
             ),
             (
                 read_address(b"-NOAUTH x\x01y\r\n").map(drop),
@@ -767,7 +800,7 @@ mod tests {
             ),
             (
                 read_address(&vec![b' '; ANSWER_BYTES_MAX + 1]).map(drop),
-                "it has at most 4194304 bytes",
+                "it has more than 4194304 bytes",
             ),
         ] {
             assert_eq!(
@@ -782,9 +815,9 @@ mod tests {
         }
     }
 
-    /// Flags that say nothing of it, and those of later versions, do not count.
+    /// The worst flag decides the health. Other flags, and flags of later versions, do not count.
     #[test]
-    fn the_worst_flag_says_how_a_server_is() {
+    fn worst_flag_decides_the_health() {
         for (flags, health) in [
             ("", Health::Online),
             ("slave,promoted,reconf_done", Health::Online),
@@ -806,8 +839,9 @@ mod tests {
         }
     }
 
+    /// A replica is usable only if it is online and linked to a primary.
     #[test]
-    fn only_a_replica_that_follows_is_usable() {
+    fn only_a_linked_replica_is_usable() {
         let good = Replica {
             endpoint: Some(at("h", 1)),
             health: Health::Online,
@@ -833,8 +867,9 @@ mod tests {
         }
     }
 
+    /// A roster has each seed once, and a bounded number of seeds.
     #[test]
-    fn seeds_are_each_there_once_and_not_too_many() {
+    fn seeds_are_unique_and_bounded() {
         assert_eq!(ports(&roster(&[5, 3, 5, 4])), [5, 3, 4]);
         assert_eq!(Roster::new([]), Err(RosterError::Empty));
         let many = |count: u16| Roster::new((1..=count).map(|port| at("h", port)));
@@ -846,33 +881,33 @@ mod tests {
         assert_eq!(many(max + 1), Err(RosterError::TooMany));
     }
 
-    /// Whom nobody speaks of any more is forgotten, unless it is configured.
+    /// A Sentinel that the next answer does not name is forgotten, unless it is configured.
     #[test]
-    fn what_was_learned_lasts_until_the_next_answer() {
+    fn learned_sentinels_last_until_the_next_answer() {
         let mut roster = roster(&[5, 3]);
         let online = |port| peer(port, Health::Online);
         assert!(roster.handle_peers(&at("h", 5), &[online(9), online(7)]));
         assert_eq!(ports(&roster), [5, 3, 7, 9]);
         assert!(!roster.handle_peers(&at("h", 5), &[online(7), online(9), online(7)]));
-        // The one that was asked does not list itself, and one without an address is nowhere.
-        let mut nowhere = online(8);
-        nowhere.endpoint = None;
-        assert!(roster.handle_peers(&at("h", 9), &[online(5), nowhere]));
+        // The Sentinel that answers does not list itself. A Sentinel without an address is skipped.
+        let mut without_address = online(8);
+        without_address.endpoint = None;
+        assert!(roster.handle_peers(&at("h", 9), &[online(5), without_address]));
         assert_eq!(ports(&roster), [5, 3, 9]);
         assert!(roster.handle_peers(&at("h", 3), &[]));
         assert_eq!((ports(&roster), roster.seeds().len()), (vec![5, 3], 2));
     }
 
-    /// One that another thinks is down is tried last, also one that is configured.
+    /// A Sentinel that another one reports as down is tried last, even a configured one.
     #[test]
-    fn those_thought_down_are_tried_last() {
+    fn sentinels_reported_down_are_tried_last() {
         let mut roster = roster(&[5, 3]);
         let peers = [
             peer(5, Health::Suspected),
             peer(6, Health::Suspected),
             peer(7, Health::Disconnected),
             peer(8, Health::Online),
-            // About another name it is not thought so.
+            // The list for another primary has a better health.
             peer(9, Health::Suspected),
             peer(9, Health::Online),
         ];
@@ -886,23 +921,25 @@ mod tests {
         let tried: Vec<u16> = tried.iter().map(|one| one.port).collect();
         assert_eq!(tried, [3, 8, 9, 7, 5, 6, 3]);
         assert_eq!(roster.after(Some(&at("elsewhere", 8))).port, 3);
-        // Who answers is not down, whatever was said before.
+        // A Sentinel that answers is up, whatever was reported before.
         roster.handle_peers(&at("h", 5), &peers[1..2]);
         assert_eq!(ports(&roster), [5, 3, 6]);
     }
 
+    /// The number of learned Sentinels is bounded. The healthiest are learned, and the one that
+    /// answered always is.
     #[test]
-    fn no_more_are_learned_than_there_may_be() {
+    fn learned_sentinels_are_bounded() {
         let mut roster = roster(&[1]);
         let max = SENTINELS_MAX as u16;
         let peers = |health| (100..100 + max).map(move |port| peer(port, health));
-        // The healthiest are learned,
+        // The healthiest Sentinels are learned.
         let mut many: Vec<Peer> = peers(Health::Suspected).collect();
         many.push(peer(999, Health::Online));
         roster.handle_peers(&at("h", 1), &many);
         assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
         assert_eq!(ports(&roster)[..3], [1, 999, 100]);
-        // and the one that answered always is.
+        // The Sentinel that answered is learned, too.
         let many: Vec<Peer> = peers(Health::Online).collect();
         roster.handle_peers(&at("z", 998), &many);
         assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
@@ -921,7 +958,7 @@ mod tests {
     fn any_answer() -> impl Strategy<Value = Answer> {
         ("[a-c]?", 1..4_u16, 0..3_u64, any_health()).prop_map(|(id, port, epoch, health)| Answer {
             health,
-            ..said(&id, port, epoch)
+            ..answer(&id, port, epoch)
         })
     }
 
@@ -934,34 +971,37 @@ mod tests {
     }
 
     proptest! {
+        /// Most Sentinels of the highest epoch agree with the choice, in any order of the answers.
         #[test]
-        fn the_latest_and_most_are_believed_in_any_order(
-            (answers, turned) in prop::collection::vec(any_answer(), 1..9)
+        fn majority_of_the_latest_epoch_is_chosen(
+            (answers, reordered) in prop::collection::vec(any_answer(), 1..9)
                 .prop_flat_map(|answers| (Just(answers.clone()), Just(answers).prop_shuffle())),
         ) {
             let chosen = choose(&answers).expect("there are answers");
-            prop_assert_eq!(choose(&turned), Some(chosen));
+            prop_assert_eq!(choose(&reordered), Some(chosen));
             let epoch = answers.iter().map(|answer| answer.config_epoch).max();
             prop_assert_eq!(Some(chosen.config_epoch), epoch);
             let votes = |port: u16| {
-                let party: Vec<_> = answers
+                let votes: Vec<_> = answers
                     .iter()
                     .filter(|answer| Some(answer.config_epoch) == epoch && answer.address.port == port)
                     .collect();
-                let mut known: Vec<_> = party.iter().filter_map(|answer| answer.id.clone()).collect();
-                let unknown = party.len() - known.len();
-                known.sort();
-                known.dedup();
-                known.len() + unknown
+                let mut ids: Vec<_> = votes.iter().filter_map(|answer| answer.id.clone()).collect();
+                let without_id = votes.len() - ids.len();
+                ids.sort();
+                ids.dedup();
+                ids.len() + without_id
             };
             prop_assert_eq!(Some(votes(chosen.address.port)), (1..4).map(votes).max());
         }
 
+        /// A roster has its seeds, the Sentinel that answered last and the Sentinels that it named,
+        /// whatever came before.
         #[test]
-        fn a_roster_has_its_seeds_and_what_it_was_told(
+        fn roster_has_its_seeds_and_the_last_answer(
             seeds in prop::collection::vec(1..9_u16, 1..5),
             asked in 1..9_u16,
-            (peers, turned) in prop::collection::vec(any_peer(), 0..9)
+            (peers, reordered) in prop::collection::vec(any_peer(), 0..9)
                 .prop_flat_map(|peers| (Just(peers.clone()), Just(peers).prop_shuffle())),
             before in prop::collection::vec(any_peer(), 0..9),
         ) {
@@ -969,16 +1009,16 @@ mod tests {
             let mut other = one.clone();
             one.handle_peers(&at("h", asked), &peers);
             other.handle_peers(&at("h", 1), &before);
-            other.handle_peers(&at("h", asked), &turned);
+            other.handle_peers(&at("h", asked), &reordered);
             prop_assert_eq!(&one, &other);
-            prop_assert!(!one.handle_peers(&at("h", asked), &turned));
+            prop_assert!(!one.handle_peers(&at("h", asked), &reordered));
 
-            let told = peers.iter().filter_map(|peer| Some(peer.endpoint.as_ref()?.port));
-            let expected: BTreeSet<u16> = seeds.iter().copied().chain([asked]).chain(told).collect();
+            let listed = peers.iter().filter_map(|peer| Some(peer.endpoint.as_ref()?.port));
+            let expected: BTreeSet<u16> = seeds.iter().copied().chain([asked]).chain(listed).collect();
             let mut found = ports(&one);
             found.sort_unstable();
             prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
-            // Round and round, everybody is tried.
+            // One round tries each Sentinel.
             let mut tried = BTreeSet::new();
             let mut at = one.after(None);
             for _ in one.all() {
@@ -988,6 +1028,7 @@ mod tests {
             prop_assert_eq!(tried.len(), one.all().len());
         }
 
+        /// Reading any bytes gives an answer or an error, and never panics.
         #[test]
         fn any_bytes_are_an_answer_or_an_error(
             pieces in prop::collection::vec(

@@ -1,24 +1,26 @@
-//! Requests that differ from the one before them in their arguments alone.
+//! Shapes: recognise a request that differs from the previous one only in the bytes of its
+//! arguments.
 //!
-//! Most requests of a pipeline are: the same command, keys of the same length, often values of the same length, too. To
-//! recognise one takes a few comparisons of what is the same in both, and then all is known that a scan would find.
+//! Most requests of a pipeline have the same shape: the same command, keys of the same length,
+//! often values of the same length. A few comparisons of the constant bytes recognise such a
+//! request. Then everything is known that a scan would find.
 //!
 //! ```text
 //!   *3\r\n$3\r\nSET\r\n$6\r\n user:1 \r\n$2\r\n ok \r\n
-//!   the same: ^^^^^^^^^^^^^^^        ^^^^^^^^    ^^^^
+//!   constant: ^^^^^^^^^^^^^^^        ^^^^^^^^    ^^^^
 //! ```
 
 use crate::request::Span;
 
-/// What requests of one or two arguments have in common.
+/// The constant bytes of requests with one or two arguments besides the command name.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     len: usize,
-    /// Together they are all that is the same.
+    /// Together they cover all constant bytes.
     words: [Word; 5],
 }
 
-/// Eight bytes of a request, of which those count that are in the mask.
+/// Eight bytes of a request. Only the bytes in the mask are compared.
 #[derive(Clone, Copy, Debug)]
 struct Word {
     at: usize,
@@ -30,8 +32,8 @@ struct Word {
 const WORD: usize = 8;
 
 impl Shape {
-    /// The shape of a request that lies whole in `bytes`, with its arguments there. `None` if it has none: it has no argument
-    /// besides its name or more than two, or a longer beginning than is looked at.
+    /// The shape of the complete request in `bytes`, with its argument spans. `None` if it has no
+    /// argument besides its name, or more than two, or if the bytes up to the key are too many.
     pub fn of(bytes: &[u8], spans: &[Span]) -> Option<Shape> {
         let (key, value) = match spans {
             [_, key] => (key, None),
@@ -48,7 +50,7 @@ impl Shape {
                 mask: mask.unwrap_or(0),
             })
         };
-        // Up to the key: three words, which may overlap.
+        // Three words, which may overlap, cover the bytes up to the key.
         let start = key.start as usize;
         if start > 3 * WORD {
             return None;
@@ -72,7 +74,7 @@ impl Shape {
         })
     }
 
-    /// Bytes of such a request.
+    /// Length of a request of this shape, in bytes.
     #[inline]
     pub fn request_len(&self) -> usize {
         self.len
@@ -136,9 +138,10 @@ mod tests {
     }
 
     proptest! {
-        /// What has the shape of a request has its name, and arguments in the same places: a scan finds no other.
+        /// A request that fits a shape has the same name and the same argument positions as a scan
+        /// finds.
         #[test]
-        fn what_fits_is_what_a_scan_finds(
+        fn fitting_request_is_what_a_scan_finds(
             one in request(),
             mut other in request(),
             alike in any::<bool>(),
@@ -169,8 +172,9 @@ mod tests {
         }
     }
 
+    /// Requests that differ only in the bytes of their arguments have one shape.
     #[test]
-    fn requests_that_differ_in_their_arguments_alone_have_one_shape() {
+    fn requests_with_other_arguments_have_one_shape() {
         for [one, other] in [
             [["GET", "key:1"].as_slice(), &["GET", "key:2"]],
             [&["SET", "key:1", "on"], &["SET", "key:2", "of"]],

@@ -1,27 +1,27 @@
-//! Hash slots: which of the 16,384 parts of a Cluster a key belongs to.
+//! Hash slots: the one of 16,384 slots of a Cluster that a key belongs to.
 
 use crate::hashing::HashTag;
 
-/// How many hash slots a Cluster has.
+/// Number of hash slots of a Cluster.
 pub const SLOTS: u16 = 16_384;
 
 /// The hash slot of a key: CRC16 of the key, or of its hash tag if it has one, modulo [`SLOTS`].
 ///
-/// The hash tag is what stands between the first `{` and the first `}` after it, unless that is
-/// nothing: `{user}.name` and `{user}.mail` share a slot, `{}.name` is hashed whole.
+/// The hash tag is the text between the first `{` and the next `}`, unless it is empty.
+/// `{user}.name` and `{user}.mail` share a slot; of `{}.name` the whole key is hashed.
 pub fn hash_slot(key: &[u8]) -> u16 {
     crc16(hashed_part(key)) % SLOTS
 }
 
-/// What of a key decides its slot.
+/// The part of a key that decides its slot.
 pub fn hashed_part(key: &[u8]) -> &[u8] {
     HashTag::BRACES.part_of(key)
 }
 
-/// CRC16 as XMODEM has it: polynomial 0x1021, initial value 0, nothing reflected.
+/// CRC16 as in XMODEM: polynomial 0x1021, initial value 0, not reflected.
 ///
-/// Eight bytes at once: what each of them does to the result is looked up by itself, where byte by byte every look-up would
-/// wait for the one before.
+/// It processes eight bytes at once with independent table look-ups. Byte by byte, each look-up
+/// would wait for the one before.
 pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     let (eights, rest) = bytes.as_chunks::<8>();
     let crc = eights.iter().fold(0, |crc: u16, eight| {
@@ -42,7 +42,7 @@ pub(crate) fn crc16(bytes: &[u8]) -> u16 {
 /// The CRC16 of each byte.
 pub(crate) static CRC16_OF_BYTE: [u16; 256] = CRC16_BEFORE[0];
 
-/// The CRC16 of each byte with so many zeros behind it.
+/// The CRC16 of each byte, followed by 0 to 7 zero bytes.
 static CRC16_BEFORE: [[u16; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut byte = 0;
@@ -71,7 +71,8 @@ static CRC16_BEFORE: [[u16; 256]; 8] = {
 mod tests {
     use super::*;
 
-    /// The check value of CRC-16/XMODEM, and slots that a Redis Cluster reports.
+    /// The check value of CRC-16/XMODEM holds, and keys have the slots that a Redis Cluster
+    /// reports.
     #[test]
     fn known_keys_have_their_known_slots() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
@@ -82,9 +83,10 @@ mod tests {
         assert_eq!(hash_slot(b"hello"), 866);
     }
 
-    /// Keys of any length: by eights and the rest, the result is that of the definition, bit by bit.
+    /// For keys of any length, eight bytes at once give the same result as the definition bit by
+    /// bit.
     #[test]
-    fn eight_bytes_at_once_are_as_one_after_the_other() {
+    fn eight_bytes_at_once_give_the_same_crc() {
         let bytes: Vec<u8> = (0..100_u32)
             .map(|at| ((at * at * 151) >> 3) as u8)
             .collect();
@@ -103,9 +105,9 @@ mod tests {
         }
     }
 
-    /// Only the first brace pair counts, and only if something stands in it.
+    /// Only the first pair of braces counts, and only if it is not empty.
     #[test]
-    fn a_hash_tag_decides_alone() {
+    fn hash_tag_decides_the_slot() {
         for (key, part) in [
             (&b"{user1000}.following"[..], &b"user1000"[..]),
             (b"foo{}{bar}", b"foo{}{bar}"),

@@ -1,5 +1,5 @@
-//! Reading a small reply into a tree: for what we ask a server ourselves, never for what we
-//! forward.
+//! Reads a small reply into a tree. This is for replies to our own requests, not for forwarded
+//! replies.
 
 #![cfg_attr(
     not(test),
@@ -8,28 +8,28 @@
 
 use crate::number;
 
-/// Deepest nesting that is read.
+/// Deepest nesting of a reply.
 const DEPTH_MAX: usize = 16;
 
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// `+`, `,`, `(`, `#`: a line.
+    /// `+`, `,`, `(`, `#`: the text of a line.
     Line(Vec<u8>),
-    /// `-` or `!`: an error, its code in front.
+    /// `-` or `!`: an error with its code.
     Error(Vec<u8>),
     /// `:`: an integer.
     Integer(i64),
     /// `$` or `=`: a string.
     Bulk(Vec<u8>),
-    /// Nothing.
+    /// Null of either protocol version.
     Null,
-    /// `*`, `~`, `>`, and the keys and values of `%`, one after the other.
+    /// The elements of `*`, `~` and `>`, or the keys and values of `%`.
     List(Vec<Value>),
 }
 
 impl Value {
-    /// Reads the reply that fills `bytes`, or `None` if they are no whole reply.
+    /// Reads a reply. `None` if `bytes` are not exactly one complete reply.
     pub fn read(bytes: &[u8]) -> Option<Value> {
         let mut rest = bytes;
         let value = read(&mut rest, 0)?;
@@ -73,14 +73,14 @@ fn read(rest: &mut &[u8], depth: usize) -> Option<Value> {
             *rest = rest.get(text.len() + 2..)?;
             match kind {
                 b'!' => Value::Error(text),
-                // `txt:` in front of a verbatim string says how to show it.
+                // A verbatim string begins with its format: `txt:`.
                 b'=' => Value::Bulk(text.get(4..)?.to_vec()),
                 _ => Value::Bulk(text),
             }
         }
         b'*' | b'~' | b'>' | b'%' if depth < DEPTH_MAX => {
             let count = len(line)?.checked_mul(if *kind == b'%' { 2 } else { 1 })?;
-            // The count is a stranger's: the elements themselves say how much memory it is worth.
+            // The count is not trusted: memory grows with the elements that are there.
             let mut values = Vec::new();
             for _ in 0..count {
                 values.push(read(rest, depth + 1)?);
@@ -95,8 +95,9 @@ fn read(rest: &mut &[u8], depth: usize) -> Option<Value> {
 mod tests {
     use super::Value;
 
+    /// The HELLO replies of both protocol versions have the same fields.
     #[test]
-    fn a_hello_reply_reads_the_same_in_both_versions() {
+    fn hello_reply_reads_the_same_in_both_versions() {
         let resp2 = b"*4\r\n$7\r\nversion\r\n$5\r\n7.0.1\r\n$5\r\nproto\r\n:2\r\n";
         let resp3 = b"%2\r\n$7\r\nversion\r\n$5\r\n7.0.1\r\n$5\r\nproto\r\n:3\r\n";
         for (reply, proto) in [(&resp2[..], 2), (&resp3[..], 3)] {
@@ -112,8 +113,9 @@ mod tests {
         }
     }
 
+    /// A count without elements, and deep nesting, give no value and cost no memory.
     #[test]
-    fn a_count_without_elements_costs_nothing() {
+    fn count_without_elements_costs_no_memory() {
         assert_eq!(Value::read(b"*2000000000\r\n:1\r\n"), None);
         assert_eq!(Value::read("*1\r\n".repeat(1000).as_bytes()), None);
     }

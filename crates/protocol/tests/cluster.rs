@@ -1,4 +1,5 @@
-//! Real servers' answers are read as their Clusters were set up: `cluster/`, whose README says how they are written.
+//! Answers of real servers are read as their Clusters were set up. They are in `cluster/`, whose
+//! README describes their format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use respool_protocol::cluster::{
 };
 use respool_protocol::slot::SLOTS;
 
-/// The answers of each version, and how many of SLOTS, SHARDS, NODES and INFO there are.
+/// The answers of each version, and the numbers of SLOTS, SHARDS, NODES and INFO among them.
 const FILES: [(&str, [usize; 4]); 4] = [
     (include_str!("cluster/redis-6.2.txt"), [7, 0, 13, 9]),
     (include_str!("cluster/redis-7.0.txt"), [11, 12, 14, 9]),
@@ -17,26 +18,28 @@ const FILES: [(&str, [usize; 4]); 4] = [
 
 type Reader = fn(&[u8], &str) -> Result<View, ViewError>;
 
-/// How a Cluster was set up, and what its nodes said.
+/// The setup of a Cluster, and the answers of its nodes. Nodes are named by their ports.
 #[derive(Default)]
 struct Situation {
     name: String,
+    /// Host of the node that answered.
     asked: String,
     nodes: BTreeMap<u16, (Role, Health)>,
-    /// The port of the primary of each replica.
+    /// The primary of each replica.
     primaries: BTreeMap<u16, u16>,
+    /// The owner of each slot.
     owners: Vec<Option<u16>>,
     hostnames: BTreeMap<u16, String>,
     zones: BTreeMap<u16, String>,
     tls_ports: BTreeMap<u16, u16>,
-    /// Subcommand and answer.
+    /// Subcommands with their answers.
     answers: Vec<(String, Vec<u8>)>,
     errors: Vec<Vec<u8>>,
 }
 
 impl Situation {
     fn port(&self, node: &Node) -> u16 {
-        let endpoint = node.endpoint.as_ref().expect("every node has one here");
+        let endpoint = node.endpoint.as_ref().expect("every node has an endpoint");
         let prefers_names = self.name == "preferred endpoint: hostname";
         let host = match self.hostnames.get(&endpoint.port) {
             Some(hostname) if prefers_names => hostname,
@@ -52,7 +55,7 @@ impl Situation {
         let owners: Vec<_> = (0..SLOTS).map(|slot| view.owner(slot).map(of)).collect();
         assert_eq!(owners, self.owners, "{command}: {name}");
 
-        // Who has no slots and is not the replica of one who has some is not in SLOTS.
+        // SLOTS has only owners of slots and their replicas.
         let is_listed = |port: &u16| {
             let primary = self.primaries.get(port).unwrap_or(port);
             command != "slots" || self.owners.contains(&Some(*primary))
@@ -67,7 +70,7 @@ impl Situation {
             let (role, health) = self.nodes[&port];
             assert_eq!(node.id.len(), 40);
             assert_eq!(view.find(&node.id), Some(index));
-            let endpoint = node.endpoint.as_ref().expect("every node has one here");
+            let endpoint = node.endpoint.as_ref().expect("every node has an endpoint");
             assert_eq!(view.find_at(&endpoint.host, port), Some(index));
             assert_eq!(node.health, health, "{command}: {name}: {port}");
             match (node.role, role) {
@@ -77,9 +80,9 @@ impl Situation {
                 }
                 (found, role) => assert_eq!(found, role, "{command}: {name}: {port}"),
             }
-            // SLOTS does not say twice what the endpoint already is.
-            let is_said = command != "slots" || endpoint.host == self.asked;
-            let hostname = self.hostnames.get(&port).filter(|_| is_said);
+            // SLOTS leaves out the host name if it is the endpoint.
+            let is_listed = command != "slots" || endpoint.host == self.asked;
+            let hostname = self.hostnames.get(&port).filter(|_| is_listed);
             assert_eq!(node.hostname.as_ref(), hostname, "{command}: {name}");
             let zone = self.zones.get(&port).filter(|_| command != "nodes");
             assert_eq!(node.zone.as_ref(), zone, "{command}: {name}: {port}");
@@ -99,7 +102,7 @@ impl Situation {
         &answer.expect(command).1
     }
 
-    /// What this node said in CLUSTER NODES and CLUSTER INFO.
+    /// The node's answers to CLUSTER NODES and CLUSTER INFO.
     fn vote(&self) -> (View, Info) {
         let view = View::from_nodes(self.answer("nodes"), &self.asked).expect(&self.name);
         (view, Info::read(self.answer("info")).expect(&self.name))
@@ -178,7 +181,8 @@ fn reader(command: &str) -> Reader {
     }
 }
 
-/// Whatever the command, the version and the protocol: the nodes, and whose the slots are.
+/// Nodes and slot owners are read as the Cluster was set up, from each command, version and
+/// protocol.
 #[test]
 fn every_answer_is_read_as_the_cluster_was_set_up() {
     for (file, counts) in FILES {
@@ -205,9 +209,9 @@ fn every_answer_is_read_as_the_cluster_was_set_up() {
     }
 }
 
-/// A replica takes over: the epoch rises, and whoever has seen it is believed against three who have not.
+/// After a failover, one answer with the new epoch wins against three with the old one.
 #[test]
-fn after_a_failover_the_new_primary_is_believed() {
+fn failover_is_believed_by_its_epoch() {
     for (file, _) in FILES {
         let situations = situations(file);
         let before = situations
@@ -219,7 +223,7 @@ fn after_a_failover_the_new_primary_is_believed() {
         let after = situations
             .iter()
             .find(|situation| situation.name == "after a failover");
-        let after = after.expect("every file has one");
+        let after = after.expect("every file has a failover");
 
         let choose = |votes: &[_]| {
             let choice = choose(&BTreeSet::new(), votes);
@@ -233,7 +237,7 @@ fn after_a_failover_the_new_primary_is_believed() {
             .nodes
             .iter()
             .find(|(_, (_, health))| *health == Health::Failed);
-        let (failed, _) = failed.expect("a failed one");
+        let (failed, _) = failed.expect("a failed node");
         assert!(new.nodes().iter().all(|node| after.port(node) != *failed));
         assert_eq!(new.nodes().len(), 3);
 
@@ -249,9 +253,9 @@ fn after_a_failover_the_new_primary_is_believed() {
     }
 }
 
-/// Every error of a real server is known, and every redirect leads to a node of it.
+/// Every error of a real server is recognised, and every redirect names a node.
 #[test]
-fn every_error_of_a_real_server_is_understood() {
+fn every_error_of_a_real_server_is_recognised() {
     let mut counted = BTreeMap::new();
     for (file, _) in FILES {
         for error in situations(file)
@@ -264,7 +268,7 @@ fn every_error_of_a_real_server_is_understood() {
             let redirect = Redirect::read(error);
             match refusal {
                 Refusal::Moved | Refusal::Ask => {
-                    let redirect = redirect.expect("a place to go to");
+                    let redirect = redirect.expect("a redirect");
                     assert_eq!(redirect.ask, refusal == Refusal::Ask);
                     assert!([5061, 8420, 9842, 12182].contains(&redirect.slot));
                     let hosts = [None, Some("127.0.0.1"), Some("::1"), Some("one.example")];
@@ -286,26 +290,27 @@ fn every_error_of_a_real_server_is_understood() {
     assert_eq!(counted, expected);
 }
 
-/// What cuts or changes a real answer anywhere makes it another answer or an error, and never a panic.
+/// A real answer that is cut or changed anywhere is another valid view or an error, and never a
+/// panic.
 #[test]
-fn a_spoiled_answer_is_an_error_or_a_whole_view() {
-    let spoils = b"\0\r\n :-*%$_0129@,[?\xff";
+fn damaged_answer_is_an_error_or_a_valid_view() {
+    let wrong_bytes = b"\0\r\n :-*%$_0129@,[?\xff";
     let mut refused = 0;
     for (file, _) in FILES {
         for situation in situations(file) {
-            // The shortest show as much, and more of their bytes can be tried.
+            // Short answers are enough, and more of their bytes can be changed.
             let short = |(_, answer): &&(String, Vec<u8>)| answer.len() < 1_000;
             for (command, answer) in situation.answers.iter().filter(short) {
                 for at in (0..answer.len()).step_by(5) {
-                    let mut spoiled = answer.clone();
-                    spoiled[at] = spoils[at % spoils.len()];
-                    for bytes in [&spoiled, &answer[..at]] {
+                    let mut damaged = answer.clone();
+                    damaged[at] = wrong_bytes[at % wrong_bytes.len()];
+                    for bytes in [&damaged, &answer[..at]] {
                         let read = match command.as_str() {
                             "info" => Info::read(bytes).map(|_| None),
                             _ => reader(command)(bytes, &situation.asked).map(Some),
                         };
                         match read {
-                            Ok(view) => assert!(view.is_none_or(|view| is_whole(&view))),
+                            Ok(view) => assert!(view.is_none_or(|view| is_valid(&view))),
                             Err(error) => {
                                 refused += 1;
                                 assert!(!error.to_string().is_empty());
@@ -319,8 +324,8 @@ fn a_spoiled_answer_is_an_error_or_a_whole_view() {
     assert!(refused > 2_000, "{refused}");
 }
 
-/// Every index leads to a node, and every endpoint somewhere.
-fn is_whole(view: &View) -> bool {
+/// Whether every index has a node, and every endpoint a host and a port.
+fn is_valid(view: &View) -> bool {
     let exists = |index: u16| usize::from(index) < view.nodes().len();
     view.ranges()
         .all(|(range, owner)| range.end() < &SLOTS && exists(owner))

@@ -1,12 +1,14 @@
-//! Keys go where twemproxy itself has put them: `hashing/twemproxy.txt`, whose head says what is in it.
+//! Keys are placed as by twemproxy itself. Its placements are in `hashing/twemproxy.txt`, whose
+//! head describes them.
 //!
-//! The lab's test of the same name asks twemproxy anew, many more keys; it needs the program.
+//! The lab's test of the same name compares many more keys with a running twemproxy.
 
 use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement, PredixyHash};
 
-/// For every hash function and distribution by key, on lists of servers of all kinds.
+/// Keys are placed as by twemproxy, for each hash function and each distribution by key, on all
+/// kinds of server lists.
 #[test]
-fn keys_are_placed_as_twemproxy_placed_them() {
+fn keys_are_placed_as_by_twemproxy() {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     let mut tag = None;
     let mut nodes = Vec::new();
@@ -26,7 +28,7 @@ fn keys_are_placed_as_twemproxy_placed_them() {
                 let (distribution, servers) = rest.split_once(' ').expect(line);
                 let distribution = Distribution::named(distribution).expect(line);
                 let placement = Placement::twemproxy(hash, distribution, tag, &nodes)
-                    .expect("twemproxy took this list, too");
+                    .expect("twemproxy accepted this list, too");
                 assert_eq!(servers.len(), keys.len());
                 for (key, server) in keys.iter().zip(servers.chars()) {
                     let theirs = server.to_digit(36).expect(line) as usize;
@@ -46,15 +48,17 @@ fn keys_are_placed_as_twemproxy_placed_them() {
     assert_eq!(checked, 11 * Hash::ALL.len() * by_key);
 }
 
-/// The places are no output of ours: they were worked out apart from it, bit by bit, by the rule as predixy's source has it
-/// (`Hash::hashTagStr`, `Hash::hash`, and the remainder by an unsigned number in `StandaloneServerPool::getServer`).
+/// Keys are placed by predixy's rule. The expected servers were computed by another program from
+/// predixy's source (`Hash::hashTagStr`, `Hash::hash`, and the remainder of an unsigned number in
+/// `StandaloneServerPool::getServer`).
 #[test]
 fn keys_are_placed_by_predixys_rule() {
     // CRC-16/XMODEM of these nine digits is 0x31c3.
     for (digits, crc16) in [("123456789", 0x31c3), ("", 0), ("a", 0x7c87)] {
         assert_eq!(PredixyHash::Crc16.of(digits.as_bytes()), crc16);
     }
-    // Among 2, 3, 5 and 16 servers: crc16 and atol with {}, and crc16 and atol of the whole key.
+    // The server among 2, 3, 5 and 16: by crc16 and atol with {}, and by crc16 and atol of the
+    // whole key.
     type Places = [usize; 4];
     #[rustfmt::skip]
     let vectors: [(&[u8], Places, Places, Places, Places); 19] = [
@@ -87,12 +91,12 @@ fn keys_are_placed_by_predixys_rule() {
     ];
     for (at, servers) in [2, 3, 5, 16].into_iter().enumerate() {
         for (rule, (hash, tag)) in rules.into_iter().enumerate() {
-            let placement = Placement::predixy(hash, tag, servers).expect("so many may be");
+            let placement = Placement::predixy(hash, tag, servers).expect("a valid number");
             for (key, one, two, three, four) in vectors {
-                let place = placement.server_of(key, || unreachable!("the key decides"));
+                let ours = placement.server_of(key, || unreachable!("the key decides"));
                 let theirs = [one, two, three, four][rule][at];
                 let key = key.escape_ascii();
-                assert_eq!(place, theirs, "{hash:?}, {tag:?}, {servers}: {key}");
+                assert_eq!(ours, theirs, "{hash:?}, {tag:?}, {servers}: {key}");
             }
         }
     }

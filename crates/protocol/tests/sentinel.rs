@@ -1,4 +1,5 @@
-//! Real Sentinels' answers and messages are read as they were set up: `sentinel/`, whose README says how they are written.
+//! Answers and messages of real Sentinels are read as their servers were set up. They are in
+//! `sentinel/`, whose README describes their format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
@@ -8,7 +9,7 @@ use respool_protocol::sentinel::{
     Replica, Role, Roster, SURVEY_ANSWERS, Survey, choose, read_address, read_id,
 };
 
-/// What each version said.
+/// The answers and messages of each version.
 const FILES: [&str; 4] = [
     include_str!("sentinel/redis-6.2.txt"),
     include_str!("sentinel/redis-7.0.txt"),
@@ -16,7 +17,7 @@ const FILES: [&str; 4] = [
     include_str!("sentinel/valkey-9.1.txt"),
 ];
 
-/// How many answers of each command every file has.
+/// Number of answers to each command in every file.
 const COUNTS: [(&str, usize); 16] = [
     ("masters", 12),
     ("master", 25),
@@ -36,27 +37,33 @@ const COUNTS: [(&str, usize); 16] = [
     ("surveys", 25),
 ];
 
-/// How something was set up, and what was said of it.
+/// The setup of servers and Sentinels, and the answers about it. Servers are named by their ports.
 #[derive(Default)]
 struct Situation {
     name: String,
+    /// Host of all servers and Sentinels.
     host: String,
-    primaries: BTreeMap<String, SetUp>,
+    primaries: BTreeMap<String, PrimarySetup>,
     replicas: BTreeMap<(String, u16), Health>,
     sentinels: BTreeMap<(String, u16), Health>,
+    /// The promoted server of a failover.
     new: Option<u16>,
+    /// The old primary of a failover.
     old: Option<u16>,
+    /// A switch in the messages: name, old and new primary.
     switch: Option<(String, u16, u16)>,
+    /// The promoted server in the messages.
     promoted: Option<u16>,
+    /// Name of the primary that was asked about.
     about: String,
-    /// Command and answer.
+    /// Commands with their answers.
     answers: Vec<(String, Vec<u8>)>,
     messages: Vec<Vec<u8>>,
 }
 
-/// How a primary was set up.
+/// The setup of a primary.
 #[derive(Clone, Copy)]
-struct SetUp {
+struct PrimarySetup {
     port: u16,
     quorum: u64,
     epoch: u64,
@@ -69,7 +76,7 @@ impl Situation {
         Endpoint { host, port }
     }
 
-    /// How many of these a name has.
+    /// Number of replicas or Sentinels of this name.
     fn count(of: &BTreeMap<(String, u16), Health>, name: &str) -> u64 {
         of.keys().filter(|(of, _)| of == name).count() as u64
     }
@@ -82,17 +89,17 @@ impl Situation {
     fn check_primary(&self, primary: &Primary) {
         let (name, situation) = (&primary.name, &self.name);
         if let (Some(new), Some(old)) = (self.new, self.old) {
-            // The Sentinel that leads the failover watches the old one until it is done.
+            // The Sentinel that leads the failover watches the old primary until the end.
             let port = if primary.is_failing_over { old } else { new };
             assert_eq!(primary.endpoint, Some(self.at(port)), "{situation}");
             assert!(primary.config_epoch > 0);
             return;
         }
-        let set_up = self.primaries[name];
-        assert_eq!(primary.endpoint, Some(self.at(set_up.port)), "{situation}");
-        assert_eq!(primary.health, set_up.health, "{situation}: {name}");
-        assert_eq!(primary.config_epoch, set_up.epoch, "{situation}: {name}");
-        assert_eq!(primary.quorum, set_up.quorum, "{situation}: {name}");
+        let setup = self.primaries[name];
+        assert_eq!(primary.endpoint, Some(self.at(setup.port)), "{situation}");
+        assert_eq!(primary.health, setup.health, "{situation}: {name}");
+        assert_eq!(primary.config_epoch, setup.epoch, "{situation}: {name}");
+        assert_eq!(primary.quorum, setup.quorum, "{situation}: {name}");
         if *name == self.about {
             let (replicas, sentinels) = (&self.replicas, &self.sentinels);
             assert_eq!(primary.replicas, Situation::count(replicas, name));
@@ -104,7 +111,7 @@ impl Situation {
         let primary = self.at(self.primaries[&self.about].port);
         let mut found = BTreeMap::new();
         for replica in replicas {
-            let endpoint = replica.endpoint.as_ref().expect("a place");
+            let endpoint = replica.endpoint.as_ref().expect("an endpoint");
             assert_eq!(endpoint.host, self.host);
             let is_down = replica.health >= Health::Suspected;
             assert_eq!(replica.is_usable(), !is_down, "{}: {replica:?}", self.name);
@@ -113,7 +120,7 @@ impl Situation {
                 let is_new = self.about != "m0";
                 assert!(replica.offset_bytes > 0 || is_new, "{replica:?}");
             }
-            // Of the third server it was set.
+            // The third server has another priority.
             let priority = if endpoint.port == 17202 { 7 } else { 100 };
             assert!(is_down || replica.priority == priority, "{replica:?}");
             found.insert((self.about.clone(), endpoint.port), replica.health);
@@ -124,7 +131,7 @@ impl Situation {
     fn check_peers(&self, peers: &[Peer]) {
         let mut found = BTreeMap::new();
         for peer in peers {
-            let endpoint = peer.endpoint.as_ref().expect("a place");
+            let endpoint = peer.endpoint.as_ref().expect("an endpoint");
             assert_eq!(endpoint.host, self.host);
             assert_eq!(peer.id.as_ref().map(String::len), Some(40));
             found.insert((self.about.clone(), endpoint.port), peer.health);
@@ -152,7 +159,7 @@ impl Situation {
                 progress,
                 offset_bytes,
             } => {
-                let primary = self.primaries.values().next().expect("one");
+                let primary = self.primaries.values().next().expect("a primary");
                 assert_eq!(of.as_ref(), Some(&self.at(primary.port)));
                 let follows = !self.name.ends_with("has died");
                 let expected = if follows {
@@ -171,14 +178,15 @@ impl Situation {
         }
     }
 
-    /// What this Sentinel said, as a survey would have asked it; in RESP2 and RESP3 where it was asked in both.
+    /// The answers of this Sentinel as surveys: one for RESP2, and one for RESP3 if it was asked in
+    /// both.
     fn surveys(&self) -> Vec<Survey> {
         let commands = ["master", "address", "sentinels", "replicas", "id"];
         let answers = commands.map(|command| self.answers(command));
         let count = answers[0].len();
         let survey = |which: usize| {
             let parts: [&[u8]; SURVEY_ANSWERS] = std::array::from_fn(|part| {
-                // During a failover the lists were not asked for.
+                // During a failover there are no lists.
                 answers[part].get(which).copied().unwrap_or(b"*0\r\n")
             });
             Survey::read(parts).unwrap_or_else(|error| panic!("{}: {error}", self.name))
@@ -186,7 +194,7 @@ impl Situation {
         (0..count).map(survey).collect()
     }
 
-    /// What was published in one version.
+    /// The events that were published in one protocol version.
     fn events(&self, version: u8) -> Vec<Event> {
         let mut events = Vec::new();
         for message in self.messages.iter().filter(|it| it[0] == version) {
@@ -227,13 +235,13 @@ fn situations(file: &str) -> Vec<Situation> {
         match word {
             "host" => situation.host = rest.to_owned(),
             "primary" => {
-                let set_up = SetUp {
+                let setup = PrimarySetup {
                     port: port(1),
                     quorum: number(2),
                     epoch: number(3),
                     health: health(Health::Failed),
                 };
-                situation.primaries.insert(words[0].to_owned(), set_up);
+                situation.primaries.insert(words[0].to_owned(), setup);
             }
             "replica" | "sentinel" => {
                 let of = match word {
@@ -260,20 +268,21 @@ fn bytes(escaped: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Whatever the command, the version and the protocol: who is where, and how it is.
+/// Addresses and health are read as the servers were set up, from each command, version and
+/// protocol.
 #[test]
 fn every_answer_is_read_as_it_was_set_up() {
     for file in FILES {
         let mut counted = BTreeMap::<&str, usize>::new();
         let situations = situations(file);
         for situation in &situations {
-            let why = &situation.name;
+            let situation_name = &situation.name;
             for (command, answer) in &situation.answers {
                 *counted.entry(command).or_default() += 1;
                 match command.as_str() {
                     "masters" => {
-                        let primaries = Primary::read_all(answer).expect(why);
-                        // They stand in any order.
+                        let primaries = Primary::read_all(answer).expect(situation_name);
+                        // They have any order.
                         let names: BTreeSet<_> = primaries.iter().map(|one| &one.name).collect();
                         assert!(names.into_iter().eq(situation.primaries.keys()));
                         assert_eq!(primaries.len(), situation.primaries.len());
@@ -282,7 +291,7 @@ fn every_answer_is_read_as_it_was_set_up() {
                         }
                     }
                     "master" => {
-                        let primary = Primary::read(answer).expect(why);
+                        let primary = Primary::read(answer).expect(situation_name);
                         assert_eq!(primary.name, situation.about);
                         situation.check_primary(&primary);
                     }
@@ -290,28 +299,32 @@ fn every_answer_is_read_as_it_was_set_up() {
                         let primary = situation.primaries.get(&situation.about);
                         let port = situation.new.or(primary.map(|primary| primary.port));
                         let expected = situation.at(port.expect("a primary"));
-                        assert_eq!(read_address(answer), Ok(expected), "{why}");
+                        assert_eq!(read_address(answer), Ok(expected), "{situation_name}");
                     }
-                    "sentinels" => situation.check_peers(&Peer::read_all(answer).expect(why)),
-                    "replicas" => situation.check_replicas(&Replica::read_all(answer).expect(why)),
-                    "id" => assert_eq!(read_id(answer).expect(why).len(), 40),
-                    "role" => situation.check_role(&Role::read(answer).expect(why)),
+                    "sentinels" => {
+                        situation.check_peers(&Peer::read_all(answer).expect(situation_name))
+                    }
+                    "replicas" => {
+                        situation.check_replicas(&Replica::read_all(answer).expect(situation_name))
+                    }
+                    "id" => assert_eq!(read_id(answer).expect(situation_name).len(), 40),
+                    "role" => situation.check_role(&Role::read(answer).expect(situation_name)),
                     "unknown" => {
                         assert_eq!(Primary::read(answer), Err(AnswerError::UnknownName));
                         assert_eq!(Peer::read_all(answer), Err(AnswerError::UnknownName));
                     }
                     "lost-master" => {
-                        let primary = Primary::read(answer).expect(why);
+                        let primary = Primary::read(answer).expect(situation_name);
                         assert_eq!((&*primary.name, primary.endpoint), ("lost", None));
                         assert_eq!(primary.health, Health::Disconnected);
                     }
                     "lost-address" => assert_eq!(read_address(answer), Err(AnswerError::NotKnown)),
                     "lost-sentinels" => {
-                        let peers = Peer::read_all(answer).expect(why);
+                        let peers = Peer::read_all(answer).expect(situation_name);
                         assert!(matches!(&peers[..], [Peer { endpoint: None, .. }]));
                     }
                     "lost-replicas" => {
-                        let replicas = Replica::read_all(answer).expect(why);
+                        let replicas = Replica::read_all(answer).expect(situation_name);
                         assert!(matches!(
                             &replicas[..],
                             [Replica {
@@ -324,10 +337,16 @@ fn every_answer_is_read_as_it_was_set_up() {
                     "nowhere" => assert_eq!(read_address(answer), Err(AnswerError::UnknownName)),
                     "error" => {
                         let refused = |error| matches!(error, AnswerError::Refused(_));
-                        assert!(Primary::read_all(answer).is_err_and(refused), "{why}");
-                        assert!(Message::read(answer).is_err_and(refused), "{why}");
+                        assert!(
+                            Primary::read_all(answer).is_err_and(refused),
+                            "{situation_name}"
+                        );
+                        assert!(
+                            Message::read(answer).is_err_and(refused),
+                            "{situation_name}"
+                        );
                     }
-                    other => panic!("nobody reads {other}"),
+                    other => panic!("no test reads {other}"),
                 }
             }
             *counted.entry("surveys").or_default() += situation.surveys().len();
@@ -337,11 +356,11 @@ fn every_answer_is_read_as_it_was_set_up() {
     }
 }
 
-/// The two versions are told the same, and what the set was made to do is among it: who is told to become primary, the promotion
-/// behind that, and the switch.
+/// Both protocol versions get the same messages. A failover has the order to promote, the promotion
+/// and the switch, in this order.
 #[test]
-fn every_message_is_read_as_what_was_done() {
-    let (mut promotions, mut tellings) = (0, 0);
+fn messages_report_the_failovers_that_happened() {
+    let (mut promotions, mut orders) = (0, 0);
     for file in FILES {
         for situation in situations(file) {
             let events = situation.events(b'*');
@@ -363,35 +382,35 @@ fn every_message_is_read_as_what_was_done() {
                     name: name.clone(),
                     to: Some(situation.at(promoted)),
                 };
-                let before = at(&promotion).expect("this one led the failover");
+                let before = at(&promotion).expect("this Sentinel led the failover");
                 assert!(Some(before) < at(&switch), "{events:?}");
-                // Not everybody who listened had asked who is told.
-                let told = Event::Promoting {
+                // Some subscribers did not subscribe to this channel.
+                let order = Event::Promoting {
                     name: name.clone(),
                     to: Some(situation.at(promoted)),
                 };
-                if let Some(told) = at(&told) {
-                    assert!(events[told..].contains(&promotion), "{events:?}");
-                    tellings += 1;
+                if let Some(order) = at(&order) {
+                    assert!(events[order..].contains(&promotion), "{events:?}");
+                    orders += 1;
                 }
                 promotions += 1;
             }
         }
     }
     assert_eq!(promotions, 3 * FILES.len());
-    assert_eq!(tellings, FILES.len());
+    assert_eq!(orders, FILES.len());
 }
 
-/// Each of these is seen in every version, and about whom.
+/// Each kind of event is published by every version, for the right server and name.
 #[test]
-fn what_is_published_says_what_to_do() {
+fn each_kind_of_event_is_published() {
     for file in FILES {
         let situations = situations(file);
         let events = |name: &str| {
             let situation = situations.iter().find(|situation| situation.name == name);
             situation.expect(name).events(b'*')
         };
-        // Whether it is about a server that is a primary, a replica or a Sentinel, of which name, and at which port.
+        // Whether an event concerns the instance of this kind and name at this port.
         let is_about = |event: &Event, kind, name: &str, port| match event {
             Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => {
                 who.kind == kind
@@ -455,9 +474,9 @@ fn what_is_published_says_what_to_do() {
     }
 }
 
-/// Every channel is confirmed, the last with the number of all, and a PING is answered.
+/// Each channel is confirmed, the last one with the number of all channels, and a PING is answered.
 #[test]
-fn a_subscription_is_confirmed_channel_by_channel() {
+fn subscription_is_confirmed_channel_by_channel() {
     for file in FILES {
         let situations = situations(file);
         let find = |name: &str| situations.iter().find(|situation| situation.name == name);
@@ -481,10 +500,9 @@ fn a_subscription_is_confirmed_channel_by_channel() {
     }
 }
 
-/// From the moment when a replica is promoted every Sentinel sends clients there, and whoever does not know yet is not
-/// believed.
+/// After a promotion the new primary is chosen, even against Sentinels that do not know of it yet.
 #[test]
-fn after_a_failover_the_new_primary_is_believed() {
+fn new_primary_is_chosen_after_a_failover() {
     for file in FILES {
         let situations = situations(file);
         let answers = |name: &str| -> Vec<Answer> {
@@ -500,34 +518,34 @@ fn after_a_failover_the_new_primary_is_believed() {
             [&before, &during, &after, &died].map(Vec::len),
             [3, 3, 3, 2]
         );
-        let believed = |answers: &[Answer]| choose(answers).expect("some").address.port;
-        assert_eq!(believed(&before), 17200);
-        assert_eq!(believed(&after), 17202);
-        // One who knows against two who do not.
-        for knows in &during {
-            assert!(knows.health < Health::Suspected);
-            let answers = [&before[1..], slice::from_ref(knows)].concat();
-            assert_eq!(believed(&answers), 17202);
+        let chosen = |answers: &[Answer]| choose(answers).expect("answers").address.port;
+        assert_eq!(chosen(&before), 17200);
+        assert_eq!(chosen(&after), 17202);
+        // One Sentinel with the new epoch wins against two with the old one.
+        for newer in &during {
+            assert!(newer.health < Health::Suspected);
+            let answers = [&before[1..], slice::from_ref(newer)].concat();
+            assert_eq!(chosen(&answers), 17202);
         }
         let last = died[0].address.port;
         assert!([17200, 17201].contains(&last));
         let all = [&before[..], &during, &after, &died[1..]].concat();
-        assert_eq!(believed(&all), last);
+        assert_eq!(chosen(&all), last);
 
-        // The one that led it still watched the old one.
-        let leads = situations
+        // The leading Sentinel still watched the old primary.
+        let leading = situations
             .iter()
             .find(|it| it.name.starts_with("a failover waits"));
-        for survey in leads.expect("every file has it").surveys() {
+        for survey in leading.expect("every file has it").surveys() {
             assert!(survey.primary.is_failing_over);
             assert_ne!(survey.primary.endpoint, Some(survey.address));
         }
     }
 }
 
-/// From one that is configured, all are learned; the one that has died is tried last.
+/// All Sentinels are learned from a configured one. A dead one is tried last.
 #[test]
-fn a_roster_is_learned_from_one_sentinel() {
+fn roster_is_learned_from_one_sentinel() {
     for file in FILES {
         for situation in situations(file) {
             let surveys = situation.surveys();
@@ -549,21 +567,22 @@ fn a_roster_is_learned_from_one_sentinel() {
     }
 }
 
-/// What cuts or changes a real answer anywhere makes it another answer or an error, and never a panic.
+/// A real answer that is cut or changed anywhere is another valid answer or an error, and never a
+/// panic.
 #[test]
-fn a_spoiled_answer_is_an_error_or_a_whole_one() {
-    let spoils = b"\0\r\n :-*%$_0129@,>?\xff";
+fn damaged_answer_is_an_error_or_a_valid_answer() {
+    let wrong_bytes = b"\0\r\n :-*%$_0129@,>?\xff";
     let mut refused = 0;
     for file in FILES {
         for situation in situations(file) {
             let answers = situation.answers.iter().map(|(_, answer)| answer);
-            // A byte of each of them now and then; of each of the others another one.
+            // In each answer some bytes are changed, in every answer other ones.
             for (turn, answer) in answers.chain(&situation.messages).enumerate() {
                 let step = 1 + answer.len() / 60;
                 for at in (turn % step..answer.len()).step_by(step) {
-                    let mut spoiled = answer.clone();
-                    spoiled[at] = spoils[(at + turn) % spoils.len()];
-                    for bytes in [&spoiled, &answer[..at]] {
+                    let mut damaged = answer.clone();
+                    damaged[at] = wrong_bytes[(at + turn) % wrong_bytes.len()];
+                    for bytes in [&damaged, &answer[..at]] {
                         let errors = [
                             Primary::read(bytes).err(),
                             Primary::read_all(bytes).err(),

@@ -1,4 +1,4 @@
-//! Reading what CLUSTER SLOTS, SHARDS, NODES and INFO answer, in RESP2 and RESP3.
+//! Reads the answers to CLUSTER SLOTS, SHARDS, NODES and INFO, in RESP2 and RESP3.
 
 #![cfg_attr(
     not(test),
@@ -16,19 +16,19 @@ use super::{
 use crate::slot::SLOTS;
 use crate::value::Value;
 
-/// How much of what a node said is shown in an error.
+/// Most bytes of an answer that an error shows.
 const SHOWN_BYTES_MAX: usize = 100;
 
 impl View {
-    /// Reads the answer to CLUSTER SLOTS. `asked` is the host that was asked: a node whose endpoint
-    /// is not said is there.
+    /// Reads the answer to CLUSTER SLOTS. `asked` is the host of the node that answered. It is also
+    /// the host of a node whose endpoint is missing.
     ///
-    /// An endpoint that is `?` ought to be a name that nobody gave the node: then the address
-    /// beside it counts, if there is one. Only nodes with slots and their replicas are in this
-    /// answer, and no replica that has failed.
+    /// An endpoint `?` stands for a host name that is not configured. Then the address in the
+    /// node's details counts, if there is one. The answer has only nodes with slots and their
+    /// replicas, and no failed replica.
     ///
     /// # Errors
-    /// Says what is wrong with the answer.
+    /// When the answer is malformed; the error names the fault.
     pub fn from_slots(answer: &[u8], asked: &str) -> Result<View, ViewError> {
         const FORM: ViewError =
             ViewError::Form("a list of ranges: first slot, last slot, primary, replicas");
@@ -41,7 +41,7 @@ impl View {
                 return Err(FORM);
             };
             let primary = draft.add(slots_node(primary, asked)?)?;
-            // A node that owns slots is no replica, whatever else the answer says of it.
+            // A node that owns slots is a primary, even if another range lists it as a replica.
             if let Some(node) = draft.nodes.get_mut(usize::from(primary)) {
                 node.role = Role::Primary;
             }
@@ -55,16 +55,15 @@ impl View {
         draft.finish()
     }
 
-    /// Reads the answer to CLUSTER SHARDS, which Redis knows from 7.0 on. `asked` is the host that
-    /// was asked: a node whose endpoint is not said is there, or at its address if the endpoint is
-    /// `?`.
+    /// Reads the answer to CLUSTER SHARDS (Redis 7.0 and later). `asked` is the host of the node
+    /// that answered. It is also the host of a node whose endpoint is missing. If the endpoint is
+    /// `?`, the node's address counts.
     ///
-    /// After a failover a shard may have two primaries, the failed one and the new one: its slots
-    /// belong to the healthiest, and of two that are as healthy to the one whose replication has
-    /// come further.
+    /// After a failover a shard may have two primaries, the failed one and the new one. Its slots
+    /// belong to the healthiest, then to the one with the higher replication offset.
     ///
     /// # Errors
-    /// Says what is wrong with the answer.
+    /// When the answer is malformed; the error names the fault.
     pub fn from_shards(answer: &[u8], asked: &str) -> Result<View, ViewError> {
         const FORM: ViewError = ViewError::Form("a list of shards, each with slots and nodes");
         let mut draft = Draft::default();
@@ -97,7 +96,7 @@ impl View {
                 })
                 .copied();
             for member in members {
-                draft.follow(member, primary);
+                draft.set_primary(member, primary);
             }
             let (ranges, rest) = slots.as_chunks();
             if !rest.is_empty() {
@@ -105,7 +104,7 @@ impl View {
             }
             for [first, last] in ranges {
                 let (first, last) = (slot_of(first)?, slot_of(last)?);
-                // Without a primary nobody answers for them.
+                // Without a primary the slots have no owner.
                 if let Some(primary) = primary {
                     draft.own(first, last, primary);
                 }
@@ -114,19 +113,18 @@ impl View {
         draft.finish()
     }
 
-    /// Reads the answer to CLUSTER NODES. `asked` is the host that was asked, which is where the
-    /// node itself is that does not know its own address.
+    /// Reads the answer to CLUSTER NODES. `asked` is the host of the node that answered. It
+    /// replaces an empty host: a node may not know its own address.
     ///
-    /// The endpoint is the address even if the administrator prefers names; the name is in
-    /// [`Node::hostname`]. Slots that are on their way belong to the node that they leave, until
-    /// they have left.
+    /// The endpoint is the address, even if host names are preferred. The host name is in
+    /// [`Node::hostname`]. A migrating slot belongs to its old owner until the migration ends.
     ///
     /// # Errors
-    /// Says what is wrong with the answer.
+    /// When the answer is malformed; the error names the fault.
     pub fn from_nodes(answer: &[u8], asked: &str) -> Result<View, ViewError> {
         let text = text_of(read(answer)?)?;
         let mut draft = Draft::default();
-        // The primaries of the replicas, by their id: they may stand further down.
+        // Each replica with the id of its primary, which may be on a later line.
         let mut primaries = Vec::new();
         for line in text.lines().filter(|line| !line.is_empty()) {
             let mut words = line.split(' ');
@@ -159,7 +157,7 @@ impl View {
                     "fail?" => is_suspected = true,
                     "handshake" => is_joining = true,
                     "noaddr" => node.endpoint = None,
-                    // `nofailover`, `noflags`, and what later versions may say.
+                    // `nofailover`, `noflags`, and flags of later versions.
                     _ => {}
                 }
             }
@@ -182,24 +180,24 @@ impl View {
             }
         }
         for (index, primary) in primaries {
-            let primary = draft.by_name.get(primary).copied();
-            draft.follow(index, primary);
+            let primary = draft.by_key.get(primary).copied();
+            draft.set_primary(index, primary);
         }
         draft.finish()
     }
 }
 
-/// What a node says of the Cluster as a whole: CLUSTER INFO.
+/// The state of a Cluster as one node sees it: CLUSTER INFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Whether the node answers requests about keys: it reaches most primaries, and every slot has
-    /// an owner that is reached, or need not have one.
+    /// Whether the node serves keys. It must reach most primaries, and the owner of every slot
+    /// unless full coverage is off.
     pub ok: bool,
-    /// The highest epoch that the node has heard of.
+    /// The highest epoch that the node knows.
     pub current_epoch: u64,
-    /// The node's own config epoch; that of its primary if it is a replica.
+    /// The node's config epoch; for a replica the config epoch of its primary.
     pub my_epoch: u64,
-    /// How many slots have an owner, reached or not.
+    /// Number of slots with an owner, reachable or not.
     pub slots_assigned: u16,
 }
 
@@ -207,7 +205,7 @@ impl Info {
     /// Reads the answer to CLUSTER INFO.
     ///
     /// # Errors
-    /// Says what is wrong with the answer.
+    /// When the answer is malformed; the error names the fault.
     pub fn read(answer: &[u8]) -> Result<Info, ViewError> {
         let text = text_of(read(answer)?)?;
         let value = |name: &'static str| {
@@ -237,33 +235,34 @@ impl Info {
     }
 }
 
-/// A view that is being read.
+/// The parts of a view while an answer is read.
 #[derive(Default)]
 struct Draft {
     nodes: Vec<Node>,
-    /// The index of each node by its id, or by `host port` if it has none.
-    by_name: BTreeMap<String, u16>,
+    /// The index of each node by its id, or by `host port` if it has no id.
+    by_key: BTreeMap<String, u16>,
     ranges: Vec<(RangeInclusive<u16>, u16)>,
     myself: Option<u16>,
 }
 
 impl Draft {
-    /// A replica follows a primary.
-    fn follow(&mut self, index: u16, primary: Option<u16>) {
+    /// Sets the primary of a replica.
+    fn set_primary(&mut self, index: u16, primary: Option<u16>) {
         let node = self.nodes.get_mut(usize::from(index));
         if let Some(Role::Replica { of }) = node.map(|node| &mut node.role) {
             *of = primary;
         }
     }
 
-    /// The index of a node, which is as it was said first.
+    /// Adds a node and returns its index. If the node is there already, its first description
+    /// stays.
     fn add(&mut self, node: Node) -> Result<u16, ViewError> {
-        let name = match &node.endpoint {
+        let key = match &node.endpoint {
             _ if !node.id.is_empty() => node.id.clone(),
             Some(endpoint) => format!("{} {}", endpoint.host, endpoint.port),
             None => return Err(ViewError::Missing("endpoint of a node without an id")),
         };
-        if let Some(&index) = self.by_name.get(&name) {
+        if let Some(&index) = self.by_key.get(&key) {
             return Ok(index);
         }
         let index = self.nodes.len();
@@ -272,7 +271,7 @@ impl Draft {
         }
         let index = index as u16;
         self.nodes.push(node);
-        self.by_name.insert(name, index);
+        self.by_key.insert(key, index);
         Ok(index)
     }
 
@@ -287,8 +286,7 @@ impl Draft {
     }
 }
 
-/// A node of CLUSTER SLOTS: endpoint, port, and from Redis 4.0 on its id, from 7.0 on more about
-/// it.
+/// Reads a node of CLUSTER SLOTS: endpoint and port, its id from Redis 4.0 on, details from 7.0 on.
 fn slots_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
     const FORM: ViewError = ViewError::Form("a node with endpoint, port, and perhaps id and more");
     let Value::List(parts) = value else {
@@ -312,7 +310,7 @@ fn slots_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
     })
 }
 
-/// A node of CLUSTER SHARDS: a map.
+/// Reads a node of CLUSTER SHARDS: a map.
 fn shards_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
     const ROLE: &str = "role of a node";
     let about = |key| value.field(key);
@@ -354,8 +352,8 @@ fn shards_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
     })
 }
 
-/// A node of CLUSTER NODES by its address: `host:port@bus-port,hostname,key=value`, of which old
-/// versions have only the beginning.
+/// Reads the address of a node in CLUSTER NODES: `host:port@bus-port,hostname,key=value`. Old
+/// versions write only its beginning.
 fn nodes_node(id: String, address: &str, asked: &str) -> Result<Node, ViewError> {
     const ADDRESS: &str = "address of a node";
     let (place, about) = match address.split_once(',') {
@@ -386,7 +384,7 @@ fn nodes_node(id: String, address: &str, asked: &str) -> Result<Node, ViewError>
     Ok(node)
 }
 
-/// A node of which id and place are known. Port 0 is no place.
+/// A node with this id and endpoint. Port 0 means that it has no endpoint.
 fn node(id: String, host: String, port: u16) -> Node {
     let mut node = Node::primary(&id, Endpoint { host, port });
     node.endpoint = node.endpoint.filter(|_| port != 0);
@@ -411,7 +409,7 @@ fn list(value: Value, form: ViewError) -> Result<Vec<Value>, ViewError> {
     }
 }
 
-/// The text that is the whole answer.
+/// The text of an answer that is one string.
 fn text_of(value: Value) -> Result<String, ViewError> {
     const FORM: ViewError = ViewError::Form("a text");
     match value {
@@ -436,20 +434,20 @@ fn id_of(id: &str) -> Result<String, ViewError> {
     }
 }
 
-/// The host that an endpoint means.
-fn host_of(said: Option<&Value>, ip: Option<&Value>, asked: &str) -> Result<String, ViewError> {
+/// The host of a node, from its endpoint and its address in the answer.
+fn host_of(endpoint: Option<&Value>, ip: Option<&Value>, asked: &str) -> Result<String, ViewError> {
     const HOST: &str = "endpoint of a node";
     let host = |value: Option<&Value>| match value {
         None | Some(Value::Null) => Ok(String::new()),
         Some(value) => host_text(HOST, text(HOST, value)?),
     };
-    let mut host_said = host(said)?;
-    if host_said == "?" {
-        host_said = host(ip)?;
+    let mut found = host(endpoint)?;
+    if found == "?" {
+        found = host(ip)?;
     }
-    Ok(match host_said.as_str() {
+    Ok(match found.as_str() {
         "" | "?" => asked.to_owned(),
-        _ => host_said,
+        _ => found,
     })
 }
 
@@ -473,7 +471,7 @@ fn hostname_of(value: Option<&Value>) -> Result<Option<String>, ViewError> {
     }
 }
 
-/// A zone is whatever the administrator wrote.
+/// The configured zone, which may be any text.
 fn zone_of(value: Option<&Value>) -> Option<String> {
     let zone = value?.text().filter(|zone| !zone.is_empty())?;
     Some(shown(zone))
@@ -514,7 +512,7 @@ fn field(name: &'static str, value: &str) -> ViewError {
     ViewError::Field(name, shown(value.as_bytes()))
 }
 
-/// The beginning of what a node said, fit to be shown.
+/// The beginning of some bytes as printable text.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes.get(..SHOWN_BYTES_MAX).unwrap_or(bytes));
     text.chars()

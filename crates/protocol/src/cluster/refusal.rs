@@ -1,4 +1,4 @@
-//! What a node of a Cluster answers when it executed nothing: why, and where else to ask.
+//! Errors by which a node says that it executed nothing of a request: their kinds, and redirects.
 
 #![cfg_attr(
     not(test),
@@ -11,38 +11,38 @@ use super::{HOST_BYTES_MAX, split_address};
 use crate::number;
 use crate::slot::SLOTS;
 
-/// Why a node executed nothing, by the first word of its error; of one by all of them.
+/// The reason why a node executed nothing. The first word of its error tells it; for
+/// [`Refusal::Unblocked`] the whole text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// `MOVED`: the slot belongs to another node, as [`Redirect`] says.
+    /// `MOVED`: another node owns the slot, see [`Redirect`].
     Moved,
-    /// `ASK`: the slot is on its way to another node, which may have the key; for this one request.
+    /// `ASK`: the slot migrates to another node, which may have the key. It holds for this request.
     Ask,
-    /// `TRYAGAIN`: the slot is on its way, and the keys are not all on one side.
+    /// `TRYAGAIN`: the slot migrates, and its old and new owner each have some of the keys.
     TryAgain,
-    /// `CLUSTERDOWN`: nobody has the slot, or too many nodes are gone.
+    /// `CLUSTERDOWN`: the slot has no owner, or too many nodes are unreachable.
     ClusterDown,
-    /// `LOADING`: the node has not read all its data yet.
+    /// `LOADING`: the node still loads its data.
     Loading,
-    /// `MASTERDOWN`: a replica has lost its primary and was told not to answer then.
+    /// `MASTERDOWN`: a replica has no link to its primary, and is configured not to serve then.
     MasterDown,
-    /// `READONLY`: a write came to a replica.
+    /// `READONLY`: a write reached a replica.
     ReadOnly,
-    /// `UNBLOCKED`, with the words for a primary that becomes a replica: what was waited for cannot
-    /// come there any more. Whoever was unblocked by another client is told so by other words,
-    /// which are no refusal.
+    /// `UNBLOCKED`, with the text for a primary that becomes a replica: a blocking command ends
+    /// there. A client that another client unblocks gets another text, which is not a refusal.
     Unblocked,
 }
 
-/// To who waits at a primary that becomes a replica.
+/// The error of a blocking command at a primary that becomes a replica.
 const UNBLOCKED: &[u8] =
     b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
 impl Refusal {
-    /// What an error means, or `None` if it is about the request itself.
+    /// The refusal in an error, or `None` if the error concerns the request itself.
     ///
-    /// `error` stands without the `-` in front; whether its line end is still there does not
-    /// matter. The first byte decides for most, so it may be asked about every error.
+    /// `error` is without its leading `-`, and with or without its line end. The first byte decides
+    /// most cases, so every error may be checked.
     #[inline]
     pub fn of(error: &[u8]) -> Option<Refusal> {
         let (word, refusal): (&[u8], Refusal) = match error {
@@ -63,25 +63,23 @@ impl Refusal {
     }
 }
 
-/// Where a node says that a request belongs: `MOVED 3999 127.0.0.1:6381`,
-/// `ASK 3999 one.example:6381`.
+/// The redirect in an error: `MOVED 3999 127.0.0.1:6381`, `ASK 3999 one.example:6381`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect<'a> {
-    /// Whether it is an ASK: for this request alone, and with ASKING in front of it.
+    /// Whether it is an ASK. It holds for one request, which needs ASKING in front of it.
     pub ask: bool,
-    /// The slot that it is about, less than [`SLOTS`].
+    /// The slot, less than [`SLOTS`].
     pub slot: u16,
-    /// A name, an IPv4 address or an IPv6 address without brackets; `None` is the host that was
-    /// asked, which the node leaves empty, or writes as `?` if it ought to give a name that it does
-    /// not know.
+    /// A name, an IPv4 address or an IPv6 address without brackets. `None`: the host of the node
+    /// that answered. The node writes no host or, for an unknown host name, `?`.
     pub host: Option<&'a str>,
-    /// From 1 on.
+    /// The port, never 0.
     pub port: u16,
 }
 
 impl<'a> Redirect<'a> {
-    /// Reads an error, without the `-` in front, with its line end or without. `None` if it is
-    /// neither MOVED nor ASK, or says no place that one could go to.
+    /// Reads an error, without its leading `-`, and with or without its line end. `None` if it is
+    /// not MOVED or ASK, or has no usable address.
     pub fn read(error: &'a [u8]) -> Option<Redirect<'a>> {
         let ask = match Refusal::of(error)? {
             Refusal::Moved => false,
@@ -89,7 +87,7 @@ impl<'a> Redirect<'a> {
             _ => return None,
         };
         let line = error.strip_suffix(b"\r\n").unwrap_or(error);
-        // Words behind the third would be news of a later version.
+        // More than three words may come from later versions and are ignored.
         let mut words = line.split(|&byte| byte == b' ').skip(1);
         let slot = number::parse(words.next()?)?;
         let slot = u16::try_from(slot).ok().filter(|&slot| slot < SLOTS)?;
@@ -132,9 +130,9 @@ mod tests {
         }
     }
 
-    /// The whole first word decides, and nothing behind it.
+    /// The complete first word decides, whatever follows it.
     #[test]
-    fn a_refusal_is_known_by_its_first_word() {
+    fn first_word_decides_the_refusal() {
         for (word, refusal) in WORDS {
             for rest in ["", " ", " and more\r\n", "\r\n"] {
                 assert_eq!(
@@ -162,7 +160,7 @@ mod tests {
         ] {
             assert_eq!(Refusal::of(other.as_bytes()), None, "{other}");
         }
-        // Who was waiting may have been sent away by somebody else.
+        // UNBLOCKED is a refusal only with the text for a primary that becomes a replica.
         assert_eq!(Refusal::of(UNBLOCKED), Some(Refusal::Unblocked));
         let line = [UNBLOCKED, b"\r\n"].concat();
         assert_eq!(Refusal::of(&line), Some(Refusal::Unblocked));
@@ -175,9 +173,9 @@ mod tests {
         }
     }
 
-    /// Names, both kinds of addresses, and no host at all.
+    /// A redirect has a slot, a port, and a host: a name, an IPv4 or IPv6 address, or none.
     #[test]
-    fn a_redirect_says_slot_host_and_port() {
+    fn redirect_has_slot_host_and_port() {
         for (error, expected) in [
             (
                 "MOVED 3999 127.0.0.1:6381",
@@ -223,8 +221,9 @@ mod tests {
     }
 
     proptest! {
+        /// A written redirect is read back.
         #[test]
-        fn a_redirect_that_is_written_is_read_back(
+        fn written_redirect_is_read_back(
             ask: bool,
             slot in 0..SLOTS,
             host in "[a-z0-9.:-]{0,60}",
@@ -236,6 +235,7 @@ mod tests {
             prop_assert_eq!(Redirect::read(error.as_bytes()), Some(redirect(host, slot, port, ask)));
         }
 
+        /// Any bytes behind a refusal's word are accepted, and any redirect that is read is valid.
         #[test]
         fn any_bytes_are_a_refusal_or_none(
             word in prop::sample::select(WORDS.map(|(word, _)| word).to_vec()),

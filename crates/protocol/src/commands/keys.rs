@@ -1,8 +1,8 @@
-//! Which arguments of a request are keys.
+//! Finds the arguments of a request that are keys.
 //!
-//! The servers describe it by key specs: where to begin (a place, or behind a keyword) and how many to
-//! take (a range, or as many as an argument says). A few commands have keys that no spec finds; for
-//! those the servers carry functions, and so do we.
+//! The servers describe keys by key specs. A spec says where keys begin: at an index, or behind a
+//! keyword. It also says which arguments to take: a range, or the number in an argument. No spec
+//! finds the keys of a few commands. The servers have functions for these, and so has this module.
 
 use super::{Command, Flags, names_of_set};
 use crate::number;
@@ -10,75 +10,77 @@ use crate::number;
 /// Finds some of a command's keys.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct KeySpec {
-    /// Where to begin.
+    /// Where the keys begin.
     pub begin: Begin,
-    /// How many to take.
+    /// The arguments to take from there.
     pub find: Find,
-    /// What the command does with them.
+    /// How the command uses these keys.
     pub flags: KeyFlags,
 }
 
 /// Where a [`KeySpec`] begins.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// At an argument.
+    /// At an argument with this index.
     Index(u8),
-    /// Behind a word.
+    /// Behind a keyword.
     Keyword {
-        /// In lower case; requests may write it in any.
+        /// The keyword in lower case. Requests may write it in any case.
         word: &'static [u8],
-        /// Where to look first. Negative: from the end of the request, towards its beginning.
+        /// Index at which the search begins. Negative: counted from the end, and searched
+        /// backwards.
         from: i8,
     },
-    /// No spec can say.
+    /// No spec describes it.
     Unknown,
 }
 
-/// Which arguments a [`KeySpec`] takes.
+/// The arguments that a [`KeySpec`] takes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Find {
-    /// Every `step`th up to a last one.
+    /// Every `step`th argument up to the last one.
     Range {
-        /// The last one, counted from the first; negative: counted from the end of the request.
+        /// The last argument, relative to the first; negative: counted from the end of the request.
         last: i8,
-        /// 1: each.
+        /// Distance of two keys.
         step: u8,
-        /// With a negative `last`: only one in so many of what is left is a key. 0 and 1: all.
+        /// With a negative `last`: keys are in the first 1/`limit` of the arguments. 0 and 1: in
+        /// all.
         limit: u8,
     },
     /// As many as an argument says.
     Count {
-        /// The argument that says it, counted from the beginning.
+        /// The argument with the number of keys, relative to the beginning.
         number: u8,
-        /// The first key, counted from the beginning.
+        /// The first key, relative to the beginning.
         first: u8,
-        /// 1: each.
+        /// Distance of two keys.
         step: u8,
     },
-    /// No spec can say.
+    /// No spec describes it.
     Unknown,
 }
 
 /// How the keys of a command are found.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KeyScan {
-    /// As its specs say.
+    /// By its key specs.
     Specs,
-    /// SORT, SORT_RO: the first argument, and what STORE names.
+    /// SORT, SORT_RO: the first argument and the argument of STORE.
     Sort,
-    /// GEORADIUS and GEORADIUSBYMEMBER: the first argument, and what STORE or STOREDIST names.
+    /// GEORADIUS, GEORADIUSBYMEMBER: the first argument and the argument of STORE or STOREDIST.
     GeoRadius,
-    /// MIGRATE: the third argument, or if it is empty all behind KEYS.
+    /// MIGRATE: the third argument, or if it is empty all arguments behind KEYS.
     Migrate,
-    /// DEBUG: the argument behind OBJECT. The other subcommands name no key.
+    /// DEBUG: the argument behind OBJECT. The other subcommands have no key.
     DebugObject,
 }
 
-/// Where the keys are cannot be said: the request is one that the server will refuse.
+/// The keys cannot be found. The server will refuse the request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct KeyError;
 
-/// What a command does with the keys that a spec finds.
+/// How a command uses the keys of a spec.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Default)]
 pub struct KeyFlags(u16);
 
@@ -101,21 +103,21 @@ names_of_set! { KeyFlags: u16;
     DELETE "delete" 7;
     /// Not a key, but routed like one: the channels of sharded publish and subscribe.
     NOT_KEY "not_key" 8;
-    /// There may be more keys than the spec finds.
+    /// The command may have more keys than the spec finds.
     INCOMPLETE "incomplete" 9;
     /// The other flags depend on the arguments.
     VARIABLE_FLAGS "variable_flags" 10;
 }
 
 impl Command {
-    /// Calls `visit` with the index of each argument by which the request is routed, and with what the
-    /// command does with it. Those with [`KeyFlags::NOT_KEY`] are routed like keys and are none.
+    /// Calls `visit` with the index and flags of each argument that routes the request. Arguments
+    /// with [`KeyFlags::NOT_KEY`] are routed like keys, but are not keys.
     ///
-    /// A request may name the same key twice, and a command that may have keys may have none.
+    /// A request may have a key twice. A command that may have keys may have none.
     ///
     /// # Errors
-    /// When the arguments make no sense, a count of keys beyond the end for one. The server will
-    /// refuse such a request; the keys visited until then mean nothing.
+    /// When the arguments are invalid, for example a number of keys beyond the end. The server will
+    /// refuse such a request. Discard the keys visited until then.
     #[inline]
     pub fn keys<'a>(
         &self,
@@ -145,8 +147,8 @@ impl Command {
         }
     }
 
-    /// SORT's options may come in any order and repeat; of several STORE the last one counts, and
-    /// what BY and GET name is derived from the data and no key of the request.
+    /// The options of SORT may have any order and repeat. Of several STORE the last one counts. The
+    /// patterns of BY and GET are not keys: the server derives keys from them and the data.
     fn keys_of_sort<'a>(
         &self,
         argc: usize,
@@ -176,7 +178,7 @@ impl Command {
         Ok(())
     }
 
-    /// STORE and STOREDIST may stand among the options; of several the last one counts.
+    /// STORE and STOREDIST may be among the options. Of several the last one counts.
     fn keys_of_georadius<'a>(
         &self,
         argc: usize,
@@ -206,7 +208,7 @@ impl Command {
         Ok(())
     }
 
-    /// `MIGRATE host port key db timeout [options]`, or with an empty key and `KEYS` as last option.
+    /// `MIGRATE host port key db timeout [options]`, or an empty key and `KEYS` as the last option.
     fn keys_of_migrate<'a>(
         &self,
         argc: usize,
@@ -219,8 +221,8 @@ impl Command {
         let Some(listed) = self.keys.get(1) else {
             return Err(KeyError);
         };
-        // As the servers do it: the spec only says whether the word is there at all. It may be a
-        // password; where it is the option is found by reading the options.
+        // As in the servers: the spec only says whether the word KEYS occurs. It may be a password.
+        // The loop over the options finds the option itself.
         if listed.begins(argc, &arg).is_err() {
             visit(3, self.keys[0].flags);
             return Ok(());
@@ -251,7 +253,7 @@ impl Command {
 }
 
 impl KeySpec {
-    /// The steps and the checks are those of the servers' `getKeysUsingKeySpecs` (db.c).
+    /// Steps and checks are those of the servers' `getKeysUsingKeySpecs` (db.c).
     fn keys<'a>(
         &self,
         flags: Flags,
@@ -265,7 +267,7 @@ impl KeySpec {
                 let behind = if last >= 0 {
                     begin + usize::from(last.unsigned_abs()) + 1
                 } else {
-                    // Counted from the end of what may be keys; -1 is the last one.
+                    // Counted from the end of the possible keys; -1 is the last one.
                     let left = argc.saturating_sub(begin) / usize::from(limit.max(1));
                     (begin + left + 1).saturating_sub(usize::from(last.unsigned_abs()))
                 };
@@ -286,12 +288,12 @@ impl KeySpec {
                 }
                 let count = usize::try_from(count).map_err(|_| KeyError)?;
                 let first = begin + usize::from(first);
-                // No more than fit, and so no overflow.
+                // This bound also prevents an overflow below.
                 if count > argc {
                     return Err(KeyError);
                 }
                 let behind = first + count * usize::from(step);
-                // The last key ends the range, not the last of what stands between two keys.
+                // The range ends behind the last key, not behind its values.
                 (first, (behind + 1).saturating_sub(usize::from(step)), step)
             }
             Find::Unknown => return Err(KeyError),
@@ -305,8 +307,8 @@ impl KeySpec {
         Ok(())
     }
 
-    /// The argument to begin at. A word looked for forwards is the first one found; looking backwards,
-    /// the servers stop before they reach argument 1.
+    /// The index of the first argument to take. A forward search finds the first keyword. A
+    /// backward search stops before argument 1, as in the servers.
     fn begins<'a>(&self, argc: usize, arg: &impl Fn(usize) -> &'a [u8]) -> Result<usize, KeyError> {
         let (word, from) = match self.begin {
             Begin::Index(index) => return Ok(usize::from(index)),
@@ -325,8 +327,8 @@ impl KeySpec {
     }
 }
 
-/// Whether an argument is this word (in lower case) to a server. The servers compare C strings, so
-/// for them an argument ends at its first zero byte.
+/// Whether a server reads an argument as this word, given in lower case. The servers compare C
+/// strings, so an argument ends at its first zero byte.
 pub fn is_word(arg: &[u8], word: &[u8]) -> bool {
     match arg.split_at_checked(word.len()) {
         Some((start, rest)) => start.eq_ignore_ascii_case(word) && matches!(rest, [] | [0, ..]),

@@ -1,5 +1,5 @@
-//! The table against the snapshots it was made from, and against bytes that are no commands. That the
-//! keys are where real servers find them is shown by the lab's tests, which have servers.
+//! Compares the table with the snapshots that it was generated from, and looks up bytes that are
+//! not commands. Tests of the lab compare the keys with those that real servers find.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const SNAPSHOTS: [(&str, Servers); 2] = [
     ),
 ];
 
-/// The names of a snapshot, read as text: nothing of the generator is trusted here.
+/// The names of a snapshot, read as text without code of the generator.
 fn names(snapshot: &str) -> Vec<&str> {
     snapshot
         .lines()
@@ -35,7 +35,7 @@ fn find(line: &str) -> &'static Command {
     resolve(args.len(), |at| args[at]).expect(line).get()
 }
 
-/// The indices of the keys, or the word for their absence.
+/// The indexes of the keys of a request.
 fn keys(line: &str) -> Result<Vec<usize>, KeyError> {
     // `""` stands for an empty argument.
     let args: Vec<&[u8]> = words(line)
@@ -53,7 +53,7 @@ fn refusal(line: &str) -> Option<Refusal> {
     find(line).refusal(args.len(), |at| args[at])
 }
 
-/// A command of a snapshot that is missing, misspelt or mixed up with another cannot pass.
+/// Every command of a snapshot is found under its name, and under no other.
 #[test]
 fn every_command_of_both_snapshots_is_found_in_any_case() {
     for (snapshot, server) in SNAPSHOTS {
@@ -80,7 +80,7 @@ fn every_command_of_both_snapshots_is_found_in_any_case() {
     }
 }
 
-/// And no row is there that no server knows.
+/// Every row is a command of a server.
 #[test]
 fn every_row_is_in_a_snapshot() {
     let known: BTreeSet<&str> = SNAPSHOTS
@@ -89,10 +89,10 @@ fn every_row_is_in_a_snapshot() {
         .collect();
     let rows: BTreeSet<&str> = all().map(|id| id.get().name).collect();
     assert_eq!(rows, known);
-    assert_eq!(rows.len(), CommandId::COUNT, "no row is there twice");
+    assert_eq!(rows.len(), CommandId::COUNT, "every row has its own name");
 }
 
-/// A constant that names another row than its own cannot pass: they are read from the source.
+/// Every constant in the source has the row of its name.
 #[test]
 fn every_constant_names_its_row() {
     assert_eq!(id::GET.get().name, "get");
@@ -116,11 +116,11 @@ fn every_constant_names_its_row() {
     assert_eq!(seen, CommandId::COUNT);
 }
 
-/// Every command whose flags say that it may concern its connection, and what becomes of it. One that
-/// appears in a new snapshot fails here until somebody has thought about it.
+/// A command whose flags say that it may affect its connection is passed on only if this list says
+/// that it is harmless. A new such command of a snapshot fails here until it is reviewed.
 #[test]
-fn what_concerns_the_connection_is_not_passed_on_unless_it_is_known_to_be_harmless() {
-    // Passed on although flagged, with the reason.
+fn connection_commands_are_passed_on_only_if_harmless() {
+    // Commands that are passed on although flagged, with the reason.
     let harmless: &[(&str, &str)] = &[
         ("publish", "hands a message to others; answers once"),
         ("spublish", "hands a message to others; answers once"),
@@ -150,23 +150,24 @@ fn what_concerns_the_connection_is_not_passed_on_unless_it_is_known_to_be_harmle
     let mut passed = BTreeSet::new();
     for command in all().map(CommandId::get) {
         let suspect = suspicious.iter().any(|&flag| command.flags.has(flag));
-        // HELP describes; everything else under CLIENT is about connections.
+        // Every subcommand of CLIENT but HELP concerns connections.
         let suspect =
             suspect || command.name.starts_with("client|") && command.name != "client|help";
-        // That its reply is corrected makes no difference to the connection.
+        // A corrected reply makes no difference to the connection.
         let counted = command.answer == Answer::Conditional(Condition::Count);
         if suspect && (command.answer == Answer::Server || counted) {
             passed.insert(command.name);
         }
     }
-    // `pubsub|help` has no such flag.
+    // `pubsub|help` is not in the list because it has no such flag.
     let allowed: BTreeSet<&str> = harmless.iter().map(|(name, _)| *name).collect();
     assert_eq!(passed, allowed);
 }
 
-/// The classes that a mistake in the policy would make dangerous.
+/// No write may be sent again, and only suitable commands may be coalesced. A mistake in the policy
+/// would make these columns dangerous.
 #[test]
-fn no_write_is_sent_twice_and_nothing_unfit_travels_together() {
+fn writes_are_not_retried_and_coalescing_is_safe() {
     for command in all().map(CommandId::get) {
         if command.flags.has(Flags::WRITE) {
             assert_eq!(command.retry, Retry::Write, "{}", command.name);
@@ -194,7 +195,7 @@ fn no_write_is_sent_twice_and_nothing_unfit_travels_together() {
         assert_eq!(find(line).coalesce, Coalesce::None, "{line}");
     }
     assert_eq!(find("hgetall k").coalesce, Coalesce::Collapse);
-    // Scripts and what only looks like a read to a reader, not to the table.
+    // Scripts, and commands that look like reads but are not.
     for line in [
         "eval s 0",
         "fcall f 0",
@@ -217,8 +218,9 @@ fn no_write_is_sent_twice_and_nothing_unfit_travels_together() {
     }
 }
 
+/// A container leads to its own subcommands, and to no others.
 #[test]
-fn containers_lead_to_their_subcommands_and_only_to_those() {
+fn containers_lead_to_their_own_subcommands() {
     assert_eq!(find("CLIENT").name, "client");
     assert_eq!(find("CLIENT NOSUCH").name, "client");
     assert_eq!(
@@ -228,7 +230,7 @@ fn containers_lead_to_their_subcommands_and_only_to_those() {
     );
     assert_eq!(find("CONFIG NOSUCH").answer, Answer::Server);
     assert_eq!(find("GET CLIENT").name, "get");
-    // Those that share their beginning with another container.
+    // Names that begin like another container.
     assert_eq!(find("CLUSTERSCAN 0").name, "clusterscan");
     assert_eq!(find("COMMANDLOG GET 1 slow").name, "commandlog|get");
     assert_eq!(
@@ -244,9 +246,10 @@ fn containers_lead_to_their_subcommands_and_only_to_those() {
     assert_eq!(lookup_sub(id::GET, b"get"), None);
 }
 
-/// A container of which one subcommand must be refused may get another such in a newer server.
+/// A container with a refused subcommand passes no unknown subcommand on: newer servers may have
+/// more that must be refused.
 #[test]
-fn containers_with_a_refused_subcommand_pass_no_unknown_one_on() {
+fn containers_with_refusals_pass_no_unknown_subcommand() {
     for command in all().map(CommandId::get) {
         if let (Answer::Refused(_), Some((container, _))) =
             (command.answer, command.name.split_once('|'))
@@ -256,6 +259,7 @@ fn containers_with_a_refused_subcommand_pass_no_unknown_one_on() {
     }
 }
 
+/// The arity counts the name of the command.
 #[test]
 fn arity_counts_the_name() {
     for (line, ok) in [
@@ -267,22 +271,23 @@ fn arity_counts_the_name() {
         ("SET k v EX 1", true),
         ("CONFIG GET", false),
         ("CONFIG GET a", true),
-        // Redis wants 3 here and Valkey at least 3: what one may take passes.
+        // Redis needs 3 here and Valkey at least 3: a number that one of them takes passes.
         ("CLUSTER REPLICATE NO ONE", true),
     ] {
         assert_eq!(find(line).arity_ok(words(line).len()), ok, "{line}");
     }
 }
 
+/// XREAD blocks if the server's parser finds BLOCK.
 #[test]
-fn xread_is_refused_when_the_servers_parser_would_see_block() {
+fn xread_blocks_if_the_server_finds_block() {
     for (line, blocks) in [
         ("XREAD STREAMS k 0", false),
         ("XREAD COUNT 1 STREAMS k 0", false),
         ("XREAD BLOCK 0 STREAMS k 0", true),
         ("XREAD block 0 STREAMS k 0", true),
         ("XREAD COUNT 1 BLOCK 0 STREAMS k 0", true),
-        // A stream, an id, a group or a consumer may be called so.
+        // A stream, an id, a group or a consumer may be named BLOCK.
         ("XREAD STREAMS BLOCK 0", false),
         ("XREAD STREAMS k BLOCK", false),
         ("XREADGROUP GROUP BLOCK c STREAMS k >", false),
@@ -291,14 +296,14 @@ fn xread_is_refused_when_the_servers_parser_would_see_block() {
         ("XREADGROUP GROUP g c NOACK BLOCK 0 STREAMS k >", true),
         ("XREADGROUP BLOCK 0 GROUP g c STREAMS k >", true),
         ("XREADGROUP GROUP g c CLAIM 5 BLOCK 0 STREAMS k >", true),
-        // The argument of COUNT is a number, and the server will say so.
+        // The argument of COUNT must be a number, so the server refuses this.
         ("XREAD COUNT BLOCK STREAMS k 0", false),
         ("XREAD BLOCK", false),
         ("XREAD", false),
         // An option of a server newer than the table may take arguments.
         ("XREAD NEWER STREAMS BLOCK 0 STREAMS k 0", true),
         ("XREAD NEWER 1 STREAMS k 0", false),
-        // To the server a word ends at a zero byte.
+        // For the server a word ends at a zero byte.
         ("XREAD BLOCK\0x 0 STREAMS k 0", true),
         ("XREAD STREAMS\0 BLOCK 0", false),
         ("XREAD BLOCKX 0 STREAMS k 0", false),
@@ -309,14 +314,15 @@ fn xread_is_refused_when_the_servers_parser_would_see_block() {
     }
 }
 
+/// A refused command has the reason of its refusal.
 #[test]
-fn what_is_refused_says_why() {
-    for (line, why) in [
+fn refused_command_has_its_reason() {
+    for (line, reason) in [
         ("PSYNC ? -1", Refusal::Replication),
         ("SCRIPT DEBUG YES", Refusal::ConnectionState),
         ("DEBUG PROTOCOL push", Refusal::ConnectionState),
     ] {
-        assert_eq!(refusal(line), Some(why), "{line}");
+        assert_eq!(refusal(line), Some(reason), "{line}");
     }
     for line in [
         "GET k",
@@ -331,7 +337,7 @@ fn what_is_refused_says_why() {
     }
 }
 
-/// One line for each way in which keys are found.
+/// Keys are found by each kind of key spec, and by each function.
 #[test]
 fn keys_are_where_the_key_specs_say() {
     for (line, expected) in [
@@ -401,6 +407,7 @@ fn keys_are_where_the_key_specs_say() {
     }
 }
 
+/// The debug format of a set has the names of its members.
 #[test]
 fn sets_show_their_members() {
     assert_eq!(
@@ -411,7 +418,7 @@ fn sets_show_their_members() {
     assert!(!Flags::WRITE.has(Flags::WRITE.or(Flags::FAST)));
 }
 
-/// What a lookup must find: the plain way.
+/// A lookup by comparing with every name.
 fn lookup_slowly(name: &[u8]) -> Option<CommandId> {
     all().find(|id| {
         let known = id.get().name;
@@ -420,13 +427,13 @@ fn lookup_slowly(name: &[u8]) -> Option<CommandId> {
 }
 
 proptest! {
-    /// No bytes, however near to a name, are found unless they are it.
+    /// Any bytes are found if and only if they are a name.
     #[test]
     fn lookup_finds_what_comparing_finds(name in proptest::collection::vec(any::<u8>(), 0..40)) {
         prop_assert_eq!(lookup(&name), lookup_slowly(&name));
     }
 
-    /// One byte changed, added or taken away.
+    /// A name with one byte changed, added or removed is found only if it is another name.
     #[test]
     fn names_one_byte_off_are_found_only_if_they_are_names(
         row in 0..CommandId::COUNT, at in 0usize..30, byte: u8, how in 0..4,
@@ -437,7 +444,7 @@ proptest! {
             0 => name[at] = byte,
             1 => name.insert(at, byte),
             2 => drop(name.remove(at)),
-            // What lies next to it in another table of letters, `{` for `[`: case folding by one bit would hide it.
+            // A flipped case bit, `{` for `[`: case folding by one bit would not see this.
             _ => name[at] ^= 0x20,
         }
         prop_assert_eq!(lookup(&name), lookup_slowly(&name));
@@ -445,7 +452,8 @@ proptest! {
         prop_assert_eq!(lookup(&name), lookup_slowly(&name));
     }
 
-    /// Whatever the arguments: no panic, no key beyond them, none twice by the same spec, and an answer.
+    /// With any arguments, keys are arguments, a spec finds each of them at most once, and no
+    /// function panics.
     #[test]
     fn keys_of_anything_are_arguments(
         row in 0..CommandId::COUNT,
@@ -477,10 +485,10 @@ proptest! {
     }
 }
 
-/// A command of a new server that says from which of its keys it has taken something, and whose row does not know that,
-/// cannot pass; nor can a rule for one that has no such keys.
+/// A command that takes from one of several keys has this key in its reply, and its row says so. No
+/// other row says so.
 #[test]
-fn what_takes_from_one_of_several_keys_says_from_which() {
+fn reply_names_the_key_that_was_taken_from() {
     let takes = |spec: &KeySpec| {
         let several = !matches!(spec.find, Find::Range { last: 0, .. });
         several && spec.flags.has(KeyFlags::ACCESS.or(KeyFlags::DELETE))
@@ -492,7 +500,7 @@ fn what_takes_from_one_of_several_keys_says_from_which() {
         let says = command.keys.iter().any(takes) && !is_handed_on;
         assert_eq!(says, command.names == Names::First, "{}", command.name);
         if command.names != Names::None {
-            // What goes the short way is not asked that.
+            // The hot path, for commands with an only key, does not check this column.
             assert_eq!(command.only_key, 0, "{}", command.name);
             found.push(command.name);
         }

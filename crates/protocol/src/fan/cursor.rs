@@ -1,4 +1,4 @@
-//! SCAN over several servers: one after the other, with which one it is in the cursor.
+//! SCAN over several servers, one after the other. The client's cursor encodes the server.
 
 #![cfg_attr(
     not(test),
@@ -9,7 +9,7 @@ use super::merge::{self, Merged, Part};
 use crate::request::Span;
 use crate::{encode, number, reply};
 
-/// Where a SCAN over several servers stands. As one number it is below 2^53: many clients read
+/// The position of a SCAN over several servers. Its code is below 2^53, because many clients read
 /// cursors as doubles.
 ///
 /// ```text
@@ -19,35 +19,34 @@ use crate::{encode, number, reply};
 ///   +-----------------------------------------+-----------------+
 /// ```
 ///
-/// A server's cursor is the number of a bucket of its table, its bits reversed, so it is below the
-/// number of buckets: one or two per key in Redis, fewer in Valkey. A server of a Cluster newer
-/// than Redis 7.0 has a table per slot and puts the slot into the lowest 14 bits. 38 bits are
-/// enough for 274,877,906,944 buckets, or on a Cluster for 16,777,216 in each slot. Seen with
-/// 300,000 keys: 18 or 19 bits (Redis 6.2, 7.0, 8.2), 16 bits (Valkey 9.1); with 200,000 more in
-/// one slot of a Cluster: 31 bits (Redis 8.2), 29 bits (Valkey 9.1).
+/// A server's cursor is a bucket number of its hash table with reversed bits. So it is below the
+/// number of buckets: one or two per key in Redis, fewer in Valkey. A Cluster node newer than Redis
+/// 7.0 has a table per slot and puts the slot into the lowest 14 bits. 38 bits are enough for
+/// 274,877,906,944 buckets, or on a Cluster for 16,777,216 in each slot. Seen with 300,000 keys: 18
+/// or 19 bits (Redis 6.2, 7.0, 8.2), 16 bits (Valkey 9.1). With 200,000 more keys in one slot of a
+/// Cluster: 31 bits (Redis 8.2), 29 bits (Valkey 9.1).
 ///
-/// That no cursor is larger is no promise of any server. One that is gets no number
-/// ([`Cursor::code`]), and the client an error ([`scan_reply`]).
+/// Servers do not promise that cursors stay below this. A larger cursor has no code
+/// ([`Cursor::code`]), and the client gets an error ([`scan_reply`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cursor {
-    /// Which of the pool's servers is asked: a number that it keeps while a SCAN lasts, and by
-    /// which they are asked one after the other.
+    /// Number of the server. It must not change during a SCAN. Servers are asked in this order.
     pub server: u16,
-    /// What that server is asked with; 0: from its beginning.
+    /// The server's own cursor; 0 is its beginning.
     pub cursor: u64,
 }
 
 impl Cursor {
-    /// The most servers that can be told apart.
+    /// Most servers that a code can tell apart.
     pub const SERVERS_MAX: u16 = 1 << Self::SERVER_BITS;
-    /// The largest cursor of a server.
+    /// Largest cursor of a server that fits a code.
     pub const CURSOR_MAX: u64 = (1 << (Self::BITS - Self::SERVER_BITS)) - 1;
 
     const BITS: u32 = 53;
     const SERVER_BITS: u32 = 15;
 
-    /// The one number; `None` if it is too large for one. It is 0 at the beginning of the first
-    /// server, and only there.
+    /// The client's cursor; `None` if the server or its cursor is too large. It is 0 only at the
+    /// beginning of the first server.
     pub const fn code(self) -> Option<u64> {
         if self.server >= Self::SERVERS_MAX || self.cursor > Self::CURSOR_MAX {
             return None;
@@ -55,7 +54,7 @@ impl Cursor {
         Some(self.cursor << Self::SERVER_BITS | self.server as u64)
     }
 
-    /// What a number stands for; `None` if [`Cursor::code`] makes no such number.
+    /// Decodes a client's cursor; `None` if [`Cursor::code`] never makes this number.
     pub const fn of_code(code: u64) -> Option<Cursor> {
         if code >> Self::BITS != 0 {
             return None;
@@ -66,18 +65,16 @@ impl Cursor {
         })
     }
 
-    /// What a client's argument stands for. `None` is the client's mistake, and is answered as
-    /// Redis does it: `ERR invalid cursor`. Whether the pool has that server is for the caller to
-    /// see.
+    /// Reads a client's argument. `None` if it is invalid; Redis answers `ERR invalid cursor`. The
+    /// caller checks that the pool has this server.
     pub fn parse(argument: &[u8]) -> Option<Cursor> {
         let code = number::parse(argument)?;
         Cursor::of_code(u64::try_from(code).ok()?)
     }
 }
 
-/// Appends a client's SCAN with the cursor that its server is to see. `request` is an array of bulk
-/// strings, with `spans` as the request scanner found them; what has no second argument is appended
-/// as it came.
+/// Appends a client's SCAN with the server's own cursor. `request` is an array of bulk strings with
+/// the `spans` of the request scanner. A request without a second argument is appended unchanged.
 pub fn scan_request(request: &[u8], spans: &[Span], cursor: Cursor, out: &mut Vec<u8>) {
     let front = spans
         .first()
@@ -94,10 +91,10 @@ pub fn scan_request(request: &[u8], spans: &[Span], cursor: Cursor, out: &mut Ve
     out.extend_from_slice(behind);
 }
 
-/// Appends the reply of one server to SCAN with the cursor that the client is to see. `server` gave
-/// it, and `next` is asked behind it: behind the end of one comes the beginning of the next, and
-/// only behind the last one the end of all. An error names the server, as in
-/// [`Merger`](super::Merger); the cursor that the client has stays good.
+/// Appends the reply of a server to SCAN, with the client's cursor in place of the server's.
+/// `server` is its number and `next` the number of the next server. At the end of a server the
+/// cursor goes to the next one; at the end of the last server it is 0. An error names the server,
+/// as in [`Merger`](super::Merger), and the client's last cursor stays valid.
 pub fn scan_reply(part: Part<'_>, server: u16, next: Option<u16>, out: &mut Vec<u8>) -> Merged {
     let parts = &[part];
     if merge::is_error(part.reply) {
@@ -112,7 +109,7 @@ pub fn scan_reply(part: Part<'_>, server: u16, next: Option<u16>, out: &mut Vec<
         None => Some(0),
     };
     let Some(code) = code else {
-        merge::complain(part.server, b"its SCAN cursor is too large", out);
+        merge::append_error(part.server, b"its SCAN cursor is too large", out);
         return Merged::Failed { part: 0 };
     };
     encode::array(out, 2);
@@ -121,7 +118,7 @@ pub fn scan_reply(part: Part<'_>, server: u16, next: Option<u16>, out: &mut Vec<
     Merged::Whole
 }
 
-/// The cursor of a reply to SCAN, and what is behind it.
+/// The cursor of a SCAN reply, and the bytes behind it.
 fn cursor_of(reply: &[u8]) -> Option<(u64, &[u8])> {
     if reply::Scanner::default().scan(reply) != Ok(reply::Scanned::Whole(reply.len())) {
         return None;
@@ -131,7 +128,7 @@ fn cursor_of(reply: &[u8]) -> Option<(u64, &[u8])> {
     let len = usize::try_from(number::parse(rest.get(..line)?)?).ok()?;
     let text = rest.get(line + 2..)?.get(..len)?;
     let rest = rest.get(line + 2 + len + 2..)?;
-    // Redis may write more than an i64 holds, which is too much for us as well.
+    // Redis may write a cursor beyond i64, which is too large for a code, too.
     let cursor = match number::parse(text) {
         Some(cursor) => u64::try_from(cursor).ok()?,
         None if text.len() >= 19 && text.iter().all(u8::is_ascii_digit) => u64::MAX,
@@ -161,8 +158,9 @@ mod tests {
         (merged, text.strip_prefix("before").unwrap().to_owned())
     }
 
+    /// The cursor 0 is the beginning of the first server, and only that.
     #[test]
-    fn zero_is_the_beginning_and_nothing_else() {
+    fn zero_is_only_the_beginning() {
         assert_eq!(Cursor::default().code(), Some(0));
         assert_eq!(Cursor::parse(b"0"), Some(Cursor::default()));
         let second = Cursor {
@@ -172,8 +170,9 @@ mod tests {
         assert_eq!(second.code(), Some(1));
     }
 
+    /// A server number or cursor that is too large has no code.
     #[test]
-    fn what_does_not_fit_gets_no_number() {
+    fn too_large_cursor_has_no_code() {
         let cursor = |server, cursor| Cursor { server, cursor };
         let last = cursor(Cursor::SERVERS_MAX - 1, Cursor::CURSOR_MAX);
         assert_eq!(last.code(), Some((1 << 53) - 1));
@@ -185,8 +184,9 @@ mod tests {
         }
     }
 
+    /// The request for the server keeps the options of the client's request.
     #[test]
-    fn a_request_keeps_its_options() {
+    fn request_keeps_its_options() {
         let request = b"*4\r\n$4\r\nscan\r\n$6\r\n393273\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n";
         let mut scanner = Scanner::default();
         let len = request.len();
@@ -202,8 +202,9 @@ mod tests {
         );
     }
 
+    /// The end of a server leads to the next server, and the end of the last server ends the SCAN.
     #[test]
-    fn behind_one_server_comes_the_next_and_behind_the_last_the_end() {
+    fn end_of_a_server_leads_to_the_next() {
         let whole = |text: &str| (Merged::Whole, text.to_owned());
         let reply = b"*2\r\n$2\r\n12\r\n*1\r\n$1\r\na\r\n";
         assert_eq!(
@@ -215,8 +216,9 @@ mod tests {
         assert_eq!(reply_to_client(end, 1, 2), whole("*2\r\n$1\r\n0\r\n*0\r\n"));
     }
 
+    /// A SCAN that fails names its server.
     #[test]
-    fn a_scan_that_cannot_go_on_says_where() {
+    fn failed_scan_names_its_server() {
         let (merged, text) = reply_to_client(b"-LOADING Redis is loading\r\n", 0, 2);
         assert_eq!(merged, Merged::Failed { part: 0 });
         assert_eq!(
@@ -249,6 +251,7 @@ mod tests {
     }
 
     proptest! {
+        /// Each number below 2^53 is the code of one cursor.
         #[test]
         fn every_number_below_2_to_53_is_one_cursor(code in 0..1u64 << 53) {
             let cursor = Cursor::of_code(code).unwrap();
@@ -256,8 +259,9 @@ mod tests {
             prop_assert_eq!(Cursor::parse(code.to_string().as_bytes()), Some(cursor));
         }
 
+        /// The server gets back the cursor that it gave.
         #[test]
-        fn a_cursor_comes_back_as_it_was_given(server in 0..Cursor::SERVERS_MAX, cursor in 1..=Cursor::CURSOR_MAX) {
+        fn server_cursor_comes_back_unchanged(server in 0..Cursor::SERVERS_MAX, cursor in 1..=Cursor::CURSOR_MAX) {
             let given = format!("*2\r\n${}\r\n{cursor}\r\n*0\r\n", cursor.to_string().len());
             let (merged, text) = reply_to_client(given.as_bytes(), server, Cursor::SERVERS_MAX);
             prop_assert_eq!(merged, Merged::Whole);
@@ -265,8 +269,9 @@ mod tests {
             prop_assert_eq!(back, Some(Cursor { server, cursor }));
         }
 
+        /// Any bytes of a server give one complete reply.
         #[test]
-        fn no_bytes_make_it_panic(
+        fn any_bytes_give_one_reply(
             bytes in prop::collection::vec(
                 prop_oneof![any::<u8>(), prop::sample::select(b"$*~-:\r\n0123".to_vec())], 0..80),
             whole in any::<bool>(),

@@ -1,25 +1,25 @@
-//! Several servers' figures as one: replies that are maps of numbers, and of such maps.
+//! Merges the statistics of several servers: replies that are maps of numbers, or nested maps.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::merge::{List, Part, bulk, integer};
 use crate::{encode, number};
 
-/// Names and values, as they stand in a reply.
+/// Names and values as encoded in a reply.
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// What stands under a name: of each server that has it, which one that is, and the value.
-type Named<'a> = (&'a [u8], Vec<(usize, &'a [u8])>);
+/// A name with its values, each with the index of its server.
+type NamedValues<'a> = (&'a [u8], Vec<(usize, &'a [u8])>);
 
-/// MEMORY STATS: sums, and what follows from sums is made of them. Of anything else the first server's; `Err`: the part
-/// that is no such reply.
-pub(super) fn memory(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), usize> {
+/// MEMORY STATS: numbers are added, and values that derive from sums are computed from them. Other
+/// values are the first server's. `Err` has the index of a part that is not such a reply.
+pub(super) fn memory_stats(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), usize> {
     let kind = parts[0].reply[0];
     let replies = parts.iter().map(|part| part.reply).enumerate().collect();
-    sums(&named(&replies, kind)?, kind, out)
+    merge_map(&group_by_name(&replies, kind)?, kind, out)
 }
 
-fn sums(all: &[Named<'_>], kind: u8, out: &mut Vec<u8>) -> Result<(), usize> {
+fn merge_map(all: &[NamedValues<'_>], kind: u8, out: &mut Vec<u8>) -> Result<(), usize> {
     let mut sums = HashMap::new();
     for (name, values) in all {
         let numbers: Option<Vec<i64>> = values.iter().map(|(_, value)| integer(value)).collect();
@@ -39,17 +39,17 @@ fn sums(all: &[Named<'_>], kind: u8, out: &mut Vec<u8>) -> Result<(), usize> {
         let name = bulk(name, b'$').unwrap_or_default();
         let first = values.first().map_or(&b"_\r\n"[..], |(_, value)| value);
         match first[0] {
-            b':' => match (share(name, sum), sums.get(name)) {
-                (Some(share), _) => encode::integer(out, share as i64),
+            b':' => match (derived_value(name, sum), sums.get(name)) {
+                (Some(derived), _) => encode::integer(out, derived as i64),
                 (None, Some(sum)) => encode::integer(out, *sum),
                 (None, None) => out.extend_from_slice(first),
             },
-            b'*' | b'%' => self::sums(&named(values, kind)?, kind, out)?,
-            _ => match share(name, sum) {
-                Some(share) if first[0] == b',' => {
-                    out.extend_from_slice(format!(",{share}\r\n").as_bytes());
+            b'*' | b'%' => merge_map(&group_by_name(values, kind)?, kind, out)?,
+            _ => match derived_value(name, sum) {
+                Some(derived) if first[0] == b',' => {
+                    out.extend_from_slice(format!(",{derived}\r\n").as_bytes());
                 }
-                Some(share) => encode::bulk(out, share.to_string().as_bytes()),
+                Some(derived) => encode::bulk(out, derived.to_string().as_bytes()),
                 None => out.extend_from_slice(first),
             },
         }
@@ -57,8 +57,8 @@ fn sums(all: &[Named<'_>], kind: u8, out: &mut Vec<u8>) -> Result<(), usize> {
     Ok(())
 }
 
-/// What is a share of something else, by the sums: the formulas are those of the servers (`getMemoryOverheadData`).
-fn share(name: &[u8], sum: impl Fn(&str) -> Option<i64>) -> Option<f64> {
+/// A value that derives from sums, by the formulas of the servers (`getMemoryOverheadData`).
+fn derived_value(name: &[u8], sum: impl Fn(&str) -> Option<i64>) -> Option<f64> {
     let sum = |name: &str| sum(name).map(|sum| sum as f64);
     let net = || Some(sum("total.allocated")? - sum("startup.allocated")?);
     let (over, under) = match name {
@@ -83,11 +83,12 @@ fn share(name: &[u8], sum: impl Fn(&str) -> Option<i64>) -> Option<f64> {
     Some(if under > 0.0 { over / under } else { 0.0 })
 }
 
-/// LATENCY HISTOGRAM: of each command the calls of all, and how many of them took no longer than each bound.
-pub(super) fn histogram(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), usize> {
+/// LATENCY HISTOGRAM: for each command the calls of all servers, and for each bound the calls up to
+/// it.
+pub(super) fn latency_histogram(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), usize> {
     let kind = parts[0].reply[0];
     let replies = parts.iter().map(|part| part.reply).enumerate().collect();
-    let commands = named(&replies, kind)?;
+    let commands = group_by_name(&replies, kind)?;
     open(out, kind, commands.len());
     for (name, values) in commands {
         let mut calls = 0i64;
@@ -117,12 +118,13 @@ pub(super) fn histogram(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), usi
         encode::bulk(out, b"histogram_usec");
         open(out, kind, bounds.len());
         for bound in bounds {
-            // A server names only bounds where its count grows: below the next one it is that of the last.
-            let until = |buckets: &Vec<(i64, i64)>| {
+            // A server lists only bounds at which its count grows. Up to the next bound the count
+            // stays.
+            let count_up_to = |buckets: &Vec<(i64, i64)>| {
                 let below = buckets.iter().filter(|(its, _)| *its <= bound);
                 below.map(|(_, count)| *count).max().unwrap_or(0)
             };
-            let count = of_each.iter().map(until).fold(0, i64::saturating_add);
+            let count = of_each.iter().map(count_up_to).fold(0, i64::saturating_add);
             encode::integer(out, bound);
             encode::integer(out, count);
         }
@@ -130,9 +132,12 @@ pub(super) fn histogram(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), usi
     Ok(())
 }
 
-/// Every name once, in the order in which they occur first.
-fn named<'a>(maps: &Vec<(usize, &'a [u8])>, kind: u8) -> Result<Vec<Named<'a>>, usize> {
-    let mut all: Vec<Named<'a>> = Vec::new();
+/// Groups the values of several maps by name, in the order of first occurrence.
+fn group_by_name<'a>(
+    maps: &Vec<(usize, &'a [u8])>,
+    kind: u8,
+) -> Result<Vec<NamedValues<'a>>, usize> {
+    let mut all: Vec<NamedValues<'a>> = Vec::new();
     let mut places = HashMap::new();
     for (at, map) in maps {
         for (name, value) in pairs(map, kind).ok_or(*at)? {
@@ -146,7 +151,7 @@ fn named<'a>(maps: &Vec<(usize, &'a [u8])>, kind: u8) -> Result<Vec<Named<'a>>, 
     Ok(all)
 }
 
-/// The pairs of a map, which in RESP2 is an array of twice as many.
+/// The pairs of a map. In RESP2 a map is an array of names and values.
 fn pairs(reply: &[u8], kind: u8) -> Option<Pairs<'_>> {
     let list = List::of(reply).filter(|list| list.kind == kind && list.values.is_multiple_of(2))?;
     let mut elements = list.elements();

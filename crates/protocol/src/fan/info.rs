@@ -1,4 +1,4 @@
-//! Several servers' texts as one.
+//! Merges the texts of several servers: INFO, and reports.
 
 #![cfg_attr(
     not(test),
@@ -10,43 +10,43 @@ use std::collections::hash_map::Entry;
 
 use crate::encode;
 
-/// What one server told.
+/// The text of one server.
 pub(super) struct Text<'a> {
     pub(super) server: &'a str,
     pub(super) text: &'a [u8],
 }
 
-/// Which sections of INFO a client of several servers wants, one of them ours: `servers`, a line
-/// for each server.
+/// The INFO sections that a client of several servers asks for. One of them is our own: `servers`,
+/// with a line for each server.
 ///
-/// That line is made of what stands in other sections. Where the client did not ask for those, the
-/// servers are asked for them all the same, and they are not shown.
+/// This line needs values of other sections. If the client did not ask for those, the servers are
+/// asked for them, but they are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
-    /// A line for each server is shown.
+    /// Whether the section `servers` is shown.
     servers: bool,
-    /// What the servers are asked for.
-    rest: Rest,
+    /// The sections that the servers are asked for.
+    rest: ServerSections,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Rest {
-    /// What the client asked for.
+enum ServerSections {
+    /// The sections that the client asked for; all are shown.
     #[default]
     Shown,
-    /// What they show by default, and nothing of it is shown.
+    /// The default sections; none is shown.
     Hidden,
-    /// What the client asked for, and the sections of [`NEEDED`], of which those with a bit are not
-    /// shown.
+    /// The sections that the client asked for, and those of [`NEEDED`]. A bit for each of
+    /// [`NEEDED`] that is not shown.
     More(u8),
 }
 
-/// Sections of which the line of a server is made.
+/// Sections with values for the line of a server.
 const NEEDED: [&str; 5] = ["replication", "memory", "clients", "stats", "keyspace"];
 const _: () = assert!(NEEDED.len() <= 8, "one bit each");
 
 impl Sections {
-    /// By the arguments behind INFO.
+    /// Reads the arguments of INFO.
     pub fn asked<'a>(arguments: impl Iterator<Item = &'a [u8]>) -> Sections {
         let (mut ours, mut everything, mut group, mut others) = (false, false, false, 0);
         let mut hidden = (1 << NEEDED.len()) - 1;
@@ -63,20 +63,20 @@ impl Sections {
         Sections {
             servers: ours || everything,
             rest: match others {
-                _ if !ours || group => Rest::Shown,
-                0 => Rest::Hidden,
-                _ => Rest::More(hidden),
+                _ if !ours || group => ServerSections::Shown,
+                0 => ServerSections::Hidden,
+                _ => ServerSections::More(hidden),
             },
         }
     }
 
-    /// Appends what the servers are asked.
+    /// Appends the request for the servers.
     pub fn request<'a>(&self, arguments: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
         let mut words: Vec<&[u8]> = vec![b"INFO"];
         match self.rest {
-            Rest::Shown => words.extend(arguments.filter(|word| !is_servers(word))),
-            Rest::Hidden => {}
-            Rest::More(hidden) => {
+            ServerSections::Shown => words.extend(arguments.filter(|word| !is_servers(word))),
+            ServerSections::Hidden => {}
+            ServerSections::More(hidden) => {
                 words.extend(arguments.filter(|word| !is_servers(word)));
                 let more = NEEDED.iter().enumerate();
                 let more = more.filter(|(at, _)| hidden & 1 << at != 0);
@@ -88,9 +88,9 @@ impl Sections {
 
     fn shows(&self, heading: &[u8]) -> bool {
         match self.rest {
-            Rest::Shown => true,
-            Rest::Hidden => false,
-            Rest::More(hidden) => {
+            ServerSections::Shown => true,
+            ServerSections::Hidden => false,
+            ServerSections::More(hidden) => {
                 let name = heading.strip_prefix(b"# ").unwrap_or(heading);
                 let is_name = |word: &&str| name.eq_ignore_ascii_case(word.as_bytes());
                 let at = NEEDED.iter().position(is_name);
@@ -104,39 +104,42 @@ fn is_servers(word: &[u8]) -> bool {
     word.eq_ignore_ascii_case(b"servers")
 }
 
-/// A field of a section as one or more servers have it.
-struct Field<'a> {
+/// A field of a section with the values of all servers.
+struct InfoField<'a> {
     name: &'a [u8],
-    /// Of each server that has it, in the order of the servers.
+    /// The values of the servers that have the field, in the order of the servers.
     values: Vec<&'a [u8]>,
 }
 
-/// A section: its heading, and its fields in the order in which they occur first.
-struct Section<'a> {
+/// A section: its heading, and its fields in the order of their first occurrence.
+struct InfoSection<'a> {
     heading: &'a [u8],
-    fields: Vec<Field<'a>>,
+    fields: Vec<InfoField<'a>>,
 }
 
-/// What becomes of the values of a field. What is no number is always the first server's.
+/// How the values of a field are merged. If a value is not a number, the first server's value
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// It says who or what one server is: the first one's.
+enum FieldRule {
+    /// The first server's value, for example a version or a run id.
     First,
+    /// The sum.
     Sum,
-    /// The largest: of what cannot be added, the worst.
+    /// The largest value.
     Most,
+    /// The smallest value.
     Least,
-    /// The sum, unless one has no bound.
+    /// The sum, or 0 if one value is 0, which means unbounded.
     Bound,
-    /// The first that is not `ok`.
+    /// The first value that is not `ok`.
     Status,
-    /// Numbers with names, `calls=1,usec=5`: each for itself.
+    /// Named numbers, `calls=1,usec=5`; each name is merged by itself.
     Each(Fold),
-    /// Another field, to be read by people.
+    /// The merged value of the field without `_human`, with a unit.
     Human,
-    /// By what two others have become: one over the other, less the third.
+    /// A ratio of merged fields: the first over the second, from which the third is subtracted.
     Ratio(&'static str, &'static str, &'static str),
-    /// The same in percent.
+    /// As `Ratio`, in percent.
     Percent(&'static str, &'static str, &'static str),
 }
 
@@ -146,113 +149,116 @@ enum Fold {
     Most,
 }
 
-impl Way {
-    fn of(heading: &[u8], name: &[u8]) -> Way {
-        let known = ALONE.iter().find(|(known, _)| known.as_bytes() == name);
+impl FieldRule {
+    fn of(heading: &[u8], name: &[u8]) -> FieldRule {
+        let known = RULES.iter().find(|(known, _)| known.as_bytes() == name);
         if let Some((_, way)) = known {
             return *way;
         }
         match heading.strip_prefix(b"# ").unwrap_or(heading) {
-            _ if name.ends_with(b"_human") => Way::Human,
-            b"Clients" | b"Memory" | b"Stats" | b"CPU" => Way::Sum,
+            _ if name.ends_with(b"_human") => FieldRule::Human,
+            b"Clients" | b"Memory" | b"Stats" | b"CPU" => FieldRule::Sum,
             b"Commandstats" | b"Errorstats" | b"Keyspace" | b"Keysizes" | b"Threads" => {
-                Way::Each(Fold::Sum)
+                FieldRule::Each(Fold::Sum)
             }
-            b"Latencystats" => Way::Each(Fold::Most),
-            _ => Way::First,
+            b"Latencystats" => FieldRule::Each(Fold::Most),
+            _ => FieldRule::First,
         }
     }
 }
 
-/// Fields that are not as the others of their section.
-const ALONE: [(&str, Way); 56] = [
-    ("active_defrag_running", Way::Most),
+/// Fields with another rule than the other fields of their section.
+const RULES: [(&str, FieldRule); 56] = [
+    ("active_defrag_running", FieldRule::Most),
     (
         "allocator_frag_ratio",
-        Way::Ratio("allocator_active", "allocator_allocated", ""),
+        FieldRule::Ratio("allocator_active", "allocator_allocated", ""),
     ),
     (
         "allocator_rss_ratio",
-        Way::Ratio("allocator_resident", "allocator_active", ""),
+        FieldRule::Ratio("allocator_resident", "allocator_active", ""),
     ),
-    ("aof_base_size", Way::Sum),
-    ("aof_buffer_length", Way::Sum),
-    ("aof_current_size", Way::Sum),
-    ("aof_delayed_fsync", Way::Sum),
-    ("aof_last_bgrewrite_status", Way::Status),
-    ("aof_last_write_status", Way::Status),
-    ("aof_pending_bio_fsync", Way::Sum),
-    ("aof_rewrite_in_progress", Way::Most),
-    ("aof_rewrite_scheduled", Way::Most),
-    ("aof_rewrites", Way::Sum),
-    ("async_loading", Way::Most),
-    ("client_biggest_input_buf", Way::Most),
-    ("client_longest_output_list", Way::Most),
-    ("client_recent_max_input_buffer", Way::Most),
-    ("client_recent_max_output_buffer", Way::Most),
-    ("connected_slaves", Way::Sum),
-    ("current_active_defrag_time", Way::Most),
-    ("current_eviction_exceeded_time", Way::Most),
-    ("current_save_keys_processed", Way::Sum),
-    ("current_save_keys_total", Way::Sum),
-    ("engines_total_memory_overhead", Way::Sum),
-    ("engines_total_used_memory", Way::Sum),
-    ("expired_keys_with_volatile_items_stale_perc", Way::Most),
-    ("expired_stale_perc", Way::Most),
-    ("instantaneous_eventloop_duration_usec", Way::Most),
-    ("latest_fork_usec", Way::Most),
-    ("loading", Way::Most),
-    ("maxmemory", Way::Bound),
+    ("aof_base_size", FieldRule::Sum),
+    ("aof_buffer_length", FieldRule::Sum),
+    ("aof_current_size", FieldRule::Sum),
+    ("aof_delayed_fsync", FieldRule::Sum),
+    ("aof_last_bgrewrite_status", FieldRule::Status),
+    ("aof_last_write_status", FieldRule::Status),
+    ("aof_pending_bio_fsync", FieldRule::Sum),
+    ("aof_rewrite_in_progress", FieldRule::Most),
+    ("aof_rewrite_scheduled", FieldRule::Most),
+    ("aof_rewrites", FieldRule::Sum),
+    ("async_loading", FieldRule::Most),
+    ("client_biggest_input_buf", FieldRule::Most),
+    ("client_longest_output_list", FieldRule::Most),
+    ("client_recent_max_input_buffer", FieldRule::Most),
+    ("client_recent_max_output_buffer", FieldRule::Most),
+    ("connected_slaves", FieldRule::Sum),
+    ("current_active_defrag_time", FieldRule::Most),
+    ("current_eviction_exceeded_time", FieldRule::Most),
+    ("current_save_keys_processed", FieldRule::Sum),
+    ("current_save_keys_total", FieldRule::Sum),
+    ("engines_total_memory_overhead", FieldRule::Sum),
+    ("engines_total_used_memory", FieldRule::Sum),
+    (
+        "expired_keys_with_volatile_items_stale_perc",
+        FieldRule::Most,
+    ),
+    ("expired_stale_perc", FieldRule::Most),
+    ("instantaneous_eventloop_duration_usec", FieldRule::Most),
+    ("latest_fork_usec", FieldRule::Most),
+    ("loading", FieldRule::Most),
+    ("maxmemory", FieldRule::Bound),
     (
         "mem_fragmentation_ratio",
-        Way::Ratio("used_memory_rss", "used_memory", ""),
+        FieldRule::Ratio("used_memory_rss", "used_memory", ""),
     ),
-    ("module_fork_in_progress", Way::Most),
-    // They are loaded everywhere.
-    ("number_of_functions", Way::Most),
-    ("number_of_libraries", Way::Most),
-    ("paused_timeout_milliseconds", Way::Most),
-    ("rdb_bgsave_in_progress", Way::Most),
-    ("rdb_changes_since_last_save", Way::Sum),
-    ("rdb_last_bgsave_status", Way::Status),
-    ("rdb_last_load_keys_expired", Way::Sum),
-    ("rdb_last_load_keys_loaded", Way::Sum),
-    ("rdb_last_save_time", Way::Least),
-    ("rdb_saves", Way::Sum),
+    ("module_fork_in_progress", FieldRule::Most),
+    // Functions and libraries are loaded on all servers.
+    ("number_of_functions", FieldRule::Most),
+    ("number_of_libraries", FieldRule::Most),
+    ("paused_timeout_milliseconds", FieldRule::Most),
+    ("rdb_bgsave_in_progress", FieldRule::Most),
+    ("rdb_changes_since_last_save", FieldRule::Sum),
+    ("rdb_last_bgsave_status", FieldRule::Status),
+    ("rdb_last_load_keys_expired", FieldRule::Sum),
+    ("rdb_last_load_keys_loaded", FieldRule::Sum),
+    ("rdb_last_save_time", FieldRule::Least),
+    ("rdb_saves", FieldRule::Sum),
     (
         "rss_overhead_ratio",
-        Way::Ratio("used_memory_rss", "allocator_resident", ""),
+        FieldRule::Ratio("used_memory_rss", "allocator_resident", ""),
     ),
-    ("slot_migration_fork_in_progress", Way::Most),
-    // Of the machine, which several may share.
-    ("total_system_memory", Way::First),
-    ("total_system_memory_human", Way::First),
+    ("slot_migration_fork_in_progress", FieldRule::Most),
+    // Servers may share a machine.
+    ("total_system_memory", FieldRule::First),
+    ("total_system_memory_human", FieldRule::First),
     (
         "used_memory_dataset_perc",
-        Way::Percent("used_memory_dataset", "used_memory", "used_memory_startup"),
+        FieldRule::Percent("used_memory_dataset", "used_memory", "used_memory_startup"),
     ),
     (
         "used_memory_peak_perc",
-        Way::Percent("used_memory", "used_memory_peak", ""),
+        FieldRule::Percent("used_memory", "used_memory_peak", ""),
     ),
-    ("used_memory_peak_time", Way::Most),
-    // Of a Cluster's node.
-    ("cluster_connections", Way::Sum),
-    ("cluster_enabled", Way::First),
-    // Of each of several modules, and of each thread.
-    ("module", Way::First),
-    ("mem_allocator", Way::First),
-    ("maxmemory_policy", Way::First),
-    ("paused_reason", Way::First),
+    ("used_memory_peak_time", FieldRule::Most),
+    // Fields of a Cluster node.
+    ("cluster_connections", FieldRule::Sum),
+    ("cluster_enabled", FieldRule::First),
+    // Fields that are not numbers in sections of numbers, or that occur several times.
+    ("module", FieldRule::First),
+    ("mem_allocator", FieldRule::First),
+    ("maxmemory_policy", FieldRule::First),
+    ("paused_reason", FieldRule::First),
 ];
 
-/// INFO of several servers as that of one: what can be added is, and what one server is, the first
-/// one is.
+/// Merges INFO of several servers into INFO of one: numbers are mostly added, other values are the
+/// first server's.
 ///
 /// ```text
 ///   # Servers
-///   server0:address=127.0.0.1:6380,role=master,link=up,used_memory=1048576,connected_clients=4,ops_per_sec=12,keys=2
-///   server1:address=127.0.0.1:6381,role=master,link=up,used_memory=2097152,connected_clients=4,ops_per_sec=9,keys=5
+///   server0:address=127.0.0.1:6380,role=master,link=up,used_memory=1048576,...,keys=2
+///   server1:address=127.0.0.1:6381,role=master,link=up,used_memory=2097152,...,keys=5
 ///
 ///   # Memory
 ///   used_memory:3145728
@@ -260,8 +266,8 @@ const ALONE: [(&str, Way); 56] = [
 ///   maxmemory_policy:noeviction
 /// ```
 ///
-/// A field that is in none of our lists, since a server is newer than they are, is as the others of
-/// its section.
+/// A field without a rule of its own follows the rule of its section. So fields of newer servers
+/// are merged, too.
 pub(super) fn merge(texts: &[Text<'_>], asked: Sections) -> Vec<u8> {
     let sections = read(texts);
     let mut out = Vec::new();
@@ -271,7 +277,7 @@ pub(super) fn merge(texts: &[Text<'_>], asked: Sections) -> Vec<u8> {
             out.extend_from_slice(line_of(at, text).as_bytes());
         }
     }
-    let shown = |section: &&Section<'_>| asked.shows(section.heading);
+    let shown = |section: &&InfoSection<'_>| asked.shows(section.heading);
     for section in sections.iter().filter(shown) {
         if !out.is_empty() {
             out.extend_from_slice(b"\r\n");
@@ -292,9 +298,10 @@ pub(super) fn merge(texts: &[Text<'_>], asked: Sections) -> Vec<u8> {
     out
 }
 
-fn read<'a>(texts: &[Text<'a>]) -> Vec<Section<'a>> {
-    let mut sections: Vec<Section<'_>> = Vec::new();
-    // A name may occur several times, like `module`: the nth of one server is that of the others.
+fn read<'a>(texts: &[Text<'a>]) -> Vec<InfoSection<'a>> {
+    let mut sections: Vec<InfoSection<'_>> = Vec::new();
+    // A name may occur several times, like `module`. The nth field of one server is merged with the
+    // nth of the others.
     let mut places = HashMap::new();
     let mut known = HashMap::new();
     for Text { text, .. } in texts {
@@ -307,7 +314,7 @@ fn read<'a>(texts: &[Text<'a>]) -> Vec<Section<'a>> {
             }
             let section = *section.get_or_insert_with(|| {
                 *known.entry(heading).or_insert_with(|| {
-                    sections.push(Section {
+                    sections.push(InfoSection {
                         heading,
                         fields: Vec::new(),
                     });
@@ -319,13 +326,13 @@ fn read<'a>(texts: &[Text<'a>]) -> Vec<Section<'a>> {
             }
             let (name, value) = split(line, b':');
             let nth: &mut u32 = seen.entry((section, name)).or_default();
-            let Some(Section { fields, .. }) = sections.get_mut(section) else {
+            let Some(InfoSection { fields, .. }) = sections.get_mut(section) else {
                 continue;
             };
             let place = match places.entry((section, name, *nth)) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    fields.push(Field {
+                    fields.push(InfoField {
                         name,
                         values: Vec::new(),
                     });
@@ -341,35 +348,35 @@ fn read<'a>(texts: &[Text<'a>]) -> Vec<Section<'a>> {
     sections
 }
 
-impl Section<'_> {
-    /// What several servers' values are together; `None`: the field is a name alone.
-    fn value(&self, field: &Field<'_>) -> Option<Vec<u8>> {
+impl InfoSection<'_> {
+    /// The merged value of a field; `None` if the field is a name without a value.
+    fn value(&self, field: &InfoField<'_>) -> Option<Vec<u8>> {
         let values = &field.values;
         let first = || values.first().map(|first| first.to_vec());
-        let one = |number: Option<Number>| number.map(|number| number.text());
-        match Way::of(self.heading, field.name) {
-            Way::First => None,
-            Way::Sum => one(Number::fold(values, Number::plus)),
-            Way::Most => one(Number::fold(values, Number::max)),
-            Way::Least => one(Number::fold(values, Number::min)),
-            Way::Bound => match values.contains(&&b"0"[..]) {
+        let one = |number: Option<Decimal>| number.map(|number| number.text());
+        match FieldRule::of(self.heading, field.name) {
+            FieldRule::First => None,
+            FieldRule::Sum => one(Decimal::fold(values, Decimal::plus)),
+            FieldRule::Most => one(Decimal::fold(values, Decimal::max)),
+            FieldRule::Least => one(Decimal::fold(values, Decimal::min)),
+            FieldRule::Bound => match values.contains(&&b"0"[..]) {
                 true => Some(b"0".to_vec()),
-                false => one(Number::fold(values, Number::plus)),
+                false => one(Decimal::fold(values, Decimal::plus)),
             },
-            Way::Status => values
+            FieldRule::Status => values
                 .iter()
                 .find(|value| **value != b"ok")
                 .map(|one| one.to_vec()),
-            Way::Each(fold) => each(values, fold),
-            Way::Human => {
+            FieldRule::Each(fold) => each(values, fold),
+            FieldRule::Human => {
                 let of = field.name.strip_suffix(b"_human").unwrap_or(field.name);
                 self.number(of).map(|bytes| human(bytes).into_bytes())
             }
-            Way::Ratio(over, under, less) => {
+            FieldRule::Ratio(over, under, less) => {
                 let ratio = self.ratio(over, under, less);
                 ratio.map(|ratio| format!("{ratio:.2}").into_bytes())
             }
-            Way::Percent(over, under, less) => {
+            FieldRule::Percent(over, under, less) => {
                 let ratio = self.ratio(over, under, less);
                 ratio.map(|ratio| format!("{:.2}%", ratio * 100.0).into_bytes())
             }
@@ -377,11 +384,13 @@ impl Section<'_> {
         .or_else(first)
     }
 
-    /// What the values of another field are together.
+    /// The merged value of another field, if it is a sum.
     fn number(&self, name: &[u8]) -> Option<f64> {
         let field = self.fields.iter().find(|field| field.name == name)?;
-        match Way::of(self.heading, name) {
-            Way::Sum | Way::Bound => Number::read(&self.value(field)?).map(Number::float),
+        match FieldRule::of(self.heading, name) {
+            FieldRule::Sum | FieldRule::Bound => {
+                Decimal::read(&self.value(field)?).map(Decimal::float)
+            }
             _ => None,
         }
     }
@@ -396,11 +405,11 @@ impl Section<'_> {
     }
 }
 
-/// `calls=1,usec=5,usec_per_call=5.00` of several servers.
+/// Merges values like `calls=1,usec=5,usec_per_call=5.00`.
 fn each(values: &[&[u8]], fold: Fold) -> Option<Vec<u8>> {
     let mut names: Vec<&[u8]> = Vec::new();
     let mut of_name: HashMap<&[u8], Vec<&[u8]>> = HashMap::new();
-    // What is not added but shared out: over the sum of the other.
+    // `avg_ttl` is a mean over `expires`, so its sum is weighted.
     let (mut ttl, mut expires) = (0.0, 0.0);
     for value in values {
         let pairs = || {
@@ -411,8 +420,8 @@ fn each(values: &[&[u8]], fold: Fold) -> Option<Vec<u8>> {
         let number = |wanted: &[u8]| {
             let found = pairs().find(|(name, _)| *name == wanted);
             found
-                .and_then(|(_, value)| Number::read(value?))
-                .map(Number::float)
+                .and_then(|(_, value)| Decimal::read(value?))
+                .map(Decimal::float)
         };
         for (name, value) in pairs() {
             let held = of_name.entry(name).or_insert_with(|| {
@@ -425,16 +434,16 @@ fn each(values: &[&[u8]], fold: Fold) -> Option<Vec<u8>> {
         ttl += number(b"avg_ttl").unwrap_or_default() * its;
         expires += its;
     }
-    // Sizes stand in their order.
+    // Names that are sizes are sorted by size.
     if names.iter().all(|name| size(name).is_some()) {
         names.sort_by_key(|name| size(name));
     }
     let joined = |name: &[u8]| {
         let way = match fold {
-            Fold::Sum => Number::plus,
-            Fold::Most => Number::max,
+            Fold::Sum => Decimal::plus,
+            Fold::Most => Decimal::max,
         };
-        Number::fold(of_name.get(name)?, way)
+        Decimal::fold(of_name.get(name)?, way)
     };
     let mut out = Vec::new();
     for name in &names {
@@ -463,7 +472,7 @@ fn each(values: &[&[u8]], fold: Fold) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What `16K` counts.
+/// The number of a size like `16K`.
 fn size(name: &[u8]) -> Option<u64> {
     let (digits, unit) = match name.split_last()? {
         (b'K', digits) => (digits, 10),
@@ -476,7 +485,7 @@ fn size(name: &[u8]) -> Option<u64> {
     number.checked_mul(1 << unit)
 }
 
-/// The line that says what a server is at this moment. That it has answered it is known by.
+/// The line of a server in the section `servers`. The server has answered, so its link is up.
 fn line_of(at: usize, Text { server, text }: &Text<'_>) -> String {
     let field = |wanted: &[u8]| {
         let found = lines(text).map(|line| split(line, b':'));
@@ -509,7 +518,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.filter(|line| !line.is_empty())
 }
 
-/// What is in front of a byte, and what is behind it.
+/// Splits a line at a byte; `None` if it does not have this byte.
 fn split(line: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
     let mut parts = line.splitn(2, |&byte| byte == at);
     (parts.next().unwrap_or_default(), parts.next())
@@ -517,17 +526,17 @@ fn split(line: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
 
 /// A number with a fixed number of decimals, so that sums are exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Number {
+struct Decimal {
     units: i128,
     decimals: u32,
 }
 
-/// Digits of a number, and of what is behind its point.
+/// Most digits before and after the decimal point.
 const DIGITS_MAX: usize = 20;
 const DECIMALS_MAX: usize = 9;
 
-impl Number {
-    fn read(text: &[u8]) -> Option<Number> {
+impl Decimal {
+    fn read(text: &[u8]) -> Option<Decimal> {
         let (whole, behind) = split(text, b'.');
         let digits = whole.strip_prefix(b"-").unwrap_or(whole);
         let behind = behind.unwrap_or_default();
@@ -544,7 +553,7 @@ impl Number {
         let units = all.fold(0, |units: i128, digit| {
             units * 10 + i128::from(digit - b'0')
         });
-        Some(Number {
+        Some(Decimal {
             units: if whole.len() > digits.len() {
                 -units
             } else {
@@ -554,16 +563,16 @@ impl Number {
         })
     }
 
-    /// All of them as one; `None` if one is no number.
-    fn fold(texts: &[&[u8]], fold: fn(i128, i128) -> i128) -> Option<Number> {
-        let numbers: Option<Vec<Number>> = texts.iter().map(|text| Number::read(text)).collect();
+    /// Folds several numbers into one; `None` if a text is not a number.
+    fn fold(texts: &[&[u8]], fold: fn(i128, i128) -> i128) -> Option<Decimal> {
+        let numbers: Option<Vec<Decimal>> = texts.iter().map(|text| Decimal::read(text)).collect();
         let numbers = numbers?;
         let decimals = numbers.iter().map(|number| number.decimals).max()?;
         let same = numbers
             .iter()
             .map(|number| number.units * 10i128.pow(decimals - number.decimals));
         let units = same.reduce(fold)?;
-        Some(Number { units, decimals })
+        Some(Decimal { units, decimals })
     }
 
     fn plus(one: i128, other: i128) -> i128 {
@@ -611,7 +620,7 @@ fn human(bytes: f64) -> String {
     format!("{size:.2}P")
 }
 
-/// Each server's text under its name.
+/// The texts of all servers, each under the name of its server.
 pub(super) fn headed(texts: &[Text<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     for Text { server, text } in texts {
@@ -643,7 +652,7 @@ mod tests {
         Sections::asked(words.split_whitespace().map(str::as_bytes))
     }
 
-    /// `|` stands for the end of a line.
+    /// The merged text; `|` stands for the end of a line.
     fn merged(words: &str, texts: &[&str]) -> String {
         let texts: Vec<String> = texts
             .iter()
@@ -669,9 +678,9 @@ mod tests {
             .unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 
-    /// Each field as it comes back when a server is merged with itself, three times.
+    /// If a server is merged with itself, counts are multiplied, and other fields stay.
     #[test]
-    fn what_can_be_added_is_and_everything_else_is_the_first_ones() {
+    fn counts_are_added_and_other_fields_are_the_first_servers() {
         for (server, text) in REAL {
             let thrice = merged("", &[text, text, text]);
             let names = |text: &str| -> Vec<String> {
@@ -680,7 +689,7 @@ mod tests {
                     .map(|line| line.split(':').next().unwrap_or_default().to_owned())
                     .collect()
             };
-            // No line is lost, none comes twice, and they keep their order.
+            // Each line is there once, in its order.
             assert_eq!(names(&thrice), names(text), "{server}");
             for name in [
                 "connected_clients",
@@ -734,12 +743,12 @@ mod tests {
                 "module",
                 "paused_reason",
             ] {
-                // Not each server has each.
+                // Some servers do not have all fields.
                 if text.contains(&format!("\n{name}:")) {
                     assert_eq!(field(&thrice, name), field(text, name), "{server}: {name}");
                 }
             }
-            // Within one database: what it counts is added, what it says of each key stays.
+            // Counts of a database are added, its mean TTL stays.
             let (one, all) = (field(text, "db0"), field(&thrice, "db0"));
             assert!(one.starts_with("keys=46,expires=5,avg_ttl=99"), "{one}");
             let ttl = one.split(',').nth(2).unwrap();
@@ -750,15 +759,15 @@ mod tests {
             let (one, all) = (field(text, "cmdstat_set"), field(&thrice, "cmdstat_set"));
             assert!(one.starts_with("calls=46,usec="), "{one}");
             assert!(all.starts_with("calls=138,usec="), "{all}");
-            // The time of each stays, too.
+            // The mean time of a call stays, too.
             assert_eq!(all.split(',').nth(2), one.split(',').nth(2), "{server}");
             assert_eq!(field(&thrice, "errorstat_WRONGTYPE"), "count=3");
         }
     }
 
-    /// A pool whose servers are of different versions, as while they are renewed.
+    /// Servers of different versions are merged, as during an upgrade.
     #[test]
-    fn servers_of_different_versions_are_one() {
+    fn servers_of_different_versions_are_merged() {
         let texts = REAL.map(|(_, text)| text);
         let all = merged("everything", &texts);
         let sum: u64 = texts
@@ -773,7 +782,7 @@ mod tests {
             field(texts[3], "valkey_version")
         );
         assert!(field(&all, "db0").starts_with("keys=184,expires=20,avg_ttl=99"));
-        // Each server says what it is, too.
+        // Each server has its line in the section `servers`.
         assert!(all.starts_with("# Servers|server0:address=h:0,role=master,link=up,used_memory="));
         for (at, text) in texts.iter().enumerate() {
             let expected = format!(
@@ -785,8 +794,9 @@ mod tests {
         }
     }
 
+    /// Each rule gives the right value for two servers.
     #[test]
-    fn each_value_is_made_of_those_of_all() {
+    fn each_rule_merges_two_values() {
         for (heading, one, other, expected) in [
             ("Memory", "maxmemory:100", "maxmemory:50", "maxmemory:150"),
             ("Memory", "maxmemory:100", "maxmemory:0", "maxmemory:0"),
@@ -871,7 +881,15 @@ mod tests {
                 "module:name=a",
                 "module:name=a|module:name=b",
             ),
-            // What is no number, or none that we know, is the first one's.
+        ] {
+            assert_merged(heading, [one, other], expected);
+        }
+    }
+
+    /// If a value is not a number, the first server's value counts.
+    #[test]
+    fn value_that_is_not_a_number_is_the_first_servers() {
+        for (heading, one, other, expected) in [
             ("Stats", "x:1", "x:many", "x:1"),
             (
                 "Stats",
@@ -882,14 +900,20 @@ mod tests {
             ("Keyspace", "db0:keys=1,odd", "db0:keys=1", "db0:keys=1,odd"),
             ("Stats", "x", "x", "x"),
         ] {
-            let text = |fields: &str| format!("# {heading}|{fields}|");
-            let all = merged("", &[&text(one), &text(other)]);
-            assert_eq!(all, text(expected));
+            assert_merged(heading, [one, other], expected);
         }
     }
 
+    fn assert_merged(heading: &str, fields: [&str; 2], expected: &str) {
+        let text = |fields: &str| format!("# {heading}|{fields}|");
+        let all = merged("", &fields.map(text).each_ref().map(String::as_str));
+        assert_eq!(all, text(expected));
+    }
+
+    /// The section `servers` is shown only to clients that ask for it. Sections that only it needs
+    /// are hidden.
     #[test]
-    fn a_line_for_each_server_is_shown_to_who_asks_for_it() {
+    fn servers_section_is_shown_on_request() {
         let request = |words: &str| {
             let mut out = Vec::new();
             let arguments = words.split_whitespace().map(str::as_bytes);

@@ -1,4 +1,4 @@
-//! Making one reply of several.
+//! Merges the replies of several servers into one reply.
 
 use super::info::{self, Sections};
 use super::{MOVE_BYTES, figures};
@@ -9,82 +9,86 @@ use crate::{encode, number};
 /// Longest number in a reply: `-9223372036854775808`.
 const NUMBER_BYTES_MAX: usize = 20;
 
-/// What one server answered.
+/// The reply of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// Its name, for errors and for INFO.
+    /// Name of the server, for errors and for INFO.
     pub server: &'a str,
-    /// One whole reply, in the version of the protocol that the client speaks.
+    /// One complete reply, in the client's protocol version.
     pub reply: &'a [u8],
 }
 
-/// What a [`Merger`] made of the parts. In any case it is one whole reply.
+/// The kind of reply that a [`Merger`] appended. It is always one complete reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merged {
-    /// What the client asked for.
+    /// The merged reply.
     Whole,
-    /// An error, since that of one server was one.
+    /// An error, because a server answered with an error.
     Failed {
-        /// Which of the parts.
+        /// Index of its part.
         part: usize,
     },
-    /// An error, since a server's reply to this command cannot look like that.
+    /// An error, because a server's reply has a structure that this command does not have.
     Misshapen {
-        /// Which of the parts.
+        /// Index of its part.
         part: usize,
     },
-    /// An error that is no server's fault: the command cannot be merged, no part was given, or a sum is too large.
+    /// An error without a faulty part: the command cannot be merged, there are no parts, or a sum
+    /// is too large.
     Refused,
 }
 
-/// Merges one reply after the other; keeps its memory, so that it allocates only while that grows.
+/// Merges replies. It keeps its memory, so it allocates only while this grows.
 ///
-/// What failed at one server failed: the reply is that server's error, with its code still in front, and says whose it
-/// is:
+/// If one server fails, the request fails. The reply is that server's error, with its code in
+/// front, and names the server:
 ///
 /// ```text
 ///   -WRONGTYPE respool: 127.0.0.1:6381: Operation against a key holding the wrong kind of value
 ///   -ERR respool: 127.0.0.1:6381: value is not an integer or out of range
 /// ```
 ///
-/// MOVED and ASK are part of the text behind ERR: in front they would tell a client to go somewhere. What the other
-/// servers did is not undone.
+/// MOVED and ASK move into the text behind ERR: in front they would redirect the client. Effects on
+/// other servers stay.
 ///
-/// What the table calls [`Merge::Special`] is done so:
+/// [`Merge::Special`] means:
 ///
 /// | command | reply |
 /// |---|---|
-/// | FUNCTION STATS | that of the first server on which a function runs; engines and libraries are the same on all |
-/// | RANDOMKEY | one of those found, by a hash of all of them: not always the first server's |
-/// | LATENCY LATEST, HISTORY | the rows of all, one server after the other: several rows per event |
-/// | PUBSUB SHARDNUMSUB | of each channel how many listen to it anywhere |
+/// | FUNCTION STATS | of the first server with a running function; engines and libraries are equal
+/// |
+/// | RANDOMKEY | one of the keys found, by a hash of all of them |
+/// | LATENCY LATEST, HISTORY | the rows of all servers, so several rows per event |
+/// | PUBSUB SHARDNUMSUB | the subscribers of each channel on all servers |
 /// | INFO | one text, see below |
-/// | MEMORY STATS | the sums, and what is a share is made of them |
-/// | LATENCY HISTOGRAM | of each command the calls of all, and how many of them took no longer than each bound |
+/// | MEMORY STATS | sums, and values that derive from sums |
+/// | LATENCY HISTOGRAM | for each command the calls of all servers, and the calls up to each bound
+/// |
 /// | LATENCY DOCTOR, GRAPH, MEMORY DOCTOR, MALLOC-STATS | one text, each server's under its name |
 ///
-/// In INFO stands the sum of what can be added; of what cannot, the largest; what says who or what a server is is the
-/// first one's. [`Sections`] has what is said of each of them.
+/// INFO has sums of counts, the largest of other numbers, and the first server's identity and
+/// settings. [`Sections`] has the section with a line for each server.
 ///
-/// SCAN has a [`Cursor`](super::Cursor).
+/// For SCAN see [`Cursor`](super::Cursor).
 #[derive(Clone, Debug, Default)]
 pub struct Merger {
-    /// Where the next element of each part is.
-    rests: Vec<Rest>,
+    /// Position in each part, for [`Merge::KeyOrder`].
+    cursors: Vec<ElementCursor>,
 }
 
-/// What of an array has not been taken.
+/// The position in an array.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
-    /// The next element.
+struct ElementCursor {
+    /// Offset of the next element.
     at: usize,
-    /// How many there are.
+    /// Number of elements left.
     left: usize,
 }
 
 impl Merger {
-    /// Appends the one reply. `order` is [`Split::order`](super::Split::order) of the request, and the parts are in the
-    /// order of its shares; only [`Merge::KeyOrder`] looks at it. A single part that is no error is appended as it came.
+    /// Appends the merged reply. `order` is [`Split::order`](super::Split::order) of the request,
+    /// and the parts are in the order of its shares. Only [`Merge::KeyOrder`] uses `order`. A
+    /// single part that is not an error is appended unchanged.
     pub fn merge(
         &mut self,
         command: CommandId,
@@ -95,7 +99,7 @@ impl Merger {
         self.merge_asked(command, order, Sections::default(), parts, out)
     }
 
-    /// The same of INFO, of which the client asked for these sections.
+    /// As [`Merger::merge`], for an INFO request with these sections.
     pub fn merge_info(&mut self, asked: Sections, parts: &[Part<'_>], out: &mut Vec<u8>) -> Merged {
         self.merge_asked(id::INFO, &[], asked, parts, out)
     }
@@ -109,16 +113,16 @@ impl Merger {
         out: &mut Vec<u8>,
     ) -> Merged {
         let start = out.len();
-        let trouble = match self.append(command, order, asked, parts, out) {
+        let failure = match self.append(command, order, asked, parts, out) {
             Ok(()) => return Merged::Whole,
-            Err(trouble) => trouble,
+            Err(failure) => failure,
         };
         out.truncate(start);
-        match trouble {
-            Trouble::Failed(part) => failed(parts, part, out),
-            Trouble::Misshapen(part) => misshapen(parts, part, out),
-            Trouble::Refused(why) => {
-                encode::error(out, why.as_bytes());
+        match failure {
+            MergeFailure::Failed(part) => failed(parts, part, out),
+            MergeFailure::Misshapen(part) => misshapen(parts, part, out),
+            MergeFailure::Refused(text) => {
+                encode::error(out, text.as_bytes());
                 Merged::Refused
             }
         }
@@ -131,27 +135,31 @@ impl Merger {
         asked: Sections,
         parts: &[Part<'_>],
         out: &mut Vec<u8>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), MergeFailure> {
         if parts.is_empty() {
-            return Err(Trouble::Refused("ERR respool: no server was asked"));
+            return Err(MergeFailure::Refused(
+                "ERR respool: the request reached no server",
+            ));
         }
-        let way = Way::of(command);
-        if let (Some(Way::OneSucceeded), [_, _, ..]) = (way, parts) {
+        let method = MergeMethod::of(command);
+        if let (Some(MergeMethod::OneSucceeded), [_, _, ..]) = (method, parts) {
             return one_succeeded(parts, out);
         }
         if let Some(failed) = parts.iter().position(|part| is_error(part.reply)) {
-            return Err(Trouble::Failed(failed));
+            return Err(MergeFailure::Failed(failed));
         }
-        match way {
-            Some(Way::KeyOrder) => return self.key_order(order, parts, out),
-            Some(Way::Numbers(fold)) if parts.iter().all(|part| part.reply.starts_with(b":")) => {
+        match method {
+            Some(MergeMethod::KeyOrder) => return self.key_order(order, parts, out),
+            Some(MergeMethod::Numbers(fold))
+                if parts.iter().all(|part| part.reply.starts_with(b":")) =>
+            {
                 return one_number(parts, fold, out);
             }
             _ => {}
         }
-        // From here on every reply may be taken for whole.
+        // From here on every reply is known to be complete.
         if let Some(odd) = parts.iter().position(|part| !is_whole(part.reply)) {
-            return Err(Trouble::Misshapen(odd));
+            return Err(MergeFailure::Misshapen(odd));
         }
         if let [only] = parts
             && asked == Sections::default()
@@ -159,41 +167,41 @@ impl Merger {
             out.extend_from_slice(only.reply);
             return Ok(());
         }
-        let Some(way) = way else {
-            return Err(Trouble::Refused(
-                "ERR respool: this command cannot be asked of several servers at once",
+        let Some(method) = method else {
+            return Err(MergeFailure::Refused(
+                "ERR respool: this command cannot be sent to several servers",
             ));
         };
-        match way {
-            Way::First => out.extend_from_slice(parts[0].reply),
-            Way::Concat => concat(parts, out)?,
-            Way::Numbers(fold) => numbers(parts, fold, out)?,
-            Way::Drawn => drawn(parts, out)?,
-            Way::Running => running(parts, out)?,
-            Way::Listeners => listeners(parts, out)?,
-            Way::Figures(merge) => merge(parts, out).map_err(Trouble::Misshapen)?,
-            Way::Info => texts(parts, out, |texts| info::merge(texts, asked))?,
-            Way::Texts => texts(parts, out, info::headed)?,
-            Way::KeyOrder | Way::OneSucceeded => unreachable!("done above"),
+        match method {
+            MergeMethod::First => out.extend_from_slice(parts[0].reply),
+            MergeMethod::Concat => concat(parts, out)?,
+            MergeMethod::Numbers(fold) => numbers(parts, fold, out)?,
+            MergeMethod::RandomKey => random_key(parts, out)?,
+            MergeMethod::FunctionStats => function_stats(parts, out)?,
+            MergeMethod::ShardNumsub => shard_numsub(parts, out)?,
+            MergeMethod::Figures(merge) => merge(parts, out).map_err(MergeFailure::Misshapen)?,
+            MergeMethod::Info => texts(parts, out, |texts| info::merge(texts, asked))?,
+            MergeMethod::Texts => texts(parts, out, info::headed)?,
+            MergeMethod::KeyOrder | MergeMethod::OneSucceeded => unreachable!("handled above"),
         }
         Ok(())
     }
 
-    /// The elements of all parts, back in the order of the keys. Of MGET, so on the way of many requests: each
-    /// element is looked at once and copied once.
+    /// Puts the elements of all parts back into the order of the keys. This is for MGET and on the
+    /// hot path: each element is scanned once and copied once.
     fn key_order(
         &mut self,
         order: &[u16],
         parts: &[Part<'_>],
         out: &mut Vec<u8>,
-    ) -> Result<(), Trouble> {
-        self.rests.clear();
+    ) -> Result<(), MergeFailure> {
+        self.cursors.clear();
         let mut most = 2 + NUMBER_BYTES_MAX;
         for (at, part) in parts.iter().enumerate() {
             let list = List::of(part.reply).filter(|list| list.kind == b'*');
-            let list = list.ok_or(Trouble::Misshapen(at))?;
+            let list = list.ok_or(MergeFailure::Misshapen(at))?;
             most += part.reply.len();
-            self.rests.push(Rest {
+            self.cursors.push(ElementCursor {
                 at: part.reply.len() - list.body.len(),
                 left: list.values,
             });
@@ -203,31 +211,34 @@ impl Merger {
         let mut scanner = Scanner::default();
         for &share in order {
             let share = usize::from(share);
-            let (Some(rest), Some(part)) = (self.rests.get_mut(share), parts.get(share)) else {
-                return Err(Trouble::Refused(
-                    "ERR respool: a part of the reply is missing",
+            let (Some(cursor), Some(part)) = (self.cursors.get_mut(share), parts.get(share)) else {
+                return Err(MergeFailure::Refused(
+                    "ERR respool: the reply of a server is missing",
                 ));
             };
-            let bytes = &part.reply[rest.at..];
+            let bytes = &part.reply[cursor.at..];
             match scanner.scan(bytes) {
-                Ok(Scanned::Whole(len)) if rest.left > 0 => {
-                    rest.left -= 1;
-                    rest.at += len;
+                Ok(Scanned::Whole(len)) if cursor.left > 0 => {
+                    cursor.left -= 1;
+                    cursor.at += len;
                     append(out, bytes, len);
                 }
-                _ => return Err(Trouble::Misshapen(share)),
+                _ => return Err(MergeFailure::Misshapen(share)),
             }
         }
-        let ends = |(rest, part): (&Rest, &Part<'_>)| rest.left == 0 && rest.at == part.reply.len();
-        match self.rests.iter().zip(parts).position(|both| !ends(both)) {
-            Some(odd) => Err(Trouble::Misshapen(odd)),
+        let is_at_end = |(cursor, part): (&ElementCursor, &Part<'_>)| {
+            cursor.left == 0 && cursor.at == part.reply.len()
+        };
+        let mut both = self.cursors.iter().zip(parts);
+        match both.position(|both| !is_at_end(both)) {
+            Some(odd) => Err(MergeFailure::Misshapen(odd)),
             None => Ok(()),
         }
     }
 }
 
-/// Appends the first `len` bytes. Mostly they are few: then they are moved with some of what stands behind them, which costs
-/// less than to look how many they are.
+/// Appends the first `len` bytes. If they are few, a block of fixed length is copied and then cut.
+/// This costs less than a copy of variable length.
 #[inline]
 fn append(out: &mut Vec<u8>, bytes: &[u8], len: usize) {
     match bytes.first_chunk::<MOVE_BYTES>() {
@@ -240,95 +251,104 @@ fn append(out: &mut Vec<u8>, bytes: &[u8], len: usize) {
     }
 }
 
-/// How the parts become one.
+/// How parts are merged.
 #[derive(Clone, Copy)]
-enum Way {
+enum MergeMethod {
+    /// The elements, in the order of the keys.
     KeyOrder,
+    /// The elements of all parts, one part after the other.
     Concat,
+    /// The first part.
     First,
+    /// The first part that is not an error.
     OneSucceeded,
-    /// Number by number; one number, or an array of them.
+    /// Numbers folded one by one: a single number, or an array of numbers.
     Numbers(fn(i64, i64) -> Option<i64>),
-    Drawn,
-    Running,
-    Listeners,
+    RandomKey,
+    FunctionStats,
+    ShardNumsub,
     /// MEMORY STATS, LATENCY HISTOGRAM.
     Figures(fn(&[Part<'_>], &mut Vec<u8>) -> Result<(), usize>),
     Info,
+    /// The texts, each under the name of its server.
     Texts,
 }
 
-impl Way {
+impl MergeMethod {
     #[inline]
-    fn of(command: CommandId) -> Option<Way> {
+    fn of(command: CommandId) -> Option<MergeMethod> {
         Some(match command.get().fan_out.merge {
-            Merge::KeyOrder => Way::KeyOrder,
-            Merge::Concat => Way::Concat,
-            Merge::AllSucceeded => Way::First,
-            Merge::OneSucceeded => Way::OneSucceeded,
-            Merge::Sum => Way::Numbers(i64::checked_add),
-            Merge::Min => Way::Numbers(|one, other| Some(one.min(other))),
-            Merge::And => Way::Numbers(|one, other| Some(i64::from(one != 0 && other != 0))),
+            Merge::KeyOrder => MergeMethod::KeyOrder,
+            Merge::Concat => MergeMethod::Concat,
+            Merge::AllSucceeded => MergeMethod::First,
+            Merge::OneSucceeded => MergeMethod::OneSucceeded,
+            Merge::Sum => MergeMethod::Numbers(i64::checked_add),
+            Merge::Min => MergeMethod::Numbers(|one, other| Some(one.min(other))),
+            Merge::And => {
+                MergeMethod::Numbers(|one, other| Some(i64::from(one != 0 && other != 0)))
+            }
             Merge::One => return None,
             Merge::Special => match command {
-                id::RANDOMKEY => Way::Drawn,
-                id::FUNCTION_STATS => Way::Running,
-                id::LATENCY_LATEST | id::LATENCY_HISTORY => Way::Concat,
-                id::PUBSUB_SHARDNUMSUB => Way::Listeners,
-                id::INFO => Way::Info,
-                id::MEMORY_STATS => Way::Figures(figures::memory),
-                id::LATENCY_HISTOGRAM => Way::Figures(figures::histogram),
+                id::RANDOMKEY => MergeMethod::RandomKey,
+                id::FUNCTION_STATS => MergeMethod::FunctionStats,
+                id::LATENCY_LATEST | id::LATENCY_HISTORY => MergeMethod::Concat,
+                id::PUBSUB_SHARDNUMSUB => MergeMethod::ShardNumsub,
+                id::INFO => MergeMethod::Info,
+                id::MEMORY_STATS => MergeMethod::Figures(figures::memory_stats),
+                id::LATENCY_HISTOGRAM => MergeMethod::Figures(figures::latency_histogram),
                 id::LATENCY_DOCTOR
                 | id::LATENCY_GRAPH
                 | id::MEMORY_DOCTOR
-                | id::MEMORY_MALLOC_STATS => Way::Texts,
+                | id::MEMORY_MALLOC_STATS => MergeMethod::Texts,
                 _ => return None,
             },
         })
     }
 }
 
-/// Why there is no reply to be had.
-enum Trouble {
-    /// This part is an error.
+/// The reason why parts cannot be merged.
+enum MergeFailure {
+    /// The part with this index is an error.
     Failed(usize),
-    /// This part is not what the command answers.
+    /// The part with this index has a wrong structure.
     Misshapen(usize),
-    /// It is no part's fault.
+    /// No part is faulty: the text of the error.
     Refused(&'static str),
 }
 
-const TOO_LARGE: Trouble = Trouble::Refused("ERR respool: the sum of all servers is too large");
+const TOO_LARGE: MergeFailure =
+    MergeFailure::Refused("ERR respool: the sum of all servers exceeds 64 bits");
 
-// --- the ways ---
+// --- methods ---
 
-/// Any that is no error. If all are: one that says more than that there was nothing to be stopped there.
-fn one_succeeded(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+/// The first part that is not an error. If all are errors: the first that is not NOTBUSY, which
+/// only says that nothing ran there.
+fn one_succeeded(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), MergeFailure> {
     let good = parts.iter().position(|part| !is_error(part.reply));
     match good {
         Some(good) if is_whole(parts[good].reply) => {
             out.extend_from_slice(parts[good].reply);
             Ok(())
         }
-        Some(odd) => Err(Trouble::Misshapen(odd)),
+        Some(odd) => Err(MergeFailure::Misshapen(odd)),
         None => {
-            let says_more = |part: &Part<'_>| !error_text(part.reply).starts_with(b"NOTBUSY");
-            Err(Trouble::Failed(
-                parts.iter().position(says_more).unwrap_or(0),
+            let was_busy = |part: &Part<'_>| !error_text(part.reply).starts_with(b"NOTBUSY");
+            Err(MergeFailure::Failed(
+                parts.iter().position(was_busy).unwrap_or(0),
             ))
         }
     }
 }
 
-/// One number of one number each, without memory.
+/// Folds one number of each part, without allocating.
 fn one_number(
     parts: &[Part<'_>],
     fold: fn(i64, i64) -> Option<i64>,
     out: &mut Vec<u8>,
-) -> Result<(), Trouble> {
+) -> Result<(), MergeFailure> {
     let mut all = None;
     for (at, part) in parts.iter().enumerate() {
-        let one = integer(part.reply).ok_or(Trouble::Misshapen(at))?;
+        let one = integer(part.reply).ok_or(MergeFailure::Misshapen(at))?;
         all = Some(match all {
             None => one,
             Some(before) => fold(before, one).ok_or(TOO_LARGE)?,
@@ -342,16 +362,16 @@ fn numbers(
     parts: &[Part<'_>],
     fold: fn(i64, i64) -> Option<i64>,
     out: &mut Vec<u8>,
-) -> Result<(), Trouble> {
+) -> Result<(), MergeFailure> {
     let mut all: Vec<i64> = Vec::new();
     for (at, part) in parts.iter().enumerate() {
-        let list = array(part.reply).ok_or(Trouble::Misshapen(at))?;
+        let list = array(part.reply).ok_or(MergeFailure::Misshapen(at))?;
         let numbers: Option<Vec<i64>> = list.elements().map(integer).collect();
-        let numbers = numbers.ok_or(Trouble::Misshapen(at))?;
+        let numbers = numbers.ok_or(MergeFailure::Misshapen(at))?;
         if at == 0 {
             all = numbers;
         } else if numbers.len() != all.len() {
-            return Err(Trouble::Misshapen(at));
+            return Err(MergeFailure::Misshapen(at));
         } else {
             for (all, one) in all.iter_mut().zip(numbers) {
                 *all = fold(*all, one).ok_or(TOO_LARGE)?;
@@ -363,11 +383,11 @@ fn numbers(
     Ok(())
 }
 
-/// Channels, each with how many listen to it, in the order asked.
-fn listeners(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+/// Adds the subscribers of each channel. All parts have the same channels in the same order.
+fn shard_numsub(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), MergeFailure> {
     let mut all: Vec<(&[u8], i64)> = Vec::new();
     for (at, part) in parts.iter().enumerate() {
-        let list = array(part.reply).ok_or(Trouble::Misshapen(at))?;
+        let list = array(part.reply).ok_or(MergeFailure::Misshapen(at))?;
         let elements: Vec<&[u8]> = list.elements().collect();
         let (pairs, rest) = elements.as_chunks();
         let counted = pairs
@@ -375,17 +395,17 @@ fn listeners(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
             .map(|[name, count]| Some((*name, integer(count)?)));
         let counted: Option<Vec<(&[u8], i64)>> = counted.collect();
         let counted = counted.filter(|_| rest.is_empty());
-        let counted = counted.ok_or(Trouble::Misshapen(at))?;
+        let counted = counted.ok_or(MergeFailure::Misshapen(at))?;
         if at == 0 {
             all = counted;
             continue;
         }
         if counted.len() != all.len() {
-            return Err(Trouble::Misshapen(at));
+            return Err(MergeFailure::Misshapen(at));
         }
         for ((name, sum), (other, count)) in all.iter_mut().zip(counted) {
             if *name != other {
-                return Err(Trouble::Misshapen(at));
+                return Err(MergeFailure::Misshapen(at));
             }
             *sum = sum.checked_add(count).ok_or(TOO_LARGE)?;
         }
@@ -398,15 +418,15 @@ fn listeners(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// One aggregate behind the other: arrays, or in RESP3 sets or maps.
-fn concat(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+/// Concatenates aggregates: arrays, or in RESP3 sets or maps.
+fn concat(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), MergeFailure> {
     let kind = parts[0].reply[0];
     let mut count = 0usize;
     let mut bytes = 2 + NUMBER_BYTES_MAX;
     for (at, part) in parts.iter().enumerate() {
         let list = List::of(part.reply).filter(|list| list.kind == kind);
-        let list = list.ok_or(Trouble::Misshapen(at))?;
-        // Each element has a byte at least, and all are there.
+        let list = list.ok_or(MergeFailure::Misshapen(at))?;
+        // This cannot overflow: each element has at least one byte, and all are there.
         count += list.count;
         bytes += list.body.len();
     }
@@ -422,15 +442,15 @@ fn concat(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// One of the keys that were found. They were drawn by chance, so a hash of all of them is a number drawn by
-/// chance: always the first would mean never a key of the other servers.
-fn drawn(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+/// One of the keys that the servers found. Their choice was random, so a hash of all keys is a
+/// random number. The first key would always be of the first server.
+fn random_key(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), MergeFailure> {
     let is_null = |part: &Part<'_>| matches!(part.reply, b"$-1\r\n" | b"_\r\n");
     if let Some(odd) = parts
         .iter()
         .position(|part| !matches!(part.reply[0], b'$' | b'_'))
     {
-        return Err(Trouble::Misshapen(odd));
+        return Err(MergeFailure::Misshapen(odd));
     }
     let found = parts.iter().filter(|part| !is_null(part));
     let count = found.clone().count() as u64;
@@ -438,7 +458,7 @@ fn drawn(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
         out.extend_from_slice(parts[0].reply);
         return Ok(());
     }
-    // FNV-1a, its upper half: the lower bits of a product say little.
+    // The upper half of FNV-1a, because the lower bits of a product are less random.
     let bytes = found.clone().flat_map(|part| part.reply);
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -450,16 +470,16 @@ fn drawn(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Of a map with the function that runs, one in which one runs.
-fn running(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
+/// The first map with a running function, or the first map.
+fn function_stats(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), MergeFailure> {
     let kind = parts[0].reply[0];
     let mut shown = 0;
     for (at, part) in parts.iter().enumerate().rev() {
         let list = List::of(part.reply).filter(|list| list.kind == kind);
-        let mut elements = list.ok_or(Trouble::Misshapen(at))?.elements();
+        let mut elements = list.ok_or(MergeFailure::Misshapen(at))?.elements();
         let name = elements.find(|element| bulk(element, b'$') == Some(b"running_script"));
         let function = name.and_then(|_| elements.next());
-        let function = function.ok_or(Trouble::Misshapen(at))?;
+        let function = function.ok_or(MergeFailure::Misshapen(at))?;
         if !matches!(function, b"$-1\r\n" | b"*-1\r\n" | b"_\r\n") {
             shown = at;
         }
@@ -468,19 +488,19 @@ fn running(parts: &[Part<'_>], out: &mut Vec<u8>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Texts, as bulk strings, or in RESP3 verbatim.
+/// Merges texts: bulk strings, or in RESP3 verbatim strings.
 fn texts(
     parts: &[Part<'_>],
     out: &mut Vec<u8>,
     merge: impl Fn(&[info::Text<'_>]) -> Vec<u8>,
-) -> Result<(), Trouble> {
+) -> Result<(), MergeFailure> {
     let kind = parts[0].reply[0];
     let mut of_servers = Vec::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
         let text = text(part.reply).filter(|_| part.reply[0] == kind);
         of_servers.push(info::Text {
             server: part.server,
-            text: text.ok_or(Trouble::Misshapen(at))?,
+            text: text.ok_or(MergeFailure::Misshapen(at))?,
         });
     }
     let merged = merge(&of_servers);
@@ -496,25 +516,25 @@ fn texts(
 
 // --- errors ---
 
-/// Appends the error of a part that is one.
+/// Appends the error for a part that is an error.
 pub(super) fn failed(parts: &[Part<'_>], part: usize, out: &mut Vec<u8>) -> Merged {
     let Part { server, reply } = parts[part];
-    complain(server, error_text(reply), out);
+    append_error(server, error_text(reply), out);
     Merged::Failed { part }
 }
 
-/// Appends the error for a part that is not what the command answers.
+/// Appends the error for a part with a wrong structure.
 pub(super) fn misshapen(parts: &[Part<'_>], part: usize, out: &mut Vec<u8>) -> Merged {
-    complain(
+    append_error(
         parts[part].server,
-        b"its reply is not one to this command",
+        b"its reply does not fit the command",
         out,
     );
     Merged::Misshapen { part }
 }
 
-/// Appends an error with the code of `text` in front, or ERR if it has none, and then with whose it is.
-pub(super) fn complain(server: &str, text: &[u8], out: &mut Vec<u8>) {
+/// Appends an error: the code of `text` (ERR if it has none), the server, and the rest of `text`.
+pub(super) fn append_error(server: &str, text: &[u8], out: &mut Vec<u8>) {
     let word_end = text
         .iter()
         .position(|&byte| byte == b' ')
@@ -525,7 +545,8 @@ pub(super) fn complain(server: &str, text: &[u8], out: &mut Vec<u8>) {
             .iter()
             .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_');
     let (code, rest) = match word {
-        // In front they would send the client somewhere; what follows is not what it would look for.
+        // As codes they would redirect the client, and the server's name would stand in their
+        // fields.
         b"MOVED" | b"ASK" => (&b"ERR"[..], text),
         _ if is_code => (word, rest.strip_prefix(b" ").unwrap_or(rest)),
         _ => (&b"ERR"[..], text),
@@ -538,7 +559,7 @@ pub(super) fn is_error(reply: &[u8]) -> bool {
     matches!(reply.first(), Some(b'-' | b'!'))
 }
 
-/// What a server's error says, its code in front.
+/// The text of an error, with its code.
 fn error_text(reply: &[u8]) -> &[u8] {
     let text = match reply.split_first() {
         Some((b'-', line)) => line,
@@ -549,7 +570,7 @@ fn error_text(reply: &[u8]) -> &[u8] {
 
 // --- reading ---
 
-/// Whether these bytes are one reply, and nothing else.
+/// Whether the bytes are exactly one complete reply.
 fn is_whole(reply: &[u8]) -> bool {
     Scanner::default().scan(reply) == Ok(Scanned::Whole(reply.len())) && !reply.is_empty()
 }
@@ -557,9 +578,9 @@ fn is_whole(reply: &[u8]) -> bool {
 /// An aggregate.
 pub(super) struct List<'a> {
     pub(super) kind: u8,
-    /// As its header says: of a map, the pairs.
+    /// The count in its header: elements, or pairs of a map.
     count: usize,
-    /// How many values follow: of a map, twice as many.
+    /// The number of values that follow: twice the pairs of a map.
     pub(super) values: usize,
     body: &'a [u8],
 }
@@ -585,7 +606,7 @@ impl<'a> List<'a> {
         })
     }
 
-    /// The elements of a reply that is whole.
+    /// The elements of a complete reply.
     pub(super) fn elements(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut scanner = Scanner::default();
         let mut rest = self.body;
@@ -604,7 +625,7 @@ fn array(reply: &[u8]) -> Option<List<'_>> {
     List::of(reply).filter(|list| list.kind == b'*')
 }
 
-/// A length and what is behind its line.
+/// Reads a length. Returns it with the bytes behind its line.
 #[inline]
 fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let line = bytes
@@ -625,7 +646,7 @@ pub(super) fn bulk(reply: &[u8], kind: u8) -> Option<&[u8]> {
 }
 
 fn text(reply: &[u8]) -> Option<&[u8]> {
-    // `txt:` says how to show it.
+    // The format `txt:` precedes the text.
     bulk(reply, b'$').or_else(|| bulk(reply, b'=')?.get(4..))
 }
 
@@ -658,7 +679,7 @@ mod tests {
         (merged, out.strip_prefix(b"before").unwrap().to_vec())
     }
 
-    /// What becomes of these replies; `|` stands for the end of a line.
+    /// The result of a merge; `|` stands for the end of a line.
     fn merged(words: &str, order: &[u16], replies: &[&str]) -> (Merged, String) {
         let replies: Vec<String> = replies
             .iter()
@@ -675,8 +696,9 @@ mod tests {
         reply
     }
 
+    /// The elements of MGET come back in the order of the keys.
     #[test]
-    fn elements_come_back_in_the_order_of_the_keys() {
+    fn mget_elements_are_in_key_order() {
         let mget = |order: &[u16], replies: &[&str]| {
             let (merged, reply) = merged("MGET", order, replies);
             assert_eq!(merged, Merged::Whole);
@@ -690,7 +712,7 @@ mod tests {
             "*5|$1|a|$2|bb|$-1|_|$-1|"
         );
         assert_eq!(mget(&[0, 0], &["*2|$1|a|$1|b|"]), "*2|$1|a|$1|b|");
-        // Whatever an element is, it stays in one piece.
+        // An element of any kind stays complete.
         assert_eq!(
             mget(
                 &[1, 0, 1],
@@ -700,8 +722,9 @@ mod tests {
         );
     }
 
+    /// A part whose elements do not fit the keys is an error that names its server.
     #[test]
-    fn a_part_that_does_not_fit_the_keys_is_an_error_that_names_its_server() {
+    fn misshapen_part_error_names_its_server() {
         for (order, replies, odd) in [
             (&[0, 1, 1][..], ["*1|:1|", "*1|:1|"], 1),
             (&[0, 1], ["*1|:1|", "*2|:1|:2|"], 1),
@@ -719,15 +742,16 @@ mod tests {
             let server = SERVERS[odd];
             assert_eq!(
                 reply,
-                format!("-ERR respool: {server}: its reply is not one to this command|")
+                format!("-ERR respool: {server}: its reply does not fit the command|")
             );
         }
         let (merged, reply) = merged("MGET", &[0, 2], &["*1|:1|", "*1|:1|"]);
         assert_eq!(merged, Merged::Refused, "{reply}");
     }
 
+    /// A server's error keeps its code and names the server.
     #[test]
-    fn an_error_keeps_its_code_and_says_whose_it_is() {
+    fn error_keeps_its_code_and_names_its_server() {
         for (error, expected) in [
             ("-ERR no|", "-ERR respool: 127.0.0.1:6381: no|"),
             (
@@ -762,8 +786,9 @@ mod tests {
         }
     }
 
+    /// Numbers are added, or the smallest is taken, as the table says.
     #[test]
-    fn numbers_are_added_or_compared() {
+    fn numbers_are_folded() {
         assert_eq!(whole("DEL", &[":1|", ":0|", ":41|"]), ":42|");
         assert_eq!(whole("DBSIZE", &[":1|"]), ":1|");
         assert_eq!(whole("WAIT", &[":2|", ":1|", ":3|"]), ":1|");
@@ -782,8 +807,9 @@ mod tests {
         }
     }
 
+    /// SHARDNUMSUB adds the subscribers of each channel.
     #[test]
-    fn who_listens_is_counted_channel_by_channel() {
+    fn shardnumsub_adds_subscribers_per_channel() {
         let parts = ["*4|$1|a|:2|$1|b|:0|", "*4|$1|a|:1|$1|b|:5|"];
         assert_eq!(whole("PUBSUB SHARDNUMSUB", &parts), "*4|$1|a|:3|$1|b|:5|");
         assert_eq!(whole("PUBSUB SHARDNUMSUB", &["*0|", "*0|"]), "*0|");
@@ -798,8 +824,9 @@ mod tests {
         }
     }
 
+    /// A sum beyond 64 bits is an error.
     #[test]
-    fn a_sum_that_is_too_large_is_an_error() {
+    fn overflowing_sum_is_an_error() {
         for most in [i64::MAX, i64::MIN] {
             let (merged, reply) = merged(
                 "DBSIZE",
@@ -807,12 +834,16 @@ mod tests {
                 &[&format!(":{most}|"), &format!(":{}|", most.signum())],
             );
             assert_eq!(merged, Merged::Refused);
-            assert_eq!(reply, "-ERR respool: the sum of all servers is too large|");
+            assert_eq!(
+                reply,
+                "-ERR respool: the sum of all servers exceeds 64 bits|"
+            );
         }
     }
 
+    /// Elements of all servers become one aggregate.
     #[test]
-    fn elements_of_all_are_one_list() {
+    fn elements_are_concatenated() {
         assert_eq!(
             whole("KEYS", &["*1|$1|a|", "*0|", "*2|$1|b|$1|a|"]),
             "*3|$1|a|$1|b|$1|a|"
@@ -828,8 +859,9 @@ mod tests {
         }
     }
 
+    /// SCRIPT KILL succeeds if one server stopped a script.
     #[test]
-    fn who_was_to_be_stopped_at_one_server_was_stopped() {
+    fn script_kill_succeeds_if_one_server_succeeds() {
         let none = "-NOTBUSY No scripts in execution right now.|";
         assert_eq!(whole("SCRIPT KILL", &[none, "+OK|", none]), "+OK|");
         let (merged_as, reply) = merged("SCRIPT KILL", &[], &[none, "-UNKILLABLE Sorry|", none]);
@@ -844,12 +876,13 @@ mod tests {
         assert_eq!(whole("FLUSHALL", &["+OK|", "+OK|"]), "+OK|");
     }
 
+    /// MEMORY STATS has sums, and values that derive from sums.
     #[test]
-    fn figures_are_added_and_shares_are_made_of_the_sums() {
-        let stats = |total: u32, keys: u32, share: &str| {
+    fn memory_stats_are_added_and_ratios_derived() {
+        let stats = |total: u32, keys: u32, percentage: &str| {
             format!(
                 "*14|$15|total.allocated|:{total}|$17|startup.allocated|:10|$10|keys.count|:{keys}|\
-                $18|keys.bytes-per-key|:{}|$13|dataset.bytes|:{total}|$18|dataset.percentage|{share}|\
+                $18|keys.bytes-per-key|:{}|$13|dataset.bytes|:{total}|$18|dataset.percentage|{percentage}|\
                 $4|db.0|*2|$4|main|:7|",
                 (total - 10) / keys
             )
@@ -862,7 +895,7 @@ mod tests {
             .replace(":10|", ":20|")
             .replace(":7|", ":14|");
         assert_eq!(all, expected.replace(":27|", ":25|"));
-        // A database that one alone has; in RESP3; with a share that nobody knows.
+        // In RESP3: a database that only one server has, and an unknown ratio.
         assert_eq!(
             whole(
                 "MEMORY STATS",
@@ -879,6 +912,7 @@ mod tests {
         }
     }
 
+    /// LATENCY HISTOGRAM adds the calls up to each bound.
     #[test]
     fn histograms_are_added_bound_by_bound() {
         let get = |calls: u32, buckets: &str| {
@@ -905,8 +939,9 @@ mod tests {
         }
     }
 
+    /// FUNCTION STATS shows a running function of any server.
     #[test]
-    fn a_function_that_runs_is_seen_wherever_it_does() {
+    fn function_stats_shows_a_running_function() {
         let idle = "*4|$14|running_script|$-1|$7|engines|*0|";
         let busy = "*4|$14|running_script|*2|$4|name|$1|f|$7|engines|*0|";
         assert_eq!(whole("FUNCTION STATS", &[idle, busy, idle]), busy);
@@ -921,8 +956,9 @@ mod tests {
         }
     }
 
+    /// RANDOMKEY returns keys of every server that has keys.
     #[test]
-    fn a_random_key_is_of_any_server_that_has_one() {
+    fn random_key_is_of_any_server_with_keys() {
         assert_eq!(whole("RANDOMKEY", &["$-1|", "$1|a|", "$-1|"]), "$1|a|");
         assert_eq!(whole("RANDOMKEY", &["_|", "_|"]), "_|");
         let mut of_server = [0; 3];
@@ -936,8 +972,9 @@ mod tests {
         assert!(of_server.iter().all(|&times| times > 60), "{of_server:?}");
     }
 
+    /// Reports of all servers become one text, each under its server's name.
     #[test]
-    fn a_report_of_each_server_stands_under_its_name() {
+    fn reports_are_headed_by_their_server() {
         assert_eq!(
             whole("LATENCY DOCTOR", &["$4|fine|", "$5|worse|"]),
             "$46|# 127.0.0.1:6380\nfine\n\n# 127.0.0.1:6381\nworse\n|"
@@ -946,13 +983,13 @@ mod tests {
         assert_eq!(merged, Merged::Misshapen { part: 1 });
     }
 
-    /// A command that the table begins to send to several servers is merged, or this notices.
+    /// Every command that the table sends to several servers can be merged.
     #[test]
-    fn what_is_sent_to_several_servers_is_merged() {
+    fn every_command_for_several_servers_is_merged() {
         for id in all() {
             let Command { name, fan_out, .. } = id.get();
             if matches!(fan_out.spread, Spread::Owners | Spread::All) {
-                assert!(Way::of(id).is_some(), "{name}");
+                assert!(MergeMethod::of(id).is_some(), "{name}");
             }
         }
         let (merged_as, reply) = merged("GET", &[], &["$1|a|", "$1|a|"]);
@@ -966,7 +1003,7 @@ mod tests {
 
     type Store = HashMap<Vec<u8>, Vec<u8>>;
 
-    /// What a server answers, and what is then in it.
+    /// A model server: executes the request on `store` and returns its reply.
     fn answer(store: &mut Store, request: &[u8], version: Version) -> Vec<u8> {
         let mut scanner = request::Scanner::default();
         let len = request.len();
@@ -1020,6 +1057,7 @@ mod tests {
     }
 
     proptest! {
+        /// Several servers with divided requests and merged replies answer as one server.
         #[test]
         fn several_servers_answer_as_one_would(
             requests in prop::collection::vec(
@@ -1081,9 +1119,10 @@ mod tests {
             }
         }
 
-        /// Whatever came, the client gets one whole reply, and what was there before stays.
+        /// Any bytes of servers give one complete reply, behind the bytes that were in `out`
+        /// before.
         #[test]
-        fn no_bytes_make_it_panic(
+        fn any_bytes_give_one_reply(
             replies in prop::collection::vec((
                 prop::sample::select(vec!["", "*2\r\n", "%1\r\n", "$9\r\n", "=9\r\ntxt:", "-", "!5\r\n", ":"]),
                 prop::collection::vec(
@@ -1109,9 +1148,10 @@ mod tests {
             }
         }
 
-        /// The same with replies that are whole, so that what is behind that check is reached.
+        /// Any complete replies give one complete reply. This reaches the code behind the check for
+        /// completeness.
         #[test]
-        fn no_whole_reply_makes_it_panic(
+        fn any_complete_replies_give_one_reply(
             replies in prop::collection::vec(
                 prop::collection::vec(
                     prop::sample::select(vec![

@@ -1,94 +1,98 @@
-//! Dividing a request that names keys among those who own them.
+//! Divides a request among the owners of its keys.
 
 use super::MOVE_BYTES;
 use crate::commands::{Begin, CommandId, Find, Spread};
 use crate::number;
 use crate::request::Span;
 
-/// What a [`Split`] keeps of its memory for the next request.
+/// Most memory of each buffer that a [`Split`] keeps for the next request.
 const HELD_BYTES_MAX: usize = 1 << 20;
-/// What stands in front of a share's first argument, at most: `*4294967295\r\n`.
+/// Longest header of a share: `*4294967295\r\n`.
 const HEADER_BYTES_MAX: usize = 13;
-/// What says how many keys a share has, at most: `$10\r\n4294967295\r\n`.
+/// Longest argument with the number of keys: `$10\r\n4294967295\r\n`.
 const NUMBER_BYTES_MAX: usize = 17;
 
-/// Divides one request after the other; keeps its buffers, so that it allocates only while they grow.
+/// Divides requests. It keeps its buffers, so it allocates only while these grow.
 ///
-/// The first pass asks for the group of every key and counts, the second copies every key to where its share is:
+/// The first pass finds the group of every key and counts. The second pass copies every key to its
+/// share:
 ///
 /// ```text
 ///   request   *5\r\n$4\r\nMGET\r\n | $1\r\na\r\n | $1\r\nb\r\n | $1\r\nc\r\n | $1\r\na\r\n
 ///   order                                0             1             0             0
-///   bytes     *4\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\na\r\n *2\r\n$4\r\nMGET\r\n$1\r\nb\r\n
-///             ^ shares[0]                                           ^ shares[1]
+///   bytes     *4\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\na\r\n*2\r\n$4\r\nMGET\r\n$1\r\nb\r\n
+///             ^ shares[0]                                          ^ shares[1]
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Split {
-    /// The share that each key went to, in the order of the keys.
+    /// The index of each key's share, in the order of the keys.
     order: Vec<u16>,
-    /// In the order in which their groups occur first.
-    shares: Vec<Place>,
-    /// The share of each group, if it has one: an entry counts only if that share is of this group, so
-    /// nothing has to be cleared for the next request.
+    /// The shares, in the order of the first key of each group.
+    shares: Vec<ShareSpan>,
+    /// The index of each group's share. An entry counts only if that share has this group, so the
+    /// table is not cleared between requests.
     share_of_group: Vec<u16>,
-    /// All shares, one behind the other. Its length is the most that was ever needed.
+    /// The bytes of all shares. Its length never shrinks below the most that a request needed.
     bytes: Vec<u8>,
-    /// The beginning of the share that is being written.
+    /// Scratch buffer for the beginning of a share.
     header: Vec<u8>,
 }
 
-/// Where a share lies in the bytes of its [`Split`].
+/// The position of a share in the bytes of its [`Split`].
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ShareSpan {
     group: u16,
+    /// Number of its keys.
     keys: u32,
+    /// Offset of its first byte.
     start: usize,
-    /// While it is being counted, how many bytes its keys have; while it is being written, where the next one goes.
+    /// In the first pass the bytes of its keys; in the second pass the offset behind its last byte.
     end: usize,
 }
 
-/// What a group gets of a request.
+/// The part of a request for one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share<'a> {
     /// The group.
     pub group: u16,
-    /// The request for it.
+    /// The request for the group.
     pub request: &'a [u8],
-    /// How many keys it has.
+    /// Number of keys in it.
     pub keys: u32,
 }
 
-/// What became of a request.
+/// The result of [`Split::divide`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divided {
-    /// All its keys are in one group: it can go there as it came, and nothing was copied.
+    /// All keys have one group. The request can go there unchanged, and nothing was copied.
     Whole {
         /// The group.
         group: u16,
     },
-    /// It has a share for each of several groups: [`Split::shares`].
+    /// Several groups have a share: [`Split::shares`].
     Shares,
 }
 
-/// Why a request was not divided.
+/// The reason why a request was not divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undivided {
-    /// Where its keys are cannot be said: any server will refuse it, in its own words.
+    /// Its keys cannot be found. Any server refuses it, with its own error.
     Keys,
-    /// Its keys belong together: the command is none that is divided, or one of its options, like NX of MSETEX, is
-    /// a condition on all of them.
+    /// Its keys belong together: the command is not divided, or an option like NX of MSETEX is a
+    /// condition on all keys.
     Together,
 }
 
 impl Split {
-    /// Divides a request whose command has [`Spread::Owners`]. `request` is an array of bulk strings with `spans` as
-    /// the request scanner found them, and `group_of` tells keys apart: by slot, or by server.
+    /// Divides a request whose command has [`Spread::Owners`]. `request` is an array of bulk
+    /// strings with the `spans` of the request scanner. `group_of` gives the group of a key: its
+    /// slot or server.
     ///
-    /// A share has its keys, and what belongs to each of them, in the order asked, duplicates too. What stands in front
-    /// of the keys and behind them it has as it came, but for their number.
+    /// A share has its keys with their values in the order of the request, with duplicates. It also
+    /// has the arguments in front of the keys and behind them, with the new number of keys.
     ///
     /// # Errors
-    /// When the request has to stay whole.
+    /// When the request must stay whole.
     #[inline]
     pub fn divide(
         &mut self,
@@ -101,7 +105,7 @@ impl Split {
         self.reset();
         let key_bytes = self.count(&layout, request, spans, &mut group_of);
         match self.shares[..] {
-            [Place { group, .. }] => Ok(Divided::Whole { group }),
+            [ShareSpan { group, .. }] => Ok(Divided::Whole { group }),
             _ => {
                 self.write(&layout, key_bytes, request, spans);
                 Ok(Divided::Shares)
@@ -109,25 +113,24 @@ impl Split {
         }
     }
 
-    /// What each group gets, in the order in which the groups occur first. Nothing unless the last request was
+    /// The share of each group, in the order of its first key. Empty unless the last request was
     /// divided into [`Divided::Shares`].
     pub fn shares(&self) -> impl ExactSizeIterator<Item = Share<'_>> {
         let several = self.shares.len() > 1;
         let shares = if several { &self.shares[..] } else { &[] };
-        shares.iter().map(|place| Share {
-            group: place.group,
-            request: &self.bytes[place.start..place.end],
-            keys: place.keys,
+        shares.iter().map(|span| Share {
+            group: span.group,
+            request: &self.bytes[span.start..span.end],
+            keys: span.keys,
         })
     }
 
-    /// For each key of the request, in the order asked, which of the shares it went to: what
-    /// [`Merger`](super::Merger) needs to know.
+    /// The index of each key's share, in the order of the keys. [`Merger`](super::Merger) needs it.
     pub fn order(&self) -> &[u16] {
         &self.order
     }
 
-    /// Forgets the request; keeps the memory, unless a large request made it large.
+    /// Forgets the request. It frees buffers that a large request made large, and keeps others.
     #[inline]
     pub fn reset(&mut self) {
         self.order.clear();
@@ -138,12 +141,12 @@ impl Split {
         if self.order.capacity() * size_of::<u16>() > HELD_BYTES_MAX {
             self.order = Vec::new();
         }
-        if self.shares.capacity() * size_of::<Place>() > HELD_BYTES_MAX {
+        if self.shares.capacity() * size_of::<ShareSpan>() > HELD_BYTES_MAX {
             self.shares = Vec::new();
         }
     }
 
-    /// The first pass. Returns how many bytes all keys have, with what belongs to them.
+    /// The first pass. Returns the bytes of all keys with their values.
     #[inline]
     fn count(
         &mut self,
@@ -158,11 +161,11 @@ impl Split {
         for of_key in spans[first..layout.behind].chunks_exact(layout.step) {
             let group = group_of(of_key[0].of(request));
             let share = self.share_of(group);
-            // With the last two bytes of a bulk string, those in front of it end the one before.
+            // From end to end: the CR LF of the argument before counts in place of the own one.
             let end = of_key[layout.step - 1].end;
-            let place = &mut self.shares[usize::from(share)];
-            place.keys += 1;
-            place.end += (end - before) as usize;
+            let span = &mut self.shares[usize::from(share)];
+            span.keys += 1;
+            span.end += (end - before) as usize;
             before = end;
             self.order.push(share);
         }
@@ -173,8 +176,8 @@ impl Split {
     fn share_of(&mut self, group: u16) -> u16 {
         let at = usize::from(group);
         if let Some(&share) = self.share_of_group.get(at)
-            && let Some(place) = self.shares.get(usize::from(share))
-            && place.group == group
+            && let Some(span) = self.shares.get(usize::from(share))
+            && span.group == group
         {
             return share;
         }
@@ -187,10 +190,10 @@ impl Split {
         if self.share_of_group.len() <= at {
             self.share_of_group.resize(at + 1, 0);
         }
-        // No more shares than groups, and there are 65,536 of those.
+        // There are at most 65,536 groups, so at most as many shares.
         let share = self.shares.len() as u16;
         self.share_of_group[at] = share;
-        self.shares.push(Place {
+        self.shares.push(ShareSpan {
             group,
             keys: 0,
             start: 0,
@@ -199,7 +202,7 @@ impl Split {
         share
     }
 
-    /// The second pass.
+    /// The second pass: writes all shares.
     #[inline]
     fn write(&mut self, layout: &Layout, key_bytes: usize, request: &[u8], spans: &[Span]) {
         let line_end = request.iter().position(|&byte| byte == b'\n');
@@ -207,15 +210,15 @@ impl Split {
         let tail = &request[behind(spans, layout.behind - 1)..behind(spans, spans.len() - 1)];
         let tail_args = spans.len() - layout.behind;
 
-        // Behind each share is room for what a move of a fixed length takes with it.
+        // Behind each share is room for the surplus bytes of a block copy.
         let around = HEADER_BYTES_MAX + name.len() + NUMBER_BYTES_MAX + tail.len() + MOVE_BYTES;
         let most = key_bytes + self.shares.len() * around;
         if self.bytes.len() < most {
             self.bytes.resize(most, 0);
         }
         let mut at = 0;
-        for place in &mut self.shares {
-            let keys = place.keys as usize;
+        for span in &mut self.shares {
+            let keys = span.keys as usize;
             self.header.clear();
             self.header.push(b'*');
             let args = layout.first + keys * layout.step + tail_args;
@@ -223,36 +226,37 @@ impl Split {
             self.header.extend_from_slice(b"\r\n");
             self.header.extend_from_slice(name);
             if layout.counted {
-                super::number_bulk(&mut self.header, i64::from(place.keys));
+                super::number_bulk(&mut self.header, i64::from(span.keys));
             }
-            let of_keys = place.end;
-            place.start = at;
-            place.end = copy_to(&mut self.bytes, at, &self.header);
-            at = place.end + of_keys + tail.len() + MOVE_BYTES;
+            let of_keys = span.end;
+            span.start = at;
+            span.end = copy_to(&mut self.bytes, at, &self.header);
+            at = span.end + of_keys + tail.len() + MOVE_BYTES;
         }
 
         let mut from = behind(spans, layout.first - 1);
         let of_keys = spans[layout.first..layout.behind].chunks_exact(layout.step);
         for (of_key, &share) in of_keys.zip(&self.order) {
             let to = of_key[layout.step - 1].end as usize + 2;
-            let place = &mut self.shares[usize::from(share)];
-            place.end = move_to(&mut self.bytes, place.end, &request[from..], to - from);
+            let span = &mut self.shares[usize::from(share)];
+            span.end = move_to(&mut self.bytes, span.end, &request[from..], to - from);
             from = to;
         }
-        for place in &mut self.shares {
-            place.end = copy_to(&mut self.bytes, place.end, tail);
+        for span in &mut self.shares {
+            span.end = copy_to(&mut self.bytes, span.end, tail);
         }
     }
 }
 
-/// Where the keys of a request are.
+/// The positions of the keys in a request.
 struct Layout {
+    /// Index of the first key.
     first: usize,
-    /// Behind the last key and what belongs to it.
+    /// Index behind the last key and its values.
     behind: usize,
-    /// A key and the arguments that belong to it.
+    /// Number of arguments of a key with its values.
     step: usize,
-    /// Whether the argument in front of the first key says how many there are.
+    /// Whether the argument in front of the first key is the number of keys.
     counted: bool,
 }
 
@@ -310,8 +314,8 @@ impl Layout {
     }
 }
 
-/// Whether options say of each key what they say of all: how long it lives. What is not known may be a
-/// condition.
+/// Whether the options apply to each key by itself: these are expiry times. An unknown option may
+/// be a condition on all keys.
 fn is_about_each_key(request: &[u8], mut options: &[Span]) -> bool {
     while let [option, rest @ ..] = options {
         let word = option.of(request);
@@ -319,7 +323,7 @@ fn is_about_each_key(request: &[u8], mut options: &[Span]) -> bool {
         options = if is(b"keepttl") {
             rest
         } else if is(b"ex") || is(b"px") || is(b"exat") || is(b"pxat") {
-            // Without a number every share is refused.
+            // Without its number the server refuses every share.
             rest.get(1..).unwrap_or_default()
         } else {
             return false;
@@ -328,13 +332,13 @@ fn is_about_each_key(request: &[u8], mut options: &[Span]) -> bool {
     true
 }
 
-/// Behind an argument and the two bytes that end it.
+/// The offset behind an argument and its CR LF.
 fn behind(spans: &[Span], argument: usize) -> usize {
     spans[argument].end as usize + 2
 }
 
-/// The same for the first `len` bytes of `from`, which mostly are few: then some of what stands behind them goes along, and the
-/// next one is written over that.
+/// Copies the first `len` bytes of `from`, as [`copy_to`] does. If they are few, a block of fixed
+/// length is copied. The next copy overwrites the surplus bytes.
 #[inline]
 fn move_to(bytes: &mut [u8], at: usize, from: &[u8], len: usize) -> usize {
     match (
@@ -347,7 +351,7 @@ fn move_to(bytes: &mut [u8], at: usize, from: &[u8], len: usize) -> usize {
     at + len
 }
 
-/// Returns where the copy ends.
+/// Copies a piece to an offset. Returns the offset behind the copy.
 #[inline]
 fn copy_to(bytes: &mut [u8], at: usize, piece: &[u8]) -> usize {
     let end = at + piece.len();
@@ -378,7 +382,8 @@ mod tests {
             .collect()
     }
 
-    /// Divides by the first byte of each key. The shares, in words, or why there are none.
+    /// Divides a request by the first byte of each key. Returns group, words and number of keys of
+    /// each share, or the reason why it was not divided.
     fn divided(split: &mut Split, request: &str) -> Result<Vec<(u16, String, u32)>, Undivided> {
         let words: Vec<&str> = request.split(' ').collect();
         let mut bytes = Vec::new();
@@ -402,48 +407,53 @@ mod tests {
     const A: u16 = b'a' as u16;
     const B: u16 = b'b' as u16;
 
+    /// Each key goes to the share of its group, in the order of the request.
     #[test]
-    fn every_key_goes_to_its_group_in_the_order_asked() {
+    fn each_key_goes_to_its_group_in_order() {
         let mut split = Split::default();
-        let mut parts = |request| divided(&mut split, request).unwrap();
-        let part = |group, words: &str, keys| (group, words.to_owned(), keys);
+        let mut shares = |request| divided(&mut split, request).unwrap();
+        let share = |group, words: &str, keys| (group, words.to_owned(), keys);
         assert_eq!(
-            parts("MGET b1 a1 b2 b1"),
-            [part(B, "MGET b1 b2 b1", 3), part(A, "MGET a1", 1)]
+            shares("MGET b1 a1 b2 b1"),
+            [share(B, "MGET b1 b2 b1", 3), share(A, "MGET a1", 1)]
         );
         assert_eq!(
-            parts("mset a1 x b1 yy a1 z"),
-            [part(A, "mset a1 x a1 z", 2), part(B, "mset b1 yy", 1)]
+            shares("mset a1 x b1 yy a1 z"),
+            [share(A, "mset a1 x a1 z", 2), share(B, "mset b1 yy", 1)]
         );
-        assert_eq!(parts("DEL a1 a2"), [part(A, "DEL a1 a2", 2)]);
+        assert_eq!(shares("DEL a1 a2"), [share(A, "DEL a1 a2", 2)]);
         assert_eq!(
-            parts("MSETEX 3 a1 x b1 y a2 z EX 10"),
+            shares("MSETEX 3 a1 x b1 y a2 z EX 10"),
             [
-                part(A, "MSETEX 2 a1 x a2 z EX 10", 2),
-                part(B, "MSETEX 1 b1 y EX 10", 1)
+                share(A, "MSETEX 2 a1 x a2 z EX 10", 2),
+                share(B, "MSETEX 1 b1 y EX 10", 1)
             ]
         );
-        assert_eq!(parts("EXISTS a b").len(), 2);
+        assert_eq!(shares("EXISTS a b").len(), 2);
         assert_eq!(split.order(), [0, 1]);
     }
 
+    /// A request whose keys belong together, or cannot be found, is not divided.
     #[test]
-    fn what_is_one_request_for_a_reason_stays_one() {
+    fn request_with_keys_that_belong_together_stays_whole() {
         let mut split = Split::default();
-        let mut why = |request| divided(&mut split, request).unwrap_err();
-        assert_eq!(why("MSETNX a 1 b 2"), Undivided::Together);
-        assert_eq!(why("MSETEX 2 a 1 b 2 NX"), Undivided::Together);
-        assert_eq!(why("MSETEX 2 a 1 b 2 EX 10 xx"), Undivided::Together);
-        assert_eq!(why("SUNION a b"), Undivided::Together);
-        assert_eq!(why("MSET a 1 b"), Undivided::Keys);
-        assert_eq!(why("MSETEX 3 a 1 b 2"), Undivided::Keys);
-        assert_eq!(why("MSETEX 0 a 1 b 2"), Undivided::Keys);
-        assert_eq!(why("MSETEX -1 a 1 b 2"), Undivided::Keys);
-        assert_eq!(why("MSETEX 9223372036854775807 a 1 b 2"), Undivided::Keys);
-        assert_eq!(why("MGET"), Undivided::Keys);
+        let mut reason = |request| divided(&mut split, request).unwrap_err();
+        assert_eq!(reason("MSETNX a 1 b 2"), Undivided::Together);
+        assert_eq!(reason("MSETEX 2 a 1 b 2 NX"), Undivided::Together);
+        assert_eq!(reason("MSETEX 2 a 1 b 2 EX 10 xx"), Undivided::Together);
+        assert_eq!(reason("SUNION a b"), Undivided::Together);
+        assert_eq!(reason("MSET a 1 b"), Undivided::Keys);
+        assert_eq!(reason("MSETEX 3 a 1 b 2"), Undivided::Keys);
+        assert_eq!(reason("MSETEX 0 a 1 b 2"), Undivided::Keys);
+        assert_eq!(reason("MSETEX -1 a 1 b 2"), Undivided::Keys);
+        assert_eq!(
+            reason("MSETEX 9223372036854775807 a 1 b 2"),
+            Undivided::Keys
+        );
+        assert_eq!(reason("MGET"), Undivided::Keys);
     }
 
-    /// A command that the table begins to divide is divided, too, or this notices.
+    /// Every command that the table divides can be divided.
     #[test]
     fn every_command_that_the_table_divides_is_divided() {
         let owners = crate::commands::all().filter(|id| id.get().fan_out.spread == Spread::Owners);
@@ -459,8 +469,9 @@ mod tests {
         }
     }
 
+    /// The memory of a large request is freed with the next request.
     #[test]
-    fn a_large_request_leaves_no_large_memory() {
+    fn memory_of_a_large_request_is_freed() {
         let mut split = Split::default();
         let value = "x".repeat(HELD_BYTES_MAX);
         divided(&mut split, &format!("MSET a {value} b 1")).unwrap();
@@ -469,7 +480,7 @@ mod tests {
         assert!(split.bytes.capacity() < 1000);
     }
 
-    /// Requests that are no larger than one before need no new memory.
+    /// Requests that are not larger than an earlier one need no new memory.
     #[test]
     fn memory_is_used_again() {
         let mut split = Split::default();
@@ -502,9 +513,9 @@ mod tests {
     }
 
     proptest! {
-        /// Every group that there is can occur at once, and nothing of the request before is left.
+        /// The shares together are the request, for any number of groups, and after other requests.
         #[test]
-        fn the_shares_together_are_the_request(
+        fn shares_together_are_the_request(
             requests in prop::collection::vec(
                 (prop::collection::vec((any::<u8>(), 0usize..40), 1..60), any::<u8>(), any::<bool>()), 1..5),
         ) {

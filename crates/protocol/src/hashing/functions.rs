@@ -1,12 +1,12 @@
-//! The hash functions that twemproxy and predixy offer, each with the quirks of its peer.
+//! The hash functions of twemproxy and predixy, each with the quirks of its proxy.
 //!
-//! The bytes that a peer stores under are decided by these functions, so what counts is what the
-//! peer computes, not what the textbook says. Sources, beside the algorithms' own descriptions named
-//! below: twemproxy 0.5 (`src/hashkit`), predixy 1.0.5 (`src/HashFunc.cpp`).
+//! These functions decide where a proxy has stored a key. So they compute what the proxy computes,
+//! which may differ from the textbook. Sources: twemproxy 0.5 (`src/hashkit`), predixy 1.0.5
+//! (`src/HashFunc.cpp`), and the descriptions of the algorithms named below.
 //!
-//! **Bytes from 0x80 on.** Some of twemproxy's functions read the key as C's `char`, which has a sign on
-//! x86 and none on ARM: a twemproxy on ARM places keys with such bytes elsewhere. Here it is as on x86
-//! on every machine; [`signed`] marks where.
+//! **Bytes from 0x80 on.** Some of twemproxy's functions read the key as C's `char`, which is
+//! signed on x86 and unsigned on ARM. So a twemproxy on ARM places keys with such bytes on other
+//! servers. The functions here compute as on x86 on every machine; [`signed`] marks these places.
 
 use super::md5::{little_endian, md5};
 use crate::slot::CRC16_OF_BYTE;
@@ -29,8 +29,8 @@ pub(super) fn md5_head(key: &[u8]) -> u32 {
     little_endian(&md5(key))
 }
 
-/// The CRC16 of Redis Cluster in a register of 32 bits: what is shifted out of the lower half is kept
-/// (twemproxy's pull request 367 shows it). The lower 16 bits are the CRC16.
+/// The CRC16 of Redis Cluster in a 32-bit register that keeps the bits shifted out of the lower
+/// half (see twemproxy's pull request 367). The lower 16 bits are the CRC16.
 pub(super) fn crc16(key: &[u8]) -> u32 {
     key.iter().fold(0, |crc: u32, &byte| {
         let index = (crc >> 8) as u8 ^ byte;
@@ -38,8 +38,8 @@ pub(super) fn crc16(key: &[u8]) -> u32 {
     })
 }
 
-/// Fifteen bits out of the middle of CRC32, which is what libmemcached makes of it. With ketama,
-/// whose points are spread over 32 bits, nearly all keys find the same server.
+/// Fifteen bits from the middle of CRC32, as in libmemcached. Ketama's points are spread over 32
+/// bits, so with ketama nearly all keys get the same server.
 pub(super) fn crc32(key: &[u8]) -> u32 {
     (crc32a(key) >> 16) & 0x7fff
 }
@@ -51,38 +51,37 @@ pub(super) fn crc32a(key: &[u8]) -> u32 {
     })
 }
 
-/// FNV-1, Fowler, Noll and Vo, with the offset and prime of 64 bits; the lower 32 bits of the result.
-/// Nothing above them ever reaches them, so 32 bits are enough.
+/// FNV-1 (Fowler, Noll, Vo) with the 64-bit offset and prime; the lower 32 bits of the result.
+/// Higher bits never influence these, so a 32-bit computation is enough.
 pub(super) fn fnv1_64(key: &[u8]) -> u32 {
     key.iter().fold(FNV_64_OFFSET, |hash, &byte| {
         hash.wrapping_mul(FNV_64_PRIME) ^ signed(byte)
     })
 }
 
-/// FNV-1a with the offset and prime of 64 bits; the lower 32 bits of the result. What twemproxy
-/// uses unless told otherwise.
+/// FNV-1a with the 64-bit offset and prime; the lower 32 bits of the result. Twemproxy's default.
 pub(super) fn fnv1a_64(key: &[u8]) -> u32 {
     key.iter().fold(FNV_64_OFFSET, |hash, &byte| {
         (hash ^ signed(byte)).wrapping_mul(FNV_64_PRIME)
     })
 }
 
-/// FNV-1 of 32 bits.
+/// 32-bit FNV-1.
 pub(super) fn fnv1_32(key: &[u8]) -> u32 {
     key.iter().fold(FNV_32_OFFSET, |hash, &byte| {
         hash.wrapping_mul(FNV_32_PRIME) ^ signed(byte)
     })
 }
 
-/// FNV-1a of 32 bits.
+/// 32-bit FNV-1a.
 pub(super) fn fnv1a_32(key: &[u8]) -> u32 {
     key.iter().fold(FNV_32_OFFSET, |hash, &byte| {
         (hash ^ signed(byte)).wrapping_mul(FNV_32_PRIME)
     })
 }
 
-/// Paul Hsieh's SuperFastHash (<http://www.azillionmonkeys.com/qed/hash.html>), begun with 0 instead of
-/// the length.
+/// Paul Hsieh's SuperFastHash (<http://www.azillionmonkeys.com/qed/hash.html>), with 0 instead of
+/// the length as initial value.
 pub(super) fn hsieh(key: &[u8]) -> u32 {
     let half = |bytes: &[u8]| u32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
     let mut hash = 0_u32;
@@ -119,7 +118,7 @@ pub(super) fn hsieh(key: &[u8]) -> u32 {
     hash.wrapping_add(hash >> 6)
 }
 
-/// Austin Appleby's MurmurHash2, read as little-endian, with a seed made of the length.
+/// Austin Appleby's MurmurHash2 in little-endian, with a seed that derives from the length.
 pub(super) fn murmur(key: &[u8]) -> u32 {
     const FACTOR: u32 = 0x5bd1_e995;
     let length = key.len() as u32;
@@ -139,15 +138,15 @@ pub(super) fn murmur(key: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// Bob Jenkins' lookup3 (`hashlittle`, 2006, <http://burtleburtle.net/bob/c/lookup3.c>) with 13 as its
-/// initial value; for keys that are not empty.
+/// Bob Jenkins' lookup3 (`hashlittle`, 2006, <http://burtleburtle.net/bob/c/lookup3.c>) with 13 as
+/// its initial value, for non-empty keys.
 pub(super) fn jenkins(key: &[u8]) -> u32 {
     let start = 0xdead_beef_u32
         .wrapping_add(key.len() as u32)
         .wrapping_add(13);
     let (mut a, mut b, mut c) = (start, start, start);
     let mut rest = key;
-    // The last block, of one to twelve bytes, is not mixed but finished.
+    // The last block, of one to twelve bytes, is not mixed: the final steps below take it.
     while rest.len() > 12 {
         let (block, behind) = rest.split_at(12);
         rest = behind;
@@ -179,9 +178,8 @@ pub(super) fn jenkins(key: &[u8]) -> u32 {
     (c ^ b).wrapping_sub(b.rotate_left(24))
 }
 
-/// The number that a key begins with, after at most one sign; 0 if it begins with none. Digits that do not
-/// fit in 64 bits wrap around. Predixy takes the remainder of the number without its sign bit meaning
-/// anything: -1 is 2^64 - 1.
+/// The number at the beginning of a key, after at most one sign; 0 if there is none. It wraps
+/// around at 64 bits. Predixy takes the remainder of the unsigned number: -1 is 2^64 - 1.
 pub(super) fn atol(key: &[u8]) -> u64 {
     let (negative, digits) = match key {
         [b'-', digits @ ..] => (true, digits),
@@ -204,12 +202,12 @@ pub(super) fn atol(key: &[u8]) -> u64 {
     }
 }
 
-/// A byte as x86's `char`: one of 0x80 or above is negative, and sets all the bits above it.
+/// A byte as a `char` of x86: from 0x80 on it is negative, and sign extension sets all higher bits.
 fn signed(byte: u8) -> u32 {
     i32::from(byte as i8) as u32
 }
 
-/// The first four bytes as a number, with zeros for those that are missing.
+/// The first four bytes as a little-endian number; missing bytes are 0.
 fn padded(bytes: &[u8]) -> u32 {
     bytes
         .iter()
@@ -249,9 +247,9 @@ static CRC32_OF_BYTE: [u32; 256] = {
 mod tests {
     use super::*;
 
-    /// What libmemcached's and twemproxy's own tests expect of the key `apple`.
+    /// The key `apple` has the hashes that the tests of libmemcached and twemproxy expect.
     #[test]
-    fn the_published_vectors_of_libmemcached_hold() {
+    fn libmemcached_vectors_hold() {
         let key = b"apple";
         assert_eq!(one_at_a_time(key), 2_297_466_611);
         assert_eq!(md5_head(key), 3_195_025_439);
@@ -267,8 +265,8 @@ mod tests {
         assert_eq!(murmur(key), 4_142_305_122);
     }
 
-    /// The check values of the CRCs (of `123456789`), the example of twemproxy's pull request 367, and
-    /// FNV's own test vectors (<http://www.isthe.com/chongo/src/fnv/test_fnv.c>).
+    /// These vectors hold: check values of the CRCs (of `123456789`), the example of twemproxy's
+    /// pull request 367, and FNV's test vectors (<http://www.isthe.com/chongo/src/fnv/test_fnv.c>).
     #[test]
     fn other_published_vectors_hold() {
         assert_eq!(crc32a(b"123456789"), 0xcbf4_3926);
@@ -280,9 +278,9 @@ mod tests {
         assert_eq!(fnv1a_64(b"foobar"), 0x8594_4171_f739_67e8_u64 as u32);
     }
 
-    /// A key's number: one sign, digits, and nothing behind them; wrapped into 64 bits.
+    /// `atol` reads one sign and digits at the beginning of a key, modulo 2^64.
     #[test]
-    fn atol_reads_what_a_key_begins_with() {
+    fn atol_reads_the_number_at_the_beginning() {
         for (key, number) in [
             (&b""[..], 0),
             (b"0", 0),

@@ -1,4 +1,4 @@
-//! MD5, as RFC 1321 describes it. For placing keys on servers, never for security.
+//! MD5 (RFC 1321), to place keys on servers, never for security.
 
 /// The MD5 digest of some bytes.
 pub(super) fn md5(bytes: &[u8]) -> [u8; 16] {
@@ -7,7 +7,7 @@ pub(super) fn md5(bytes: &[u8]) -> [u8; 16] {
     for block in &mut blocks {
         mix(&mut state, block);
     }
-    // The rest, one bit that is set, zeros, and the length in bits: one block or two.
+    // The last one or two blocks: the remaining bytes, a set bit, zeros, and the length in bits.
     let rest = blocks.remainder();
     let mut tail = [0; 128];
     tail[..rest.len()].copy_from_slice(rest);
@@ -26,7 +26,7 @@ pub(super) fn md5(bytes: &[u8]) -> [u8; 16] {
     digest
 }
 
-/// Takes one block of 64 bytes into the state: four rounds of sixteen steps.
+/// Mixes one block of 64 bytes into the state: four rounds of sixteen steps.
 fn mix(state: &mut [u32; 4], block: &[u8]) {
     let word = |index: usize| little_endian(&block[4 * index..]);
     let [mut a, mut b, mut c, mut d] = *state;
@@ -49,12 +49,12 @@ fn mix(state: &mut [u32; 4], block: &[u8]) {
     }
 }
 
-/// The first four bytes as a number.
+/// The first four bytes as a little-endian number.
 pub(super) fn little_endian(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// By how many bits the steps of each round rotate.
+/// Bits by which the steps of each round rotate.
 const TURNS: [[u32; 4]; 4] = [
     [7, 12, 17, 22],
     [5, 9, 14, 20],
@@ -62,7 +62,7 @@ const TURNS: [[u32; 4]; 4] = [
     [6, 10, 15, 21],
 ];
 
-/// What each step adds: the whole part of 2^32 times |sin(i)|, for i from 1.
+/// The constant that each step adds: the integer part of 2^32 times |sin(i)|, for i from 1.
 const SINES: [u32; 64] = [
     0xd76a_a478,
     0xe8c7_b756,
@@ -134,9 +134,9 @@ const SINES: [u32; 64] = [
 mod tests {
     use super::*;
 
-    /// The test suite of RFC 1321, appendix A.5.
+    /// The test suite of RFC 1321, appendix A.5, holds.
     #[test]
-    fn the_vectors_of_the_rfc_hold() {
+    fn rfc_vectors_hold() {
         for (text, digest) in [
             ("", "d41d8cd98f00b204e9800998ecf8427e"),
             ("a", "0cc175b9c0f1b6a831c399e269772661"),
@@ -163,9 +163,9 @@ mod tests {
         }
     }
 
-    /// The constants are what the RFC says they are: the whole part of 2^32 times |sin(i)|.
+    /// The constants are the integer part of 2^32 times |sin(i)|, as the RFC defines them.
     #[test]
-    fn the_constants_are_sines() {
+    fn constants_are_sines() {
         for (index, &constant) in SINES.iter().enumerate() {
             let sine = ((index + 1) as f64).sin().abs();
             assert_eq!(constant, (sine * 4_294_967_296.0) as u32, "{index}");

@@ -1,5 +1,4 @@
-//! Reading what SENTINEL MASTERS, MASTER, SENTINELS, REPLICAS and the rest answer, in RESP2 and
-//! RESP3.
+//! Reads the answers of Sentinels, in RESP2 and RESP3.
 
 #![cfg_attr(
     not(test),
@@ -15,15 +14,15 @@ use super::{
 use crate::number;
 use crate::value::Value;
 
-/// How much of what a Sentinel said is shown in an error.
+/// Most bytes of an answer that an error shows.
 const SHOWN_BYTES_MAX: usize = 100;
 
 impl Primary {
     /// Reads the answer to SENTINEL MASTER.
     ///
     /// # Errors
-    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not
-    /// watch it.
+    /// When the answer is malformed; [`AnswerError::UnknownName`] if the Sentinel watches no such
+    /// primary.
     pub fn read(answer: &[u8]) -> Result<Primary, AnswerError> {
         Primary::of(&read(answer)?)
     }
@@ -31,7 +30,7 @@ impl Primary {
     /// Reads the answer to SENTINEL MASTERS.
     ///
     /// # Errors
-    /// Says what is wrong with the answer.
+    /// When the answer is malformed; the error names the fault.
     pub fn read_all(answer: &[u8]) -> Result<Vec<Primary>, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a list of primaries");
         let primaries = read(answer)?;
@@ -40,18 +39,18 @@ impl Primary {
     }
 
     fn of(value: &Value) -> Result<Primary, AnswerError> {
-        let entry = Entry::of(value)?;
-        let name = name_of(entry.value("name")?)?;
-        let flags = entry.flags()?;
+        let fields = Fields::of(value)?;
+        let name = name_of(fields.value("name")?)?;
+        let flags = fields.flags()?;
         Ok(Primary {
             name,
-            endpoint: entry.endpoint("ip", "port")?,
+            endpoint: fields.endpoint("ip", "port")?,
             health: health_of(flags),
             is_failing_over: has(flags, "failover_in_progress"),
-            config_epoch: entry.number("config-epoch")?,
-            quorum: entry.number("quorum")?,
-            replicas: entry.number("num-slaves")?,
-            other_sentinels: entry.number("num-other-sentinels")?,
+            config_epoch: fields.number("config-epoch")?,
+            quorum: fields.number("quorum")?,
+            replicas: fields.number("num-slaves")?,
+            other_sentinels: fields.number("num-other-sentinels")?,
         })
     }
 }
@@ -60,8 +59,8 @@ impl Replica {
     /// Reads the answer to SENTINEL REPLICAS.
     ///
     /// # Errors
-    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not
-    /// watch it.
+    /// When the answer is malformed; [`AnswerError::UnknownName`] if the Sentinel watches no such
+    /// primary.
     pub fn read_all(answer: &[u8]) -> Result<Vec<Replica>, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a list of replicas");
         let replicas = read(answer)?;
@@ -70,15 +69,15 @@ impl Replica {
     }
 
     fn of(value: &Value) -> Result<Replica, AnswerError> {
-        let entry = Entry::of(value)?;
+        let fields = Fields::of(value)?;
         Ok(Replica {
-            endpoint: entry.endpoint("ip", "port")?,
-            health: health_of(entry.flags()?),
-            says_replica: matches!(entry.text("role-reported")?, "slave" | "replica"),
-            of: entry.endpoint("master-host", "master-port")?,
-            is_linked: entry.text("master-link-status")? == "ok",
-            priority: entry.number("slave-priority")?,
-            offset_bytes: entry.number("slave-repl-offset")?,
+            endpoint: fields.endpoint("ip", "port")?,
+            health: health_of(fields.flags()?),
+            says_replica: matches!(fields.text("role-reported")?, "slave" | "replica"),
+            of: fields.endpoint("master-host", "master-port")?,
+            is_linked: fields.text("master-link-status")? == "ok",
+            priority: fields.number("slave-priority")?,
+            offset_bytes: fields.number("slave-repl-offset")?,
         })
     }
 }
@@ -87,8 +86,8 @@ impl Peer {
     /// Reads the answer to SENTINEL SENTINELS.
     ///
     /// # Errors
-    /// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not
-    /// watch it.
+    /// When the answer is malformed; [`AnswerError::UnknownName`] if the Sentinel watches no such
+    /// primary.
     pub fn read_all(answer: &[u8]) -> Result<Vec<Peer>, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a list of Sentinels");
         let peers = read(answer)?;
@@ -97,24 +96,24 @@ impl Peer {
     }
 
     fn of(value: &Value) -> Result<Peer, AnswerError> {
-        let entry = Entry::of(value)?;
+        let fields = Fields::of(value)?;
         Ok(Peer {
-            id: match entry.text("runid")? {
+            id: match fields.text("runid")? {
                 "" => None,
                 id => Some(id_of(id)?),
             },
-            endpoint: entry.endpoint("ip", "port")?,
-            health: health_of(entry.flags()?),
+            endpoint: fields.endpoint("ip", "port")?,
+            health: health_of(fields.flags()?),
         })
     }
 }
 
-/// Reads the answer to SENTINEL GET-MASTER-ADDR-BY-NAME: where the Sentinel sends clients, which is
-/// to the new primary as soon as there is one.
+/// Reads the answer to SENTINEL GET-MASTER-ADDR-BY-NAME: the address for clients. During a failover
+/// it is the new primary as soon as there is one.
 ///
 /// # Errors
-/// Says what is wrong with the answer; [`AnswerError::UnknownName`] if the Sentinel does not watch
-/// it.
+/// When the answer is malformed; [`AnswerError::UnknownName`] if the Sentinel watches no such
+/// primary.
 pub fn read_address(answer: &[u8]) -> Result<Endpoint, AnswerError> {
     const FORM: AnswerError = AnswerError::Form("a host and a port");
     match read(answer)? {
@@ -132,18 +131,18 @@ pub fn read_address(answer: &[u8]) -> Result<Endpoint, AnswerError> {
 /// Reads the answer to SENTINEL MYID.
 ///
 /// # Errors
-/// Says what is wrong with the answer.
+/// When the answer is malformed; the error names the fault.
 pub fn read_id(answer: &[u8]) -> Result<String, AnswerError> {
     id_of(text(ID, &read(answer)?)?)
 }
 
-/// What is said of one server: a map, in RESP2 a list of keys and values.
-struct Entry<'a>(&'a Value);
+/// The fields of one server: a map, in RESP2 a list of names and values.
+struct Fields<'a>(&'a Value);
 
-impl<'a> Entry<'a> {
-    fn of(value: &'a Value) -> Result<Entry<'a>, AnswerError> {
+impl<'a> Fields<'a> {
+    fn of(value: &'a Value) -> Result<Fields<'a>, AnswerError> {
         match value {
-            Value::List(_) => Ok(Entry(value)),
+            Value::List(_) => Ok(Fields(value)),
             _ => Err(AnswerError::Form("names of fields with their values")),
         }
     }
@@ -175,8 +174,8 @@ impl<'a> Entry<'a> {
 
 const ID: &str = "id of a Sentinel";
 
-/// The worst that the flags say. `master`, `slave` and `sentinel` say what it is; what
-/// `master_down` says of a Sentinel, that it holds a primary for down, is nothing against itself.
+/// The worst health of the flags. `master`, `slave` and `sentinel` are roles. `master_down` means
+/// that the Sentinel thinks a primary is down; its own health is not affected.
 fn health_of(flags: &str) -> Health {
     match () {
         () if has(flags, "o_down") => Health::Failed,
@@ -222,7 +221,7 @@ pub(super) fn list(value: Value, form: AnswerError) -> Result<Vec<Value>, Answer
     }
 }
 
-/// The elements of a list, if they are not more than these.
+/// The elements of a list, at most `max`.
 pub(super) fn items(value: &Value, max: usize, form: AnswerError) -> Result<&[Value], AnswerError> {
     match value {
         Value::List(values) if values.len() <= max => Ok(values),
@@ -238,9 +237,9 @@ pub(super) fn text<'a>(name: &'static str, value: &'a Value) -> Result<&'a str, 
     str::from_utf8(bytes).map_err(|_| AnswerError::Field(name, shown(bytes)))
 }
 
-/// A number, which is a text in what Sentinels say, and mostly an integer in what servers do.
+/// Reads a number. Sentinels send it as text, servers mostly as an integer.
 pub(super) fn number_of(name: &'static str, value: &Value) -> Result<u64, AnswerError> {
-    let (number, said) = match value {
+    let (number, text) = match value {
         Value::Integer(number) => (Some(*number), number.to_string()),
         value => {
             let text = text(name, value)?;
@@ -248,11 +247,11 @@ pub(super) fn number_of(name: &'static str, value: &Value) -> Result<u64, Answer
         }
     };
     let number = number.and_then(|number| u64::try_from(number).ok());
-    number.ok_or(AnswerError::Field(name, said))
+    number.ok_or(AnswerError::Field(name, text))
 }
 
-/// The place that a host and a port are. `None` if they are none: a host that is empty or `?` is
-/// one that is not known, and a Sentinel whose place another one took has port 0.
+/// Reads a host and a port. `None` without an address: an empty host or `?` is unknown, and a
+/// Sentinel whose address another one took has port 0.
 pub(super) fn endpoint_of(
     name: &'static str,
     host: &Value,
@@ -282,8 +281,8 @@ pub(super) fn name_of(value: &Value) -> Result<String, AnswerError> {
     name_text(text(NAME, value)?)
 }
 
-/// A name is whatever the administrator wrote, but one with a space could not be told from what
-/// stands behind it in a message.
+/// Checks the configured name of a primary. A name with a space is refused: messages separate their
+/// words by spaces.
 pub(super) fn name_text(name: &str) -> Result<String, AnswerError> {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
     if fits && !name.contains(|char: char| char.is_whitespace() || char.is_control()) {
@@ -305,7 +304,7 @@ fn id_of(id: &str) -> Result<String, AnswerError> {
     }
 }
 
-/// The beginning of what a Sentinel said, fit to be shown.
+/// The beginning of some bytes as printable text.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes.get(..SHOWN_BYTES_MAX).unwrap_or(bytes));
     text.chars()

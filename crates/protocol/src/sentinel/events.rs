@@ -1,4 +1,4 @@
-//! Reading what a Sentinel publishes, as messages of RESP2 and pushes of RESP3.
+//! Reads the messages that a Sentinel publishes, as RESP2 messages and RESP3 pushes.
 
 #![cfg_attr(
     not(test),
@@ -12,8 +12,8 @@ use super::{AnswerError, Endpoint, MESSAGE_BYTES_MAX};
 use crate::number;
 use crate::value::Value;
 
-/// What a follower subscribes to: what makes it go elsewhere, or ask again. A Sentinel publishes
-/// each step of a failover besides.
+/// The channels to subscribe to: their messages change the primary, or are a reason to ask again. A
+/// Sentinel publishes other steps of a failover on more channels.
 pub const CHANNELS: [&str; 19] = [
     "+switch-master",
     "+failover-state-wait-promotion",
@@ -36,115 +36,114 @@ pub const CHANNELS: [&str; 19] = [
     "+set",
 ];
 
-/// One message of a connection that has subscribed.
+/// One message on a subscribed connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A channel is subscribed to. When all are, nothing is missed from now on: now is the time to
-    /// ask.
+    /// A channel is subscribed. After the last channel no event is missed, so then ask the
+    /// Sentinel.
     Subscribed {
-        /// How many there are now; at the last one as many as [`CHANNELS`].
+        /// Number of subscribed channels; the last confirmation has the length of [`CHANNELS`].
         channels: u64,
     },
-    /// Something has happened.
+    /// An event on one of [`CHANNELS`].
     Event(Event),
     /// The answer to PING.
     Pong,
-    /// Of no interest here.
+    /// Any other message.
     Other,
 }
 
-/// What has happened, of what a follower may have to act on. `name` is what the Sentinels call the
-/// primary that it is about.
+/// An event that may need a reaction. `name` is the name of the primary that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Another server is the primary: `+switch-master`.
     Switched {
-        /// The name whose primary it is.
+        /// Name of the primary.
         name: String,
-        /// Which it was.
+        /// Address of the old primary.
         from: Option<Endpoint>,
-        /// Which it is; `None` if the Sentinel does not know how it is reached: ask.
+        /// Address of the new primary; `None` if the Sentinel does not know it: ask.
         to: Option<Endpoint>,
     },
-    /// A replica has been told to become primary, and may be one any moment:
-    /// `+failover-state-wait-promotion`. Only the Sentinel that leads the failover says it. It asks
-    /// that replica once a second whether it is, and names it only then.
+    /// A replica got the order to become primary, and may be one at any moment:
+    /// `+failover-state-wait-promotion`. Only the leading Sentinel publishes it. It asks the
+    /// replica for its role once a second, and gives its address to clients only after that.
     Promoting {
-        /// The name whose primary it is to be.
+        /// Name of the primary.
         name: String,
-        /// Which it is; `None` as above.
+        /// Address of the replica; `None` if the Sentinel does not know it.
         to: Option<Endpoint>,
     },
-    /// A replica has become primary: `+promoted-slave`. Only the Sentinel that leads the failover
-    /// says it. Itself it says [`Event::Switched`] only when the other replicas follow, which may
-    /// take as long as its failover timeout, and answers with the new address from now on.
+    /// A replica has become primary: `+promoted-slave`. Only the leading Sentinel publishes it, and
+    /// gives the new address to clients from now on. It publishes [`Event::Switched`] when the
+    /// other replicas follow. That may take up to its failover timeout.
     Promoted {
-        /// The name whose primary it is.
+        /// Name of the primary.
         name: String,
-        /// Which it is; `None` as above.
+        /// Address of the new primary; `None` if the Sentinel does not know it.
         to: Option<Endpoint>,
     },
-    /// A server or Sentinel has been silent too long: `+sdown`, `+odown`.
+    /// A server or Sentinel is down: `+sdown`, `+odown`.
     Down {
-        /// Who.
+        /// The server or Sentinel.
         who: Instance,
-        /// Whether as many Sentinels as must agree hold so.
+        /// Whether a quorum of Sentinels agrees: `+odown`.
         is_agreed: bool,
     },
-    /// It is no longer thought so: `-sdown`, `-odown`.
+    /// A server or Sentinel is no longer down: `-sdown`, `-odown`.
     Up {
-        /// Who.
+        /// The server or Sentinel.
         who: Instance,
-        /// Whether it is about what was agreed.
+        /// Whether it ends a state on which a quorum agreed: `-odown`.
         is_agreed: bool,
     },
-    /// A server has been started anew, without what it had not saved: `+reboot`.
+    /// A server has restarted, without its unsaved data: `+reboot`.
     Rebooted {
-        /// Who.
+        /// The server.
         who: Instance,
     },
-    /// There is another replica, or one has become another's, or none: ask for the replicas.
+    /// The replicas have changed, or a replica has changed its primary or role: ask for them.
     Replicas {
-        /// The name whose replicas they are.
+        /// Name of their primary.
         name: String,
     },
-    /// There is another Sentinel, or one has moved: ask for the Sentinels.
+    /// A Sentinel is new or has another address: ask for the Sentinels.
     Sentinels {
-        /// The name that they watch.
+        /// Name of the primary that they watch.
         name: String,
     },
-    /// A name is watched from now on or no longer, or is to be begun anew or differently, or its
-    /// primary says that it is none: ask for everything.
+    /// A primary is watched from now on or no longer, was reset or reconfigured, or reports another
+    /// role: ask for everything.
     Names {
-        /// The name.
+        /// Name of the primary.
         name: String,
     },
 }
 
-/// Who a message is about.
+/// The server or Sentinel that a message concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// What it is for its primary.
+    /// Its relation to the primary.
     pub kind: Kind,
-    /// The name of that primary.
+    /// Name of the primary.
     pub name: String,
-    /// Where it is; `None` if the Sentinel does not know.
+    /// Its address; `None` if the Sentinel does not know it.
     pub endpoint: Option<Endpoint>,
 }
 
-/// What somebody is for a primary.
+/// The relation of an instance to a primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It is the primary itself.
     Primary,
-    /// It follows it.
+    /// It is a replica of the primary.
     Replica,
-    /// It watches it.
+    /// It is a Sentinel that watches the primary.
     Sentinel,
 }
 
 impl Event {
-    /// The name of the primary that it is about.
+    /// The name of the primary that the event concerns.
     pub fn name(&self) -> &str {
         match self {
             Event::Switched { name, .. }
@@ -157,10 +156,10 @@ impl Event {
         }
     }
 
-    /// Reads what was published on a channel, if it is one of [`CHANNELS`].
+    /// Reads the text of a message. `None` if the channel is not one of [`CHANNELS`].
     ///
     /// # Errors
-    /// Says what is wrong with it. Something has happened then, too: ask for everything.
+    /// When the text is malformed. An event has still happened: ask for everything.
     pub fn read(channel: &[u8], text: &[u8]) -> Result<Option<Event>, AnswerError> {
         let text = str::from_utf8(text).map_err(|_| AnswerError::Field(EVENT, shown(text)))?;
         let mut words = Words {
@@ -196,7 +195,7 @@ impl Event {
             },
             b"+slave" | b"+slave-reconf-done" | b"+role-change" | b"-role-change" => {
                 match words.instance()? {
-                    // Somebody told the primary to follow another server, or no longer to.
+                    // The primary has become a replica, or is a primary again.
                     Instance {
                         kind: Kind::Primary,
                         name,
@@ -220,19 +219,18 @@ impl Event {
 }
 
 impl Message {
-    /// Reads one message of a connection on which [`ask_events`](super::ask_events) was sent, or
-    /// the answer to PING there.
+    /// Reads one message of a connection that has sent [`ask_events`](super::ask_events), or the
+    /// answer to PING there.
     ///
     /// # Errors
-    /// Says what is wrong with it; [`AnswerError::Refused`] if it is an error, so one of the
-    /// requests was refused.
+    /// When the message is malformed; [`AnswerError::Refused`] if the Sentinel refused a request.
     pub fn read(message: &[u8]) -> Result<Message, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a message");
         const COUNT: &str = "number of channels";
         let value = read_up_to(message, MESSAGE_BYTES_MAX)?;
         let parts = match &value {
             Value::List(parts) => parts.as_slice(),
-            // To a subscriber of RESP3, and to anybody else.
+            // The form for RESP3, and for connections without a subscription.
             Value::Line(pong) if pong == b"PONG" => return Ok(Message::Pong),
             _ => return Err(FORM),
         };
@@ -259,7 +257,7 @@ impl Message {
 
 const EVENT: &str = "text of a message";
 
-/// The words of what was published. A word may be empty: a host that is not known.
+/// The words of a message. The word of an unknown host is empty.
 struct Words<'a> {
     words: str::Split<'a, char>,
     text: &'a str,
@@ -284,8 +282,8 @@ impl<'a> Words<'a> {
             .map(|host| Endpoint { host, port }))
     }
 
-    /// `master NAME HOST PORT`, or for the others `KIND ITS-NAME HOST PORT @ NAME HOST PORT`. What
-    /// else is said stands behind it.
+    /// Reads `master NAME HOST PORT`, or for others `KIND ITS-NAME HOST PORT @ NAME HOST PORT`.
+    /// More words may follow.
     fn instance(&mut self) -> Result<Instance, AnswerError> {
         let kind = match self.next()? {
             "master" | "primary" => Kind::Primary,
@@ -325,7 +323,7 @@ mod tests {
         Some(Endpoint { host, port })
     }
 
-    fn who(kind: Kind, name: &str, endpoint: Option<Endpoint>) -> Instance {
+    fn instance(kind: Kind, name: &str, endpoint: Option<Endpoint>) -> Instance {
         Instance {
             kind,
             name: name.to_owned(),
@@ -337,9 +335,10 @@ mod tests {
         Event::read(channel.as_bytes(), text.as_bytes())
     }
 
-    /// Names, both kinds of addresses, and hosts that the Sentinel does not know.
+    /// Switches and promotions are read, with host names, IPv4 and IPv6 addresses, and unknown
+    /// hosts.
     #[test]
-    fn an_event_says_what_happened_to_whom() {
+    fn switches_and_promotions_are_read() {
         let name = || "m".to_owned();
         for (channel, text, expected) in [
             (
@@ -368,11 +367,20 @@ mod tests {
                     to: at("::1", 7),
                 },
             ),
+        ] {
+            assert_read(channel, text, expected);
+        }
+    }
+
+    /// Changes of the health of a server or Sentinel are read.
+    #[test]
+    fn health_changes_are_read() {
+        for (channel, text, expected) in [
             (
                 "+sdown",
                 "master m h 6",
                 Event::Down {
-                    who: who(Kind::Primary, "m", at("h", 6)),
+                    who: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: false,
                 },
             ),
@@ -380,7 +388,7 @@ mod tests {
                 "+odown",
                 "master m h 6 #quorum 2/2",
                 Event::Down {
-                    who: who(Kind::Primary, "m", at("h", 6)),
+                    who: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: true,
                 },
             ),
@@ -388,7 +396,7 @@ mod tests {
                 "-sdown",
                 "slave h:7 h 7 @ m h 6",
                 Event::Up {
-                    who: who(Kind::Replica, "m", at("h", 7)),
+                    who: instance(Kind::Replica, "m", at("h", 7)),
                     is_agreed: false,
                 },
             ),
@@ -396,7 +404,7 @@ mod tests {
                 "-odown",
                 "master m h 6",
                 Event::Up {
-                    who: who(Kind::Primary, "m", at("h", 6)),
+                    who: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: true,
                 },
             ),
@@ -404,7 +412,7 @@ mod tests {
                 "-sdown",
                 "sentinel id h 0 @ m h 6",
                 Event::Up {
-                    who: who(Kind::Sentinel, "m", None),
+                    who: instance(Kind::Sentinel, "m", None),
                     is_agreed: false,
                 },
             ),
@@ -412,9 +420,19 @@ mod tests {
                 "+reboot",
                 "master m h 6",
                 Event::Rebooted {
-                    who: who(Kind::Primary, "m", at("h", 6)),
+                    who: instance(Kind::Primary, "m", at("h", 6)),
                 },
             ),
+        ] {
+            assert_read(channel, text, expected);
+        }
+    }
+
+    /// Events that are a reason to ask again are read.
+    #[test]
+    fn membership_changes_are_read() {
+        let name = || "m".to_owned();
+        for (channel, text, expected) in [
             (
                 "+slave",
                 "slave h:7 h 7 @ m h 6",
@@ -447,13 +465,17 @@ mod tests {
                 Event::Names { name: name() },
             ),
         ] {
-            assert_eq!(expected.name(), "m");
-            assert_eq!(event(channel, text), Ok(Some(expected)), "{channel} {text}");
+            assert_read(channel, text, expected);
         }
         assert_eq!(event("+tilt", "#tilt mode entered"), Ok(None));
     }
 
-    /// What is subscribed to is what is understood, each channel by itself.
+    fn assert_read(channel: &str, text: &str, expected: Event) {
+        assert_eq!(expected.name(), "m");
+        assert_eq!(event(channel, text), Ok(Some(expected)), "{channel} {text}");
+    }
+
+    /// Messages of every subscribed channel are read, and of no other channel.
     #[test]
     fn every_channel_is_read_and_no_other() {
         for channel in CHANNELS {
@@ -468,8 +490,9 @@ mod tests {
         }
     }
 
+    /// A malformed event is an error that shows its text.
     #[test]
-    fn a_malformed_event_is_refused_with_its_reason() {
+    fn malformed_event_is_an_error() {
         let long = "h".repeat(super::super::HOST_BYTES_MAX + 1);
         for (channel, text) in [
             ("+switch-master", "m h 1 h".to_owned()),
@@ -490,8 +513,9 @@ mod tests {
         assert!(Event::read(b"+sdown", b"master m \xff 1").is_err());
     }
 
+    /// A message of RESP2 and the push of RESP3 read the same.
     #[test]
-    fn a_message_reads_the_same_in_both_versions() {
+    fn message_reads_the_same_in_both_versions() {
         let text = "$11\r\nm h 1 ::1 2\r\n";
         let switched = Event::Switched {
             name: "m".to_owned(),
@@ -544,8 +568,9 @@ mod tests {
     }
 
     proptest! {
+        /// A written event is read back.
         #[test]
-        fn an_event_that_is_written_is_read_back(
+        fn written_event_is_read_back(
             name in "[!-~]{1,40}",
             hosts in ["[a-z0-9.:-]{1,60}", "[a-z0-9.:-]{1,60}"],
             ports in [1..=u16::MAX, 1..=u16::MAX],
@@ -556,13 +581,14 @@ mod tests {
             let switched = Event::Switched { name: name.clone(), from: from.clone(), to: to.clone() };
             let read = event("+switch-master", &format!("{name} {from_text} {to_text}{more}"));
             prop_assert_eq!(read, Ok(Some(switched)));
-            let down = Event::Down { who: who(Kind::Replica, &name, from), is_agreed: false };
+            let down = Event::Down { who: instance(Kind::Replica, &name, from), is_agreed: false };
             let read = event("+sdown", &format!("slave x {from_text} @ {name} {to_text}{more}"));
             prop_assert_eq!(read, Ok(Some(down)));
-            let down = Event::Down { who: who(Kind::Primary, &name, to), is_agreed: true };
+            let down = Event::Down { who: instance(Kind::Primary, &name, to), is_agreed: true };
             prop_assert_eq!(event("+odown", &format!("master {name} {to_text}{more}")), Ok(Some(down)));
         }
 
+        /// Reading any bytes gives a message or an error, and never panics.
         #[test]
         fn any_bytes_are_a_message_or_an_error(
             channel in prop::sample::select(CHANNELS.to_vec()),

@@ -1,4 +1,4 @@
-//! Writing what is asked of Sentinels, and of the servers that they name.
+//! Writes the requests to Sentinels, and to the servers that they name.
 
 #![cfg_attr(
     not(test),
@@ -18,7 +18,7 @@ pub fn ask_primary(out: &mut Vec<u8>, name: &str) {
     encode::request(out, &["SENTINEL", "MASTER", name]);
 }
 
-/// Appends SENTINEL GET-MASTER-ADDR-BY-NAME: [where clients should go](super::read_address).
+/// Appends SENTINEL GET-MASTER-ADDR-BY-NAME: [the address for clients](super::read_address).
 pub fn ask_address(out: &mut Vec<u8>, name: &str) {
     encode::request(out, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]);
 }
@@ -33,16 +33,16 @@ pub fn ask_replicas(out: &mut Vec<u8>, name: &str) {
     encode::request(out, &["SENTINEL", "REPLICAS", name]);
 }
 
-/// Appends SENTINEL MYID: [who it is](super::read_id).
+/// Appends SENTINEL MYID: [the id of the Sentinel](super::read_id).
 pub fn ask_id(out: &mut Vec<u8>) {
     encode::request(out, &["SENTINEL", "MYID"]);
 }
 
-/// Appends the requests of a [`Survey`](super::Survey): as many as it has answers.
+/// Appends the requests of a [`Survey`](super::Survey), one for each answer.
 ///
-/// The epoch is asked for before the address. Should a failover come in between, an old epoch with
-/// the new address is only believed too little; the old address with the new epoch would be
-/// believed too much.
+/// The epoch is asked before the address. If a failover comes in between, the new address has the
+/// old epoch, and loses too often. In the other order the old address would have the new epoch, and
+/// win wrongly.
 pub fn ask_survey(out: &mut Vec<u8>, name: &str) {
     ask_primary(out, name);
     ask_address(out, name);
@@ -51,14 +51,13 @@ pub fn ask_survey(out: &mut Vec<u8>, name: &str) {
     ask_id(out);
 }
 
-/// Appends SUBSCRIBE to all [`CHANNELS`]. They are named one by one, for what else a Sentinel
-/// publishes would only be thrown away.
+/// Appends SUBSCRIBE to all [`CHANNELS`]. A pattern would bring messages that are only discarded.
 pub fn ask_events(out: &mut Vec<u8>) {
     let args: Vec<&str> = ["SUBSCRIBE"].into_iter().chain(CHANNELS).collect();
     encode::request(out, &args);
 }
 
-/// Appends PING, which may be asked of a subscription, too: its answer is
+/// Appends PING, which a subscribed connection may send, too. Its answer is
 /// [`Message::Pong`](super::Message::Pong).
 pub fn ask_ping(out: &mut Vec<u8>) {
     encode::request(out, &["PING"]);

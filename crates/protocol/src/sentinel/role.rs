@@ -1,4 +1,4 @@
-//! Reading ROLE: what a server says that it is.
+//! Reads the answer to ROLE: the role that a server reports.
 
 #![cfg_attr(
     not(test),
@@ -9,40 +9,40 @@ use super::answers::{endpoint_of, items, list, name_of, number_of, read, text};
 use super::{AnswerError, Endpoint, PRIMARIES_MAX, REPLICAS_MAX};
 use crate::value::Value;
 
-/// What a server says that it is: ROLE.
+/// The role that a server reports itself: ROLE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It takes writes.
+    /// A primary: it takes writes.
     Primary {
-        /// How much it has written to the replication stream.
+        /// Replication offset: bytes that it has written to the stream.
         offset_bytes: u64,
-        /// The replicas that follow it, each with what it has acknowledged of the stream.
+        /// Its replicas, each with the offset that it has acknowledged.
         replicas: Vec<(Endpoint, u64)>,
     },
-    /// It has what its primary has.
+    /// A replica: it copies its primary.
     Replica {
-        /// Its primary.
+        /// Its primary; `None` if the answer has no address.
         of: Option<Endpoint>,
-        /// How far it has come with following it.
+        /// State of its replication.
         progress: Progress,
-        /// How much of the replication stream it has taken in; `None` before it has begun.
+        /// Replication offset: bytes of the stream that it has applied; `None` before the first.
         offset_bytes: Option<u64>,
     },
-    /// It is a Sentinel.
+    /// A Sentinel.
     Sentinel {
-        /// What it watches.
+        /// Names of the primaries that it watches.
         names: Vec<String>,
     },
 }
 
-/// How far a replica has come with following its primary.
+/// The state of a replica's replication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// There is no connection, or it is only just being made.
+    /// It has no connection to its primary, or is about to connect.
     Unlinked,
-    /// It takes in a copy of everything.
+    /// It loads a full copy of the data.
     Copying,
-    /// It takes in what is written.
+    /// It receives the stream of writes.
     Following,
 }
 
@@ -50,9 +50,9 @@ impl Role {
     /// Reads the answer to ROLE.
     ///
     /// # Errors
-    /// Says what is wrong with the answer.
+    /// When the answer is malformed; the error names the fault.
     pub fn read(answer: &[u8]) -> Result<Role, AnswerError> {
-        const FORM: AnswerError = AnswerError::Form("a role, with what belongs to it");
+        const FORM: AnswerError = AnswerError::Form("a role with its fields");
         const OFFSET: &str = "replication offset";
         let parts = list(read(answer)?, FORM)?;
         let (role, rest) = parts.split_first().ok_or(FORM)?;
@@ -72,8 +72,7 @@ impl Role {
                 progress: match text("state of the link", state)? {
                     "connected" => Progress::Following,
                     "sync" => Progress::Copying,
-                    // `connect`, `connecting`, `handshake`, `none`, and what later versions may
-                    // say.
+                    // `connect`, `connecting`, `handshake`, `none`, and states of later versions.
                     _ => Progress::Unlinked,
                 },
                 offset_bytes: match offset {
@@ -92,8 +91,8 @@ impl Role {
     }
 }
 
-/// A replica of which a primary says where it is, and what it has acknowledged. Without an address,
-/// nobody.
+/// Reads a replica in the answer of a primary: its address and acknowledged offset. `None` if it
+/// has no address.
 fn follower(value: &Value) -> Result<Option<(Endpoint, u64)>, AnswerError> {
     const FORM: AnswerError = AnswerError::Form("a replica with host, port and offset");
     match value {
@@ -118,9 +117,9 @@ mod tests {
         Endpoint { host, port }
     }
 
-    /// Numbers are integers in one place and texts in another.
+    /// Each role is read, with numbers as integers or as strings.
     #[test]
-    fn a_server_says_what_it_is() {
+    fn each_role_is_read() {
         let replica = |of, progress, offset_bytes| Role::Replica {
             of,
             progress,
@@ -157,16 +156,17 @@ mod tests {
         }
     }
 
+    /// A malformed role is an error, and its text names the fault.
     #[test]
-    fn a_malformed_role_is_refused_with_its_reason() {
-        let form = "it should be a role, with what belongs to it";
+    fn malformed_role_error_names_the_fault() {
+        let form = "it should be a role with its fields";
         for (answer, text) in [
             ("*0\r\n", form),
             ("+master\r\n", form),
             ("*1\r\n+master\r\n", form),
             ("*3\r\n+master\r\n:1\r\n:1\r\n", form),
             ("*3\r\n+king\r\n:1\r\n*0\r\n", form),
-            ("*3\r\n+master\r\n:1\r\n", "it is not one whole reply"),
+            ("*3\r\n+master\r\n:1\r\n", "it is not one complete reply"),
             (
                 "*3\r\n+master\r\n:-1\r\n*0\r\n",
                 "the replication offset cannot be '-1'",

@@ -1,4 +1,4 @@
-//! Host names of servers: looked up at every attempt to connect, and what they say then counts.
+//! Host names of servers are looked up at every attempt to connect.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,24 +12,25 @@ use respool_engine::settings::{
     Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
 };
 
-const SOON: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that greets, and says its name to whatever it is asked.
-struct Named {
+/// A server that answers the handshake, and replies to every other request with its name.
+struct NamedServer {
     address: SocketAddr,
+    /// Its connections; `None` once it has ended.
     links: Arc<Mutex<Option<Vec<TcpStream>>>>,
-    /// It takes no writes.
+    /// Whether it refuses writes with READONLY.
     is_replica: Arc<AtomicBool>,
 }
 
-impl Named {
-    fn start(name: &'static str) -> Named {
+impl NamedServer {
+    fn start(name: &'static str) -> NamedServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener has an address");
         let links = Arc::new(Mutex::new(Some(Vec::new())));
         let kept = Arc::clone(&links);
         let is_replica = Arc::new(AtomicBool::new(false));
-        let is_its = Arc::clone(&is_replica);
+        let refuses_writes = Arc::clone(&is_replica);
         thread::spawn(move || {
             for link in listener.incoming() {
                 let link = link.expect("a link");
@@ -37,35 +38,35 @@ impl Named {
                     return;
                 };
                 all.push(link.try_clone().expect("a descriptor"));
-                let is_its = Arc::clone(&is_its);
-                thread::spawn(move || serve(link, name, &is_its));
+                let refuses_writes = Arc::clone(&refuses_writes);
+                thread::spawn(move || serve(link, name, &refuses_writes));
             }
         });
-        Named {
+        NamedServer {
             address,
             links,
             is_replica,
         }
     }
 
-    /// It is gone, and nobody listens where it was.
+    /// Closes its connections and its listening socket.
     fn end(&self) {
         let links = self.links.lock().expect("no holder panics").take();
         for link in links.into_iter().flatten() {
             let _ = link.shutdown(Shutdown::Both);
         }
-        // Whoever accepts notices it so.
+        // This connection wakes the accepting thread, which then ends.
         let _ = TcpStream::connect(self.address);
         let is_gone = || TcpStream::connect(self.address).is_err();
-        wait_until("nobody listens", is_gone);
+        wait_until("the port is closed", is_gone);
     }
 }
 
 fn serve(mut link: TcpStream, name: &str, is_replica: &AtomicBool) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = link.read(&mut bytes) {
-        let asked = &bytes[..count];
-        let has = |word: &[u8]| asked.windows(word.len()).any(|other| other == word);
+        let request = &bytes[..count];
+        let has = |word: &[u8]| request.windows(word.len()).any(|other| other == word);
         let reply = if has(b"HELLO") {
             "*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n".to_owned()
         } else if has(b"SET") && is_replica.load(Ordering::SeqCst) {
@@ -79,37 +80,39 @@ fn serve(mut link: TcpStream, name: &str, is_replica: &AtomicBool) {
     }
 }
 
-fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+fn wait_until(event: &str, has_happened: impl FnMut() -> bool) {
     let begun = Instant::now();
-    let mut is_so = is_so;
-    while !is_so() {
-        assert!(begun.elapsed() < SOON, "not in time: {what}");
+    let mut has_happened = has_happened;
+    while !has_happened() {
+        assert!(begun.elapsed() < PATIENCE, "not in time: {event}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What the name of the server says, and how often it was asked.
+/// A resolver of one host name.
 #[derive(Default)]
-struct Names {
-    said: Mutex<Option<Vec<SocketAddr>>>,
-    asked: AtomicUsize,
+struct Resolver {
+    /// The addresses of the name; `None`: there is no such name.
+    addresses: Mutex<Option<Vec<SocketAddr>>>,
+    /// Number of look-ups.
+    look_ups: AtomicUsize,
 }
 
-impl Names {
-    fn say(&self, addresses: &[SocketAddr]) {
-        *self.said.lock().expect("no holder panics") = Some(addresses.to_vec());
+impl Resolver {
+    fn set(&self, addresses: &[SocketAddr]) {
+        *self.addresses.lock().expect("no holder panics") = Some(addresses.to_vec());
     }
 
     fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         assert_eq!((host, port), ("cache.example", 6379));
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let said = self.said.lock().expect("no holder panics").clone();
-        said.ok_or_else(|| io::Error::other("no such name"))
+        self.look_ups.fetch_add(1, Ordering::SeqCst);
+        let addresses = self.addresses.lock().expect("no holder panics").clone();
+        addresses.ok_or_else(|| io::Error::other("no such name"))
     }
 }
 
-/// A worker before that name, and a client of it.
-fn before(names: &Arc<Names>) -> (Running, TcpStream) {
+/// Starts a worker whose server has that host name, and connects a client.
+fn start_worker(resolver: &Arc<Resolver>) -> (Running, TcpStream) {
     let address = |host: &str, port| Address::Tcp {
         host: host.to_owned(),
         port,
@@ -137,14 +140,14 @@ fn before(names: &Arc<Names>) -> (Running, TcpStream) {
         workers: 1,
         settings: Arc::new(settings),
     };
-    let names = Arc::clone(names);
-    let resolve = Arc::new(move |host: &str, port| names.look_up(host, port));
-    let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
+    let resolver = Arc::clone(resolver);
+    let resolve = Arc::new(move |host: &str, port| resolver.look_up(host, port));
+    let running = start_with(setup, Arc::new(|_| {}), resolve).expect("the workers start");
     let Address::Tcp { port, .. } = running.addresses()[0] else {
-        unreachable!("it listens on TCP");
+        unreachable!("the listener is on TCP");
     };
-    let client = TcpStream::connect(("127.0.0.1", port)).expect("it accepts");
-    let limit = client.set_read_timeout(Some(SOON));
+    let client = TcpStream::connect(("127.0.0.1", port)).expect("the listener accepts");
+    let limit = client.set_read_timeout(Some(PATIENCE));
     limit.expect("a limit");
     (running, client)
 }
@@ -169,27 +172,28 @@ fn ask(client: &mut TcpStream, request: &[u8]) -> String {
     String::from_utf8(reply).expect("text")
 }
 
+/// After a name gets another address, the next connection goes there, and sessions go on.
 #[test]
-fn when_a_name_says_another_address_the_next_connection_goes_there_and_sessions_go_on() {
-    let (first, second) = (Named::start("first"), Named::start("second"));
-    let names = Arc::new(Names::default());
-    let (running, mut client) = before(&names);
-    wait_until("it is told that there is no such name", || {
+fn changed_address_is_used_by_the_next_connection() {
+    let (first, second) = (NamedServer::start("first"), NamedServer::start("second"));
+    let resolver = Arc::new(Resolver::default());
+    let (running, mut client) = start_worker(&resolver);
+    wait_until("the error says that there is no such name", || {
         let reply = get(&mut client);
         assert!(reply.starts_with("-LOADING respool: "), "{reply}");
         reply.contains("its name cannot be looked up: no such name")
     });
-    names.say(&[first.address]);
-    wait_until("the first one is reached", || {
+    resolver.set(&[first.address]);
+    wait_until("the first server answers", || {
         get(&mut client) == "+first\r\n"
     });
-    // What is connected stays.
-    let asked = names.asked.load(Ordering::SeqCst);
-    names.say(&[second.address]);
+    // A link that is up stays.
+    let look_ups = resolver.look_ups.load(Ordering::SeqCst);
+    resolver.set(&[second.address]);
     assert_eq!(get(&mut client), "+first\r\n");
-    assert_eq!(names.asked.load(Ordering::SeqCst), asked);
+    assert_eq!(resolver.look_ups.load(Ordering::SeqCst), look_ups);
     first.end();
-    wait_until("the second one is reached", || {
+    wait_until("the second server answers", || {
         let reply = get(&mut client);
         assert!(
             reply.starts_with("-LOADING respool: ") || reply == "+second\r\n",
@@ -197,59 +201,62 @@ fn when_a_name_says_another_address_the_next_connection_goes_there_and_sessions_
         );
         reply == "+second\r\n"
     });
-    assert!(names.asked.load(Ordering::SeqCst) > asked);
+    assert!(resolver.look_ups.load(Ordering::SeqCst) > look_ups);
     drop(client);
     running.drain();
-    assert_eq!(running.join(SOON), 0);
+    assert_eq!(running.join(PATIENCE), 0);
     second.end();
 }
 
+/// If a name has several addresses, one that answers is used.
 #[test]
-fn of_several_addresses_of_a_name_one_that_answers_is_used() {
-    let [gone, there, also_gone] = ["gone", "there", "also gone"].map(Named::start);
+fn host_with_dead_addresses_is_still_reached() {
+    let [gone, live, also_gone] = ["gone", "live", "also gone"].map(NamedServer::start);
     gone.end();
     also_gone.end();
-    let names = Arc::new(Names::default());
-    names.say(&[there.address, gone.address, also_gone.address]);
-    let (running, mut client) = before(&names);
-    // The first attempt begins with the second address, and comes to the one that is there all the same.
-    assert_eq!(get(&mut client), "+there\r\n");
-    assert_eq!(names.asked.load(Ordering::SeqCst), 1);
+    let resolver = Arc::new(Resolver::default());
+    resolver.set(&[live.address, gone.address, also_gone.address]);
+    let (running, mut client) = start_worker(&resolver);
+    // The first attempt begins with the second address, and still reaches the live one.
+    assert_eq!(get(&mut client), "+live\r\n");
+    assert_eq!(resolver.look_ups.load(Ordering::SeqCst), 1);
     drop(client);
     running.drain();
-    assert_eq!(running.join(SOON), 0);
-    there.end();
+    assert_eq!(running.join(PATIENCE), 0);
+    live.end();
 }
 
-/// As names of primaries do that others keep: the name follows, and the old primary lives on as a replica.
+/// A server that refuses writes is connected anew, and its name is looked up again. So a name that
+/// moves to the new primary is followed, although the old primary goes on as a replica.
 #[test]
-fn when_a_server_takes_no_writes_any_more_its_name_is_looked_up_again() {
-    let (first, second) = (Named::start("first"), Named::start("second"));
-    let names = Arc::new(Names::default());
-    names.say(&[first.address]);
-    let (running, mut client) = before(&names);
+fn readonly_server_has_its_name_looked_up_again() {
+    let (first, second) = (NamedServer::start("first"), NamedServer::start("second"));
+    let resolver = Arc::new(Resolver::default());
+    resolver.set(&[first.address]);
+    let (running, mut client) = start_worker(&resolver);
     assert_eq!(set(&mut client), "+first\r\n");
     first.is_replica.store(true, Ordering::SeqCst);
-    // The name may follow later than the first refusal.
+    // The name may move after the first refusal.
     assert!(set(&mut client).starts_with("-READONLY "));
-    names.say(&[second.address]);
-    wait_until("writes come to the second one", || {
+    resolver.set(&[second.address]);
+    wait_until("writes reach the second server", || {
         let reply = set(&mut client);
         assert!(
             reply.starts_with("-READONLY ") || reply == "+second\r\n",
-            "nothing else happens meanwhile: {reply}"
+            "no other error is seen: {reply}"
         );
         reply == "+second\r\n"
     });
     assert_eq!(get(&mut client), "+second\r\n");
     drop(client);
     running.drain();
-    assert_eq!(running.join(SOON), 0);
+    assert_eq!(running.join(PATIENCE), 0);
     first.end();
     second.end();
 }
 
-/// Settings of pools that have one server each.
+/// Settings with one pool for each list of hosts: a plain server for one host, a Cluster for
+/// several seeds.
 fn pools_of(hosts: &[Vec<String>]) -> Settings {
     let server = |host: &String| ServerSettings {
         address: Address::Tcp {
@@ -279,8 +286,8 @@ fn pools_of(hosts: &[Vec<String>]) -> Settings {
     }
 }
 
-/// Workers before those pools, and a client of each pool.
-fn before_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Running, Vec<TcpStream>) {
+/// Starts workers with these pools, and connects a client to each pool.
+fn start_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Running, Vec<TcpStream>) {
     let listeners = (0..settings.pools.len()).map(|pool| {
         let (host, port) = ("127.0.0.1".to_owned(), 0);
         (Address::Tcp { host, port }, pool)
@@ -291,54 +298,55 @@ fn before_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Runnin
         workers,
         settings: Arc::new(settings),
     };
-    let running = start_with(setup, Arc::new(|_| {}), resolve).expect("it starts");
+    let running = start_with(setup, Arc::new(|_| {}), resolve).expect("the workers start");
     let clients = running.addresses().into_iter().map(|address| {
         let Address::Tcp { port, .. } = address else {
-            unreachable!("it listens on TCP");
+            unreachable!("the listener is on TCP");
         };
-        let client = TcpStream::connect(("127.0.0.1", port)).expect("it accepts");
-        client.set_read_timeout(Some(SOON)).expect("a limit");
+        let client = TcpStream::connect(("127.0.0.1", port)).expect("the listener accepts");
+        client.set_read_timeout(Some(PATIENCE)).expect("a limit");
         client
     });
     let clients = clients.collect();
     (running, clients)
 }
 
-/// A pool whose names hang in the resolver takes no place from the names of another pool.
+/// Hanging look-ups of one pool do not delay the look-ups of another pool.
 #[test]
 fn hanging_names_of_one_pool_leave_another_alone() {
-    let server = Named::start("there");
-    let (address, asked) = (server.address, Arc::new(AtomicUsize::new(0)));
-    let hanging = Arc::clone(&asked);
+    let server = NamedServer::start("live");
+    let (address, look_ups) = (server.address, Arc::new(AtomicUsize::new(0)));
+    let hanging = Arc::clone(&look_ups);
     let resolve: Resolve = Arc::new(move |host: &str, _| {
-        if host == "there.example" {
+        if host == "live.example" {
             return Ok(vec![address]);
         }
         hanging.fetch_add(1, Ordering::SeqCst);
-        thread::sleep(2 * SOON);
+        thread::sleep(2 * PATIENCE);
         Err(io::Error::other("no such name"))
     });
     let hang = (0..40).map(|number| format!("hangs-{number}.example"));
-    let settings = pools_of(&[hang.collect(), vec!["there.example".to_owned()]]);
-    let (running, mut clients) = before_pools(settings, resolve, 2);
+    let settings = pools_of(&[hang.collect(), vec!["live.example".to_owned()]]);
+    let (running, mut clients) = start_pools(settings, resolve, 2);
     let reply = get(&mut clients[0]);
     assert!(reply.starts_with("-LOADING respool: "), "{reply}");
-    wait_until("every place that it may have is taken", || {
-        asked.load(Ordering::SeqCst) >= 5
+    wait_until("several look-ups of the first pool hang", || {
+        look_ups.load(Ordering::SeqCst) >= 5
     });
-    assert_eq!(get(&mut clients[1]), "+there\r\n");
-    assert!(asked.load(Ordering::SeqCst) <= 10, "threads are bounded");
+    assert_eq!(get(&mut clients[1]), "+live\r\n");
+    assert!(look_ups.load(Ordering::SeqCst) <= 10, "threads are bounded");
     drop(clients);
     running.drain();
-    assert_eq!(running.join(SOON), 0);
+    assert_eq!(running.join(PATIENCE), 0);
     server.end();
 }
 
-/// All workers and attempts share one look-up of a name, and the error of a request says that it takes its time.
+/// All workers and attempts share one look-up of a name. The error of a request says how long the
+/// look-up takes.
 #[test]
-fn slow_look_up_is_shared_and_told() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let (counted, server) = (Arc::clone(&asked), Named::start("there"));
+fn slow_look_up_is_shared_and_reported() {
+    let look_ups = Arc::new(AtomicUsize::new(0));
+    let (counted, server) = (Arc::clone(&look_ups), NamedServer::start("live"));
     let (address, may_end) = (server.address, Arc::new(AtomicBool::new(false)));
     let ends = Arc::clone(&may_end);
     let resolve: Resolve = Arc::new(move |_: &str, _| {
@@ -350,25 +358,25 @@ fn slow_look_up_is_shared_and_told() {
     });
     let mut settings = pools_of(&[vec!["slow.example".to_owned()]]);
     settings.timeouts.connect_ms = 300;
-    let (running, mut clients) = before_pools(settings, resolve, 3);
+    let (running, mut clients) = start_pools(settings, resolve, 3);
     let client = &mut clients[0];
     let reply = get(client);
-    let why = "looking up slow.example has taken more than 300 ms\r\n";
-    assert!(reply.ends_with(why), "{reply}");
-    wait_until("an attempt is under way", || {
+    let reason = "looking up slow.example has taken more than 300 ms\r\n";
+    assert!(reply.ends_with(reason), "{reply}");
+    wait_until("another attempt waits for the look-up", || {
         let reply = get(client);
         assert!(
             reply.contains("looking up slow.example has taken "),
             "{reply}"
         );
-        !reply.ends_with(why)
+        !reply.ends_with(reason)
     });
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(look_ups.load(Ordering::SeqCst), 1);
     may_end.store(true, Ordering::SeqCst);
-    wait_until("the server is reached", || get(client) == "+there\r\n");
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "its result is used");
+    wait_until("the server answers", || get(client) == "+live\r\n");
+    assert_eq!(look_ups.load(Ordering::SeqCst), 1, "its result is used");
     drop(clients);
     running.drain();
-    assert_eq!(running.join(SOON), 0);
+    assert_eq!(running.join(PATIENCE), 0);
     server.end();
 }
