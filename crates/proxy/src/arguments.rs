@@ -4,42 +4,37 @@ use std::ffi::{OsStr, OsString};
 
 use lexopt::{Arg, Parser};
 
-use crate::options::{Kind, OPTIONS, Opt, find, switch};
-use crate::problem::{Place, Problem, did_you_mean, shown};
+use crate::options::{OPTIONS, Opt, OptionKind, find_by_any_name, switch};
+use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
 use crate::raw::RawConfig;
 
-/// What we were asked to do.
+/// A command with its arguments.
 #[derive(Debug)]
-pub(crate) enum Command {
-    /// Run.
-    Serve(Told),
-    /// Look at the configuration, and do nothing.
+pub(crate) enum Invocation {
+    /// Run the proxy.
+    Serve(ConfigArguments),
+    /// Check the configuration, and do nothing else.
     Check {
-        /// The configuration.
-        told: Told,
-        /// Show every value in effect.
+        /// The options and the file.
+        given: ConfigArguments,
+        /// Print every value in effect.
         print: bool,
     },
-    /// Explain.
+    /// Print help.
     Help {
-        /// What.
+        /// The subject.
         topic: HelpTopic,
-        /// Everything, or one line each.
+        /// The whole text, or one line for each option.
         long: bool,
     },
-    /// Say which version this is.
+    /// Print the version.
     Version,
-    /// Write the generated pages, or see whether they are fresh.
-    Docs {
-        /// Only see.
-        check: bool,
-    },
 }
 
-/// What help is about.
+/// The subject of help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelpTopic {
-    /// All commands.
+    /// The commands.
     Overview,
     /// `respool serve`.
     Serve,
@@ -47,17 +42,17 @@ pub(crate) enum HelpTopic {
     Check,
 }
 
-/// What the command line says about the configuration.
+/// The options of the command line and the name of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// Its options.
+pub(crate) struct ConfigArguments {
+    /// The options.
     pub(crate) raw: RawConfig,
-    /// The file that it names.
+    /// The configuration file.
     pub(crate) file: Option<String>,
 }
 
-impl Told {
-    /// All layers: the file, the environment, the command line.
+impl ConfigArguments {
+    /// All layers: the file, the environment (by `get`), and the command line.
     pub(crate) fn into_raw(self, get: impl Fn(&str) -> Option<OsString>) -> RawConfig {
         let mut raw = self.raw;
         if let Some(file) = &self.file {
@@ -68,71 +63,72 @@ impl Told {
     }
 }
 
-/// The commands that help tells of.
+/// The commands in the help.
 const COMMANDS: [&str; 3] = ["serve", "check", "help"];
 
-/// What the command line takes beside the options of the table.
+/// Flags of the command line that are not in the table of options.
 const FLAGS: [&str; 4] = ["config", "print", "help", "version"];
 
-/// Reads the command line, without the program's name.
+/// Parses the command line, without the program's name.
 ///
 /// # Errors
-/// What is wrong with it, where that is not about the configuration; that is kept in [`RawConfig`].
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, Problem> {
+/// Returns a problem of the command itself. [`RawConfig`] keeps problems of options.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, Problem> {
     let mut parser = Parser::from_args(arguments);
-    let problem = |text: String| Problem::at(Place::Arguments, text);
+    let problem = |text: String| Problem::at(ConfigPlace::Arguments, text);
     match parser
         .next()
         .map_err(|error| problem(shown(&error.to_string())))?
     {
         None => Err(problem(
-            "a command is missing: `respool serve --spawn` is a start, `respool help` tells more"
+            "a command is missing: `respool serve --spawn` is a start, `respool help` explains more"
                 .into(),
         )),
-        Some(Arg::Short('h')) => Ok(Command::Help {
+        Some(Arg::Short('h')) => Ok(Invocation::Help {
             topic: HelpTopic::Overview,
             long: false,
         }),
-        Some(Arg::Long("help")) => Ok(Command::Help {
+        Some(Arg::Long("help")) => Ok(Invocation::Help {
             topic: HelpTopic::Overview,
             long: true,
         }),
-        Some(Arg::Short('V') | Arg::Long("version")) => Ok(Command::Version),
+        Some(Arg::Short('V') | Arg::Long("version")) => Ok(Invocation::Version),
         Some(Arg::Value(command)) => match command.to_string_lossy().as_ref() {
             "serve" => Ok(configured(parser, HelpTopic::Serve)),
             "check" => Ok(configured(parser, HelpTopic::Check)),
             "help" => help(&mut parser),
-            "version" => Ok(Command::Version),
-            "docs" => docs(&mut parser),
+            "version" => Ok(Invocation::Version),
             other => Err(problem(unknown("command", other, COMMANDS.into_iter()))),
         },
-        Some(Arg::Long(name)) if find(name).is_some() || name == "config" => Err(problem(format!(
-            "--{name} comes after a command: `respool serve --{name} ...`"
-        ))),
+        Some(Arg::Long(name)) if find_by_any_name(name).is_some() || name == "config" => {
+            Err(problem(format!(
+                "--{name} comes after a command: `respool serve --{name} ...`"
+            )))
+        }
         Some(other) => Err(problem(shown(&other.unexpected().to_string()))),
     }
 }
 
-/// `serve` and `check` take the same options, so that what is checked is what would be served.
-fn configured(mut parser: Parser, topic: HelpTopic) -> Command {
-    let mut told = Told::default();
+/// Parses the arguments of `serve` and `check`, which take the same options.
+fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
+    let mut given = ConfigArguments::default();
     let mut print = false;
     loop {
         let what = match parser.next() {
             Ok(None) => break,
-            Ok(Some(Arg::Short('h'))) => return Command::Help { topic, long: false },
-            Ok(Some(Arg::Long("help"))) => return Command::Help { topic, long: true },
+            Ok(Some(Arg::Short('h'))) => return Invocation::Help { topic, long: false },
+            Ok(Some(Arg::Long("help"))) => return Invocation::Help { topic, long: true },
             Ok(Some(Arg::Long("print"))) if topic == HelpTopic::Check => {
                 print = true;
                 continue;
             }
             Ok(Some(Arg::Long("config"))) => match parser.value().map(OsString::into_string) {
-                Ok(Ok(file)) => told.set_file(file),
+                Ok(Ok(file)) => given.set_file(file),
                 Ok(Err(_)) => Some("--config: is not UTF-8".into()),
                 Err(_) => Some("--config: needs a value: --config FILE".into()),
             },
-            Ok(Some(Arg::Long(name))) => match find(name) {
-                Some(option) => told.add(option, &mut parser),
+            Ok(Some(Arg::Long(name))) => match find_by_any_name(name) {
+                Some((option, name)) => given.add(option, name, &mut parser),
                 None => {
                     let names = OPTIONS.iter().map(|option| option.name).chain(FLAGS);
                     let text = unknown("option", &format!("--{name}"), names);
@@ -144,7 +140,7 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Command {
                 "unknown option `-{letter}`: `respool serve --help` lists them"
             )),
             Ok(Some(Arg::Value(file))) if topic == HelpTopic::Check => match file.into_string() {
-                Ok(file) => told.set_file(file),
+                Ok(file) => given.set_file(file),
                 Err(_) => Some("the name of the file is not UTF-8".into()),
             },
             Ok(Some(Arg::Value(text))) => {
@@ -156,18 +152,19 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Command {
             }
             Err(error) => Some(shown(&error.to_string())),
         };
-        told.raw
+        given
+            .raw
             .problems
-            .extend(what.map(|text| Problem::at(Place::Arguments, text)));
+            .extend(what.map(|text| Problem::at(ConfigPlace::Arguments, text)));
     }
     match topic {
-        HelpTopic::Check => Command::Check { told, print },
-        _ => Command::Serve(told),
+        HelpTopic::Check => Invocation::Check { given, print },
+        _ => Invocation::Serve(given),
     }
 }
 
-impl Told {
-    /// Keeps the file's name; the answer is what is wrong with that.
+impl ConfigArguments {
+    /// Keeps the name of the file. Returns a mistake in it.
     fn set_file(&mut self, file: String) -> Option<String> {
         let url = unexpected_url(&file);
         match self.file {
@@ -183,11 +180,15 @@ impl Told {
         }
     }
 
-    /// Keeps the value of `option`, which stands next; the answer is what is wrong with that.
-    fn add(&mut self, option: &'static Opt, parser: &mut Parser) -> Option<String> {
-        let name = option.name;
+    /// Takes the value of `option`, given as `name`, from the parser. Returns a mistake in it.
+    fn add(
+        &mut self,
+        option: &'static Opt,
+        name: &'static str,
+        parser: &mut Parser,
+    ) -> Option<String> {
         let value = match option.kind {
-            Kind::Switch(_) => match parser.optional_value() {
+            OptionKind::Switch(_) => match parser.optional_value() {
                 Some(value) => Ok(value),
                 None => match next_if_switch(parser) {
                     Some(value) => {
@@ -202,7 +203,7 @@ impl Told {
         };
         match value.map(OsString::into_string) {
             Ok(Ok(text)) => {
-                self.raw.add_argument(option, text);
+                self.raw.add_argument(option, name, text);
                 None
             }
             Ok(Err(_)) => Some(format!("--{name}: is not UTF-8")),
@@ -214,7 +215,8 @@ impl Told {
     }
 }
 
-fn help(parser: &mut Parser) -> Result<Command, Problem> {
+/// Parses the arguments of `help`.
+fn help(parser: &mut Parser) -> Result<Invocation, Problem> {
     let topic = match parser.next() {
         Ok(None) => HelpTopic::Overview,
         Ok(Some(Arg::Value(command))) => match command.to_string_lossy().as_ref() {
@@ -223,33 +225,26 @@ fn help(parser: &mut Parser) -> Result<Command, Problem> {
             "help" => HelpTopic::Overview,
             other => {
                 let text = unknown("command", other, COMMANDS.into_iter());
-                return Err(Problem::at(Place::Arguments, text));
+                return Err(Problem::at(ConfigPlace::Arguments, text));
             }
         },
         Ok(Some(other)) => {
             return Err(Problem::at(
-                Place::Arguments,
+                ConfigPlace::Arguments,
                 shown(&other.unexpected().to_string()),
             ));
         }
-        Err(error) => return Err(Problem::at(Place::Arguments, shown(&error.to_string()))),
+        Err(error) => {
+            return Err(Problem::at(
+                ConfigPlace::Arguments,
+                shown(&error.to_string()),
+            ));
+        }
     };
-    Ok(Command::Help { topic, long: true })
+    Ok(Invocation::Help { topic, long: true })
 }
 
-fn docs(parser: &mut Parser) -> Result<Command, Problem> {
-    match parser.next() {
-        Ok(None) => Ok(Command::Docs { check: false }),
-        Ok(Some(Arg::Long("check"))) => Ok(Command::Docs { check: true }),
-        Ok(Some(other)) => Err(Problem::at(
-            Place::Arguments,
-            shown(&other.unexpected().to_string()),
-        )),
-        Err(error) => Err(Problem::at(Place::Arguments, shown(&error.to_string()))),
-    }
-}
-
-/// A URL is no file, and it may have a password in it, which an error that names the file would repeat.
+/// The problem of a URL in place of a file. It does not repeat the URL, which may have a password.
 fn unexpected_url(text: &str) -> Option<String> {
     text.contains("://").then(|| {
         let text = shown(text);
@@ -257,7 +252,7 @@ fn unexpected_url(text: &str) -> Option<String> {
     })
 }
 
-/// Takes what stands next if that is the value of a switch.
+/// Takes the next argument if it is the value of a switch.
 fn next_if_switch(parser: &mut Parser) -> Option<String> {
     let mut rest = parser.try_raw_args()?;
     let is_value = |next: &OsStr| next.to_str().and_then(switch).is_some();
@@ -265,7 +260,7 @@ fn next_if_switch(parser: &mut Parser) -> Option<String> {
     Some(next.to_string_lossy().into_owned())
 }
 
-/// What an unknown option was given is not a problem of its own.
+/// Skips the value of an unknown option, so that it is not a problem of its own.
 fn skip_value(parser: &mut Parser) {
     if parser.optional_value().is_none()
         && let Some(mut rest) = parser.try_raw_args()
@@ -274,12 +269,13 @@ fn skip_value(parser: &mut Parser) {
     }
 }
 
+/// The problem of an unknown command or option, with the name that is most like it.
 fn unknown<'a>(what: &str, word: &str, candidates: impl Iterator<Item = &'a str>) -> String {
     let word = &shown(word);
     let dashes = if word.starts_with("--") { "--" } else { "" };
     match did_you_mean(word.trim_start_matches('-'), candidates) {
         Some(meant) => format!("unknown {what} `{word}`: did you mean `{dashes}{meant}`?"),
-        None => format!("unknown {what} `{word}`: `respool serve --help` lists what there is"),
+        None => format!("unknown {what} `{word}`: `respool serve --help` lists all"),
     }
 }
 
@@ -287,12 +283,12 @@ fn unknown<'a>(what: &str, word: &str, candidates: impl Iterator<Item = &'a str>
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command, String> {
+    fn parsed(line: &str) -> Result<Invocation, String> {
         parse(line.split_whitespace().map(OsString::from)).map_err(|problem| problem.to_string())
     }
 
     #[test]
-    fn every_command_is_understood() {
+    fn every_command_is_parsed() {
         for (line, debug) in [
             ("-h", "Help { topic: Overview, long: false }"),
             ("--help", "Help { topic: Overview, long: true }"),
@@ -306,18 +302,17 @@ mod tests {
             ("check --help", "Help { topic: Check, long: true }"),
             ("-V", "Version"),
             ("--version", "Version"),
-            ("docs --check", "Docs { check: true }"),
         ] {
             assert_eq!(format!("{:?}", parsed(line).unwrap()), debug, "{line}");
         }
-        let Ok(Command::Check { told, print: true }) = parsed("check a.toml --print") else {
+        let Ok(Invocation::Check { given, print: true }) = parsed("check a.toml --print") else {
             panic!("`check`");
         };
-        assert_eq!(told.file.as_deref(), Some("a.toml"));
+        assert_eq!(given.file.as_deref(), Some("a.toml"));
     }
 
     #[test]
-    fn a_line_without_a_command_is_told_what_is_missing() {
+    fn missing_or_unknown_command_is_an_error() {
         for (line, problem) in [
             (
                 "",
@@ -332,26 +327,28 @@ mod tests {
                 "help chekc",
                 "unknown command `chekc`: did you mean `check`?",
             ),
-            ("docs x", "unexpected argument"),
+            ("docs", "unknown command `docs`"),
         ] {
             let told = parsed(line).expect_err(line);
             assert!(told.starts_with(problem), "{line}: {told}");
         }
     }
 
+    /// An unknown option takes its value with it, and the options behind it are read.
     #[test]
-    fn an_unknown_option_takes_its_value_with_it_and_what_follows_is_read() {
-        let Ok(Command::Serve(told)) = parsed("serve --lisen :1 --tread=2 --hold=false --spawn")
+    fn unknown_option_is_skipped_with_its_value() {
+        let Ok(Invocation::Serve(given)) =
+            parsed("serve --lisen :1 --tread=2 --fuse=false --spawn")
         else {
             panic!("`serve`");
         };
-        assert_eq!(told.raw.problems.len(), 2);
-        let given: Vec<_> = told
+        assert_eq!(given.raw.problems.len(), 2);
+        let given: Vec<_> = given
             .raw
             .given
             .iter()
             .map(|given| given.option.name)
             .collect();
-        assert_eq!(given, ["hold", "spawn"]);
+        assert_eq!(given, ["fuse", "spawn"]);
     }
 }

@@ -1,85 +1,87 @@
-//! Open files: as many as the sessions need, or as many sessions as the files allow.
+//! File descriptors: raises the limit to the configured bounds, or lowers the bounds to the limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors of a worker beside its sessions, links and listeners: its epoll, its mailbox, a
-/// spare one to refuse newcomers with, and room for what the C library opens to resolve a name.
+/// Descriptors of a worker besides its sessions, links and listeners: its epoll, its mailbox, a
+/// spare one to refuse clients with, and those that the C library needs to resolve a name.
 const PER_WORKER: u64 = 16;
 
-/// Descriptors of the process beside its workers': standard ones, logs, signals, the pipe of a
-/// server of our own.
+/// Descriptors of the process besides those of its workers: standard ones, logs, signals, the pipe
+/// of the server of `--spawn`.
 const PER_PROCESS: u64 = 32;
 
-/// Connections of a worker to one server beside its links: two for logins, two for SCRIPT KILL and
-/// FUNCTION KILL. Nodes that a Cluster or a Sentinel names later are not known here.
+/// Connections of a worker to one server besides its links: two for logins, two for SCRIPT KILL and
+/// FUNCTION KILL. Servers that a Cluster or a Sentinel names later do not count.
 const PER_SERVER: u64 = 4;
 
-/// Of the descriptors for sessions and pinned links, one in so many is for pinned links where there
-/// are too few for all: without any, no client could wait or watch.
+/// Where descriptors are short, pinned links get at least one in this many of those for sessions
+/// and pinned links. Without pinned links, no client could use WATCH or blocking commands.
 const PINNED_SHARE: u64 = 8;
 
-/// What needs descriptors.
+/// The bounds that need descriptors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
-    /// Of the whole process.
+    /// Sessions of the process.
     pub(crate) sessions_max: u32,
-    /// Each listens by itself.
+    /// Workers; each opens every listener.
     pub(crate) workers: usize,
-    /// Of one worker.
+    /// Shared links of one worker.
     pub(crate) links_max: u32,
-    /// Of one worker.
+    /// Pinned links of one worker.
     pub(crate) pinned_links_max: u32,
-    /// Of the configuration.
+    /// Servers in the configuration.
     pub(crate) servers: usize,
-    /// Of one worker.
+    /// Listeners of one worker.
     pub(crate) listeners: usize,
 }
 
 impl Need {
-    /// What is needed before the first session.
+    /// Descriptors besides those for sessions and pinned links.
     fn reserve(self) -> u64 {
         let servers = self.servers as u64 * PER_SERVER;
         let worker = u64::from(self.links_max) + self.listeners as u64 + servers + PER_WORKER;
         PER_PROCESS + self.workers as u64 * worker
     }
 
+    /// Descriptors for pinned links.
     fn pinned(self) -> u64 {
         self.workers as u64 * u64::from(self.pinned_links_max)
     }
 
+    /// Descriptors for everything.
     fn total(self) -> u64 {
         self.reserve() + self.pinned() + u64::from(self.sessions_max)
     }
 }
 
-/// What there are descriptors for; never more than was asked for.
+/// The bounds for which there are descriptors. They are never above the configured ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Of the whole process.
+    /// Sessions of the process.
     pub(crate) sessions_max: u32,
-    /// Of one worker.
+    /// Pinned links of one worker.
     pub(crate) pinned_links_max: u32,
 }
 
-/// What we got.
+/// The result of raising the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Granted {
-    /// Every session and link has its descriptor.
+    /// There is a descriptor for every session and link.
     Enough,
-    /// Less than was asked for, and what to tell the operator.
+    /// There are fewer: the bounds that fit, and a warning for the operator.
     Fewer(Room, String),
-    /// Not even one session.
+    /// There is none for a session; an error for the operator.
     TooFew(String),
 }
 
-/// Raises the limit of open files as far as `need` goes and the system lets us.
+/// Raises the limit of open files to `need`, or as far as the system allows.
 pub(crate) fn raise(need: Need) -> Granted {
     let Rlimit {
         current: soft,
         maximum: hard,
     } = getrlimit(Resource::Nofile);
     let total = need.total();
-    // No limit is enough for everything.
+    // `None` is no limit.
     let soft = soft.unwrap_or(u64::MAX);
     if soft >= total {
         return Granted::Enough;
@@ -95,7 +97,7 @@ pub(crate) fn raise(need: Need) -> Granted {
         .is_ok()
     };
     let granted = match hard {
-        // Beyond the hard limit only a privileged process gets; asking costs nothing.
+        // Only a privileged process may raise the hard limit. Trying costs nothing.
         Some(hard) if hard < total && !set(total, Some(total)) => {
             if set(hard, Some(hard)) {
                 hard
@@ -115,7 +117,7 @@ pub(crate) fn raise(need: Need) -> Granted {
     judge(need, granted)
 }
 
-/// What `granted` descriptors are enough for.
+/// The bounds for which `granted` descriptors are enough.
 fn judge(need: Need, granted: u64) -> Granted {
     let total = need.total();
     if granted >= total {
@@ -136,7 +138,7 @@ fn judge(need: Need, granted: u64) -> Granted {
     let workers = need.workers.max(1) as u64;
     let share = (room / PINNED_SHARE).max(workers).min(room / 2);
     let pinned = room.saturating_sub(sessions).max(share);
-    // Neither is more than was asked for, so both fit.
+    // Both are at most the configured bounds, so both fit their types.
     let pinned_links_max = (pinned.min(need.pinned()) / workers) as u32;
     let left = room - u64::from(pinned_links_max) * workers;
     let fits = Room {
@@ -165,8 +167,9 @@ mod tests {
         listeners: 1,
     };
 
+    /// The warning says how many sessions fit, and the limit that would be enough.
     #[test]
-    fn sessions_are_limited_to_what_the_descriptors_allow_and_the_text_says_by_how_much() {
+    fn sessions_are_limited_by_descriptors() {
         assert_eq!(judge(NEED, NEED.total()), Granted::Enough);
         let Granted::Fewer(room, text) = judge(NEED, NEED.total() - 1) else {
             panic!("one is missing");
@@ -179,8 +182,8 @@ mod tests {
         assert!(text.contains(&format!("to {}", NEED.total())), "{text}");
     }
 
-    /// The granted numbers fit, are never more than was asked for, and leave some sessions and
-    /// pinned links.
+    /// The bounds fit the descriptors, are never above the configured ones, and leave some sessions
+    /// and pinned links.
     #[test]
     fn sessions_and_pinned_links_share_too_few_descriptors() {
         let need = Need {

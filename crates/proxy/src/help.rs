@@ -1,18 +1,18 @@
-//! What `-h` and `--help` say, made from the table of options.
+//! The texts of `-h` and `--help`, made from the table of options.
 
 use crate::arguments::HelpTopic;
-use crate::options::{Kind, OPTIONS, Opt, Topic};
+use crate::options::{OPTIONS, Opt, OptionKind, Topic};
 
-/// Columns of a help text: what every terminal has.
+/// Columns of a help text, which every terminal has.
 const WIDTH: usize = 80;
 
-/// Before every line about an option.
+/// The indent of lines about an option.
 const INDENT: &str = "      ";
 
-/// The option that is not in the table, since a file cannot name a file.
+/// The option for the file. It is not in the table, since a file cannot name a file.
 pub(crate) const CONFIG: (&str, &str) = ("config", "A TOML file with the same options");
 
-/// How the layers relate; said wherever options are listed.
+/// The text about layers above each list of options.
 pub(crate) const LAYERS: &str = "An option has one name everywhere: `--max-delay-us 200` on the \
                                  command line is `max-delay-us = 200` in the file. The file \
                                  overrules the defaults, the environment overrules the file, and \
@@ -20,10 +20,10 @@ pub(crate) const LAYERS: &str = "An option has one name everywhere: `--max-delay
                                  replaces the earlier one. On the command line, `--fuse=no` says \
                                  the same as `--fuse=false`.";
 
-/// Where the file may say an option that pools have for themselves.
+/// The note at options that a pool may have for itself.
 pub(crate) const PER_POOL: &str = "also below `[pool.NAME]`, for that pool alone";
 
-/// The text for `topic`.
+/// The help about `topic`.
 pub(crate) fn text(topic: HelpTopic, long: bool) -> String {
     match topic {
         HelpTopic::Overview => overview(long),
@@ -38,11 +38,11 @@ fn overview(long: bool) -> String {
          Usage: respool COMMAND [OPTIONS]\n\n\
          Commands:\n  \
          serve   Run the proxy\n  \
-         check   Look at a configuration and say everything that is wrong with it\n  \
+         check   Check a configuration and report every problem\n  \
          help    Explain a command: `respool help serve`\n\n\
          Options:\n  \
-         -h, --help      Explain, briefly or fully\n  \
-         -V, --version   Say which version this is\n",
+         -h, --help      Print help, briefly or fully\n  \
+         -V, --version   Print the version\n",
     );
     if long {
         text.push_str(
@@ -51,7 +51,7 @@ fn overview(long: bool) -> String {
              respool serve --spawn\n  \
              In front of a server, with one worker:\n    \
              respool serve --listen 127.0.0.1:6380 --backend redis://127.0.0.1:6379 --threads 1\n  \
-             By a file, looked at first:\n    \
+             With a file, checked first:\n    \
              respool check respool.toml && respool serve --config respool.toml\n\n\
              Exit codes: 0 after a clean end, 1 when something failed while running, 2 when the\n\
              command line or the configuration is wrong, so that trying again would not help.\n",
@@ -67,9 +67,10 @@ fn serve(long: bool) -> String {
          --spawn\n\n",
     );
     if long {
-        let lead = "Listens on 127.0.0.1:6380 and stands before the server at 127.0.0.1:6379 \
-                    unless told otherwise. SIGTERM or SIGINT ends it: it stops accepting, answers \
-                    what has arrived, and exits with 0; a second signal ends it at once.";
+        let lead = "By default, it listens on 127.0.0.1:6380 and stands before the server at \
+                    127.0.0.1:6379. SIGTERM or SIGINT ends it: it accepts no more clients, answers \
+                    the requests that have arrived, and exits with 0. A second signal ends it at \
+                    once.";
         wrap(&mut text, "", lead);
         text.push('\n');
         wrap(&mut text, "", LAYERS);
@@ -86,13 +87,13 @@ fn serve(long: bool) -> String {
 
 fn check(long: bool) -> String {
     let mut text = String::from(
-        "Look at a configuration and say everything that is wrong with it.\n\n\
+        "Check a configuration and report every problem.\n\n\
          Usage: respool check [FILE] [--print] [OPTIONS]\n\n  \
-         --print   Show every value in effect, and where it comes from\n\n",
+         --print   Print every value in effect, with its place\n\n",
     );
-    let lead = "Takes every option of `respool serve`, so that it checks exactly what would be \
-                served. Nothing is opened but files that hold options or passwords. Exits with 0 \
-                if all is well, and with 2 if not.";
+    let lead = "Takes every option of `respool serve`. It opens only the configuration file and \
+                the files with passwords. Exits with 0 if there is no problem, and with 2 if \
+                there is one.";
     wrap(&mut text, "", lead);
     if long {
         text.push('\n');
@@ -153,18 +154,18 @@ fn details(text: &mut String, option: &Opt) {
 /// `--name VALUE`, as the command line takes it.
 pub(crate) fn synopsis(option: &Opt) -> String {
     match option.kind {
-        Kind::Switch(_) => format!("--{}[=true|false]", option.name),
+        OptionKind::Switch(_) => format!("--{}[=true|false]", option.name),
         _ => format!("--{} {}", option.name, option.value),
     }
 }
 
-/// Default, range, variable and example, a line each.
+/// The facts about an option, a line each: default, range, variable, example.
 pub(crate) fn facts(option: &Opt) -> Vec<String> {
     let mut facts = Vec::new();
     if let Some(default) = option.default() {
         facts.push(format!("Default: {default}"));
     }
-    if let Kind::Number(number) = &option.kind {
+    if let OptionKind::Number(number) = &option.kind {
         facts.push(format!("Takes: {}", number.range()));
     }
     if let Some(variable) = option.variable {
@@ -174,14 +175,17 @@ pub(crate) fn facts(option: &Opt) -> Vec<String> {
     if option.per_pool {
         facts.push(format!("In the file {PER_POOL}"));
     }
+    if let Some(old) = option.old_name() {
+        facts.push(format!("Old name: {old}, until the next version"));
+    }
     facts
 }
 
 /// The example as the command line takes it.
 pub(crate) fn example(option: &Opt) -> String {
     match option.kind {
-        Kind::Switch(_) if option.example == "true" => format!("--{}", option.name),
-        Kind::Switch(_) => format!("--{}={}", option.name, option.example),
+        OptionKind::Switch(_) if option.example == "true" => format!("--{}", option.name),
+        OptionKind::Switch(_) => format!("--{}={}", option.name, option.example),
         _ => format!("--{} {}", option.name, option.example),
     }
 }
@@ -213,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_help_names_every_option_and_fits_a_terminal() {
+    fn long_help_has_every_option_and_fits_a_terminal() {
         let help = text(HelpTopic::Serve, true);
         for option in OPTIONS {
             assert!(help.contains(&synopsis(option)), "{}", option.name);

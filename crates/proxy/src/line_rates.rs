@@ -1,4 +1,4 @@
-//! How many log lines of one kind are written a minute.
+//! Limits the log lines of one kind in a minute.
 //!
 //! A client can cause some kinds of lines as often as it likes. Each kind has a rate for each
 //! subject. The subject is chosen such that one flood does not hide other lines: a reason, a pool,
@@ -7,19 +7,19 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// The time for which a rate counts. It starts at the first line.
+/// The time over which a rate counts, from its first line on.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
-/// Windows that are kept at once. At it, lines about new subjects share one window for each kind.
+/// The most windows at once. At it, lines about new subjects share one window for each kind.
 const WINDOWS_MAX: usize = 4_096;
 
-/// Windows that are kept at once of kinds whose subjects are reasons: a client may choose text or
-/// addresses in them.
+/// The most windows at once of a kind whose subjects are reasons. A client may choose text or
+/// addresses in a reason.
 const REASONS_MAX: usize = 16;
 
 /// A kind of log line that a client, or a server that flaps, can cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum LineKind {
     /// `link up`.
     LinkUp,
     /// `link down`.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     LoginsRefused,
     /// `options set`.
     OptionsSet,
-    /// Clients were not accepted.
+    /// `clients were refused`.
     Refused,
     /// A signal without effect.
     Signal,
@@ -40,57 +40,57 @@ pub(crate) enum Kind {
     Other,
 }
 
-impl Kind {
-    /// Lines about one subject in one window.
+impl LineKind {
+    /// The most lines about one subject in one window.
     pub(crate) fn lines_max(self) -> u32 {
         match self {
-            Kind::SessionClosed | Kind::Refused | Kind::Signal => 5,
-            Kind::LinkUp
-            | Kind::LinkDown
-            | Kind::LoginsRefused
-            | Kind::OptionsSet
-            | Kind::Other => 10,
-            Kind::Topology => 30,
+            LineKind::SessionClosed | LineKind::Refused | LineKind::Signal => 5,
+            LineKind::LinkUp
+            | LineKind::LinkDown
+            | LineKind::LoginsRefused
+            | LineKind::OptionsSet
+            | LineKind::Other => 10,
+            LineKind::Topology => 30,
         }
     }
 
     /// The message of its lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::LinkUp => "link up",
-            Kind::LinkDown => "link down",
-            Kind::SessionClosed => "session closed",
-            Kind::Topology => "topology",
-            Kind::LoginsRefused => "logins refused",
-            Kind::OptionsSet => "options set",
-            Kind::Refused => "clients were refused",
-            Kind::Signal => "signal",
-            Kind::Other => "notice",
+            LineKind::LinkUp => "link up",
+            LineKind::LinkDown => "link down",
+            LineKind::SessionClosed => "session closed",
+            LineKind::Topology => "topology",
+            LineKind::LoginsRefused => "logins refused",
+            LineKind::OptionsSet => "options set",
+            LineKind::Refused => "clients were refused",
+            LineKind::Signal => "signal",
+            LineKind::Other => "notice",
         }
     }
 
     /// Whether the subjects of its lines are reasons.
     fn has_reasons(self) -> bool {
-        matches!(self, Kind::SessionClosed | Kind::Refused)
+        matches!(self, LineKind::SessionClosed | LineKind::Refused)
     }
 
     /// Whether its lines have the level `info`; else they have `warn`.
     pub(crate) fn is_info(self) -> bool {
         matches!(
             self,
-            Kind::LinkUp | Kind::Topology | Kind::OptionsSet | Kind::Other
+            LineKind::LinkUp | LineKind::Topology | LineKind::OptionsSet | LineKind::Other
         )
     }
 }
 
 /// Lines that were left out in one window.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct LeftOut {
+pub(crate) struct LeftOutLines {
     /// The kind of the lines.
-    pub(crate) kind: Kind,
-    /// What they were about; empty: several subjects.
+    pub(crate) kind: LineKind,
+    /// Their subject; empty: several subjects.
     pub(crate) subject: String,
-    /// How many, at least 1.
+    /// Their number.
     pub(crate) count: u64,
 }
 
@@ -100,29 +100,28 @@ pub(crate) struct LeftOut {
 /// `None` when [`LineRates::due`] has come. Time never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct LineRates {
-    windows: HashMap<(Kind, String), Window>,
+    windows: HashMap<(LineKind, String), RateWindow>,
     /// The earliest end of a window that admits no more lines.
     due: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Window {
+struct RateWindow {
     since: Instant,
     written: u32,
     left_out: u64,
 }
 
 impl LineRates {
-    /// Whether a line is written; if not, it is counted.
-    pub(crate) fn admits(&mut self, kind: Kind, subject: &str, now: Instant) -> bool {
+    /// Whether a line may be written. If not, it is counted.
+    pub(crate) fn admits(&mut self, kind: LineKind, subject: &str, now: Instant) -> bool {
         self.admits_many(kind, subject, 1, now)
     }
 
-    /// The same for a line that stands for `events` of its kind: if it is left out, all are
-    /// counted.
+    /// The same for a line about `events` events. If it is left out, it counts as many.
     pub(crate) fn admits_many(
         &mut self,
-        kind: Kind,
+        kind: LineKind,
         subject: &str,
         events: u64,
         now: Instant,
@@ -131,12 +130,12 @@ impl LineRates {
         if !self.windows.contains_key(&key) && self.is_full(kind, now) {
             key.1.clear();
         }
-        let window = self.windows.entry(key).or_insert(Window {
+        let window = self.windows.entry(key).or_insert(RateWindow {
             since: now,
             written: 0,
             left_out: 0,
         });
-        // A window that left lines out ends with its report only.
+        // A window that left lines out ends only when these are reported.
         if window.left_out == 0 && now.duration_since(window.since) >= WINDOW {
             window.since = now;
             window.written = 0;
@@ -154,24 +153,24 @@ impl LineRates {
         admitted
     }
 
-    /// When to poll next.
+    /// The next time to poll.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// The lines that one window has left out, once that window has ended.
-    pub(crate) fn poll_left_out(&mut self, now: Instant) -> Option<LeftOut> {
+    /// The lines that a window has left out, once the window has ended.
+    pub(crate) fn poll_left_out(&mut self, now: Instant) -> Option<LeftOutLines> {
         if self.due.is_none_or(|due| now < due) {
             return None;
         }
         self.forget_ended(now);
-        let is_over = |window: &Window| now.duration_since(window.since) >= WINDOW;
+        let is_over = |window: &RateWindow| now.duration_since(window.since) >= WINDOW;
         let over = self.windows.iter().find(|(_, window)| is_over(window));
         let key = over.map(|(key, _)| key.clone());
         if let Some(key) = key {
             let window = self.windows.remove(&key)?;
             let (kind, subject) = key;
-            return Some(LeftOut {
+            return Some(LeftOutLines {
                 kind,
                 subject,
                 count: window.left_out,
@@ -185,11 +184,11 @@ impl LineRates {
         None
     }
 
-    /// Every line that was left out and not yet reported, for the end of the process.
-    pub(crate) fn take_all(&mut self) -> Vec<LeftOut> {
+    /// All lines that were left out and not reported yet, for the end of the process.
+    pub(crate) fn take_all(&mut self) -> Vec<LeftOutLines> {
         self.due = None;
         let all = self.windows.drain();
-        let left_out = all.map(|((kind, subject), window)| LeftOut {
+        let left_out = all.map(|((kind, subject), window)| LeftOutLines {
             kind,
             subject,
             count: window.left_out,
@@ -198,8 +197,8 @@ impl LineRates {
     }
 
     /// Whether there is no room for a new subject of this kind.
-    fn is_full(&mut self, kind: Kind, now: Instant) -> bool {
-        let is_full = |windows: &HashMap<(Kind, String), Window>| {
+    fn is_full(&mut self, kind: LineKind, now: Instant) -> bool {
+        let is_full = |windows: &HashMap<(LineKind, String), RateWindow>| {
             let of_kind = || windows.keys().filter(|(other, _)| *other == kind).count();
             windows.len() >= WINDOWS_MAX || kind.has_reasons() && of_kind() >= REASONS_MAX
         };
@@ -234,7 +233,7 @@ pub(crate) fn subject_of(reason: &str) -> String {
 mod tests {
     use super::*;
 
-    const KIND: Kind = Kind::SessionClosed;
+    const KIND: LineKind = LineKind::SessionClosed;
 
     fn after(begun: Instant, ms: u64) -> Instant {
         begun + Duration::from_millis(ms)
@@ -282,20 +281,21 @@ mod tests {
         let (mut rates, now) = (LineRates::default(), Instant::now());
         while rates.admits(KIND, "a", now) {}
         assert!(rates.admits(KIND, "b", now));
-        assert!(rates.admits(Kind::LinkDown, "a", now));
+        assert!(rates.admits(LineKind::LinkDown, "a", now));
     }
 
-    /// A client that makes ever new reasons gets no more lines than the bound of reasons allows.
+    /// A client that makes new reasons all the time gets no more lines than the bound of reasons
+    /// allows.
     #[test]
     fn new_subjects_are_bounded() {
         let (mut rates, now) = (LineRates::default(), Instant::now());
-        for kind in [KIND, Kind::Refused] {
+        for kind in [KIND, LineKind::Refused] {
             let lines = (0..10_000).filter(|number| rates.admits(kind, &format!("r{number}"), now));
             let lines = lines.count();
             assert_eq!(lines, REASONS_MAX + kind.lines_max() as usize);
         }
         for number in 0..3 * WINDOWS_MAX {
-            rates.admits(Kind::LinkDown, &number.to_string(), now);
+            rates.admits(LineKind::LinkDown, &number.to_string(), now);
             assert!(rates.windows.len() <= WINDOWS_MAX + 2);
         }
         let later = now + WINDOW;

@@ -1,4 +1,4 @@
-//! Log lines on their way to standard error, which may be read slowly or not at all.
+//! The queue of log lines for standard error, which may be read slowly or not at all.
 //!
 //! Only the thread that writes to standard error waits for it. Lines wait in a queue that is
 //! bounded in bytes. A full queue drops its oldest lines and counts them, so that the last lines
@@ -17,40 +17,41 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::plain::plain_line;
 
-/// Bytes of lines that wait to be written. At it, the oldest lines are dropped and counted.
+/// The most bytes of waiting lines. At it, the oldest lines are dropped and counted.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// How long the end of the process waits for a standard error that takes no byte.
+/// The longest wait at the end of the process while standard error takes no byte.
 const STALLED_MAX: Duration = Duration::from_secs(1);
 
-/// How long the end of the process waits for a standard error that takes bytes slowly.
+/// The longest wait at the end of the process for a slow standard error.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 
 /// Called by the writing thread between lines. Returns when to call it next, at the latest.
 pub(crate) type Tick = Box<dyn Fn(Instant) -> Option<Instant> + Send>;
 
-/// The queue of lines; clones share it.
+/// A handle to the queue of lines. Clones share the queue.
 #[derive(Clone, Default)]
-pub(crate) struct LogLines(Arc<Shared>);
+pub(crate) struct LogLines(Arc<SharedQueue>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedQueue {
     queue: Mutex<Queue>,
-    /// The queue has a line.
+    /// Signalled when the queue gets a line.
     filled: Condvar,
-    /// Bytes were written.
+    /// Signalled when a line was written or dropped.
     written: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     lines: VecDeque<Vec<u8>>,
+    /// Bytes of the lines.
     bytes: usize,
     /// Lines that were dropped and not yet reported.
     dropped: u64,
-    /// The writing thread has a line in its hands.
+    /// Whether the thread is writing a line.
     is_writing: bool,
-    /// Bytes ever written.
+    /// Bytes written since the start.
     bytes_written: u64,
 }
 
@@ -88,7 +89,8 @@ impl LogLines {
         Ok(())
     }
 
-    /// Waits until every line is written, but not for a standard error that is not read.
+    /// Waits until every line is written, or until standard error takes no more; see
+    /// [`STALLED_MAX`] and [`FINISH_MAX`].
     pub(crate) fn finish(&self) {
         let begun = Instant::now();
         let mut queue = self.lock();
@@ -158,7 +160,7 @@ impl LogLines {
     fn write(&self, mut line: &[u8]) -> bool {
         let errors = io::stderr();
         while !line.is_empty() {
-            // Not through the lock of `Stderr`: a panic of another thread may hold it.
+            // Without the lock of `Stderr`, which another thread may hold in its panic.
             match rustix::io::write(errors.as_fd(), line) {
                 Ok(count) => {
                     line = &line[count.min(line.len())..];
@@ -166,7 +168,7 @@ impl LogLines {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    // Another process has made it non-blocking.
+                    // Another process has made standard error non-blocking.
                     let mut fds = [PollFd::new(&errors, PollFlags::OUT)];
                     let second = Timespec {
                         tv_sec: 1,
@@ -181,7 +183,7 @@ impl LogLines {
     }
 }
 
-/// The formatter gives each line in one piece.
+/// The formatter writes each line in one piece.
 impl Write for &LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.lock().push(&plain_line(line));
@@ -232,7 +234,7 @@ mod tests {
         assert_eq!((queue.dropped, queue.bytes), (1, 0));
     }
 
-    /// The end of the process does not wait for lines that nothing takes.
+    /// The end of the process does not wait for a standard error that takes nothing.
     #[test]
     fn finish_gives_up_when_nothing_is_taken() {
         let lines = LogLines::default();

@@ -1,8 +1,8 @@
-//! Structured logs to standard error, and the workers' notices among them.
+//! The log: structured lines on standard error, among them the notices of workers.
 //!
-//! A worker writes its notices itself: [`log_lines`](crate::log_lines) never makes it wait. Each
-//! line that a client can cause has a rate ([`line_rates`](crate::line_rates)), which all workers
-//! share.
+//! A worker logs its notices on its own thread and never waits: [`log_lines`](crate::log_lines) has
+//! a queue. [`line_rates`](crate::line_rates) limits each kind of line that a client can cause,
+//! over all workers.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
@@ -13,24 +13,25 @@ use respool_driver::{Notice, Notify};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, error, info, warn};
 
-use crate::line_rates::{Kind, LeftOut, LineRates, subject_of};
+use crate::line_rates::{LeftOutLines, LineKind, LineRates, subject_of};
 use crate::log_lines::LogLines;
 use crate::options::{LogFormat, LogLevel};
 use crate::plain::plain;
 
-/// Reasons why a server is away, until it is back. At it, further ones are no news.
+/// The most reasons for one lost link that are logged, until it is up again.
 const REASONS_MAX: usize = 16;
 
-/// Servers of which it is known what was said. At it, all of that is forgotten, and may be said
-/// once more: nodes that come and go at ever new addresses are never back.
+/// The most servers with logged reasons. At it, all of them are forgotten, and a reason may be
+/// logged again: nodes that come and go under new addresses never come back.
 const SERVERS_MAX: usize = 4_096;
 
-/// How long after one worker another one may find out the same: one that nobody asks anything asks
-/// seldom.
+/// The time in which the same news from another worker is the same event. A worker without requests
+/// checks the topology seldom.
 const SAME_EVENT: Duration = Duration::from_secs(60);
 
-/// What was told of the topology lately. At it, the oldest is forgotten, and may be told once more.
-const TALES_MAX: usize = 256;
+/// The most topology events that are remembered. At it, the oldest is forgotten, and may be logged
+/// again.
+const NEWS_MAX: usize = 256;
 
 /// The log of the process.
 pub(crate) struct Logs {
@@ -39,7 +40,7 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Starts to log. Called once.
+    /// Starts the log. To be called once.
     ///
     /// # Errors
     /// When the thread that writes the log cannot be started.
@@ -57,7 +58,7 @@ impl Logs {
         let logs = tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(lines.clone())
-            // It would tell of a failed write to standard error on standard error, and panic there.
+            // This would report a failed write to standard error on standard error, and panic.
             .log_internal_errors(false);
         match format {
             LogFormat::Text => logs
@@ -70,13 +71,13 @@ impl Logs {
         Ok(Logs { lines, notices })
     }
 
-    /// Where workers put their notices.
+    /// The function to which workers pass their notices.
     pub(crate) fn notify(&self) -> Notify {
         let notices = Arc::clone(&self.notices);
         Arc::new(move |notice| lock(&notices).log(notice, Instant::now()))
     }
 
-    /// Writes what is left, but waits for nothing that standard error does not take.
+    /// Writes the lines that are left, as far as standard error takes them.
     pub(crate) fn finish(&self) {
         lock(&self.notices).report_all();
         self.lines.finish();
@@ -87,9 +88,8 @@ fn lock(notices: &Mutex<Notices>) -> std::sync::MutexGuard<'_, Notices> {
     notices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A panic of any thread becomes a line of the log, and ends the process in every build. The
-/// standard hook writes to standard error itself, and would wait for a reader before the process
-/// could end.
+/// Makes a panic of any thread a line of the log and the end of the process. The standard hook
+/// writes to standard error itself, so a slow reader would delay the end.
 fn log_panics(lines: LogLines) {
     std::panic::set_hook(Box::new(move |panic| {
         let backtrace = std::backtrace::Backtrace::capture();
@@ -107,69 +107,70 @@ fn log_panics(lines: LogLines) {
     }));
 }
 
-/// What workers notice, on its way into the log.
+/// Decides which notices of workers are logged.
 #[derive(Default)]
 struct Notices {
-    down: Down,
-    told: Told,
+    down: DownServers,
+    topology: TopologyNews,
     rates: LineRates,
 }
 
-/// What the log has said of servers that are away.
+/// The logged reasons for links that are down.
 #[derive(Default)]
-struct Down {
-    /// Every reason since it was last there, for each worker, pool and server: the same server may
-    /// be in two pools, with other credentials.
-    said: HashMap<(usize, String, String), Vec<String>>,
+struct DownServers {
+    /// The reasons since the last link, for each worker, pool and server. The same server may be in
+    /// two pools, with other credentials.
+    reasons: HashMap<(usize, String, String), Vec<String>>,
 }
 
-impl Down {
-    /// Every attempt to connect that fails is a notice, for as long as a server is away. Only
-    /// another reason is news, and that once, so that a night without a server does not fill the
-    /// disk.
+impl DownServers {
+    /// Whether the reason was not logged yet for this link. Each failed attempt to connect is a
+    /// notice, so without this a night without a server would fill the disk.
     fn is_news(&mut self, worker: usize, (pool, server): (&str, &str), reason: &str) -> bool {
         let whose = (worker, pool.to_owned(), server.to_owned());
-        if self.said.len() >= SERVERS_MAX && !self.said.contains_key(&whose) {
-            self.said.clear();
+        if self.reasons.len() >= SERVERS_MAX && !self.reasons.contains_key(&whose) {
+            self.reasons.clear();
         }
-        let said = self.said.entry(whose).or_default();
-        let is_news = said.len() < REASONS_MAX && said.iter().all(|other| other != reason);
+        let reasons = self.reasons.entry(whose).or_default();
+        let is_news = reasons.len() < REASONS_MAX && reasons.iter().all(|other| other != reason);
         if is_news {
-            said.push(reason.to_owned());
+            reasons.push(reason.to_owned());
         }
         is_news
     }
 }
 
-/// What workers have said of the topology lately. Each finds out for itself, so one event comes
-/// from each of them.
+/// The topology events of the last [`SAME_EVENT`]. Each worker finds an event by itself, so one
+/// event comes from each of them.
 #[derive(Default)]
-struct Told(Vec<Tale>);
+struct TopologyNews(Vec<NewsItem>);
 
-struct Tale {
+/// A topology event.
+struct NewsItem {
     pool: String,
     text: String,
+    /// When the first worker reported it.
     since: Instant,
-    /// Who has said it since.
+    /// The workers that have reported it.
     workers: Vec<usize>,
 }
 
-impl Told {
-    /// Whether this is another event than what a worker said shortly before. Who says something
-    /// twice speaks of two.
+impl TopologyNews {
+    /// Whether this is a new event. The same text from another worker is the same event; the same
+    /// text from the same worker is a new one.
     fn is_news(&mut self, worker: usize, (pool, text): (&str, &str), now: Instant) -> bool {
         self.0
             .retain(|tale| now.duration_since(tale.since) < SAME_EVENT);
-        let same = |tale: &&mut Tale| tale.pool == pool && tale.text == text;
+        let same = |tale: &&mut NewsItem| tale.pool == pool && tale.text == text;
         let mut tales = self.0.iter_mut().filter(same);
         if let Some(tale) = tales.find(|tale| !tale.workers.contains(&worker)) {
             tale.workers.push(worker);
             return false;
         }
-        if self.0.len() >= TALES_MAX {
+        if self.0.len() >= NEWS_MAX {
             self.0.remove(0);
         }
-        self.0.push(Tale {
+        self.0.push(NewsItem {
             pool: pool.to_owned(),
             text: text.to_owned(),
             since: now,
@@ -189,9 +190,9 @@ impl Notices {
                 version,
             } => {
                 self.down
-                    .said
+                    .reasons
                     .remove(&(worker, pool.clone(), server.clone()));
-                if self.admits_link(Kind::LinkUp, worker, (&pool, &server), now) {
+                if self.admits_link(LineKind::LinkUp, worker, (&pool, &server), now) {
                     let (at, version) = (plain(&server), &*plain(&version));
                     info!(worker, server = %at, pool, version, "link up");
                 }
@@ -206,7 +207,7 @@ impl Notices {
                 let (at, why) = (plain(&server), plain(&reason));
                 if !is_news {
                     debug!(worker, server = %at, pool, reason = &*why, "link still down");
-                } else if self.admits_link(Kind::LinkDown, worker, (&pool, &server), now) {
+                } else if self.admits_link(LineKind::LinkDown, worker, (&pool, &server), now) {
                     warn!(worker, server = %at, pool, reason = &*why, "link down");
                 }
             }
@@ -216,19 +217,19 @@ impl Notices {
                 reason,
             } => {
                 let reason = &*plain(&reason);
-                if self.admits(Kind::SessionClosed, &subject_of(reason), now) {
+                if self.admits(LineKind::SessionClosed, &subject_of(reason), now) {
                     warn!(worker, peer, reason, "session closed");
                 }
             }
             Notice::Topology { worker, pool, text } => {
-                let is_news = self.told.is_news(worker, (&pool, &text), now);
+                let is_news = self.topology.is_news(worker, (&pool, &text), now);
                 let text = &*plain(&text);
                 if !is_news {
                     debug!(
                         worker,
-                        pool, text, "topology, as another worker has found, too"
+                        pool, text, "topology, as another worker has found before"
                     );
-                } else if self.admits(Kind::Topology, &pool, now) {
+                } else if self.admits(LineKind::Topology, &pool, now) {
                     info!(worker, pool, text, "topology");
                 }
             }
@@ -237,12 +238,12 @@ impl Notices {
                 name,
                 effect,
             } => {
-                if self.admits(Kind::Other, name, now) {
+                if self.admits(LineKind::Other, name, now) {
                     warn!(worker, bound = name, effect, "bound reached");
                 }
             }
             Notice::LoginsRefused { from, count } => {
-                if self.admits(Kind::LoginsRefused, "", now) {
+                if self.admits(LineKind::LoginsRefused, "", now) {
                     warn!(from, count, "logins refused");
                 }
             }
@@ -252,7 +253,7 @@ impl Notices {
                 listener,
                 options,
             } => {
-                if self.admits(Kind::OptionsSet, &pool, now) {
+                if self.admits(LineKind::OptionsSet, &pool, now) {
                     let options = &*plain(&options);
                     info!(peer, pool, listener, options, "options set");
                 }
@@ -263,7 +264,7 @@ impl Notices {
                 detail,
                 clients,
             } => {
-                if self.admits_many(Kind::Refused, reason, clients, now) {
+                if self.admits_many(LineKind::Refused, reason, clients, now) {
                     warn!(worker, reason, detail, clients, "clients were refused");
                 }
             }
@@ -271,29 +272,30 @@ impl Notices {
                 error!(worker, reason, "a worker has failed");
             }
             other => {
-                if self.admits(Kind::Other, "", now) {
+                if self.admits(LineKind::Other, "", now) {
                     info!(notice = ?other, "notice");
                 }
             }
         }
     }
 
-    /// Every kind of line that a client can cause asks here before it is written.
-    fn admits(&mut self, kind: Kind, subject: &str, now: Instant) -> bool {
+    /// Whether a line may be written. Every line that a client can cause asks here.
+    fn admits(&mut self, kind: LineKind, subject: &str, now: Instant) -> bool {
         self.admits_many(kind, subject, 1, now)
     }
 
-    /// The same for a line that stands for many events.
-    fn admits_many(&mut self, kind: Kind, subject: &str, events: u64, now: Instant) -> bool {
+    /// The same for a line about `events` events.
+    fn admits_many(&mut self, kind: LineKind, subject: &str, events: u64, now: Instant) -> bool {
         while let Some(left_out) = self.rates.poll_left_out(now) {
             say_left_out(&left_out);
         }
         self.rates.admits_many(kind, subject, events, now)
     }
 
+    /// The same for a line about a link.
     fn admits_link(
         &mut self,
-        kind: Kind,
+        kind: LineKind,
         worker: usize,
         (pool, server): (&str, &str),
         now: Instant,
@@ -302,7 +304,8 @@ impl Notices {
         self.admits(kind, &subject, now)
     }
 
-    /// Says what was left out in the minutes that are over. Returns when to call it again.
+    /// Logs how many lines were left out in the minutes that are over. Returns when to call it
+    /// again.
     fn report(&mut self, now: Instant) -> Option<Instant> {
         while let Some(left_out) = self.rates.poll_left_out(now) {
             say_left_out(&left_out);
@@ -310,14 +313,14 @@ impl Notices {
         self.rates.due()
     }
 
-    /// The same, for all minutes.
+    /// The same, also for minutes that are not over.
     fn report_all(&mut self) {
         self.rates.take_all().iter().for_each(say_left_out);
     }
 }
 
-/// Says how many lines were left out, and what they were about.
-pub(crate) fn say_left_out(left_out: &LeftOut) {
+/// Logs how many lines of a kind and subject were left out.
+pub(crate) fn say_left_out(left_out: &LeftOutLines) {
     let (line, count) = (left_out.kind.name(), left_out.count);
     if count == 0 {
         return;
@@ -336,8 +339,8 @@ mod tests {
 
     use super::*;
 
-    /// A worker that panics ends the process. The last line says which worker it was, where and
-    /// why.
+    /// A panic of a worker ends the process. The last line of the log names the worker, the place
+    /// and the reason.
     #[test]
     fn panic_of_a_worker_ends_the_process_with_a_line() {
         const IS_CHILD: &str = "PANICS_IN_A_TEST";
@@ -363,19 +366,21 @@ mod tests {
         }
     }
 
+    /// Reasons for servers that never come back are forgotten at the bound.
     #[test]
-    fn what_was_said_of_servers_that_never_come_back_is_forgotten_at_a_bound() {
-        let mut down = Down::default();
+    fn logged_reasons_are_bounded() {
+        let mut down = DownServers::default();
         for port in 0..3 * SERVERS_MAX {
             let server = format!("a:{port}");
             assert!(down.is_news(0, ("p", &server), "refused"));
             assert!(!down.is_news(0, ("p", &server), "refused"));
-            assert!(down.said.len() <= SERVERS_MAX);
+            assert!(down.reasons.len() <= SERVERS_MAX);
         }
     }
 
+    /// Each reason for a lost link is logged once, until the link is up again.
     #[test]
-    fn a_server_that_stays_away_is_news_once_for_each_reason_until_it_is_back() {
+    fn reason_is_logged_once_until_the_link_is_up() {
         let mut notices = Notices::default();
         let down = &mut notices.down;
         assert!(down.is_news(0, ("p", "a:1"), "refused"));
@@ -406,12 +411,13 @@ mod tests {
         assert_eq!(always_another.count(), REASONS_MAX);
     }
 
+    /// An event that all workers report is logged once. When it happens again, it is logged again.
     #[test]
-    fn what_every_worker_finds_out_is_told_once_and_what_happens_again_once_more() {
-        let (mut told, begun) = (Told::default(), Instant::now());
+    fn topology_event_is_logged_once() {
+        let (mut topology, begun) = (TopologyNews::default(), Instant::now());
         let mut says = |worker, text, ms| {
             let now = begun + Duration::from_millis(ms);
-            told.is_news(worker, ("p", text), now)
+            topology.is_news(worker, ("p", text), now)
         };
         assert!(says(0, "moved", 0));
         assert!(!says(2, "moved", 5));
@@ -424,11 +430,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_of_the_topology_is_forgotten_at_a_bound() {
-        let (mut told, now) = (Told::default(), Instant::now());
-        for number in 0..3 * TALES_MAX {
-            assert!(told.is_news(0, ("p", &number.to_string()), now));
-            assert!(told.0.len() <= TALES_MAX);
+    fn topology_events_are_bounded() {
+        let (mut topology, now) = (TopologyNews::default(), Instant::now());
+        for number in 0..3 * NEWS_MAX {
+            assert!(topology.is_news(0, ("p", &number.to_string()), now));
+            assert!(topology.0.len() <= NEWS_MAX);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Files that hold passwords: read at the start, and again while respool runs.
 //!
 //! ```text
-//!   a server refuses a password ──► its file is read again ──► a new password ──► all workers
-//!   SIGHUP ───────────────────────► all files are                  none ──► the old one stays
+//!   a server refuses a password ──► read its file ──► new password ──► all workers
+//!   SIGHUP ───────────────────────► read all files    no password ───► the old one stays
 //! ```
 //!
-//! A thread of its own reads them: a file system may take long, and no client waits for it.
+//! A thread of its own reads the files: a file system may be slow, and no client waits for it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,26 +24,27 @@ use crate::options::parse_secret;
 use crate::plain::plain;
 use crate::raw::read_file;
 
-/// Bytes of a password file. At it, the file is refused: a device may never end.
+/// The most bytes of a password file. A longer one is refused: a device may never end.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// The pause between two rounds of reading. Servers may refuse a password more often than that.
+/// The pause between two rounds of reading. Servers may refuse a password more often.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The files that hold passwords, each once. The index of a file is its [`PasswordSource`].
+/// The files with passwords, each once. The index of a file is its [`PasswordSource`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PasswordFiles(Vec<PasswordFile>);
 
-/// A file that holds a password.
+/// A file with a password.
 #[derive(Clone, PartialEq, Eq)]
 struct PasswordFile {
     path: PathBuf,
-    /// The option that names it, as warnings show it.
+    /// The option that names it, for warnings.
     option: String,
+    /// The password that was read last.
     password: String,
-    /// It is a pipe, and gives its password once.
+    /// Whether it is a pipe, which can be read once.
     is_pipe: bool,
-    /// Why it could not be read again, as the log has it.
+    /// Why the last attempt to read it failed, as the log has it.
     trouble: Option<String>,
 }
 
@@ -54,10 +55,10 @@ impl fmt::Debug for PasswordFile {
 }
 
 impl PasswordFiles {
-    /// Reads a file that an option names. One that was read before keeps its source.
+    /// Reads the file that an option names. A file that was read before is not read again.
     ///
     /// # Errors
-    /// Why the file gives no password.
+    /// Returns why the file has no password.
     pub(crate) fn read(
         &mut self,
         option: &str,
@@ -92,25 +93,25 @@ impl PasswordFiles {
     }
 }
 
-/// By which the files are read again.
+/// A handle to the thread that reads the files again. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rereader {
     shared: Arc<(Mutex<Wanted>, Condvar)>,
     has_files: bool,
 }
 
-/// The files that are to be read again.
+/// The files to read again.
 #[derive(Debug, Default)]
 struct Wanted {
     files: BTreeSet<usize>,
-    /// A signal asks for all of them.
+    /// Whether a signal asks for all files.
     by_signal: bool,
-    /// The log is to say it, too, if nothing has changed.
-    is_told: bool,
+    /// Whether to log it, too, if no password has changed.
+    is_logged: bool,
 }
 
 impl Rereader {
-    /// Without a file, there is nothing to read, and SIGHUP has no effect.
+    /// A handle for these files. Without a file, SIGHUP has no effect.
     pub(crate) fn new(files: &PasswordFiles) -> Rereader {
         Rereader {
             has_files: !files.0.is_empty(),
@@ -123,22 +124,23 @@ impl Rereader {
         self.has_files
     }
 
-    /// A server refuses the password of this file. Returns at once.
+    /// Asks for this file to be read, since a server refuses its password. Returns at once.
     pub(crate) fn ask(&self, source: PasswordSource) {
         self.wanted().files.insert(source.0.into());
         self.shared.1.notify_one();
     }
 
-    /// A signal asks for all files. `is_told`: the log says it, too, if nothing has changed.
-    pub(crate) fn ask_all(&self, is_told: bool) {
+    /// Asks for all files to be read, after a signal. With `is_logged`, the log says it, too, if no
+    /// password has changed.
+    pub(crate) fn ask_all(&self, is_logged: bool) {
         let mut wanted = self.wanted();
         wanted.by_signal = true;
-        wanted.is_told |= is_told;
+        wanted.is_logged |= is_logged;
         drop(wanted);
         self.shared.1.notify_one();
     }
 
-    /// Starts the thread that reads, which sends each new password to `passwords`.
+    /// Starts the thread, which sends each new password to `passwords`.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -159,6 +161,7 @@ impl Rereader {
         Ok(())
     }
 
+    /// Waits until files are wanted, and takes them.
     fn wait(&self) -> Wanted {
         let is_idle = |wanted: &mut Wanted| wanted.files.is_empty() && !wanted.by_signal;
         let woken = self.shared.1.wait_while(self.wanted(), is_idle);
@@ -166,12 +169,12 @@ impl Rereader {
     }
 
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
-        // Every change is a single step.
+        // Every change is one step, so the state is whole even after a panic.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads the files that are wanted, sends new passwords on, and logs them.
+/// Reads the wanted files, passes each new password to `tell`, and logs the results.
 fn read_again(
     files: &mut PasswordFiles,
     wanted: &Wanted,
@@ -204,7 +207,7 @@ fn read_again(
             Err(what) => {
                 let is_news = file.trouble.as_ref() != Some(&what);
                 is_quiet = false;
-                if is_news || wanted.is_told {
+                if is_news || wanted.is_logged {
                     warn!(
                         "{}: {}; the password from before stays",
                         file.option,
@@ -215,16 +218,16 @@ fn read_again(
             }
         }
     }
-    if is_quiet && wanted.is_told {
+    if is_quiet && wanted.is_logged {
         info!(
             signal = "SIGHUP",
-            "the password files were read again, and no password has changed; other options are \
-             read at the start only"
+            "the password files were read again, and no password has changed; respool reads other \
+             options at the start only"
         );
     }
 }
 
-/// The password in a file, without the end of its line.
+/// The password in a file, without its line end.
 fn read_password(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let bytes = read_file(path, SECRET_BYTES_MAX)
@@ -239,7 +242,7 @@ fn read_password(path: &Path) -> Result<String, String> {
 pub(crate) fn readable_by_others(path: &Path) -> Option<String> {
     let file = std::fs::metadata(path).ok().filter(|file| file.is_file())?;
     let mode = file.mode() & 0o7777;
-    // Where the file is another user's, respool may need its group to read it.
+    // If the file is another user's, respool may need its group to read it.
     let is_ours = file.uid() == rustix::process::geteuid().as_raw();
     let (group, others) = (is_ours && mode & 0o060 != 0, mode & 0o006 != 0);
     let readers = match (group, others) {
@@ -251,7 +254,7 @@ pub(crate) fn readable_by_others(path: &Path) -> Option<String> {
     let path = path.display();
     let remedy = match is_ours {
         true => format!("say `chmod 600 {path}`"),
-        // Without its group first, respool could not read it any more.
+        // The group must come first, or respool could not read the file any more.
         false => format!(
             "say `chgrp GROUP {path}` and then `chmod 640 {path}`, with a group of respool's user"
         ),
@@ -273,19 +276,19 @@ mod tests {
         }
     }
 
-    /// The passwords that a round of reading found.
-    fn told(files: &mut PasswordFiles, wanted: &Wanted) -> Vec<(u16, String)> {
-        let mut told = Vec::new();
+    /// The new passwords of a round of reading.
+    fn new_passwords(files: &mut PasswordFiles, wanted: &Wanted) -> Vec<(u16, String)> {
+        let mut new_passwords = Vec::new();
         read_again(files, wanted, |source, password| {
-            told.push((source.0, password.to_owned()));
+            new_passwords.push((source.0, password.to_owned()));
         });
-        told
+        new_passwords
     }
 
-    /// A file that is replaced by rename, behind a symbolic link, is read anew. One that is empty or
-    /// gone leaves the password as it was.
+    /// A file that is replaced by rename behind a symbolic link is read again. An empty or missing
+    /// file leaves the password as it was.
     #[test]
-    fn files_are_read_again_and_told_once_for_each_change() {
+    fn each_new_password_is_passed_on_once() {
         let directory = tempfile::tempdir().unwrap();
         let (a, b) = (directory.path().join("a"), directory.path().join("b"));
         let target = directory.path().join("1");
@@ -298,7 +301,7 @@ mod tests {
         assert_eq!(files.read("y", &b).unwrap().1, PasswordSource(1));
         assert_eq!(files.read("z", &a).unwrap(), one);
         assert!(!format!("{files:?}").contains("one"));
-        assert_eq!(told(&mut files, &by_signal()), []);
+        assert_eq!(new_passwords(&mut files, &by_signal()), []);
 
         let next = directory.path().join("2");
         std::fs::write(&next, "two\r\n").unwrap();
@@ -310,17 +313,20 @@ mod tests {
             files: [source].into(),
             ..Wanted::default()
         };
-        assert_eq!(told(&mut files, &only(1)), []);
-        assert_eq!(told(&mut files, &only(0)), [(0, "two".to_owned())]);
-        assert_eq!(told(&mut files, &by_signal()), []);
+        assert_eq!(new_passwords(&mut files, &only(1)), []);
+        assert_eq!(new_passwords(&mut files, &only(0)), [(0, "two".to_owned())]);
+        assert_eq!(new_passwords(&mut files, &by_signal()), []);
         std::fs::write(&next, "one").unwrap();
         std::fs::remove_file(&b).unwrap();
-        assert_eq!(told(&mut files, &by_signal()), [(0, "one".to_owned())]);
+        assert_eq!(
+            new_passwords(&mut files, &by_signal()),
+            [(0, "one".to_owned())]
+        );
         std::fs::write(&b, "other").unwrap();
-        assert_eq!(told(&mut files, &by_signal()), []);
+        assert_eq!(new_passwords(&mut files, &by_signal()), []);
     }
 
-    /// However often it is asked for, the thread finds it once.
+    /// Several requests for one file are one read.
     #[test]
     fn requests_to_read_are_joined() {
         let rereader = Rereader::default();
@@ -331,6 +337,6 @@ mod tests {
         rereader.ask_all(true);
         rereader.ask_all(false);
         let wanted = rereader.wait();
-        assert!(wanted.by_signal && wanted.is_told && wanted.files.is_empty());
+        assert!(wanted.by_signal && wanted.is_logged && wanted.files.is_empty());
     }
 }

@@ -1,18 +1,18 @@
-//! Texts of others on their way to a terminal, a log or a file that a person reads.
+//! Escapes text from outside for terminals, logs and files that people read.
 //!
-//! Names and values of a configuration, of the environment and of peers may have any characters. A
-//! character that steers a terminal, ends a line or turns the direction of a text is spelt out.
+//! Text from a configuration, the environment or a peer may have any characters. Characters that
+//! control a terminal, end a line or change the direction of text are written as escapes.
 
 use std::borrow::Cow;
 
-/// A text without characters that steer a terminal, end a line or turn its direction.
+/// The text with each control character as an escape.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
-        match steers(letter) {
+        match is_control(letter) {
             true => shown.extend(letter.escape_default()),
             false => shown.push(letter),
         }
@@ -21,17 +21,17 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
 }
 
 /// The same for a line of the log, which ends with a line feed. ESC stays: the formatter colours
-/// lines with it, and spells out ESC of other texts itself. The spelling is one that JSON has, too.
+/// lines with it, and escapes any other ESC itself. The escapes are valid in JSON, too.
 pub(crate) fn plain_line(line: &[u8]) -> Cow<'_, [u8]> {
     let end = line.len() - usize::from(line.ends_with(b"\n"));
     let shown = String::from_utf8_lossy(&line[..end]);
-    let is_spelt = |letter: char| steers(letter) && letter != '\u{1b}';
-    if !shown.contains(is_spelt) {
+    let is_escaped = |letter: char| is_control(letter) && letter != '\u{1b}';
+    if !shown.contains(is_escaped) {
         return Cow::Borrowed(line);
     }
     let mut out = String::with_capacity(line.len() + 16);
     for letter in shown.chars() {
-        match is_spelt(letter) {
+        match is_escaped(letter) {
             true => out.push_str(&format!("\\u{:04x}", u32::from(letter))),
             false => out.push(letter),
         }
@@ -41,13 +41,15 @@ pub(crate) fn plain_line(line: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// A text as a TOML string in one line: a value or a quoted key.
+/// The text as a TOML string in one line, for a value or a quoted key.
 pub(crate) fn plain_toml(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
         match letter {
             '"' | '\\' => quoted.extend(['\\', letter]),
-            letter if steers(letter) => quoted.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            letter if is_control(letter) => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(letter)))
+            }
             letter => quoted.push(letter),
         }
     }
@@ -55,13 +57,13 @@ pub(crate) fn plain_toml(text: &str) -> String {
     quoted
 }
 
-/// Whether a text has such characters.
+/// Whether a text has no control characters.
 pub(crate) fn is_plain(text: &str) -> bool {
-    !text.contains(steers)
+    !text.contains(is_control)
 }
 
-/// What steers a terminal, ends a line, or turns its direction.
-fn steers(letter: char) -> bool {
+/// Whether a character controls a terminal, ends a line, or changes the direction of text.
+fn is_control(letter: char) -> bool {
     let turns = matches!(
         letter,
         '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
@@ -73,7 +75,7 @@ fn steers(letter: char) -> bool {
 mod tests {
     use super::*;
 
-    /// Text of a client cannot begin a line of its own, or steer a terminal.
+    /// Text of a client cannot begin a line of its own, or control a terminal.
     #[test]
     fn control_characters_are_spelt_out() {
         assert_eq!(plain("GET / é"), "GET / é");

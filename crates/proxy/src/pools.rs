@@ -1,4 +1,4 @@
-//! Several pools in one process, as the file and the command line name them:
+//! Several pools in one process, as the file and the command line have them:
 //!
 //! ```text
 //!   [pool.pages]                              --pool pages=127.0.0.1:6381=redis://10.0.0.8
@@ -10,22 +10,23 @@ use std::fmt;
 
 use respool_engine::settings::Address;
 
-use crate::address::{BackendUrl, parse_backend, parse_listener};
+use crate::address::parse_listener;
+use crate::backend::{BackendUrl, parse_backend};
 use crate::options::{Opt, Values};
 use crate::plain::{is_plain, plain_toml};
-use crate::problem::{Place, Problem};
+use crate::problem::{ConfigPlace, Problem};
 
-/// Bytes of a pool's name: it stands in every line of the log and of INFO that is about the pool.
+/// The most bytes of a pool's name, which every line of the log and of INFO about the pool has.
 pub(crate) const POOL_NAME_BYTES_MAX: usize = 64;
 
-/// The most pools: each has links of its own in every worker.
+/// The most pools. Each has links of its own in every worker.
 pub(crate) const POOLS_MAX: usize = 256;
 
-/// The most ways in which the keys of one pool may begin: each has servers of its own.
+/// The most prefixes of a pool. Each has servers of its own.
 pub(crate) const PREFIXES_MAX: usize = 64;
 
-/// The options of the form with one pool: where pools have names, each has its own.
-pub(crate) const OF_ONE: [&str; 7] = [
+/// The options for the one pool without a name. They exclude named pools.
+pub(crate) const UNNAMED_POOL_OPTIONS: [&str; 7] = [
     "listen",
     "backend",
     "spawn",
@@ -35,53 +36,53 @@ pub(crate) const OF_ONE: [&str; 7] = [
     "backend-password-file",
 ];
 
-/// One pool, each part with the place where it was said.
+/// A named pool; each part has its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedPool {
     pub(crate) name: String,
-    pub(crate) place: Place,
-    /// Where clients reach it.
-    pub(crate) listen: Vec<(Address, Place)>,
-    /// Its servers; `None` only where a problem says why.
-    pub(crate) backend: Option<(BackendUrl, Place)>,
-    /// What it has other than all pools; each can be read.
+    pub(crate) place: ConfigPlace,
+    /// The listeners.
+    pub(crate) listen: Vec<(Address, ConfigPlace)>,
+    /// The servers; `None` if a problem says why.
+    pub(crate) backend: Option<(BackendUrl, ConfigPlace)>,
+    /// Its own values of options. Each text parses.
     pub(crate) options: Vec<PoolOption>,
-    /// How some keys begin, and the servers that those are at.
-    pub(crate) prefixes: Vec<Prefix<BackendUrl>>,
+    /// The prefixes of keys with servers of their own.
+    pub(crate) prefixes: Vec<PrefixRule<BackendUrl>>,
 }
 
-/// One of the options that a pool may have for itself.
+/// A pool's own value of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolOption {
     pub(crate) option: &'static Opt,
     pub(crate) text: String,
-    pub(crate) place: Place,
+    pub(crate) place: ConfigPlace,
 }
 
-/// How some keys begin, and where those are.
+/// A prefix of keys, and their servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Prefix<U> {
+pub(crate) struct PrefixRule<U> {
     pub(crate) prefix: String,
     pub(crate) url: U,
-    /// Those servers see the keys without it.
+    /// Whether these servers see the keys without the prefix.
     pub(crate) strip: bool,
-    pub(crate) place: Place,
+    pub(crate) place: ConfigPlace,
 }
 
-/// One pool as a table of the file has it. A part is `None` if it is missing, and empty if it is
-/// wrong and that was told.
+/// The table of a pool in the file. A part is `None` if it is missing. It is empty if it is wrong,
+/// which is a problem already.
 #[derive(Debug)]
 pub(crate) struct PoolTable {
     pub(crate) name: String,
-    pub(crate) place: Place,
-    pub(crate) listen: Option<Vec<(String, Place)>>,
-    pub(crate) backend: Option<Vec<(String, Place)>>,
+    pub(crate) place: ConfigPlace,
+    pub(crate) listen: Option<Vec<(String, ConfigPlace)>>,
+    pub(crate) backend: Option<Vec<(String, ConfigPlace)>>,
     pub(crate) options: Vec<PoolOption>,
-    pub(crate) prefixes: Vec<Prefix<String>>,
+    pub(crate) prefixes: Vec<PrefixRule<String>>,
 }
 
 impl NamedPool {
-    /// Reads `NAME=LISTEN,LISTEN=URL`. What is wrong is told without repeating it: the URL may hold
+    /// Parses `NAME=LISTEN,LISTEN=URL`. The error does not repeat the text, since the URL may have
     /// a password.
     pub(crate) fn parse(text: &str) -> Result<NamedPool, String> {
         let parts = text.split_once('=');
@@ -93,20 +94,20 @@ impl NamedPool {
         let wrong = |what: String| format!("`{name}`: {what}");
         let listen = listen.split(',').map(|text| {
             let address = parse_listener(text).map_err(wrong)?;
-            Ok((address, Place::Default))
+            Ok((address, ConfigPlace::Default))
         });
         Ok(NamedPool {
             name: name.into(),
-            place: Place::Default,
+            place: ConfigPlace::Default,
             listen: listen.collect::<Result<_, String>>()?,
-            backend: Some((parse_backend(url).map_err(wrong)?, Place::Default)),
+            backend: Some((parse_backend(url).map_err(wrong)?, ConfigPlace::Default)),
             options: Vec::new(),
             prefixes: Vec::new(),
         })
     }
 
-    /// All of it was said there.
-    pub(crate) fn set_place(&mut self, place: &Place) {
+    /// Gives every part this place.
+    pub(crate) fn set_place(&mut self, place: &ConfigPlace) {
         let listen = self.listen.iter_mut().map(|(_, place)| place);
         let backend = self.backend.iter_mut().map(|(_, place)| place);
         for part in listen.chain(backend).chain([&mut self.place]) {
@@ -114,23 +115,23 @@ impl NamedPool {
         }
     }
 
-    /// Makes sense of a table, as far as it has any.
+    /// Parses a table. Wrong parts are left out, and are problems.
     pub(crate) fn read(table: PoolTable, problems: &mut Vec<Problem>) -> NamedPool {
         let PoolTable { name, place, .. } = table;
         if let Err(what) = check_name(&name) {
             problems.push(Problem::of_option("pool", &place, what));
         }
-        let mut part = |part: &str, texts: Option<Vec<(String, Place)>>, example: &str| {
+        let mut part = |part: &str, texts: Option<Vec<(String, ConfigPlace)>>, example: &str| {
             if texts.is_none() {
                 let what = format!("has no `{part}`: write one below, such as {part} = {example}");
-                problems.push(about(Some(&name), "", &place, what));
+                problems.push(pool_problem(Some(&name), "", &place, what));
             }
             texts.unwrap_or_default()
         };
         let listen = part("listen", table.listen, "[\"127.0.0.1:6381\"]");
         let backend = part("backend", table.backend, "\"redis://10.0.0.8\"");
-        let mut wrong = |part: &str, place: &Place, what: String| {
-            problems.push(about(Some(&name), part, place, what));
+        let mut wrong = |part: &str, place: &ConfigPlace, what: String| {
+            problems.push(pool_problem(Some(&name), part, place, what));
         };
         let listen = listen.into_iter().filter_map(|(text, place)| {
             let address = parse_listener(&text).map_err(|what| wrong("listen", &place, what));
@@ -153,7 +154,7 @@ impl NamedPool {
             },
         );
         let prefixes = table.prefixes.into_iter().filter_map(|part| {
-            let Prefix {
+            let PrefixRule {
                 prefix,
                 url,
                 strip,
@@ -161,7 +162,7 @@ impl NamedPool {
             } = part;
             let what = |what: String| wrong("prefixes", &place, format!("`{prefix}`: {what}"));
             let url = parse_backend(&url).map_err(what).ok()?;
-            Some(Prefix {
+            Some(PrefixRule {
                 prefix,
                 url,
                 strip,
@@ -180,8 +181,8 @@ impl NamedPool {
 }
 
 impl NamedPool {
-    /// A table that says the same, each line with the place that it comes from, without the
-    /// password; `counts`: what of its own is in use.
+    /// A table that makes the same pool, without its password. Each line has a comment with its
+    /// place. `counts` says whether an option of the pool is in effect.
     pub(crate) fn to_toml(&self, counts: impl Fn(&PoolOption) -> bool) -> String {
         let quoted = |text: String| match is_plain(&text) {
             true => toml_edit::Value::from(text).to_string(),
@@ -201,7 +202,7 @@ impl NamedPool {
                 quoted(url.to_string())
             ));
         }
-        // The texts of a list stand one behind the other.
+        // The texts of a list are neighbours.
         for of_one in self.options.chunk_by(|one, next| one.option == next.option) {
             let own = &of_one[0];
             let texts: Vec<String> = of_one.iter().map(|own| own.text.clone()).collect();
@@ -233,7 +234,7 @@ impl NamedPool {
     }
 }
 
-/// As the command line takes it, without the password; it has no words for prefixes.
+/// The pool as the command line takes it, without the password and without prefixes.
 impl fmt::Display for NamedPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listen: Vec<_> = self.listen.iter().map(|(at, _)| at.to_string()).collect();
@@ -245,16 +246,17 @@ impl fmt::Display for NamedPool {
     }
 }
 
-/// Something about a part of a pool, or of the one pool that has no name; no part: about the whole.
-pub(crate) fn about(
+/// A problem of a part of a pool. Without a part, it is about the whole pool; without a pool, about
+/// an option.
+pub(crate) fn pool_problem(
     pool: Option<&str>,
     part: &str,
-    place: &Place,
+    place: &ConfigPlace,
     what: impl fmt::Display,
 ) -> Problem {
     match (pool, part) {
         (None, part) => Problem::of_option(part, place, what),
-        (Some(pool), _) if *place == Place::Arguments => {
+        (Some(pool), _) if *place == ConfigPlace::Arguments => {
             Problem::of_option("pool", place, format!("`{pool}`: {what}"))
         }
         (Some(pool), "") => Problem::of_option(&format!("pool.{pool}"), place, what),
@@ -262,6 +264,7 @@ pub(crate) fn about(
     }
 }
 
+/// Checks the name of a pool.
 fn check_name(name: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if name.is_empty() || name.len() > POOL_NAME_BYTES_MAX || !name.bytes().all(is_plain) {
@@ -277,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_is_shown_as_it_is_read_but_for_its_password() {
+    fn shown_pool_parses_as_itself_without_password() {
         for text in [
             "pages=0.0.0.0:6381=redis://10.0.0.8:6379/0",
             "a-1_B=127.0.0.1:1,unix:/run/a.sock=redis-sharded://h:1,h:2/0?hash=murmur\
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pool_is_told_why_without_its_text() {
+    fn wrong_pool_is_an_error_without_its_text() {
         let long = "a".repeat(65) + "=:1=redis://h";
         for (text, error) in [
             ("SECRET", "must be NAME=LISTEN=URL"),

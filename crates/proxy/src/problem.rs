@@ -1,13 +1,13 @@
-//! What is wrong with what we were told, and where.
+//! Problems of the command line and the configuration, with their places.
 
 use std::fmt;
 
 use crate::plain::plain;
 
-/// Where a value was given. The order is that of precedence: what is later wins.
+/// A source of values. A later layer overrules an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Layer {
-    /// Nowhere: it is ours.
+    /// The defaults.
     Default,
     /// The configuration file.
     File,
@@ -17,18 +17,18 @@ pub(crate) enum Layer {
     Arguments,
 }
 
-/// A place that somebody can go to and change.
+/// The place where a value is given, for the operator to change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Nobody said it.
+pub(crate) enum ConfigPlace {
+    /// No layer gives the value.
     Default,
-    /// A line and column of the file, both from 1.
+    /// A position in the file.
     File {
-        /// As the user named it.
+        /// The path as the operator gives it.
         path: String,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1, in characters.
+        /// The column in characters, from 1.
         column: usize,
     },
     /// An environment variable.
@@ -37,47 +37,47 @@ pub(crate) enum Place {
     Arguments,
 }
 
-impl Place {
-    /// Which layer the place belongs to.
+impl ConfigPlace {
+    /// The layer of the place.
     pub(crate) fn layer(&self) -> Layer {
         match self {
-            Place::Default => Layer::Default,
-            Place::File { .. } => Layer::File,
-            Place::Environment(_) => Layer::Environment,
-            Place::Arguments => Layer::Arguments,
+            ConfigPlace::Default => Layer::Default,
+            ConfigPlace::File { .. } => Layer::File,
+            ConfigPlace::Environment(_) => Layer::Environment,
+            ConfigPlace::Arguments => Layer::Arguments,
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Default => f.write_str("default"),
-            Place::File { path, line, column } => {
+            ConfigPlace::Default => f.write_str("default"),
+            ConfigPlace::File { path, line, column } => {
                 write!(f, "{}:{line}:{column}", plain(path))
             }
-            Place::Environment(variable) => f.write_str(variable),
-            Place::Arguments => f.write_str("command line"),
+            ConfigPlace::Environment(variable) => f.write_str(variable),
+            ConfigPlace::Arguments => f.write_str("command line"),
         }
     }
 }
 
-/// One thing that is wrong: where, what, and what to do about it, in one line.
+/// One mistake in one line: the place, the mistake, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    place: Place,
+    place: ConfigPlace,
     text: String,
 }
 
 impl Problem {
-    /// Something about the value of the option `name`.
-    pub(crate) fn of_option(name: &str, place: &Place, what: impl fmt::Display) -> Problem {
+    /// A problem of the option `name`.
+    pub(crate) fn of_option(name: &str, place: &ConfigPlace, what: impl fmt::Display) -> Problem {
         let text = match place {
-            Place::Arguments => format!("--{name}: {what}"),
-            Place::File { .. } => format!("{name}: {what}"),
-            // The variable's own name says enough.
-            Place::Environment(_) => what.to_string(),
-            Place::Default => format!("{name}: {what}"),
+            ConfigPlace::Arguments => format!("--{name}: {what}"),
+            ConfigPlace::File { .. } => format!("{name}: {what}"),
+            // The place shows the name of the variable, which says enough.
+            ConfigPlace::Environment(_) => what.to_string(),
+            ConfigPlace::Default => format!("{name}: {what}"),
         };
         Problem {
             place: place.clone(),
@@ -85,8 +85,8 @@ impl Problem {
         }
     }
 
-    /// Something about a place as a whole.
-    pub(crate) fn at(place: Place, text: impl Into<String>) -> Problem {
+    /// A problem of a place.
+    pub(crate) fn at(place: ConfigPlace, text: impl Into<String>) -> Problem {
         Problem {
             place,
             text: text.into(),
@@ -97,14 +97,14 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Arguments | Place::Default => f.write_str(&self.text),
+            ConfigPlace::Arguments | ConfigPlace::Default => f.write_str(&self.text),
             place => write!(f, "{place}: {}", self.text),
         }
     }
 }
 
-/// What somebody gave, as a problem may repeat it: of a URL, and of what stands in front of an `@`,
-/// nothing, for that may be a password.
+/// A text of the operator as a problem may repeat it. It loses everything that may be a password:
+/// all of a URL but its scheme, and all in front of an `@`.
 pub(crate) fn shown(text: &str) -> String {
     if let Some((scheme, _)) = text.split_once("://") {
         return format!("{scheme}://...");
@@ -115,7 +115,7 @@ pub(crate) fn shown(text: &str) -> String {
     }
 }
 
-/// The candidate that somebody who wrote `word` most likely meant.
+/// The candidate that is most like `word`, if one is like it.
 pub(crate) fn did_you_mean<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str>,
@@ -124,7 +124,7 @@ pub(crate) fn did_you_mean<'a>(
     candidates
         .map(|candidate| {
             let mut likeness = strsim::jaro_winkler(&word, candidate);
-            // Half a name is a better clue than a few letters in common: `delay`, `max-delay`.
+            // A part of a name is a better clue than common letters: `delay`, `max-delay`.
             if word.len() >= 4 && candidate.contains(word.as_str()) {
                 likeness = likeness.max(0.95);
             }
@@ -140,12 +140,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_finds_the_name_that_was_meant_and_nonsense_finds_none() {
+    fn did_you_mean_finds_the_name_for_a_slip() {
         let names = [
             "listen",
             "backend",
             "sessions-max",
-            "session-depth-max",
+            "session-pipeline-max",
             "max-delay-us",
         ];
         let meant = |word| did_you_mean(word, names.iter().copied());
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_later_layer_is_greater() {
-        let file = Place::File {
+    fn later_layer_is_greater() {
+        let file = ConfigPlace::File {
             path: "a".into(),
             line: 1,
             column: 1,
         };
-        assert!(Place::Default.layer() < file.layer());
-        assert!(file.layer() < Place::Environment("X").layer());
-        assert!(Place::Environment("X").layer() < Place::Arguments.layer());
+        assert!(ConfigPlace::Default.layer() < file.layer());
+        assert!(file.layer() < ConfigPlace::Environment("X").layer());
+        assert!(ConfigPlace::Environment("X").layer() < ConfigPlace::Arguments.layer());
     }
 }

@@ -1,4 +1,4 @@
-//! A server of our own: started, waited for, stopped.
+//! The server of `--spawn`: starts it, waits until it answers, and stops it.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -19,41 +19,42 @@ use respool_engine::settings::{Address, Reads};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::address::{BackendUrl, Named, UNIX_PATH_BYTES_MAX};
-use crate::serve::thread_remedy;
+use crate::address::UNIX_PATH_BYTES_MAX;
+use crate::backend::{BackendServers, BackendUrl};
+use crate::remedy::thread_remedy;
 
-/// What is looked for in PATH, in this order.
+/// The programs to look for in PATH, in this order.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// The name of its socket.
+/// The file name of its socket.
 const SOCKET: &str = "server.sock";
 
-/// How long a server may take until it answers. Without data to load, it takes a few hundredths
-/// of a second.
+/// The longest time until a server answers. Without data to load, it takes a few hundredths of a
+/// second.
 const READY_MAX: Duration = Duration::from_secs(10);
 
-/// How long a server may take to end by SIGTERM. Without data to save, it notices within a tenth
-/// of a second.
+/// The longest time for a server to end by SIGTERM. Without data to save, it ends within a tenth of
+/// a second.
 const STOP_MAX: Duration = Duration::from_secs(2);
 
-/// How long the lines of a server that has ended are waited for.
-const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
+/// The longest wait for the last lines of a server that has ended.
+const LAST_LINES_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// The pause between two looks at a server that starts or stops.
+/// The pause between two checks of a server that starts or stops.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Lines of a server's output that are kept, to be shown should it end.
+/// The number of lines of its output that are kept, to show them if it ends.
 const LAST_LINES: usize = 8;
 
-/// Bytes of one such line; the rest of a longer one counts as the next line.
+/// The most bytes of such a line. The rest of a longer line counts as the next one.
 const LINE_BYTES_MAX: u64 = 4 << 10;
 
-/// What to start.
+/// The server to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// A path, or a name for PATH. `None`: the first of ours that PATH has.
+    /// A path, or a name for PATH. `None`: the first of [`PROGRAMS`] in PATH.
     pub(crate) program: Option<PathBuf>,
-    /// 0: no limit.
+    /// The most memory for its data, in bytes; 0: no limit.
     pub(crate) memory_bytes: u64,
 }
 
@@ -66,12 +67,12 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A server that runs, and is stopped when this is dropped.
+/// A running server. Dropping this stops it.
 #[derive(Debug)]
 pub(crate) struct SpawnedServer {
     program: PathBuf,
     child: Child,
-    /// Ours alone; its working directory, with its socket.
+    /// Its working directory, with its socket. Only this user may enter it.
     directory: PathBuf,
     socket: PathBuf,
     output: Arc<Mutex<VecDeque<String>>>,
@@ -79,11 +80,12 @@ pub(crate) struct SpawnedServer {
 }
 
 impl SpawnedServer {
-    /// Starts a server and waits until it answers; `None` when `give_up` said so before that. To be
-    /// called on the main thread: the server is killed when the thread that started it ends.
+    /// Starts a server and waits until it answers. Returns `None` if `give_up` returns true before
+    /// that. To be called on the main thread: the system kills the server when the thread that
+    /// started it ends.
     ///
     /// # Errors
-    /// One line that says what to do. Nothing is left behind.
+    /// Returns one line that says what to do. Process and directory are gone then.
     pub(crate) fn start(
         plan: &Plan,
         give_up: &mut dyn FnMut() -> bool,
@@ -93,18 +95,18 @@ impl SpawnedServer {
         let started = Instant::now();
         while !answers(&server.socket) {
             if let Some(status) = server.ended() {
-                let said = server.last_words();
+                let last_lines = server.last_lines();
                 let program = server.program.display();
-                return Err(format!("{program} ended at once ({status}): {said}"));
+                return Err(format!("{program} ended at once ({status}): {last_lines}"));
             }
             if give_up() {
                 return Ok(None);
             }
             if started.elapsed() > READY_MAX {
-                let (said, seconds) = (server.last_words(), READY_MAX.as_secs());
+                let (last_lines, seconds) = (server.last_lines(), READY_MAX.as_secs());
                 let program = server.program.display();
                 return Err(format!(
-                    "{program} does not answer after {seconds} seconds: {said}"
+                    "{program} does not answer after {seconds} seconds: {last_lines}"
                 ));
             }
             thread::sleep(LOOK_EVERY);
@@ -112,12 +114,13 @@ impl SpawnedServer {
         Ok(Some(server))
     }
 
+    /// Starts the process in a new directory.
     fn launch(program: PathBuf, memory_bytes: u64) -> Result<SpawnedServer, String> {
         let directory = make_directory()?;
         let socket = directory.join(SOCKET);
         let mut command = Command::new(&program);
         command
-            // A socket that only this user reaches, and no other way in.
+            // Only this user reaches the socket, and there is no port.
             .args(["--port", "0", "--unixsocketperm", "700", "--unixsocket"])
             .arg(&socket)
             .args(["--daemonize", "no", "--save", "", "--appendonly", "no"])
@@ -131,17 +134,17 @@ impl SpawnedServer {
             ])
             .arg(&directory)
             .stdin(Stdio::null())
-            // Ctrl-C in a terminal is meant for us: the server must live until we have drained.
+            // Ctrl-C in a terminal must not end the server before respool has drained.
             .process_group(0);
         let launched = io::pipe().and_then(|(reader, writer)| {
             command.stdout(writer.try_clone()?).stderr(writer);
             let child = respool_driver::spawn_tied(&mut command)?;
-            // Our copies of the writing end live in `command`; the reader ends when all are closed.
+            // `command` holds copies of the writing end. The reader ends when all are closed.
             drop(command);
             Ok((child, reader))
         });
         let (child, pipe) = launched.map_err(|error| {
-            // What is left of it is empty and ours.
+            // The directory is empty.
             let _ = std::fs::remove_dir(&directory);
             let remedy = spawn_remedy(&error);
             format!("cannot start {}: {error}{remedy}", program.display())
@@ -159,7 +162,7 @@ impl SpawnedServer {
         let reader = thread::Builder::new().name("server-output".into());
         match reader.spawn(move || read_output(pipe, &lines)) {
             Ok(reader) => server.reader = Some(reader),
-            // Dropping `server` stops it.
+            // Dropping `server` stops the process.
             Err(error) => {
                 let remedy = thread_remedy(&error);
                 return Err(format!("cannot start a thread: {error}{remedy}"));
@@ -168,11 +171,11 @@ impl SpawnedServer {
         Ok(server)
     }
 
-    /// How to reach it.
+    /// The URL of its socket.
     pub(crate) fn backend(&self) -> BackendUrl {
         let address = Address::Unix(self.socket.clone());
         BackendUrl {
-            servers: Named::One(address),
+            servers: BackendServers::Single(address),
             user: None,
             password: None,
             password_file: None,
@@ -182,33 +185,33 @@ impl SpawnedServer {
         }
     }
 
-    /// The program that runs.
+    /// The path of its program.
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Its process.
+    /// The id of its process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child
             .try_wait()
-            .expect("a child of ours that nobody else waits for")
+            .expect("no other code waits for this child")
     }
 
-    /// Ends it without asking.
+    /// Kills it.
     pub(crate) fn kill(&mut self) {
-        // It has ended already, or it does now.
+        // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// The last lines that it wrote.
-    pub(crate) fn last_words(&mut self) -> String {
-        // Once the server has ended, the reader ends, too, and the lines are whole. A child of the
+    /// Its last lines of output, for a message.
+    pub(crate) fn last_lines(&mut self) -> String {
+        // When the server has ended, the reader soon ends, too, and has all lines. A child of the
         // server, such as one that saves, can keep the pipe open for minutes.
         let asked = Instant::now();
         while self.ended().is_some()
@@ -216,14 +219,14 @@ impl SpawnedServer {
                 .reader
                 .as_ref()
                 .is_some_and(|reader| !reader.is_finished())
-            && asked.elapsed() < LAST_WORDS_MAX
+            && asked.elapsed() < LAST_LINES_WAIT_MAX
         {
             thread::sleep(Duration::from_millis(1));
         }
         let lines = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         match lines.len() {
-            0 => "it said nothing".into(),
-            _ => format!("it said: {}", Vec::from(lines.clone()).join(" | ")),
+            0 => "it wrote nothing".into(),
+            _ => format!("it wrote: {}", Vec::from(lines.clone()).join(" | ")),
         }
     }
 }
@@ -231,7 +234,7 @@ impl SpawnedServer {
 impl Drop for SpawnedServer {
     fn drop(&mut self) {
         if self.ended().is_none() {
-            // It was alive, and its number is not given anew before we have waited for it.
+            // The system does not reuse the process id before this process has waited for it.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             let asked = Instant::now();
             while self.ended().is_none() {
@@ -252,7 +255,7 @@ impl Drop for SpawnedServer {
     }
 }
 
-/// For a program that cannot be started.
+/// The remedy for a program that cannot be started.
 fn spawn_remedy(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::ACCESS) => {
@@ -264,12 +267,13 @@ fn spawn_remedy(error: &io::Error) -> String {
     }
 }
 
+/// The path of the program: the wanted one, or the first of [`PROGRAMS`] in PATH.
 fn find_program(wanted: Option<&Path>) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     match wanted {
         Some(wanted) => find_in(&path, wanted.as_os_str()).ok_or_else(|| {
             format!(
-                "--spawn-program: there is no program `{}` that we may run",
+                "--spawn-program: there is no program `{}` that respool may run",
                 wanted.display()
             )
         }),
@@ -288,7 +292,7 @@ fn find_program(wanted: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-/// A name is looked for in `path`, as a shell does; what has a slash is a path itself.
+/// Looks up a name in `path`, as a shell does. A name with a slash is a path itself.
 fn find_in(path: &OsStr, name: &OsStr) -> Option<PathBuf> {
     let runs = |file: &Path| {
         std::fs::metadata(file)
@@ -302,11 +306,11 @@ fn find_in(path: &OsStr, name: &OsStr) -> Option<PathBuf> {
         .find(|file| runs(file))
 }
 
-/// A new directory that only we may enter, short enough for a socket in it.
+/// Makes a directory that only this user may enter, with a path short enough for a socket in it.
 fn make_directory() -> Result<PathBuf, String> {
     let parent = std::env::temp_dir();
     loop {
-        // A random name, so that nobody can take it before us: what exists already is not ours.
+        // Other users cannot guess a random name and create it first. An existing one is not used.
         let name = format!(
             "respool-{:016x}",
             RandomState::new().build_hasher().finish()
@@ -323,7 +327,7 @@ fn make_directory() -> Result<PathBuf, String> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
                 return Err(format!(
-                    "cannot make a directory in `{}`: {error}: set TMPDIR to one that we may write",
+                    "cannot make a directory in `{}`: {error}: set TMPDIR to one that respool may write",
                     parent.display()
                 ));
             }
@@ -331,6 +335,7 @@ fn make_directory() -> Result<PathBuf, String> {
     }
 }
 
+/// Whether a server answers PING on the socket.
 fn answers(socket: &Path) -> bool {
     let ask = || {
         let mut stream = UnixStream::connect(socket)?;
@@ -343,7 +348,7 @@ fn answers(socket: &Path) -> bool {
     ask().unwrap_or(false)
 }
 
-/// Passes what the server says on to the log, and keeps the last of it.
+/// Logs each line of the server, and keeps the last ones.
 fn read_output(pipe: PipeReader, last: &Mutex<VecDeque<String>>) {
     let mut pipe = BufReader::new(pipe);
     loop {
@@ -374,8 +379,8 @@ mod tests {
 
     use super::*;
 
-    /// A program that has just been written cannot be run while another thread is between fork and
-    /// exec, with a copy of the file that was written to: so these tests run one at a time.
+    /// These tests run one at a time. A program that was just written cannot run while another
+    /// thread is between fork and exec with a copy of the file descriptor for writing.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn one_at_a_time() -> MutexGuard<'static, ()> {
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_our_programs_in_path_that_may_be_run_is_found() {
+    fn first_executable_program_in_path_is_found() {
         let _one = one_at_a_time();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().as_os_str();
@@ -413,8 +418,9 @@ mod tests {
         assert_eq!(find_in(path, OsStr::new("redis-server")), None);
     }
 
+    /// The error has its last lines, and its directory is gone.
     #[test]
-    fn a_server_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_nothing() {
+    fn server_that_ends_at_once_is_an_error() {
         let _one = one_at_a_time();
         let directory = tempfile::tempdir().unwrap();
         // The directory of the socket is what follows --dir.
@@ -422,7 +428,7 @@ mod tests {
                       echo \"no luck in $2\" >&2; exit 3";
         let error = start(fake_server(directory.path(), script)).expect_err("it ended");
         assert!(
-            error.contains("ended at once (exit status: 3): it said: no luck in "),
+            error.contains("ended at once (exit status: 3): it wrote: no luck in "),
             "{error}"
         );
         let left = error.rsplit(' ').next().unwrap();
@@ -433,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_server_ends_when_we_are_asked_to_stop() {
+    fn start_ends_when_give_up_says_so() {
         let _one = one_at_a_time();
         let directory = tempfile::tempdir().unwrap();
         let program = fake_server(directory.path(), "exec sleep 600");
@@ -451,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_none_is_named_in_the_error() {
+    fn error_names_a_missing_program() {
         let error = start("/nonexistent/redis-server".into()).expect_err("there is none");
         assert!(
             error.contains("no program `/nonexistent/redis-server`"),
@@ -460,10 +466,10 @@ mod tests {
     }
 
     #[test]
-    fn a_real_server_answers_and_is_gone_with_its_socket_once_dropped() {
+    fn dropped_server_is_gone_with_its_directory() {
         let _one = one_at_a_time();
         let Ok(program) = find_program(None) else {
-            // The integration tests fail where a server is missing; this one only adds detail.
+            // The integration tests fail if a server is missing; this test only adds detail.
             eprintln!("skipped: PATH has no server");
             return;
         };
@@ -472,7 +478,7 @@ mod tests {
         let (pid, directory) = (server.pid(), server.directory.clone());
         assert!(answers(&server.socket));
         let mode = std::fs::metadata(&directory).unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "nobody else may enter");
+        assert_eq!(mode & 0o077, 0, "no other user may enter");
         drop(server);
         assert!(!directory.exists());
         assert!(!Path::new(&format!("/proc/{pid}")).exists());

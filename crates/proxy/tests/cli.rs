@@ -1,6 +1,6 @@
-//! The binary as a user or a supervisor meets it: what it says, where, and with which exit code.
+//! The binary as a user or a supervisor meets it: its output, where it goes, and its exit code.
 
-// What surprises a test fails it; where, the panic says.
+// A surprise fails the test, and the panic names the place.
 #![allow(clippy::unwrap_used)]
 
 use std::env;
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,6 +147,22 @@ fn a_wrong_command_line_is_one_clear_line_each_and_exit_code_2() {
     }
 }
 
+/// `check` warns of an old name of an option, and uses its value.
+#[test]
+fn check_warns_of_an_old_option_name() {
+    let (code, out, err) = said(&["check", "--print", "--stranger-stall-ms=1s"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(
+        err,
+        "warning: --stranger-stall-ms: the option has a new name, `head-of-line-stall-ms`; \
+         the old one works until the next version\n"
+    );
+    assert!(
+        out.contains("head-of-line-stall-ms = 1000  # command line\n"),
+        "{out}"
+    );
+}
+
 #[test]
 fn check_tells_every_problem_of_a_file_and_starts_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -175,7 +191,7 @@ fn check_tells_every_problem_of_a_file_and_starts_nothing() {
         "{out}"
     );
     assert!(
-        out.contains("hold = true  # default\n") && !out.contains("SECRET"),
+        out.contains("flush-rule = \"balanced\"  # default\n") && !out.contains("SECRET"),
         "{out}"
     );
 
@@ -215,7 +231,7 @@ fn check_shows_every_pool_and_tells_what_is_wrong_with_each() {
     let summary = "good: pool a: listen 0.0.0.0:1, backend redis://h:1/0; pool b: listen 0.0.0.0:2, unix:/b, \
                    backend redis-cluster://h:2/0; 3 workers; no password\n";
     assert_eq!(out, summary);
-    // What is printed is a file that says the same.
+    // The printed file has the same settings.
     let (code, printed, _) = said(&["check", "--print", file]);
     assert_eq!(code, Some(0));
     assert!(
@@ -262,20 +278,9 @@ fn a_password_may_come_from_the_environment() {
     );
 }
 
+/// A private server that cannot start gives one clear line and exit code 1.
 #[test]
-fn the_pages_that_are_made_from_the_options_are_fresh() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut command = respool();
-    let output = command
-        .args(["docs", "--check"])
-        .current_dir(root)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-}
-
-#[test]
-fn a_server_that_cannot_be_started_is_one_clear_line_and_exit_code_1() {
+fn spawn_failure_is_one_line_and_exit_code_1() {
     for (arguments, error) in [
         (
             &["--spawn"][..],
@@ -320,8 +325,9 @@ fn an_address_in_use_is_one_clear_line_and_exit_code_1() {
     }
 }
 
+/// A server of `--spawn` serves, and SIGTERM ends it together with respool.
 #[test]
-fn a_server_of_our_own_serves_and_is_gone_after_sigterm() {
+fn spawned_server_serves_and_ends_with_sigterm() {
     let mut respool = Serving::spawning(&[]);
     let server = respool.server_pid();
     let mut client = respool.connect();
@@ -336,8 +342,9 @@ fn a_server_of_our_own_serves_and_is_gone_after_sigterm() {
     assert_eq!(respool.leftovers(), Vec::<PathBuf>::new());
 }
 
+/// A server of `--spawn` ends when SIGKILL ends respool.
 #[test]
-fn a_server_of_our_own_dies_with_us_by_sigkill() {
+fn spawned_server_ends_with_a_killed_respool() {
     let mut respool = Serving::spawning(&[]);
     let server = respool.server_pid();
     assert!(is_alive(server));
@@ -346,21 +353,23 @@ fn a_server_of_our_own_dies_with_us_by_sigkill() {
     wait_until("the server is gone", || !is_alive(server));
 }
 
+/// When the server of `--spawn` dies, respool ends and gives the reason.
 #[test]
-fn a_server_of_our_own_that_dies_ends_us_with_its_reason() {
+fn spawned_server_that_dies_ends_respool() {
     let mut respool = Serving::spawning(&[]);
     signal(respool.server_pid(), Signal::KILL);
     let (status, log) = respool.end();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(
-        log.contains("the server that we started has ended"),
+        log.contains("the server that respool started has ended"),
         "{log}"
     );
     assert_eq!(respool.leftovers(), Vec::<PathBuf>::new());
 }
 
+/// Ctrl-C reaches respool and not the server of `--spawn`.
 #[test]
-fn ctrl_c_reaches_us_and_not_the_server_of_our_own() {
+fn ctrl_c_reaches_respool_alone() {
     // A terminal signals its whole foreground process group.
     let mut respool = Serving::spawning(&[]);
     let server = respool.server_pid();
@@ -371,14 +380,15 @@ fn ctrl_c_reaches_us_and_not_the_server_of_our_own() {
     let (status, log) = respool.end();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(
-        !log.contains("the server that we started has ended"),
+        !log.contains("the server that respool started has ended"),
         "{log}"
     );
     assert!(!is_alive(server));
 }
 
+/// A request without a reply ends at the drain timeout.
 #[test]
-fn requests_that_cannot_be_answered_are_cut_at_the_drain_timeout() {
+fn drain_timeout_cuts_requests_without_answer() {
     let mut respool = Serving::spawning(&["--drain-timeout-ms", "300"]);
     let mut client = respool.connect();
     assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
@@ -395,8 +405,9 @@ fn requests_that_cannot_be_answered_are_cut_at_the_drain_timeout() {
     assert!(log.contains("\"sessions\":1"), "{log}");
 }
 
+/// A second signal ends respool at once.
 #[test]
-fn a_second_signal_ends_us_at_once() {
+fn second_signal_ends_respool_at_once() {
     let mut respool = Serving::spawning(&["--drain-timeout-ms", "1h"]);
     let server = respool.server_pid();
     let mut client = respool.connect();
@@ -416,8 +427,9 @@ fn a_second_signal_ends_us_at_once() {
     assert_eq!(respool.leftovers(), Vec::<PathBuf>::new());
 }
 
+/// respool goes on when the reader of its log has gone.
 #[test]
-fn that_nobody_reads_the_log_any_more_is_no_reason_to_fail() {
+fn closed_log_reader_does_not_end_respool() {
     let mut respool = Serving::spawning(&[]);
     // The only reader.
     respool.stderr = None;
@@ -427,8 +439,9 @@ fn that_nobody_reads_the_log_any_more_is_no_reason_to_fail() {
     assert_eq!(status.code(), Some(0));
 }
 
+/// respool starts although its backend is unreachable, and drains cleanly.
 #[test]
-fn an_unreachable_backend_is_no_reason_not_to_start_and_a_drain_is_clean() {
+fn unreachable_backend_allows_start_and_clean_drain() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let backend = format!("redis://{}", free.local_addr().unwrap());
     drop(free);
@@ -440,8 +453,9 @@ fn an_unreachable_backend_is_no_reason_not_to_start_and_a_drain_is_clean() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
+/// respool raises the limit of open files. Where it cannot, the log says what the limit allows.
 #[test]
-fn the_limit_of_open_files_is_raised_or_the_log_says_what_it_allows() {
+fn open_file_limit_is_raised_or_logged() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -n 200; exec \"$0\" \"$@\"", RESPOOL]);
     let mut respool = Serving::start_by(shell, &["--backend", "redis://127.0.0.1:1"]);
@@ -463,7 +477,8 @@ fn the_limit_of_open_files_is_raised_or_the_log_says_what_it_allows() {
     assert!(soft > 10_000 || told, "{soft}: {log}");
 }
 
-/// Characters of a configuration that steer a terminal or end a line are spelt out wherever they are repeated.
+/// Control characters of a configuration are escaped wherever it is quoted: they could steer a
+/// terminal or end a line.
 #[test]
 fn control_characters_of_a_configuration_are_spelt_out() {
     const STEERS: &str = "\u{1b}[2J\r\nerror: forged\u{7f}\u{9b}\u{202e}\tx";
@@ -541,7 +556,8 @@ fn control_characters_of_a_configuration_are_spelt_out() {
     }
 }
 
-/// A variable that looks like an option is named, with what to say instead; so is what it most likely means.
+/// A variable that looks like an option is named, with the right spelling, and the option that it
+/// most likely means.
 #[test]
 fn unread_variable_is_a_warning() {
     let check = |variables: &[(&str, &str)]| {
@@ -584,7 +600,7 @@ fn unread_variable_is_a_warning() {
     respool.end();
 }
 
-/// A file with a password that other users may read is named, with its mode and the command that mends it.
+/// A password file that other users may read is named, with its mode and the command that mends it.
 #[test]
 fn readable_password_file_is_a_warning() {
     let directory = tempfile::tempdir().unwrap();
@@ -657,7 +673,8 @@ fn pipe_as_a_file_is_waited_for_but_not_for_ever() {
     assert!(text(&output.stdout).contains("3 workers"), "{output:?}");
 }
 
-/// A client without any right cannot fill the disk: each kind of line has a rate, and what was left out is counted.
+/// A client without any right cannot fill the disk: each kind of line has a rate, and left-out
+/// lines are counted.
 #[test]
 fn log_flood_is_bounded_and_counted() {
     let mut respool = Serving::start(&["--backend", "redis://127.0.0.1:1"]);
@@ -757,7 +774,7 @@ fn last_lines_come_out_when_the_log_is_read() {
     assert!(log.contains("\"stopping"), "{log}");
 }
 
-/// SIGHUP and the signals that mean nothing here leave respool and its clients alone, and the log says so.
+/// SIGHUP and signals without meaning leave respool and its clients alone, and the log says so.
 #[test]
 fn signal_without_meaning_ends_nothing() {
     let mut respool = Serving::spawning(&[]);
@@ -856,7 +873,7 @@ fn unix_socket_lets_other_users_connect() {
 /// A `respool serve` that has said that it is ready.
 struct Serving {
     child: Child,
-    /// `None` once nobody reads it.
+    /// `None` once no reader is left.
     stderr: Option<BufReader<io::PipeReader>>,
     /// Everything that was read of its log.
     log: String,
@@ -918,7 +935,7 @@ impl Serving {
         (serving, writer)
     }
 
-    /// Waits for its end, whatever becomes of its log.
+    /// Waits for its end, without its log.
     fn status(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("respool has ended", || {
@@ -970,7 +987,7 @@ impl Serving {
         (status, &self.log)
     }
 
-    /// What it left in its TMPDIR.
+    /// The files that it left in its TMPDIR.
     fn leftovers(&self) -> Vec<PathBuf> {
         fs::read_dir(self.directory.path())
             .unwrap()
@@ -1027,7 +1044,7 @@ fn ask(client: &mut TcpStream, request: &str) -> String {
     line
 }
 
-/// The value of a field of a JSON line, whatever its type.
+/// The value of a field of a JSON line, of any type.
 fn field(line: &str, name: &str) -> String {
     let (_, rest) = line.split_once(&format!("\"{name}\":")).expect(line);
     rest.trim_start_matches('"')

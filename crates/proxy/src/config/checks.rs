@@ -1,0 +1,255 @@
+//! Checks of the pools: listeners, servers, address maps and links.
+
+use respool_engine::settings::Address;
+use respool_protocol::cluster::Endpoint;
+use respool_protocol::hashing::SERVERS_MAX;
+
+use super::resolve::Resolved;
+use super::{Backend, PoolConfig};
+use crate::backend::{BackendServers, BackendUrl};
+use crate::pools::{NamedPool, PREFIXES_MAX, PrefixRule, pool_problem};
+use crate::problem::Problem;
+
+impl Resolved {
+    /// Checks that no entry of an address map leads to a listener.
+    pub(super) fn check_maps(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        let listen = self.listeners();
+        for pool in pools {
+            let mut named = self.values.pools.iter();
+            let named = named.find(|named| Some(&named.name) == pool.name.as_ref());
+            for entry in pool.address_map.entries() {
+                let Some(Endpoint { host, port }) = entry.only_address() else {
+                    continue;
+                };
+                let to = Address::Tcp { host, port };
+                let mut listeners = listen.iter().map(|(_, address, _)| *address);
+                if let Some(listener) = listeners.find(|address| reaches(address, &to)) {
+                    let what = format!(
+                        "`{entry}` leads to {listener}, where respool listens: it would connect to \
+                         itself; write the address of the node on the right, or choose another \
+                         port for `listen`"
+                    );
+                    self.add_map_problem(named, what, problems);
+                }
+            }
+        }
+    }
+
+    /// A warning if there is an address map, but no servers that name addresses.
+    pub(super) fn unused_map(&self) -> Option<String> {
+        let values = &self.values;
+        let names_others = |url: &BackendUrl| {
+            matches!(
+                url.servers,
+                BackendServers::Cluster(_) | BackendServers::Sentinel(_)
+            )
+        };
+        let is_used = match self.has_named_pools() {
+            false => names_others(&values.backend),
+            true => values.pools.iter().any(|pool| {
+                let backend = pool.backend.iter().map(|(url, _)| url);
+                let prefixes = pool.prefixes.iter().map(|part| &part.url);
+                backend.chain(prefixes).any(names_others)
+            }),
+        };
+        (!values.address_map.is_empty() && !is_used).then(|| {
+            "--address-map has no effect: only the nodes of a Cluster (redis-cluster://) and \
+             Sentinels (redis-sentinel://) name addresses"
+                .into()
+        })
+    }
+
+    /// Checks that each address is one listener, and that no server is at a listener.
+    pub(super) fn check_listeners(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        let listen = self.listeners();
+        for (index, &(pool, address, place)) in listen.iter().enumerate() {
+            let mut problem =
+                |what: String| problems.push(pool_problem(pool, "listen", place, what));
+            let any_port = matches!(address, Address::Tcp { port: 0, .. });
+            let same = listen[..index]
+                .iter()
+                .find(|(_, other, _)| *other == address);
+            match same {
+                _ if any_port => {}
+                Some((Some(other), ..)) if Some(*other) != pool => problem(format!(
+                    "`{address}` leads to the pool `{other}` already: choose another"
+                )),
+                Some(_) => problem(format!(
+                    "`{address}` is given twice: leave one of them away"
+                )),
+                None => {}
+            }
+            for server in servers(pools) {
+                if reaches(address, server) {
+                    problem(format!(
+                        "`{address}` is the address of the backend {server}: respool would connect \
+                         to itself; choose another port or another backend"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Checks that an announced address with a port leads to one pool.
+    pub(super) fn check_announced(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        for (index, pool) in pools.iter().enumerate() {
+            let Some(announced) = pool.announce.as_ref().filter(|at| at.port.is_some()) else {
+                continue;
+            };
+            let mut before = pools[..index].iter();
+            let same = before.find(|other| other.announce.as_ref() == Some(announced));
+            let Some(other) = same.and_then(|other| other.name.as_deref()) else {
+                continue;
+            };
+            let mut tables = self.values.pools.iter();
+            let table = tables.find(|table| Some(&table.name) == pool.name.as_ref());
+            let mut own = table.into_iter().flat_map(|table| &table.options);
+            let own = own.find(|own| own.option.name == "announce" && self.counts(own));
+            let (name, place) = match own {
+                Some(own) => (pool.name.as_deref(), &own.place),
+                None => (None, self.place("announce")),
+            };
+            let what = format!(
+                "`{announced}` leads to the pool `{other}` already: leave the port away, or give each \
+                 pool its own in the file"
+            );
+            let problem = pool_problem(name, "announce", place, what);
+            // A problem of the option for all pools is added once.
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+    }
+
+    /// Checks that there are links for all servers. Each server needs one for each version of the
+    /// protocol, and each Sentinel that respool subscribes to needs one.
+    pub(super) fn check_links(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        let (needed, links) = (
+            backends(pools).map(BackendUrl::links_min).sum::<usize>(),
+            self.values.limits.links_max,
+        );
+        if (links as usize) < needed {
+            let what = format!(
+                "must be at least {needed}, two for each server and one for each Sentinel: raise it"
+            );
+            problems.push(Problem::of_option(
+                "links-max",
+                self.place("links-max"),
+                what,
+            ));
+        }
+    }
+}
+
+/// Checks the prefixes of a pool, whose other keys are at `url`.
+pub(super) fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) {
+    let name = Some(pool.name.as_str());
+    if pool.prefixes.len() > PREFIXES_MAX {
+        let what = format!(
+            "has {} prefixes, and {PREFIXES_MAX} are the most",
+            pool.prefixes.len()
+        );
+        problems.push(pool_problem(name, "", &pool.place, what));
+    }
+    let mut seen = members(url);
+    for PrefixRule {
+        prefix,
+        url: part,
+        place,
+        ..
+    } in &pool.prefixes
+    {
+        let mut problem = |what: String| {
+            let what = format!("`{prefix}`: {what}");
+            problems.push(pool_problem(name, "prefixes", place, what));
+        };
+        if prefix.is_empty() {
+            problem(
+                "is a prefix of every key: `backend` is for keys without another prefix".into(),
+            );
+        }
+        if part.db != url.db {
+            problem(format!(
+                "must start in the database {}, as `backend` does",
+                url.db
+            ));
+        }
+        if let Some(user) = part.user.as_ref().filter(|_| !part.has_password()) {
+            problem(format!(
+                "names the user `{user}` and no password: write it behind a colon, or give \
+                 `password-file`"
+            ));
+        }
+        for member in members(part) {
+            if seen.contains(&member) {
+                let (address, name) = member;
+                let what = match name {
+                    Some(name) => format!("the primary `{name}` of {address}"),
+                    None => address.to_string(),
+                };
+                problem(format!(
+                    "{what} is in this pool already: its keys would count twice"
+                ));
+            }
+            seen.push(member);
+        }
+    }
+    if seen.len() > SERVERS_MAX && !pool.prefixes.is_empty() {
+        let what = format!("has {} servers, and {SERVERS_MAX} are the most", seen.len());
+        problems.push(pool_problem(name, "", &pool.place, what));
+    }
+}
+
+/// The servers of a URL, to find duplicates. A primary is an address of a Sentinel and a name,
+/// since one Sentinel may monitor several primaries.
+fn members(url: &BackendUrl) -> Vec<(&Address, Option<&str>)> {
+    match &url.servers {
+        BackendServers::Sentinel(sentinels) => {
+            let names = || sentinels.primaries().map(Some);
+            let all = sentinels.addresses();
+            all.flat_map(|address| names().map(move |name| (address, name)))
+                .collect()
+        }
+        _ => {
+            let all = url.addresses().into_iter();
+            all.map(|address| (address, None)).collect()
+        }
+    }
+}
+
+/// The addresses of the servers of all pools, except a server of `--spawn`.
+fn servers(pools: &[PoolConfig]) -> impl Iterator<Item = &Address> {
+    backends(pools).flat_map(BackendUrl::addresses)
+}
+
+/// The URLs of all pools and their prefixes, except a server of `--spawn`.
+fn backends(pools: &[PoolConfig]) -> impl Iterator<Item = &BackendUrl> {
+    pools.iter().flat_map(|pool| {
+        let prefixes = pool.prefixes.iter().map(|part| &part.url);
+        let backend = match &pool.backend {
+            Backend::Server(url) => Some(&**url),
+            Backend::Spawn(_) => None,
+        };
+        backend.into_iter().chain(prefixes)
+    })
+}
+
+/// Whether a connection to `server` arrives at `listener`.
+fn reaches(listener: &Address, server: &Address) -> bool {
+    match (listener, server) {
+        (
+            Address::Tcp { host, port },
+            Address::Tcp {
+                host: to,
+                port: to_port,
+            },
+        ) => {
+            let is_local =
+                |host: &str| ["localhost", "::1"].contains(&host) || host.starts_with("127.");
+            let is_any = ["0.0.0.0", "::", "localhost"].contains(&host.as_str());
+            port == to_port && (host == to || (is_any && is_local(to)))
+        }
+        (Address::Unix(path), Address::Unix(to)) => path == to,
+        _ => false,
+    }
+}

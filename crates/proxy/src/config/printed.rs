@@ -1,0 +1,56 @@
+//! The configuration as a TOML file.
+
+use super::resolve::Resolved;
+use crate::options::{OPTIONS, Opt, Values};
+use crate::pools::UNNAMED_POOL_OPTIONS;
+
+impl Resolved {
+    /// A file that makes the same configuration. Each line has a comment with the place of the
+    /// value. Passwords are left out.
+    pub(crate) fn to_toml(&self) -> String {
+        let mut values = self.values.clone();
+        let mut lines = String::from(
+            "# The configuration in effect, with the place of each value. Passwords are not shown.\n",
+        );
+        for option in OPTIONS {
+            if option.name == "pool" && self.has_named_pools() {
+                continue;
+            }
+            lines.push_str(&self.line(option, &mut values));
+            lines.push('\n');
+        }
+        if self.has_named_pools() {
+            for pool in &self.values.pools {
+                lines.push_str(&pool.to_toml(|own| self.counts(own)));
+            }
+        }
+        lines
+    }
+
+    pub(super) fn line(&self, option: &Opt, values: &mut Values) -> String {
+        let (name, place) = (option.name, self.place(option.name));
+        let texts = option.get(values);
+        if texts.is_empty() {
+            return format!("# {name} is not set");
+        }
+        if option.secret {
+            return format!("# {name} = \"********\"  # {place}");
+        }
+        // Of two options that exclude each other, the overruled one would make the file wrong.
+        let overruled = match name {
+            name if UNNAMED_POOL_OPTIONS.contains(&name) && self.has_named_pools() => true,
+            "backend" => values.spawn && self.place("spawn").layer() >= place.layer(),
+            "spawn" => values.spawn && self.place("backend").layer() > place.layer(),
+            "spawn-program" | "spawn-memory-bytes" => {
+                !values.spawn || self.place("backend").layer() > self.place("spawn").layer()
+            }
+            _ => false,
+        };
+        let line = format!("{name} = {}  # {place}", option.in_file(&texts));
+        if overruled {
+            format!("# {line}, not in use")
+        } else {
+            line
+        }
+    }
+}

@@ -1,0 +1,636 @@
+//! Tests of configurations: layers, problems, passwords, printing.
+
+mod pools;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use proptest::prelude::*;
+
+use self::pools::TWO_POOLS;
+use super::*;
+use crate::arguments::{self, Invocation};
+use crate::options::{OPTIONS, Opt, OptionKind, RENAMED, find};
+
+const ROOM: Room = Room {
+    sessions_max: 7,
+    pinned_links_max: 5,
+};
+
+/// The configuration of these layers, or its problems.
+fn resolve(
+    file: &str,
+    environment: &[(&str, &str)],
+    arguments: &[&str],
+) -> Result<(Config, Resolved), Vec<String>> {
+    let arguments = ["serve"].iter().chain(arguments).map(OsString::from);
+    let Ok(Invocation::Serve(given)) = arguments::parse(arguments) else {
+        panic!("not `serve`");
+    };
+    let mut raw = given.into_raw(|name| {
+        let found = environment.iter().find(|(variable, _)| *variable == name);
+        found.map(|(_, value)| value.into())
+    });
+    raw.add_toml("r.toml", file);
+    Config::resolve(raw)
+        .map_err(|problems| problems.iter().map(Problem::to_string).collect::<Vec<_>>())
+}
+
+fn good(file: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Config {
+    match resolve(file, environment, arguments) {
+        Ok((config, _)) => config,
+        Err(problems) => panic!("{problems:?}"),
+    }
+}
+
+fn file_with(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+/// The command line overrules the environment, and that overrules the file. Of one layer the last
+/// value counts.
+#[test]
+fn later_layer_overrules_earlier_one() {
+    let variable = [("RESPOOL_PASSWORD", "of-the-environment")];
+    let password = |config: Config| config.settings.users[0].password.clone();
+    assert_eq!(good("", &[], &[]).settings.limits, Limits::default());
+    assert_eq!(good("threads = 3", &[], &[]).workers, 3);
+    assert_eq!(good("threads = 3", &[], &["--threads", "4"]).workers, 4);
+    assert!(good("fuse = false", &[], &["--fuse"]).settings.flush.fuse);
+    for (text, value) in [("yes", true), ("no", false), ("false", false)] {
+        let argument = format!("--fuse={text}");
+        assert_eq!(
+            good("", &[], &[&argument]).settings.flush.fuse,
+            value,
+            "{text}"
+        );
+    }
+    assert_eq!(
+        password(good("password = 'of-the-file'", &[], &[])),
+        "of-the-file"
+    );
+    assert_eq!(
+        password(good("password = 'of-the-file'", &variable, &[])),
+        "of-the-environment"
+    );
+    assert_eq!(
+        password(good("", &variable, &["--password", "of-the-line"])),
+        "of-the-line"
+    );
+    assert_eq!(
+        good("", &[], &["--threads", "1", "--threads", "2"]).workers,
+        2
+    );
+    let lists = good("listen = [':1', ':2']", &[], &["--listen", ":3"]);
+    assert_eq!(lists.summary().split(';').next(), Some("listen 0.0.0.0:3"));
+}
+
+#[test]
+fn later_layer_decides_between_backend_and_spawn() {
+    let spawns = |config: Config| matches!(config.pools[0].backend, Backend::Spawn(_));
+    assert!(!spawns(good("", &[], &[])));
+    assert!(spawns(good("", &[], &["--spawn"])));
+    assert!(spawns(good("backend = 'redis://h'", &[], &["--spawn"])));
+    assert!(!spawns(good(
+        "spawn = true",
+        &[],
+        &["--backend", "redis://h"]
+    )));
+    assert!(!spawns(good("spawn = true", &[], &["--spawn=false"])));
+}
+
+#[test]
+fn passwords_come_from_the_latest_layer() {
+    let file = file_with("of the file\r\n");
+    let path = file.path().to_str().unwrap();
+    let users = good("", &[], &["--password-file", path, "--user", "alice:a:b"])
+        .settings
+        .users;
+    let shown: Vec<_> = users
+        .iter()
+        .map(|user| (&*user.name, &*user.password))
+        .collect();
+    assert_eq!(shown, [("default", "of the file"), ("alice", "a:b")]);
+
+    let variable = [("RESPOOL_BACKEND_PASSWORD", "of-the-environment")];
+    let password = |config: Config| match &config.pools[0].backend {
+        Backend::Server(url) => (url.user.clone(), url.password.clone()),
+        Backend::Spawn(_) => panic!("not asked for"),
+    };
+    let who =
+        |user: Option<&str>, password: &str| (user.map(str::to_owned), Some(password.to_owned()));
+    let url = "backend = 'redis://u:of-the-url@h'";
+    assert_eq!(password(good(url, &[], &[])), who(Some("u"), "of-the-url"));
+    assert_eq!(
+        password(good(url, &variable, &[])),
+        who(Some("u"), "of-the-environment")
+    );
+    assert_eq!(
+        password(good("", &variable, &["--backend", "redis://:of-the-url@h"])),
+        who(None, "of-the-url")
+    );
+    assert_eq!(
+        password(good(url, &variable, &["--backend-password-file", path])),
+        who(Some("u"), "of the file")
+    );
+}
+
+/// Checks that these layers have one problem, which starts so and repeats no secret.
+fn assert_problem(file: &str, arguments: &[&str], problem: &str) {
+    let problems = resolve(file, &[], arguments).err().expect(problem);
+    assert_eq!(problems.len(), 1, "{problem}: {problems:?}");
+    assert!(
+        problems[0].starts_with(problem),
+        "{problem}: {}",
+        problems[0]
+    );
+    let lower = problems[0].to_lowercase();
+    assert!(!lower.contains("secret"), "{}", problems[0]);
+}
+
+/// A wrong argument or value is a problem with its place and a remedy.
+#[test]
+fn wrong_argument_is_a_problem() {
+    for (file, arguments, problem) in [
+        ("", vec!["--threads", "0"], "--threads: must be `auto` or"),
+        (
+            "threads = 0",
+            vec!["--threads", "1"],
+            "r.toml:1:11: threads: must be `auto` or",
+        ),
+        (
+            "",
+            vec!["--threads"],
+            "--threads: needs a value: --threads N|auto",
+        ),
+        (
+            "",
+            vec!["--tread", "2"],
+            "unknown option `--tread`: did you mean `--threads`?",
+        ),
+        ("", vec!["-x"], "unknown option `-x`"),
+        (
+            "threads = true",
+            vec![],
+            "r.toml:1:11: threads: must be `auto` or a number from 1 to 1024, such as threads = 1",
+        ),
+        (
+            "",
+            vec!["--fuse", "no"],
+            "--fuse: its value stands behind an equals sign: --fuse=no",
+        ),
+        (
+            "",
+            vec!["--fuse=off"],
+            "--fuse: must be `true` or `false`, or `yes` or `no`",
+        ),
+        (
+            "",
+            vec!["redis://:SECRET@h"],
+            "unexpected `redis://...`: a server is given by --backend URL",
+        ),
+        (
+            "",
+            vec!["--config", "redis://:SECRET@h"],
+            "unexpected `redis://...`: a server is given by --backend URL",
+        ),
+        (
+            "",
+            vec![":SECRET@h:1"],
+            "unexpected `...@h:1`: a configuration file is given by --config",
+        ),
+        (
+            "",
+            vec!["--config", ":SECRET@h:1"],
+            "...@h:1: cannot be read: ",
+        ),
+        (
+            "",
+            vec!["--refuse-commands", "redis://:SECRET@h"],
+            "--refuse-commands: no command is called `redis://...`",
+        ),
+        (
+            "",
+            vec!["r.toml"],
+            "unexpected `r.toml`: a configuration file is given by --config",
+        ),
+        (
+            "",
+            vec!["--config", "/nonexistent"],
+            "/nonexistent: cannot be read: ",
+        ),
+        (
+            &format!("{TWO_POOLS}fused-keys-max = 1"),
+            vec![],
+            "r.toml:8:1: pool.pages.fused-keys-max: must be from 2 to 1000",
+        ),
+    ] {
+        assert_problem(file, &arguments, problem);
+    }
+}
+
+/// A listener, a backend or a server of `--spawn` that cannot work is a problem.
+#[test]
+fn wrong_listener_or_backend_is_a_problem() {
+    for (file, arguments, problem) in [
+        (
+            "",
+            vec!["--backend", "redis://:SECRET,@h1:1,h2:2"],
+            "--backend: names several servers: write redis-sharded:// to divide the keys among them,",
+        ),
+        (
+            "",
+            vec!["--listen", "127.0.0.1:1,127.0.0.1:2"],
+            "--listen: holds a comma: each listener is given by itself",
+        ),
+        (
+            "",
+            vec!["--listen", ":1", "--listen", ":1"],
+            "--listen: `0.0.0.0:1` is given twice",
+        ),
+        ("listen = []", vec![], "r.toml:1:1: listen: is empty"),
+        (
+            "listen = ':1'",
+            vec!["--backend", "redis://localhost:1"],
+            "r.toml:1:1: listen: `0.0.0.0:1` is the address of the backend localhost:1",
+        ),
+        (
+            "",
+            vec!["--backend", "unix:///a", "--listen", "unix:/a"],
+            "--listen: `unix:/a` is the address of the backend unix:/a",
+        ),
+        (
+            "",
+            vec!["--spawn", "--backend", "redis://h"],
+            "--spawn: excludes `backend`",
+        ),
+        (
+            "spawn-program = 'a'",
+            vec![],
+            "r.toml:1:1: spawn-program: means nothing without `spawn`",
+        ),
+    ] {
+        assert_problem(file, &arguments, problem);
+    }
+}
+
+/// A missing, doubled or unreadable password or user is a problem.
+#[test]
+fn wrong_password_or_user_is_a_problem() {
+    let (empty, binary) = (file_with("\n"), tempfile::NamedTempFile::new().unwrap());
+    std::fs::write(binary.path(), [0xff]).unwrap();
+    let (empty, binary) = (
+        empty.path().to_str().unwrap(),
+        binary.path().to_str().unwrap(),
+    );
+    for (file, arguments, problem) in [
+        (
+            "",
+            vec!["--backend", "redis://u@h"],
+            "--backend: names the user `u` and no password",
+        ),
+        (
+            "password = 'a'\npassword-file = 'b'",
+            vec![],
+            "r.toml:2:1: password-file: excludes `password`: leave one of them away",
+        ),
+        (
+            "backend = 'redis://:a@h'\nbackend-password = 'b'",
+            vec![],
+            "r.toml:2:1: backend-password: `backend` has a password already",
+        ),
+        (
+            "",
+            vec!["--password-file", "/nonexistent"],
+            "--password-file: `/nonexistent` cannot be read",
+        ),
+        (
+            "",
+            vec!["--password-file", empty],
+            &format!("--password-file: `{empty}` is empty"),
+        ),
+        (
+            "",
+            vec!["--password-file", binary],
+            &format!("--password-file: `{binary}` is not UTF-8"),
+        ),
+        (
+            "",
+            vec!["--user", "a:1", "--user", "a:2"],
+            "--user: `a` is given twice",
+        ),
+        (
+            "password = 'a'",
+            vec!["--user", "default:b"],
+            "--user: `default` is the user of `password`",
+        ),
+    ] {
+        assert_problem(file, &arguments, problem);
+    }
+}
+
+/// Bounds that contradict each other are a problem, which names both with their places.
+#[test]
+fn wrong_relation_of_bounds_is_a_problem() {
+    for (file, arguments, problem) in [
+        (
+            "session-output-soft-bytes = '32MiB'",
+            vec![],
+            "r.toml:1:1: `session-output-soft-bytes` = 33554432 (r.toml:1:1) must be below \
+             `session-output-hard-bytes` = 33554432 (default): reading stops at the first",
+        ),
+        (
+            "",
+            vec!["--worker-memory-bytes-max", "16MiB"],
+            "`session-output-hard-bytes` = 33554432 (default) must be at most \
+             `worker-memory-bytes-max` = 16777216 (command line): the output of one session",
+        ),
+        (
+            "session-output-hard-bytes = '2MiB'\nworker-memory-bytes-max = '4MiB'",
+            vec![
+                "--request-held-bytes-max",
+                "8MiB",
+                "--link-unanswered-bytes-max",
+                "8MiB",
+            ],
+            "`request-held-bytes-max` = 8388608 (command line) must be at most \
+             `worker-memory-bytes-max` = 4194304 (r.toml:2:1): one request must fit",
+        ),
+        (
+            "request-held-bytes-max = '8MiB'",
+            vec![],
+            "r.toml:1:1: `request-held-bytes-max` = 8388608 (r.toml:1:1) must be at most \
+             `link-unanswered-bytes-max` = 4194304 (default): a held request",
+        ),
+        (
+            "links-max = 16",
+            vec![],
+            "r.toml:1:1: `streaming-links-max` = 16 (default) must be below `links-max` = 16",
+        ),
+        (
+            "head-of-line-stall-ms = '11s'",
+            vec![],
+            "r.toml:1:1: `head-of-line-stall-ms` = 11000 (r.toml:1:1) must be at most \
+             `session-stall-ms` = 10000 (default): other sessions",
+        ),
+        (
+            "reconnect-min-ms = '3s'",
+            vec![],
+            "r.toml:1:1: `reconnect-min-ms` = 3000 (r.toml:1:1) must be at most \
+             `reconnect-max-ms` = 2000 (default): the pause grows",
+        ),
+        (
+            "request-timeout-ms = 1",
+            vec!["--max-delay-us", "1000"],
+            "`max-delay-us` = 1000 (command line) must be below `request-timeout-ms` = 1 \
+             (r.toml:1:1)",
+        ),
+        (
+            &format!("request-timeout-ms = 1\n{TWO_POOLS}max-delay-us = '1ms'"),
+            vec![],
+            "r.toml:9:1: `pool.pages.max-delay-us` = 1000 (r.toml:9:1) must be below \
+             `request-timeout-ms` = 1 (r.toml:1:1): a waiting request",
+        ),
+        (
+            &format!(
+                "flush-rule = 'latency'\nmax-delay-us = 1000\n{TWO_POOLS}flush-rule = 'balanced'"
+            ),
+            vec!["--request-timeout-ms=1"],
+            "`pool.pages.max-delay-us` = 1000 (r.toml:2:1) must be below `request-timeout-ms` = 1 (command line)",
+        ),
+        (
+            &format!("max-delay-us = 1000\n{TWO_POOLS}max-delay-us = 500"),
+            vec!["--request-timeout-ms=1"],
+            "`max-delay-us` = 1000 (r.toml:1:1) must be below `request-timeout-ms` = 1 (command line)",
+        ),
+        (
+            &format!("max-delay-us = 1000\n{TWO_POOLS}fuse = false"),
+            vec!["--request-timeout-ms=1"],
+            "`max-delay-us` = 1000 (r.toml:1:1) must be below",
+        ),
+    ] {
+        assert_problem(file, &arguments, problem);
+    }
+}
+
+#[test]
+fn all_problems_are_reported_at_once() {
+    let file = "sesions-max = 1\nthreads = 0\nfuse = 'x'\nlinks-max = 2";
+    let problems = resolve(file, &[], &["--listen", "x", "y"]).err().unwrap();
+    assert_eq!(problems.len(), 6, "{problems:?}");
+}
+
+/// An old name says the same as the new one. A warning names the place and the new name.
+#[test]
+fn old_option_name_works_with_a_warning() {
+    for renamed in &RENAMED {
+        let (old, option) = (renamed.old, find(renamed.new).expect(renamed.new));
+        assert!(find(old).is_none(), "{old} is in use");
+        let value = option.in_file(&[option.example.to_owned()]);
+        let file = |name: &str| good(&format!("{name} = {value}"), &[], &[]);
+        let line = |name: &str| good("", &[], &[&format!("--{name}={}", option.example)]);
+        let what = format!(
+            "{old}: the option has a new name, `{}`; the old one works until the next version",
+            option.name
+        );
+        for (mut by_old, by_new, place) in [
+            (file(old), file(option.name), "r.toml:1:1: "),
+            (line(old), line(option.name), "--"),
+        ] {
+            assert_eq!(by_old.warnings, [format!("{place}{what}")]);
+            by_old.warnings.clear();
+            assert_eq!(by_old, by_new, "{old}");
+        }
+    }
+}
+
+/// An old and a new name in one layer are one problem. A later layer overrules an earlier one.
+#[test]
+fn old_and_new_option_name_exclude_each_other() {
+    let what = "`session-depth-max` is the old name of `session-pipeline-max`, and both are \
+                given: leave `session-depth-max` away";
+    let (old, new) = ("session-depth-max", "session-pipeline-max");
+    for (file, arguments, problem) in [
+        (
+            format!("{old} = 1\n{new} = 2"),
+            vec![],
+            format!("r.toml:2:1: {new}: {what}"),
+        ),
+        (
+            format!("{new} = 2\n{old} = 1"),
+            vec![],
+            format!("r.toml:2:1: {old}: {what}"),
+        ),
+        (
+            String::new(),
+            vec!["--session-depth-max=1", "--session-pipeline-max=2"],
+            format!("--{new}: {what}"),
+        ),
+        (
+            String::new(),
+            vec![
+                "--session-pipeline-max=2",
+                "--session-depth-max=1",
+                "--session-depth-max=1",
+            ],
+            format!("--{old}: {what}"),
+        ),
+    ] {
+        let told = resolve(&file, &[], &arguments).err().expect("a problem");
+        assert_eq!(told, [problem]);
+    }
+    let overruled = good(&format!("{old} = 1"), &[], &["--session-pipeline-max=2"]);
+    assert_eq!(overruled.limits().session_depth_max, 2);
+    assert_eq!(overruled.warnings.len(), 1);
+}
+
+/// A wrong value is a problem of the name that was given.
+#[test]
+fn problem_names_the_option_as_it_was_given() {
+    for (file, arguments, problem) in [
+        (
+            "session-depth-max = 0",
+            vec![],
+            "r.toml:1:21: session-depth-max: must be",
+        ),
+        (
+            "",
+            vec!["--session-depth-max=0"],
+            "--session-depth-max: must be",
+        ),
+        (
+            "",
+            vec!["--session-depth-max"],
+            "--session-depth-max: needs a value",
+        ),
+    ] {
+        let told = resolve(file, &[], &arguments).err().expect(problem);
+        assert!(told[0].starts_with(problem) && told.len() == 1, "{told:?}");
+    }
+}
+
+#[test]
+fn problems_never_repeat_a_secret() {
+    let file = "password = ''\nuser = ['SECRET', 'a:SECRET', 'a:SECRET']";
+    let arguments = [
+        "--backend",
+        "redis://:SECRET/x@h",
+        "--backend-password",
+        "SECRET",
+    ];
+    for problem in resolve(file, &[], &arguments).err().unwrap() {
+        assert!(!problem.contains("SECRET"), "{problem}");
+    }
+}
+
+/// The printed configuration is a file that makes the same configuration, without passwords.
+#[test]
+fn printed_configuration_parses_as_itself() {
+    let file = "listen = [':1', 'unix:/a\\\\b']\nthreads = 3\nspawn = true\nfuse = false";
+    let arguments = [
+        "--backend",
+        "redis://h/2",
+        "--session-idle-ms",
+        "1h",
+        "--user",
+        "a:SECRET",
+    ];
+    let (config, resolved) = resolve(file, &[], &arguments).ok().unwrap();
+    let printed = resolved.to_toml();
+    assert!(printed.contains("threads = 3  # r.toml:2:1\n"), "{printed}");
+    assert!(
+        printed.contains("session-idle-ms = 3600000  # command line\n"),
+        "{printed}"
+    );
+    assert!(!printed.contains("SECRET") && !format!("{config:?}").contains("SECRET"));
+    let again = good(&printed, &[], &["--user", "a:SECRET"]);
+    assert_eq!(again, config);
+}
+
+/// Valid values of one option.
+fn samples(option: &'static Opt) -> BoxedStrategy<Vec<String>> {
+    let one = |text: &str| Just(vec![text.to_owned()]).boxed();
+    match &option.kind {
+        OptionKind::Switch(_) => any::<bool>()
+            .prop_map(|value| vec![value.to_string()])
+            .boxed(),
+        OptionKind::Number(number) => prop_oneof![
+            (number.min..=number.max).prop_map(|value| vec![value.to_string()]),
+            Just(vec![option.example.to_owned()]),
+        ]
+        .boxed(),
+        OptionKind::Text { .. } => one(option.example),
+        OptionKind::List { .. } => {
+            let twice = match option.name {
+                "listen" => vec![":1".to_owned(), "unix:/a b".to_owned()],
+                "pool" => vec!["a=:1=redis://h".to_owned(), "b=:2,:3=redis://h".to_owned()],
+                "address-map" => vec!["a:1=b:2".to_owned(), "c*=d*,[::1]=e".to_owned()],
+                _ => vec!["a:\"1\"".to_owned(), "b:'\\2".to_owned()],
+            };
+            prop_oneof![one(option.example), Just(twice)].boxed()
+        }
+    }
+}
+
+proptest! {
+    /// The same options in the file and on the command line make the same configuration.
+    #[test]
+    fn file_and_command_line_mean_the_same(
+        given in prop::sample::subsequence(OPTIONS.iter().collect::<Vec<_>>(), 1..6)
+            .prop_flat_map(|options| {
+                options
+                    .into_iter()
+                    .map(|option| samples(option).prop_map(|texts| (option.name, texts)))
+                    .collect::<Vec<_>>()
+            })
+    ) {
+        let (mut file, mut arguments) = (String::new(), Vec::new());
+        for (name, texts) in &given {
+            let option = find(name).unwrap();
+            file.push_str(&format!("{name} = {}\n", option.in_file(texts)));
+            arguments.extend(texts.iter().map(|text| format!("--{name}={text}")));
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        match (resolve(&file, &[], &[]), resolve("", &[], &arguments)) {
+            (Ok((by_file, _)), Ok((by_arguments, _))) => prop_assert_eq!(by_file, by_arguments),
+            (Err(by_file), Err(by_arguments)) => {
+                prop_assert_eq!(by_file.len(), by_arguments.len());
+            }
+            (by_file, by_arguments) => prop_assert!(
+                false, "{:?} {:?}", by_file.map(|c| c.0), by_arguments.map(|c| c.0)
+            ),
+        }
+    }
+}
+
+#[test]
+fn every_option_works_in_the_file() {
+    let secret = file_with("a secret");
+    let path = secret.path().to_str().unwrap();
+    for option in OPTIONS {
+        let text = if option.name.ends_with("password-file") {
+            path
+        } else {
+            option.example
+        };
+        let beside: &[&str] =
+            if option.topic == crate::options::Topic::Spawn && option.name != "spawn" {
+                &["--spawn"]
+            } else {
+                &[]
+            };
+        let file = format!("{} = {}", option.name, option.in_file(&[text.to_owned()]));
+        let argument = format!("--{}={text}", option.name);
+        let by_file = good(&file, &[], beside);
+        let by_argument = good("", &[], &[beside, &[argument.as_str()]].concat());
+        assert_eq!(by_file, by_argument, "{}", option.name);
+        assert_ne!(
+            by_file,
+            good("", &[], &[]),
+            "{}: the example is the default",
+            option.name
+        );
+    }
+}

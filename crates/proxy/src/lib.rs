@@ -1,0 +1,110 @@
+//! respool gathers the requests that many clients send at the same moment, sends them to a Redis or
+//! Valkey server in one write, and gives every client its own replies, in order. This crate is the
+//! program around the engine.
+//!
+//! From the command line to a running process:
+//! - `arguments` parses the command line. `raw` keeps the texts of all layers: file,
+//!   environment and command line.
+//! - `options` is the table of options. `address` parses listeners, `backend` URLs of
+//!   servers, `pools` named pools, and `account` users and groups of the system.
+//! - `config` makes a checked configuration of the texts, or returns every `problem`.
+//!   `passwords` reads the files with passwords, at the start and later.
+//! - `serve` runs the process: file descriptors (`descriptors`), the server of `--spawn`
+//!   (`spawn`), the workers (crate `driver`), signals and the drain. `remedy` says what to do
+//!   about an error of the system.
+//! - `logs` writes the log. `line_rates` limits its lines, `log_lines` writes them on a
+//!   thread of its own, and `plain` escapes text from outside.
+//! - `help` makes the help texts of the table of options. [`mod@reference`] lends the table to the
+//!   generators of manual page, completions and reference pages.
+
+mod account;
+mod address;
+mod arguments;
+mod backend;
+mod config;
+mod descriptors;
+mod help;
+mod line_rates;
+mod log_lines;
+mod logs;
+mod options;
+mod passwords;
+mod plain;
+mod pools;
+mod problem;
+mod raw;
+pub mod reference;
+mod remedy;
+mod serve;
+mod spawn;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use arguments::{ConfigArguments, Invocation};
+use config::Config;
+use plain::plain;
+use problem::Problem;
+
+/// Exit code for a wrong command line or configuration: trying again would not help.
+const EXIT_USAGE: u8 = 2;
+
+/// Runs the program with the arguments and the environment of this process.
+pub fn run() -> ExitCode {
+    match arguments::parse(std::env::args_os().skip(1)) {
+        Ok(Invocation::Serve(given)) => match Config::build(all_layers(given)) {
+            Ok(config) => serve::serve(&config),
+            Err(problems) => refuse(&problems),
+        },
+        Ok(Invocation::Check { given, print }) => check(given, print),
+        Ok(Invocation::Help { topic, long }) => say(&help::text(topic, long)),
+        Ok(Invocation::Version) => say(concat!("respool ", env!("CARGO_PKG_VERSION"), "\n")),
+        Err(problem) => refuse(&[problem]),
+    }
+}
+
+/// The texts of all layers, with a warning for each unknown variable of the environment.
+fn all_layers(given: ConfigArguments) -> raw::RawConfig {
+    let mut raw = given.into_raw(|variable| std::env::var_os(variable));
+    raw.warn_of_variables(std::env::vars_os().map(|(name, _)| name));
+    raw
+}
+
+/// `respool check`: the same steps as `serve`, without their effects.
+fn check(given: ConfigArguments, print: bool) -> ExitCode {
+    match Config::resolve(all_layers(given)) {
+        Ok((config, resolved)) => {
+            let mut errors = io::stderr().lock();
+            for warning in &config.warnings {
+                // If nothing reads standard error, the exit code is enough.
+                let _ = writeln!(errors, "warning: {}", plain(warning));
+            }
+            match print {
+                true => say(&resolved.to_toml()),
+                false => say(&format!("good: {}\n", plain(&config.summary()))),
+            }
+        }
+        Err(problems) => refuse(&problems),
+    }
+}
+
+/// Writes problems to standard error.
+fn refuse(problems: &[Problem]) -> ExitCode {
+    let mut errors = io::stderr().lock();
+    for problem in problems {
+        // If nothing reads standard error, the exit code is enough.
+        let _ = writeln!(errors, "error: {}", plain(&problem.to_string()));
+    }
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// Writes to standard output. A closed pipe (`respool help | head`) is no failure.
+fn say(text: &str) -> ExitCode {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("error: cannot write: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}

@@ -1,0 +1,225 @@
+//! Options for sockets, passwords, users and refused commands.
+
+use respool_engine::settings::User;
+
+use super::parse::{
+    DEBUG_OBJECT_PASSES, is_debug_object_passed, parse_commands, parse_mode, parse_path,
+    parse_secret, parse_user,
+};
+use super::{OPTION, Opt, OptionKind, Topic};
+use crate::account;
+
+pub(super) const PASSWORD: Opt = Opt {
+    name: "password",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.password = Some(parse_secret(text)?);
+            Ok(())
+        },
+        get: |values| values.password.clone(),
+        or_number: false,
+    },
+    value: "PASSWORD",
+    brief: "The password of the user `default`, for AUTH by clients",
+    more: "Without a password and without users, every client may connect, as with a Redis without \
+           a password.",
+    example: "a-long-one",
+    variable: Some("RESPOOL_PASSWORD"),
+    secret: true,
+    ..OPTION
+};
+
+pub(super) const PASSWORD_FILE: Opt = Opt {
+    name: "password-file",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.password_file = Some(parse_path(text)?);
+            Ok(())
+        },
+        get: |values| {
+            values
+                .password_file
+                .as_deref()
+                .map(|path| path.display().to_string())
+        },
+        or_number: false,
+    },
+    value: "FILE",
+    brief: "A file with the password of the user `default`",
+    more: "A line end behind the password is not part of it. respool reads the file again at \
+           SIGHUP. Sessions that have authenticated stay.",
+    example: "/run/credentials/respool/password",
+    ..OPTION
+};
+
+pub(super) const SOCKET_MODE: Opt = Opt {
+    name: "socket-mode",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.socket_mode = parse_mode(text)?;
+            Ok(())
+        },
+        get: |values| Some(format!("{:04o}", values.socket_mode)),
+        or_number: false,
+    },
+    value: "MODE",
+    brief: "The mode of sockets in the file system on which respool listens",
+    more: "In octal, as for chmod. A client needs the right to write to the socket. By default, \
+           every user of the machine that can reach the directory may connect, as with the sockets \
+           of PostgreSQL, whatever the umask is. To restrict that, set a password, or give the \
+           socket a group and the mode 0660, or put it into a directory that only its clients may \
+           enter.",
+    example: "0660",
+    ..OPTION
+};
+
+pub(super) const SOCKET_OWNER: Opt = Opt {
+    name: "socket-owner",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.socket_owner = Some(account::user(text)?);
+            Ok(())
+        },
+        get: |values| values.socket_owner.as_ref().map(|owner| owner.name.clone()),
+        or_number: false,
+    },
+    value: "USER",
+    brief: "The owner of these sockets: the name or number of a user",
+    more: "Only root may give a socket to another user.",
+    example: "root",
+    ..OPTION
+};
+
+pub(super) const SOCKET_GROUP: Opt = Opt {
+    name: "socket-group",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.socket_group = Some(account::group(text)?);
+            Ok(())
+        },
+        get: |values| values.socket_group.as_ref().map(|group| group.name.clone()),
+        or_number: false,
+    },
+    value: "GROUP",
+    brief: "The group of these sockets: its name or number",
+    more: "Without root, respool may give them to groups that it belongs to.",
+    example: "root",
+    ..OPTION
+};
+
+pub(super) const USER: Opt = Opt {
+    name: "user",
+    topic: Topic::Access,
+    kind: OptionKind::List {
+        push: |values, text| {
+            values.users.push(parse_user(text)?);
+            Ok(())
+        },
+        clear: |values| values.users.clear(),
+        get: |values| {
+            let text = |user: &User| format!("{}:{}", user.name, user.password);
+            values.users.iter().map(text).collect()
+        },
+    },
+    value: "NAME:PASSWORD",
+    brief: "A further user that may connect; may be given several times",
+    more: "For clients that send AUTH NAME PASSWORD. The name ends at the first colon. To the \
+           server, every client is the one user that --backend names.",
+    example: "alice:a-long-one",
+    secret: true,
+    ..OPTION
+};
+
+pub(super) const REFUSE_COMMANDS: Opt = Opt {
+    name: "refuse-commands",
+    topic: Topic::Access,
+    kind: OptionKind::List {
+        push: |values, text| {
+            let (passing, refused): (Vec<&str>, Vec<&str>) = text
+                .split(',')
+                .partition(|name| is_debug_object_passed(name));
+            values.passes_debug_object |= !passing.is_empty();
+            if text != "none" && !refused.is_empty() {
+                values.refused.extend(parse_commands(&refused.join(","))?);
+            }
+            Ok(())
+        },
+        clear: |values| {
+            values.refused.clear();
+            values.passes_debug_object = false;
+        },
+        get: |values| match &values.refused[..] {
+            [] => vec!["none".into()],
+            refused => {
+                let names = refused.iter().map(|id| id.get().name);
+                let passing = values.passes_debug_object.then_some(DEBUG_OBJECT_PASSES);
+                names.chain(passing).map(str::to_owned).collect()
+            }
+        },
+    },
+    value: "COMMAND",
+    brief: "A command that no client may use; may be given several times",
+    more: "It holds for requests of clients: plain, in a transaction, inline, of a subscriber, \
+           before and after AUTH. It does not hold for commands that scripts, functions and \
+           modules call within the server. Only a rule of the server's ACL prevents those, for the \
+           user of `--backend` or for the users of clients: `ACL SETUSER NAME -flushall`. A \
+           command that the server has renamed is refused by both names.\n\n`none` refuses no \
+           command. Names are as in `config|set`; the name of a command with subcommands stands \
+           for all of them. Several names may be given at once, with commas between them. \
+           `!debug|object` lets DEBUG OBJECT pass though `debug` is refused. The given names \
+           replace the default: the commands by which one client could harm all others.",
+    example: "shutdown,flushall,config",
+    ..OPTION
+};
+
+pub(super) const BACKEND_PASSWORD: Opt = Opt {
+    name: "backend-password",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.backend_password = Some(parse_secret(text)?);
+            Ok(())
+        },
+        get: |values| values.backend_password.clone(),
+        or_number: false,
+    },
+    value: "PASSWORD",
+    brief: "The password that respool sends to the server by AUTH",
+    more: "It replaces the password in --backend. A user other than the default one still stands \
+           there: redis://USER@HOST.",
+    example: "a-long-one",
+    variable: Some("RESPOOL_BACKEND_PASSWORD"),
+    secret: true,
+    ..OPTION
+};
+
+pub(super) const BACKEND_PASSWORD_FILE: Opt = Opt {
+    name: "backend-password-file",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.backend_password_file = Some(parse_path(text)?);
+            Ok(())
+        },
+        get: |values| {
+            values
+                .backend_password_file
+                .as_deref()
+                .map(|path| path.display().to_string())
+        },
+        or_number: false,
+    },
+    value: "FILE",
+    brief: "A file that holds that password",
+    more: "A line end behind the password is not part of it.\n\nrespool reads the file again when \
+           a server refuses the password, and at SIGHUP. New connections use the new password; \
+           those that are up stay. If the file cannot be read or is empty, the earlier password \
+           stays, and the log says so.",
+    example: "/run/credentials/respool/backend-password",
+    ..OPTION
+};

@@ -1,0 +1,401 @@
+//! Logins against the server's own users: withdrawn logins, and guessed passwords.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use respool_testkit::client::{Client, Value, words};
+use respool_testkit::servers::{Proxy, Server, installed};
+use respool_testkit::time::wait_until;
+use respool_testkit::topologies::{
+    Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url,
+    sharded_url,
+};
+use tempfile::TempDir;
+
+use crate::target::{Options, Target, before_every_server, respool};
+use crate::topology::cluster::{Served, primaries, some_server};
+use crate::topology::sentinel;
+
+/// How soon a change must be seen.
+const SOON: Duration = Duration::from_secs(5);
+
+fn must_log_in(reply: &Value) -> bool {
+    reply.error().is_some_and(|text| text.starts_with("NOAUTH"))
+}
+
+/// Two checks of the login, with the default of `login-check-ms`. When the server withdraws the
+/// login, a session from before the last good check stays; a later one is checked again.
+const TWO_CHECKS: Duration = Duration::from_millis(1_200);
+
+/// A client that comes now.
+fn newcomer_must_log_in(target: &Target) -> bool {
+    must_log_in(&target.client().call("GET key"))
+}
+
+/// A server wants a password from now on, or has switched its default user off: so new clients of
+/// respool must log in. An older client stays, as its connection to the server would.
+#[test]
+fn newcomers_must_log_in_once_the_server_wants_it() {
+    for change in ["CONFIG SET requirepass new", "ACL SETUSER default off"] {
+        before_every_server(&Options::with(&["--threads", "2"]), |target| {
+            let mut direct = target.direct_client();
+            let app = "ACL SETUSER app on >secret ~* &* +@all";
+            assert_eq!(direct.call(app), Value::ok());
+            let mut old = target.client();
+            assert_eq!(old.call("SET key value"), Value::ok());
+            thread::sleep(TWO_CHECKS);
+            assert_eq!(direct.call(change), Value::ok());
+            // Both workers find it out.
+            wait_until("newcomers must log in", SOON, || {
+                (0..16).all(|_| newcomer_must_log_in(target))
+            });
+            let mut newcomer = target.client();
+            for asked in ["CONFIG GET requirepass", "SET key 2", "SELECT 1", "HELLO 3"] {
+                assert!(must_log_in(&newcomer.call(asked)), "{change}: {asked}");
+            }
+            assert_eq!(newcomer.call("AUTH app secret"), Value::ok());
+            assert_eq!(newcomer.call("GET key"), Value::bulk("value"));
+            assert_eq!(old.call("GET key"), Value::bulk("value"));
+            let log = target.proxy().log();
+            let said = log.matches("does not accept the configured login any more");
+            assert_eq!(said.count(), 1, "{log}");
+            let undone = direct.call_args(&["CONFIG", "SET", "requirepass", ""]);
+            assert_eq!(undone, Value::ok());
+            let undone = direct.call("ACL SETUSER default on nopass");
+            assert_eq!(undone, Value::ok());
+            wait_until("newcomers need no password", SOON, || {
+                (0..16).all(|_| !newcomer_must_log_in(target))
+            });
+        });
+    }
+}
+
+/// The user that the URL names gets another password, is switched off or deleted.
+#[test]
+fn newcomers_must_log_in_once_the_configured_user_changes() {
+    let changes = [
+        "ACL SETUSER app resetpass >other",
+        "ACL SETUSER app off",
+        "ACL DELUSER app",
+    ];
+    for binary in installed() {
+        for change in changes {
+            let target = Target::direct(&binary, &Options::default());
+            let mut direct = target.direct_client();
+            let set = "ACL SETUSER app on >secret ~* &* +@all";
+            assert_eq!(direct.call(set), Value::ok());
+            let url = format!("--backend=redis://app:secret@{}", target.server.address());
+            let args = ["--threads=1", url.as_str()];
+            let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
+            let client = || Client::connect(proxy.address());
+            let mut old = client();
+            assert_eq!(old.call("SET key value"), Value::ok());
+            thread::sleep(TWO_CHECKS);
+            assert!(direct.call(change).error().is_none());
+            wait_until("newcomers must log in", SOON, || {
+                must_log_in(&client().call("GET key"))
+            });
+            // The server closes the connections of a user that it deletes.
+            if !change.contains("DELUSER") {
+                assert_eq!(old.call("GET key"), Value::bulk("value"), "{change}");
+            }
+            let mut newcomer = client();
+            assert_eq!(newcomer.call("AUTH default any"), Value::ok());
+            assert_eq!(newcomer.call("GET key"), Value::bulk("value"));
+            assert_eq!(direct.call("ACL DELUSER app").error(), None);
+            assert_eq!(direct.call(set), Value::ok());
+            wait_until("newcomers need no password", SOON, || {
+                client().call("GET key") == Value::bulk("value")
+            });
+        }
+    }
+}
+
+/// One of several servers withdraws the login.
+#[test]
+fn newcomers_must_log_in_once_any_shard_wants_it() {
+    for binary in installed() {
+        let start = |_| Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+        let servers: Vec<Server> = (0..3).map(start).collect();
+        let hosts: Vec<String> = servers
+            .iter()
+            .map(|server| server.address().to_string())
+            .collect();
+        let url = format!("--backend=redis-sharded://{}", hosts.join(","));
+        let proxy = Proxy::start(&respool(), &["--threads=1", url.as_str()]);
+        let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+        let client = || Client::connect(proxy.address());
+        let mut old = client();
+        let write_all = |client: &mut Client| {
+            (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Value::ok())
+        };
+        assert!(write_all(&mut old));
+        thread::sleep(TWO_CHECKS);
+        let mut direct = Client::connect(servers[2].address());
+        direct.call("CONFIG SET requirepass new");
+        wait_until("newcomers must log in", SOON, || {
+            must_log_in(&client().call("GET key"))
+        });
+        assert!(write_all(&mut old), "it keeps its links");
+        for server in &servers[..2] {
+            Client::connect(server.address()).call("CONFIG SET requirepass new");
+        }
+        let mut newcomer = client();
+        assert_eq!(newcomer.call("AUTH new"), Value::ok());
+        assert!(write_all(&mut newcomer));
+        thread::sleep(Duration::from_millis(50));
+        assert!(write_all(&mut old));
+    }
+}
+
+/// A pool of one kind.
+enum Kind {
+    Plain(Server),
+    Sharded(Shards),
+    Cluster(Cluster),
+    Watched(Sentinels),
+    /// The second one has the keys that begin with `p:`.
+    Prefixes([Server; 2]),
+}
+
+impl Kind {
+    /// One of each.
+    fn start_all() -> Vec<Kind> {
+        let binary = some_server();
+        let server = || Server::start(&binary, &[""; 0]);
+        let settings = SentinelsSettings {
+            watched: 1,
+            ..SentinelsSettings::default()
+        };
+        let all = || -> std::io::Result<Vec<Kind>> {
+            Ok(vec![
+                Kind::Plain(server()?),
+                Kind::Sharded(Shards::start(&binary, 2, &[""; 0])?),
+                Kind::Cluster(Cluster::start(&binary, primaries())?),
+                Kind::Watched(Sentinels::start(&sentinel::some_server(9), &settings)?),
+                Kind::Prefixes([server()?, server()?]),
+            ])
+        };
+        all().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Kind::Plain(_) => "plain",
+            Kind::Sharded(_) => "sharded",
+            Kind::Cluster(_) => "Cluster",
+            Kind::Watched(_) => "Sentinels",
+            Kind::Prefixes(_) => "prefixes",
+        }
+    }
+
+    /// The servers that have keys.
+    fn servers(&self) -> Vec<SocketAddr> {
+        match self {
+            Kind::Plain(server) => vec![server.address()],
+            Kind::Sharded(shards) => shards.addresses(),
+            Kind::Cluster(cluster) => cluster.addresses(),
+            Kind::Watched(sentinels) => {
+                let primary = sentinels.primary(0);
+                let primary = primary.unwrap_or_else(|error| panic!("{error}"));
+                vec![sentinels.watched(0).server(primary).address()]
+            }
+            Kind::Prefixes(servers) => servers.iter().map(|server| server.address()).collect(),
+        }
+    }
+
+    /// A respool before it; the folder has its file.
+    fn proxy(&self) -> (Proxy, TempDir) {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let file = folder.path().join("respool.toml");
+        let servers = self.servers();
+        let (backend, prefixes) = match self {
+            Kind::Plain(_) => (format!("redis://{}", servers[0]), String::new()),
+            Kind::Sharded(_) => (sharded_url(&servers), String::new()),
+            Kind::Cluster(_) => (cluster_url(&servers), String::new()),
+            Kind::Watched(sentinels) => {
+                let name = sentinels.watched(0).name();
+                (sentinel_url(&sentinels.addresses(), name), String::new())
+            }
+            Kind::Prefixes(_) => {
+                let part = format!("[pool.all.prefixes]\n'p:' = 'redis://{}'\n", servers[1]);
+                (format!("redis://{}", servers[0]), part)
+            }
+        };
+        let proxy = Proxy::start_with(&respool(), |port| {
+            let text = format!(
+                "threads = 1\n[pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = '{backend}'\n{prefixes}"
+            );
+            write(&file, &text);
+            vec!["--config".into(), file.display().to_string()]
+        });
+        (proxy.unwrap_or_else(|error| panic!("{error}")), folder)
+    }
+}
+
+fn write(file: &Path, text: &str) {
+    std::fs::write(file, text).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// How many connections a server has ever accepted.
+fn accepted(direct: &mut Client) -> u64 {
+    let Value::Bulk(info) = direct.call("INFO stats") else {
+        panic!("INFO is a bulk");
+    };
+    let info = String::from_utf8_lossy(&info).into_owned();
+    let count = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_connections_received:"));
+    count.and_then(|count| count.parse().ok()).expect("a count")
+}
+
+/// Five hundred wrong passwords from a hundred connections at once use two probing links to each
+/// server.
+#[test]
+fn guesses_make_few_connections_before_every_kind() {
+    for kind in Kind::start_all() {
+        let (proxy, _folder) = kind.proxy();
+        let mut settled = Client::connect(proxy.address());
+        let name = kind.name();
+        wait_until("the pool answers", SOON, || {
+            (0..30).all(|key| settled.call(&format!("SET k:{key} 1")) == Value::ok())
+        });
+        let servers = kind.servers().into_iter();
+        let mut direct: Vec<Client> = servers.map(Client::connect).collect();
+        let before: Vec<u64> = direct.iter_mut().map(accepted).collect();
+        let mut guessers: Vec<Client> =
+            (0..100).map(|_| Client::connect(proxy.address())).collect();
+        for (number, guesser) in guessers.iter_mut().enumerate() {
+            for guess in 0..5 {
+                let asked = format!("AUTH user{number} wrong{guess}");
+                guesser.send(&respool_testkit::client::words(&asked));
+            }
+        }
+        for guesser in &mut guessers {
+            for reply in guesser.replies(5) {
+                let refused = reply.error().unwrap_or_default();
+                assert!(refused.starts_with("WRONGPASS "), "{name}: {reply:?}");
+            }
+        }
+        let after: Vec<u64> = direct.iter_mut().map(accepted).collect();
+        for (before, after) in before.iter().zip(&after) {
+            // The other ones are of checks and of a moment.
+            assert!(after - before <= 10, "{name}: {before} became {after}");
+        }
+        assert_eq!(settled.call("GET k:1"), Value::bulk("1"), "{name}");
+        let log = proxy.log();
+        assert_eq!(log.matches("logins refused").count(), 1, "{name}: {log}");
+    }
+}
+
+/// The users of a replica may differ from those of its primary.
+#[test]
+fn replica_that_wants_a_password_disturbs_no_session() {
+    let settings = ClusterSettings::default();
+    let served = Served::start_with(
+        &some_server(),
+        settings,
+        &["--threads=1"],
+        "?reads=prefer-replica",
+    );
+    served.whole();
+    let [mut subscriber, mut waiting, mut reader] = [(); 3].map(|()| served.client());
+    subscriber.call("SUBSCRIBE news");
+    waiting.send(&words("BLPOP list 0"));
+    assert_eq!(reader.call("SET key value"), Value::ok());
+    for node in served.cluster.nodes() {
+        let mut direct = Client::connect(node.address());
+        let Value::Array(role) = direct.call("ROLE") else {
+            panic!("it has a role");
+        };
+        if role[0] == Value::bulk("slave") {
+            assert_eq!(direct.call("CONFIG SET requirepass new"), Value::ok());
+            direct.call("CLIENT KILL TYPE normal SKIPME yes");
+        }
+    }
+    wait_until("links to replicas are lost", SOON, || {
+        served.proxy.log().contains("NOAUTH")
+    });
+    thread::sleep(TWO_CHECKS);
+    assert_eq!(reader.call("GET key"), Value::bulk("value"));
+    assert_eq!(reader.call("PUBLISH news 1"), Value::Integer(1));
+    assert_eq!(reader.call("RPUSH list a"), Value::Integer(1));
+    assert!(matches!(waiting.reply(), Value::Array(_)));
+    let log = served.proxy.log();
+    assert!(!log.contains("new sessions must authenticate"), "{log}");
+}
+
+/// The servers want a password from now on: so must new clients, for every kind of pool.
+#[test]
+fn newcomers_must_log_in_before_every_kind() {
+    for kind in Kind::start_all() {
+        let (proxy, _folder) = kind.proxy();
+        let name = kind.name();
+        let client = || Client::connect(proxy.address());
+        let mut old = client();
+        let write_all = |client: &mut Client| {
+            (0..30).all(|key| {
+                ["k", "p"]
+                    .iter()
+                    .all(|prefix| client.call(&format!("SET {prefix}:{key} 1")) == Value::ok())
+            })
+        };
+        wait_until("the pool answers", SOON, || write_all(&mut old));
+        thread::sleep(TWO_CHECKS);
+        let servers = kind.servers();
+        let set = |server: &SocketAddr, old: &str, password: &str| {
+            let mut direct = Client::connect(*server);
+            if !old.is_empty() {
+                assert_eq!(direct.call(&format!("AUTH {old}")), Value::ok());
+            }
+            let set = direct.call_args(&["CONFIG", "SET", "requirepass", password]);
+            assert_eq!(set, Value::ok(), "{name}");
+        };
+        // The last one alone: of a pool with prefixes, the part.
+        let last = servers.last().expect("there is one");
+        set(last, "", "new");
+        wait_until(name, SOON, || must_log_in(&client().call("GET k:1")));
+        assert!(
+            must_log_in(&client().call("CONFIG GET requirepass")),
+            "{name}"
+        );
+        assert!(write_all(&mut old), "{name}: it keeps its links");
+        for server in &servers[..servers.len() - 1] {
+            set(server, "", "new");
+        }
+        let mut newcomer = client();
+        assert_eq!(newcomer.call("AUTH new"), Value::ok(), "{name}");
+        assert!(write_all(&mut newcomer), "{name}");
+        for server in &servers {
+            set(server, "new", "");
+        }
+        wait_until(name, SOON, || client().call("GET k:1") == Value::bulk("1"));
+    }
+}
+
+/// A client selects a database and then logs in as a user that may not SELECT. It stays in its
+/// database.
+#[test]
+fn login_keeps_a_database_that_it_may_not_select() {
+    before_every_server(&Options::with(&["--threads", "1"]), |target| {
+        let mut direct = target.direct_client();
+        let bob = "ACL SETUSER bob on >pw ~* &* +acl +get +auth";
+        assert_eq!(direct.call(bob), Value::ok());
+        assert_eq!(direct.call("SELECT 9"), Value::ok());
+        assert_eq!(direct.call("SET key nine"), Value::ok());
+        for mut client in [target.direct_client(), target.client()] {
+            assert_eq!(client.call("SELECT 9"), Value::ok());
+            assert_eq!(client.call("AUTH bob pw"), Value::ok());
+            assert_eq!(client.call("ACL WHOAMI"), Value::bulk("bob"));
+            assert_eq!(client.call("GET key"), Value::bulk("nine"));
+            for refused in ["SELECT 9", "SELECT 3", "SET key 1"] {
+                let said = client.call(refused);
+                let text = said.error().unwrap_or_default();
+                assert!(text.starts_with("NOPERM"), "{refused}: {said:?}");
+            }
+            assert_eq!(client.call("GET key"), Value::bulk("nine"));
+        }
+    });
+}

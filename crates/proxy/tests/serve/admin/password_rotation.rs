@@ -1,0 +1,270 @@
+//! Passwords change in their files while everything runs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use respool_testkit::client::{Client, Value, one_of_each_worker};
+use respool_testkit::servers::{Proxy, Server, installed};
+use respool_testkit::time::wait_until;
+use respool_testkit::topologies::{Cluster, ClusterSettings, Sentinels, SentinelsSettings};
+
+use crate::target::respool;
+use crate::topology::cluster::{primaries, some_server};
+use crate::topology::sentinel;
+
+/// How soon a change must be seen.
+const SOON: Duration = Duration::from_secs(5);
+
+fn write(file: &Path, text: &str) {
+    std::fs::write(file, text).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Puts a symbolic link to a new file in the place of the old one, as Kubernetes does.
+fn replace(file: &Path, text: &str) {
+    let beside = |name: &str| file.with_file_name(format!("{name}-{text}"));
+    let (target, link) = (beside("target"), beside("link"));
+    write(&target, text);
+    std::os::unix::fs::symlink(&target, &link).unwrap_or_else(|error| panic!("{error}"));
+    std::fs::rename(&link, file).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn start(args: &[String]) -> Proxy {
+    Proxy::start(&respool(), args).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A connection to a server of its own, with its password.
+fn admin(server: std::net::SocketAddr, password: &str) -> Client {
+    let mut admin = Client::connect(server);
+    assert_eq!(admin.call(&format!("AUTH {password}")), Value::ok());
+    admin
+}
+
+/// Every client connection but this one is closed.
+fn close_others(admin: &mut Client) {
+    for kind in ["normal", "pubsub"] {
+        let closed = admin.call(&format!("CLIENT KILL TYPE {kind} SKIPME yes"));
+        assert!(matches!(closed, Value::Integer(_)), "{closed:?}");
+    }
+}
+
+/// The file has the new password before connections are lost: then no request fails. The password
+/// may become the first one again.
+#[test]
+fn no_request_fails_when_the_file_has_the_new_password() {
+    for binary in installed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        write(&file, "one\n");
+        let server = Server::start(&binary, &["--requirepass", "one"]);
+        let server = server.unwrap_or_else(|error| panic!("{error}"));
+        let proxy = start(&[
+            format!("--backend=redis://{}", server.address()),
+            format!("--backend-password-file={}", file.display()),
+            "--threads=2".into(),
+        ]);
+        let mut clients = one_of_each_worker(proxy.address());
+        assert_eq!(clients[0].call("SET key value"), Value::ok());
+        let mut admin = admin(server.address(), "one");
+        for password in ["two", "one", "three"] {
+            let set = format!("CONFIG SET requirepass {password}");
+            assert_eq!(admin.call(&set), Value::ok());
+            match password {
+                "three" => write(&file, "three\r\n"),
+                _ => replace(&file, password),
+            }
+            for client in &mut clients {
+                assert_eq!(client.call("GET key"), Value::bulk("value"), "{password}");
+            }
+            // A link that was up for less than a second is not connected again at once.
+            std::thread::sleep(Duration::from_millis(1_100));
+            close_others(&mut admin);
+            for client in &mut clients {
+                assert_eq!(client.call("GET key"), Value::bulk("value"), "{password}");
+            }
+            let mut newcomer = Client::connect(proxy.address());
+            assert_eq!(newcomer.call("GET key"), Value::bulk("value"), "{password}");
+        }
+        let log = proxy.log();
+        let said = log.matches("the password file has a new password").count();
+        assert_eq!(said, 3, "{log}");
+        assert!(!log.contains("three"), "{log}");
+    }
+}
+
+/// The file changes later than the server, as files of a cluster of machines do: respool finds it
+/// by itself.
+#[test]
+fn file_that_changes_later_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    write(&file, "one");
+    let server = Server::start(&some_server(), &["--requirepass", "one"]);
+    let server = server.unwrap_or_else(|error| panic!("{error}"));
+    let proxy = start(&[format!(
+        "--backend=redis://{}?password-file={}",
+        server.address(),
+        file.display()
+    )]);
+    let mut client = Client::connect(proxy.address());
+    assert_eq!(client.call("SET key value"), Value::ok());
+    let mut admin = admin(server.address(), "one");
+    assert_eq!(admin.call("CONFIG SET requirepass two"), Value::ok());
+    write(&file, "");
+    close_others(&mut admin);
+    wait_until("the empty file was read", SOON, || {
+        proxy.log().contains("the password from before stays")
+    });
+    wait_until("requests fail, since there is no password", SOON, || {
+        let mut client = Client::connect(proxy.address());
+        client.call("GET key").error().is_some()
+    });
+    write(&file, "two");
+    wait_until("requests are answered again", SOON, || {
+        client.call("GET key") == Value::bulk("value")
+    });
+    let log = proxy.log();
+    let said = log.matches("the password from before stays").count();
+    assert_eq!(said, 1, "{log}");
+}
+
+/// SIGHUP has all files read: those of servers, of Sentinels and of respool's own users. The log
+/// has a line for each that has changed, and for each that cannot be read.
+#[test]
+fn sighup_reads_every_password_file_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["own", "a", "b"] {
+        write(&path(name), "one");
+    }
+    let binary = some_server();
+    let servers: Vec<Server> = ["a", "b"]
+        .iter()
+        .map(|_| Server::start(&binary, &["--requirepass", "one"]))
+        .map(|server| server.unwrap_or_else(|error| panic!("{error}")))
+        .collect();
+    let config = path("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let pool = |name: &str, listen: &str, server: &Server| {
+            let (at, file) = (server.address(), path(name));
+            let file = file.display();
+            format!(
+                "[pool.{name}]\nlisten = '{listen}'\nbackend = 'redis://{at}?password-file={file}'\n"
+            )
+        };
+        let text = format!(
+            "threads = 2\npassword-file = '{}'\n{}{}",
+            path("own").display(),
+            pool("a", &format!("127.0.0.1:{port}"), &servers[0]),
+            pool("b", "127.0.0.1:0", &servers[1]),
+        );
+        write(&config, &text);
+        vec!["--config".into(), config.display().to_string()]
+    });
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    let mut client = Client::connect(proxy.address());
+    assert_eq!(client.call("AUTH one"), Value::ok());
+    assert_eq!(client.call("SET key value"), Value::ok());
+    for server in &servers {
+        let mut admin = admin(server.address(), "one");
+        assert_eq!(admin.call("CONFIG SET requirepass two"), Value::ok());
+    }
+    proxy.hang_up();
+    wait_until("the log says that nothing has changed", SOON, || {
+        proxy.log().contains("no password has changed")
+    });
+    for name in ["own", "a"] {
+        write(&path(name), "two");
+    }
+    std::fs::remove_file(path("b")).unwrap();
+    proxy.hang_up();
+    wait_until("the log has a line for each file", SOON, || {
+        let log = proxy.log();
+        let said = |text: &str| log.matches(text).count();
+        said("has a new password") == 2 && said("the password from before stays") == 1
+    });
+    assert_eq!(client.call("GET key"), Value::bulk("value"));
+    let mut newcomer = Client::connect(proxy.address());
+    assert!(newcomer.call("AUTH one").error().is_some());
+    assert_eq!(newcomer.call("AUTH two"), Value::ok());
+    assert_eq!(newcomer.call("GET key"), Value::bulk("value"));
+    close_others(&mut admin(servers[0].address(), "two"));
+    wait_until("requests are answered again", SOON, || {
+        newcomer.call("GET key") == Value::bulk("value")
+    });
+}
+
+/// Every node of a Cluster takes the new password, and nodes that are met later do.
+#[test]
+fn nodes_of_a_cluster_take_the_new_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    write(&file, "one");
+    let settings = ClusterSettings {
+        password: Some("one".into()),
+        ..primaries()
+    };
+    let cluster = Cluster::start(&some_server(), settings);
+    let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
+    let addresses = cluster.addresses();
+    let proxy = start(&[
+        format!("--backend=redis-cluster://{}", addresses[0]),
+        format!("--backend-password-file={}", file.display()),
+    ]);
+    let mut client = Client::connect(proxy.address());
+    let mut write_all =
+        || (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Value::ok());
+    wait_until("the Cluster is known", SOON, &mut write_all);
+    for address in &addresses {
+        let mut admin = admin(*address, "one");
+        assert_eq!(admin.call("CONFIG SET requirepass two"), Value::ok());
+    }
+    replace(&file, "two");
+    for address in &addresses {
+        close_others(&mut admin(*address, "two"));
+    }
+    wait_until("all nodes answer", SOON, write_all);
+}
+
+/// The Sentinels' password has a file of its own.
+#[test]
+fn sentinels_take_the_new_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let [servers, sentinels] = ["servers", "sentinels"].map(|name| folder.path().join(name));
+    write(&servers, "of-servers");
+    write(&sentinels, "one");
+    let settings = SentinelsSettings {
+        sentinels: 1,
+        quorum: 1,
+        watched: 1,
+        password: Some("of-servers".into()),
+        sentinel_password: Some("one".into()),
+        ..SentinelsSettings::default()
+    };
+    let served = Sentinels::start(&sentinel::some_server(3), &settings);
+    let served = served.unwrap_or_else(|error| panic!("{error}"));
+    let at = served.addresses()[0];
+    let proxy = start(&[format!(
+        "--backend=redis-sentinel://{at}/{}?password-file={}&sentinel-password-file={}",
+        served.watched(0).name(),
+        servers.display(),
+        sentinels.display()
+    )]);
+    let mut client = Client::connect(proxy.address());
+    wait_until("the primary is known", SOON, || {
+        client.call("SET key value") == Value::ok()
+    });
+    let mut admin = admin(at, "one");
+    let set = admin.call("ACL SETUSER default resetpass >two");
+    assert_eq!(set, Value::ok());
+    replace(&sentinels, "two");
+    // A link that comes up from here on has shown the new password. The two lines come in either
+    // order: a worker may use the password before its thread has written to the log.
+    let seen = proxy.log().len();
+    close_others(&mut admin);
+    wait_until("the Sentinel is listened to again", SOON, || {
+        let log = proxy.log();
+        let link_up = format!("link up worker=0 server={at}");
+        log[seen..].contains(&link_up) && log[seen..].contains("has a new password")
+    });
+    assert_eq!(client.call("GET key"), Value::bulk("value"));
+}

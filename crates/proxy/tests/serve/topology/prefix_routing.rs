@@ -1,0 +1,722 @@
+//! A pool whose keys are, by their prefix, at one server, at several, in a Cluster or with
+//! Sentinels: to a client all of them are one server.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use respool_protocol::slot::hash_slot;
+use respool_testkit::client::{Client, Value, counter, pipelined, request, text, texts, words};
+use respool_testkit::counting::{Allowed, counted};
+use respool_testkit::random::{Random, seed};
+use respool_testkit::servers::{self, Flavour, Proxy, Server};
+use respool_testkit::time::wait_until;
+use respool_testkit::topologies::{
+    Cluster, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url, sharded_url,
+};
+use tempfile::TempDir;
+
+use crate::target::respool;
+use crate::topology::cluster::{SOON, move_slots, move_some, primaries, some_server};
+use crate::topology::divided::answers_like_one_server;
+use crate::topology::replicas::{calls, reset, wait_for_replicas};
+use crate::topology::sentinel;
+
+/// One of each kind.
+struct Kinds {
+    single: Server,
+    other: Server,
+    shards: Shards,
+    cluster: Cluster,
+    sentinels: Sentinels,
+}
+
+/// A respool before them.
+struct Served {
+    kinds: Kinds,
+    proxy: (Proxy, TempDir),
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let log = self.proxy.0.log();
+        if thread::panicking() {
+            eprintln!("its log:\n{log}");
+        } else {
+            assert!(!log.contains("panicked at"), "{log}");
+        }
+    }
+}
+
+impl Kinds {
+    fn start(binary: &Path) -> Kinds {
+        let settings = SentinelsSettings {
+            watched: 1,
+            ..SentinelsSettings::default()
+        };
+        let kinds = || -> std::io::Result<Kinds> {
+            Ok(Kinds {
+                single: Server::start(binary, &[""; 0])?,
+                other: Server::start(binary, &[""; 0])?,
+                shards: Shards::start(binary, 2, &[""; 0])?,
+                cluster: Cluster::start(binary, primaries())?,
+                sentinels: Sentinels::start(binary, &settings)?,
+            })
+        };
+        kinds().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// respool's URL for one kind.
+    fn url(&self, kind: &str) -> String {
+        match kind {
+            "single" => format!("redis://{}", self.single.address()),
+            "other" => format!("redis://{}", self.other.address()),
+            "sharded" => sharded_url(&self.shards.addresses()),
+            "cluster" => cluster_url(&self.cluster.addresses()),
+            "read" => self.url("sentinels") + "?reads=prefer-replica",
+            _ => {
+                let name = self.sentinels.watched(0).name();
+                sentinel_url(&self.sentinels.addresses(), name)
+            }
+        }
+    }
+
+    /// A respool before them, with its file in the folder. Subpools that `stripped` names see keys
+    /// without prefix.
+    fn proxy(&self, all: &str, prefixes: &[(&str, &str)], threads: u32) -> (Proxy, TempDir) {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let file = folder.path().join("respool.toml");
+        let proxy = Proxy::start_with(&respool(), |port| {
+            let mut text = format!(
+                "threads = {threads}\nreconnect-max-ms = 100\nrequest-timeout-ms = 3000\n\
+                 [pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = '{}'\n[pool.all.prefixes]\n",
+                self.url(all)
+            );
+            for (prefix, kind) in prefixes {
+                let part = match kind.strip_prefix("stripped ") {
+                    Some(kind) => format!("{{ backend = '{}', strip = true }}", self.url(kind)),
+                    None => format!("'{}'", self.url(kind)),
+                };
+                text.push_str(&format!("'{prefix}' = {part}\n"));
+            }
+            std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+            vec!["--config".into(), file.display().to_string()]
+        });
+        (proxy.unwrap_or_else(|error| panic!("{error}")), folder)
+    }
+
+    /// Keys that one kind has, by itself.
+    fn held(&self, kind: &str) -> HashSet<String> {
+        let addresses = match kind {
+            "single" => vec![self.single.address()],
+            "other" => vec![self.other.address()],
+            "sharded" => self.shards.addresses(),
+            "cluster" => self.cluster.addresses(),
+            _ => {
+                let primary = self.sentinels.primary(0);
+                let primary = primary.unwrap_or_else(|error| panic!("{error}"));
+                vec![self.sentinels.watched(0).server(primary).address()]
+            }
+        };
+        let keys = |address| texts(&Client::connect(address).call("KEYS *"));
+        addresses.into_iter().flat_map(keys).collect()
+    }
+}
+
+impl Served {
+    /// `all`: for keys that begin in no named way; and the others.
+    fn start(binary: &Path, all: &str, prefixes: &[(&str, &str)], threads: u32) -> Served {
+        let kinds = Kinds::start(binary);
+        let proxy = kinds.proxy(all, prefixes, threads);
+        Served { kinds, proxy }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.proxy.0.address())
+    }
+}
+
+/// The same where `sharded` has the others.
+const SHARDED: [(&str, &str); 3] = [("c:", "cluster"), ("w:", "sentinels"), ("c:s:", "single")];
+
+/// Where keys are in most of these tests.
+const MIXED: [(&str, &str); 4] = [
+    ("c:", "cluster"),
+    ("w:", "sentinels"),
+    ("s:", "sharded"),
+    ("c:s:", "other"),
+];
+
+fn code(reply: &Value) -> &str {
+    let text = reply.error().unwrap_or_default();
+    text.split(' ').next().unwrap_or_default()
+}
+
+/// Every key of a SCAN, as often as it comes.
+fn scanned(client: &mut Client) -> Vec<String> {
+    let (mut cursor, mut all) = ("0".to_owned(), Vec::new());
+    loop {
+        let Value::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 7")) else {
+            panic!("SCAN answers an array")
+        };
+        all.extend(texts(&reply[1]));
+        cursor = text(&reply[0]);
+        if cursor == "0" {
+            return all;
+        }
+    }
+}
+
+/// Keys are where their prefix says, whatever kind of pool that is. To a client all of them are
+/// one.
+#[test]
+fn prefixes_route_keys_to_any_kind_of_pool() {
+    for (all, cluster) in [("sharded", "cluster"), ("cluster", "sharded")] {
+        let prefixes = [("c:", cluster), ("w:", "sentinels"), ("c:s:", "single")];
+        let served = Served::start(&some_server(), all, &prefixes, 3);
+        let mut client = served.client();
+        let key = |number: usize| {
+            let prefix = ["", "c:", "w:", "c:s:", "c", "other:"][number % 6];
+            format!("{prefix}{number}")
+        };
+        let keys: Vec<String> = (0..240).map(key).collect();
+        let pairs: Vec<String> = keys.iter().map(|key| format!("{key} {key}")).collect();
+        assert_eq!(
+            client.call(&format!("MSET {}", pairs.join(" "))),
+            Value::ok()
+        );
+        let values = client.call(&format!("MGET {}", keys.join(" ")));
+        assert_eq!(texts(&values), keys);
+        for (kind, of) in [
+            (all, vec![0, 4, 5]),
+            (cluster, vec![1]),
+            ("sentinels", vec![2]),
+            ("single", vec![3]),
+        ] {
+            let its = |number: &usize| of.contains(&(number % 6));
+            let expected: HashSet<String> = (0..240).filter(its).map(key).collect();
+            assert_eq!(served.kinds.held(kind), expected, "{kind}");
+        }
+        assert_eq!(client.call("DBSIZE"), Value::Integer(240));
+        // Not all of them have replicas.
+        assert_eq!(client.call("WAIT 0 1000"), Value::Integer(0));
+        let expected: HashSet<String> = keys.iter().cloned().collect();
+        let found = texts(&client.call("KEYS *"));
+        assert_eq!(
+            (found.len(), found.into_iter().collect::<HashSet<_>>()),
+            (240, expected.clone())
+        );
+        // Nothing grows or shrinks meanwhile, so none comes twice.
+        let found = scanned(&mut client);
+        assert_eq!(
+            (found.len(), found.into_iter().collect::<HashSet<_>>()),
+            (240, expected)
+        );
+        let some = format!("{} {} {} {}", keys[0], keys[1], keys[2], keys[3]);
+        assert_eq!(client.call(&format!("DEL {some}")), Value::Integer(4));
+        assert_eq!(client.call(&format!("EXISTS {some}")), Value::Integer(0));
+        assert_eq!(client.call("FLUSHALL"), Value::ok());
+        for kind in ["single", "sharded", "cluster", "sentinels"] {
+            assert!(served.kinds.held(kind).is_empty(), "{kind}");
+        }
+        // Nothing tells a client of the Cluster.
+        let mut direct = Client::connect(served.kinds.single.address());
+        for asked in ["CLUSTER SLOTS", "CLUSTER INFO", "READONLY", "ASKING"] {
+            let (ours, its) = (client.call(asked), direct.call(asked));
+            assert_eq!(ours, its, "{asked}");
+        }
+        let info = text(&client.call("INFO"));
+        for said in [
+            "redis_mode:cluster",
+            "server_mode:cluster",
+            "cluster_enabled:1",
+        ] {
+            assert!(!info.contains(said), "{info}");
+        }
+    }
+}
+
+/// A request that one server has to run has keys of one subpool alone.
+#[test]
+fn single_server_request_needs_keys_of_one_subpool() {
+    let served = Served::start(&some_server(), "single", &MIXED, 2);
+    let mut client = served.client();
+    let mut other = served.client();
+    // Within each part everything is as there.
+    for part in ["", "c:", "w:", "s:", "c:s:"] {
+        let [a, b] = ["a", "b"].map(|name| format!("{part}{{x}}{name}"));
+        let block = format!("MULTI;SET {a} 1;INCR {a};SET {b} 5;EXEC");
+        let executed = pipelined(&mut client, &block).pop();
+        let expected = vec![Value::ok(), Value::Integer(2), Value::ok()];
+        assert_eq!(executed, Some(Value::Array(expected)), "{part}");
+        let script = format!("EVAL return({{KEYS[1],KEYS[2]}}) 2 {a} {b}");
+        assert_eq!(texts(&client.call(&script)), [a.clone(), b.clone()]);
+        // Another client changes a watched key.
+        assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
+        assert_eq!(other.call(&format!("INCR {a}")), Value::Integer(3));
+        let block = format!("MULTI;INCR {a};EXEC");
+        assert_eq!(pipelined(&mut client, &block).pop(), Some(Value::Null));
+        assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
+        let executed = pipelined(&mut client, &block).pop();
+        assert_eq!(executed, Some(Value::Array(vec![Value::Integer(4)])));
+        // Another client brings the element.
+        let list = format!("{part}{{x}}list");
+        client.send(&words(&format!("BLPOP {list} 10")));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(other.call(&format!("LPUSH {list} v")), Value::Integer(1));
+        assert_eq!(texts(&client.reply()), [list, "v".to_owned()]);
+    }
+    // Across parts nothing is.
+    let (one, two) = ("c:{x}a", "w:{x}a");
+    for asked in [
+        format!("SINTERSTORE {one} {two}"),
+        format!("EVAL return(1) 2 {one} {two}"),
+        format!("BLPOP {one} {two} 1"),
+        format!("RENAME k {two}"),
+        // Two slots of the Cluster.
+        "RENAME c:{x}a c:{y}a".to_owned(),
+    ] {
+        assert_eq!(code(&client.call(&asked)), "CROSSSLOT", "{asked}");
+    }
+    for block in [
+        format!("MULTI;SET {one} 7;SET {two} 7;EXEC"),
+        format!("WATCH {one};MULTI;SET {two} 7;EXEC"),
+        "MULTI;SET c:{x}a 7;SET c:{y}a 7;EXEC".to_owned(),
+    ] {
+        let replies = pipelined(&mut client, &block);
+        assert_eq!(code(&replies[2]), "CROSSSLOT", "{replies:?}");
+        assert_eq!(code(&replies[3]), "EXECABORT", "{replies:?}");
+    }
+    let values = client.call(&format!("MGET {one} {two}"));
+    assert_eq!(texts(&values), ["4", "4"]);
+    // A script is known in all parts.
+    let loaded = client.call_args(&["SCRIPT", "LOAD", "return redis.call('GET',KEYS[1])"]);
+    for key in [one, two, "{x}a"] {
+        let value = client.call(&format!("EVALSHA {} 1 {key}", text(&loaded)));
+        assert_eq!(value, Value::bulk("4"), "{key}");
+    }
+}
+
+/// Published messages reach every subscriber, whichever subpool has the keys.
+#[test]
+fn published_messages_reach_every_listener() {
+    for all in ["single", "cluster", "sentinels"] {
+        let prefixes: Vec<(&str, &str)> =
+            MIXED.into_iter().filter(|(_, kind)| *kind != all).collect();
+        let served = Served::start(&sentinel::some_server(6), all, &prefixes, 2);
+        let mut listeners: Vec<Client> = (0..4).map(|_| served.client()).collect();
+        // A worker that has just met the Cluster subscribes at its first node as soon as that is
+        // connected.
+        for listener in &mut listeners {
+            assert_eq!(listener.call("DBSIZE"), Value::Integer(0));
+        }
+        thread::sleep(Duration::from_millis(500));
+        for listener in &mut listeners {
+            listener.call("SUBSCRIBE c:news w:news news");
+            listener.replies(2);
+        }
+        let mut client = served.client();
+        for channel in ["c:news", "w:news", "news"] {
+            // Earlier requests of a session do not matter.
+            assert_eq!(client.call("SET w:k 1"), Value::ok());
+            let heard = client.call(&format!("PUBLISH {channel} hello"));
+            // In a Cluster, the subscribers of the node that was asked.
+            if all != "cluster" {
+                assert_eq!(heard, Value::Integer(4), "{all}");
+            }
+            for listener in &mut listeners {
+                let message = texts(&listener.reply());
+                assert_eq!(message, ["message", channel, "hello"]);
+            }
+        }
+        let replies = pipelined(&mut client, "MULTI;PUBLISH news two;SET w:k 2;EXEC");
+        let aborts = all != "sentinels";
+        assert_eq!(
+            code(&replies[2]) == "CROSSSLOT",
+            aborts,
+            "{all}: {replies:?}"
+        );
+        for number in 0..8 {
+            let channel = format!("shard:{number}");
+            let mut listener = served.client();
+            listener.call(&format!("SSUBSCRIBE {channel}"));
+            let heard = client.call(&format!("SPUBLISH {channel} hello"));
+            assert_eq!(heard, Value::Integer(1), "{all}");
+            assert_eq!(texts(&listener.reply()), ["smessage", &channel, "hello"]);
+        }
+    }
+}
+
+#[test]
+fn many_kinds_answer_like_one_server() {
+    let whole = [("k", "sharded"), ("k1", "cluster"), ("k2", "sentinels")];
+    let stripped = [
+        ("k", "stripped sharded"),
+        ("k1", "stripped cluster"),
+        ("k2", "stripped sentinels"),
+    ];
+    let binary = some_server();
+    for prefixes in [whole, stripped] {
+        let served = Served::start(&binary, "single", &prefixes, 2);
+        let size = answers_like_one_server(&binary, served.proxy.0.address());
+        assert_eq!(served.client().call("DBSIZE"), size);
+    }
+}
+
+#[test]
+fn parts_of_any_kind_see_short_keys() {
+    let prefixes = [
+        ("c:", "stripped cluster"),
+        ("w:", "stripped sentinels"),
+        ("s:", "stripped sharded"),
+        ("c:s:", "other"),
+    ];
+    let served = Served::start(&some_server(), "single", &prefixes, 2);
+    let mut client = served.client();
+    let keys = |of: usize| ["c:", "w:", "s:", "c:s:", ""].map(|prefix| format!("{prefix}k{of}"));
+    // The first requests may come before its nodes have given their slots.
+    assert_eq!(client.call("SET c:k0 0"), Value::ok());
+    let healed = counter(&mut client, "redirected_moved");
+    for of in 0..50 {
+        let pairs = keys(of).map(|key| format!("{key} {key}")).join(" ");
+        assert_eq!(client.call(&format!("MSET {pairs}")), Value::ok());
+    }
+    let short: HashSet<String> = (0..50).map(|of| format!("k{of}")).collect();
+    for kind in ["cluster", "sentinels", "sharded", "single"] {
+        assert_eq!(served.kinds.held(kind), short, "{kind}");
+    }
+    let all: HashSet<String> = (0..50).flat_map(keys).collect();
+    let found = |names: Vec<String>| names.into_iter().collect::<HashSet<_>>();
+    assert_eq!(found(texts(&client.call("KEYS *"))), all);
+    assert_eq!(found(scanned(&mut client)), all);
+    for of in 0..50 {
+        let gets = keys(of).map(|key| format!("GET {key}")).join(";");
+        let mget = format!("MGET {}", keys(of).join(" "));
+        let expected = keys(of).map(Value::bulk).to_vec();
+        assert_eq!(pipelined(&mut client, &gets), expected);
+        assert_eq!(client.call(&mget), Value::Array(expected));
+    }
+    // Not by halves.
+    let swapped = client.call("SWAPDB 0 1");
+    let told = "respool: SWAPDB is refused";
+    assert!(
+        swapped.error().is_some_and(|error| error.contains(told)),
+        "{swapped:?}"
+    );
+    assert_eq!(client.call("GET k1"), Value::bulk("k1"));
+    // Whichever key was asked for last, it is one of none or of all.
+    for key in ["k1", "c:k1"] {
+        assert_eq!(
+            code(&pipelined(&mut client, &format!("GET {key};SELECT 1"))[1]),
+            "ERR"
+        );
+        assert_eq!(client.call("DBSIZE"), Value::Integer(250));
+    }
+    // What has to be at one node of a Cluster is there if what the node sees says so.
+    for (prefix, tag) in [("c:", "c:{t}"), ("w:", "w:"), ("s:", "s:{t}")] {
+        let transaction = format!("MULTI;SET {tag}a 1;RPUSH {tag}l x;EXEC;BLPOP {tag}m {tag}l 1");
+        let replies = pipelined(&mut client, &transaction);
+        let done = Value::Array(vec![Value::ok(), Value::Integer(1)]);
+        assert_eq!(replies[3], done, "{prefix}");
+        assert_eq!(texts(&replies[4]), [format!("{tag}l"), "x".to_owned()]);
+    }
+    assert_eq!(counter(&mut client, "redirected_moved"), healed);
+    let refused = client.call("BLPOP c:{d}a c:{e}b 1");
+    assert_eq!(code(&refused), "CROSSSLOT", "{refused:?}");
+}
+
+/// Slots of a subpool that move under load are noticed by no client.
+#[test]
+fn moving_slots_of_a_subpool_are_unnoticed() {
+    let binary = some_server();
+    let behind = [("c", "cluster"), ("d", "sentinels"), ("c1", "sharded")];
+    let before = [("c", "sharded"), ("d", "sentinels"), ("c1", "single")];
+    let mut served = Served::start(&binary, "single", &behind, 3);
+    // Only what begins with `c` is there.
+    let errors = counted(
+        served.proxy.0.address(),
+        &mut served,
+        Allowed::Nothing,
+        |served| {
+            let mut random = Random::new(seed());
+            move_some(&served.kinds.cluster, 40, &[0, 1, 2], &mut random);
+        },
+    );
+    assert!(errors.is_empty(), "{errors:?}");
+    let met = |served: &Served, name: &str| {
+        wait_until(name, SOON, || counter(&mut served.client(), name) > 0);
+    };
+    met(&served, "redirected_moved");
+    drop(served);
+    let stripped = [("c", "stripped cluster"), ("d", "stripped sentinels")];
+    let mut served = Served::start(&binary, "single", &stripped, 3);
+    counted(
+        served.proxy.0.address(),
+        &mut served,
+        Allowed::Nothing,
+        |served| {
+            let mut random = Random::new(seed());
+            // Those of the keys that the nodes see.
+            let mut held: Vec<String> = served.kinds.held("cluster").into_iter().collect();
+            held.sort();
+            let some = (0..20).map(|_| &held[random.below(held.len() as u64) as usize]);
+            let slots = some.map(|key| hash_slot(key.as_bytes())).collect();
+            move_slots(&served.kinds.cluster, slots, &[0, 1, 2], &mut random);
+        },
+    );
+    met(&served, "redirected_moved");
+    drop(served);
+    let mut served = Served::start(&binary, "cluster", &before, 3);
+    counted(
+        served.proxy.0.address(),
+        &mut served,
+        Allowed::Nothing,
+        |served| {
+            let mut random = Random::new(seed());
+            move_some(&served.kinds.cluster, 20, &[0, 1, 2], &mut random);
+        },
+    );
+    met(&served, "redirected_moved");
+}
+
+/// SCAN finds every key though nodes of a subpool come and go.
+#[test]
+fn scan_finds_every_key_of_a_changing_subpool() {
+    let mut served = Served::start(&some_server(), "sharded", &SHARDED, 3);
+    let mut client = served.client();
+    let key = |number: usize| format!("{}{number}", ["", "c:", "w:", "c:s:"][number % 4]);
+    let keys: Vec<String> = (0..600).map(key).collect();
+    for key in &keys {
+        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+    }
+    let taken: HashSet<u16> = keys.iter().map(|key| hash_slot(key.as_bytes())).collect();
+    let share = served.kinds.cluster.share(0);
+    let free = share.filter(|slot| !taken.contains(slot)).take(10);
+    let free: Vec<u16> = free.collect();
+    let node = served.kinds.cluster.add_node();
+    let node = node.unwrap_or_else(|error| panic!("{error}"));
+    let mut found = Vec::new();
+    let mut cursor = "0".to_owned();
+    for step in 0.. {
+        // Each step of another session, and so perhaps of another worker.
+        let Value::Array(reply) = served.client().call(&format!("SCAN {cursor} COUNT 10")) else {
+            panic!("SCAN answers an array")
+        };
+        found.extend(texts(&reply[1]));
+        cursor = text(&reply[0]);
+        if cursor == "0" {
+            break;
+        }
+        // Slots without keys: who owns them is one more to be asked, and then no more.
+        let moves = match step {
+            5 => Some((0, node)),
+            20 => Some((node, 0)),
+            _ => None,
+        };
+        if let Some((from, to)) = moves {
+            let moved = served
+                .kinds
+                .cluster
+                .move_slots(free.iter().copied(), from, to);
+            moved.unwrap_or_else(|error| panic!("{error}"));
+            // A redirect tells each worker of it.
+            let names = free.iter().map(|slot| {
+                let mut names = (0..).map(|number| format!("c:{number}"));
+                names.find(|name| hash_slot(name.as_bytes()) == *slot)
+            });
+            for name in names.flatten() {
+                for _ in 0..9 {
+                    assert_eq!(served.client().call(&format!("GET {name}")), Value::Null);
+                }
+            }
+        }
+    }
+    let every: HashSet<String> = keys.into_iter().collect();
+    // A node that has just become a replica may be asked as the owner that it was: then its keys
+    // come twice.
+    assert_eq!(found.into_iter().collect::<HashSet<_>>(), every);
+    // With keys, who comes is asked by what asks all.
+    let slots = taken.iter().copied().filter(|slot| {
+        let mut names = every.iter().filter(|name| name.starts_with("c:"));
+        served.kinds.cluster.share(1).contains(slot)
+            && names.any(|name| hash_slot(name.as_bytes()) == *slot)
+    });
+    let slots: Vec<u16> = slots.take(5).collect();
+    let node = served.kinds.cluster.add_node();
+    let node = node.unwrap_or_else(|error| panic!("{error}"));
+    let moved = served.kinds.cluster.move_slots(slots, 1, node);
+    moved.unwrap_or_else(|error| panic!("{error}"));
+    for _ in 0..9 {
+        let mut client = served.client();
+        for name in every.iter().filter(|name| name.starts_with("c:")) {
+            assert_eq!(client.call(&format!("GET {name}")), Value::bulk("1"));
+        }
+        assert_eq!(client.call("DBSIZE"), Value::Integer(600));
+    }
+    assert_eq!(client.call("FLUSHALL"), Value::ok());
+    assert_eq!(client.call("DBSIZE"), Value::Integer(0));
+}
+
+/// While a primary of one subpool is replaced, keys of the others are answered.
+#[test]
+fn failover_of_one_subpool_leaves_the_others() {
+    let served = Served::start(&sentinel::some_server(7), "single", &MIXED, 2);
+    let mut client = served.client();
+    assert_eq!(client.call("SET w:lost 0"), Value::ok());
+    let watched = served.kinds.sentinels.watched(0);
+    let replica = watched.server(1).address();
+    wait_until("its replica has it", SOON, || {
+        Client::connect(replica).call("GET w:lost") == Value::bulk("0")
+    });
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for key in ["k", "c:k", "s:k", "c:s:k"] {
+            let (mut client, over) = (served.client(), &over);
+            scope.spawn(move || {
+                for value in 1.. {
+                    assert_eq!(client.call(&format!("INCR {key}")), Value::Integer(value));
+                    if over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(100));
+        watched.server(0).kill9();
+        let replaced = served.kinds.sentinels.wait_for_other_primary(0, 0, SOON);
+        over.store(true, Ordering::SeqCst);
+        replaced.unwrap_or_else(|error| panic!("{error}"));
+    });
+    wait_until("the lost one is answered again", SOON, || {
+        client.call("GET w:lost") == Value::bulk("0")
+    });
+}
+
+#[test]
+fn each_part_is_read_where_its_own_url_says() {
+    is_read_where_its_url_says("read", "w:k");
+    is_read_where_its_url_says("stripped read", "k");
+}
+
+/// `seen`: what its servers see of `w:k`.
+fn is_read_where_its_url_says(read: &str, seen: &str) {
+    let prefixes = [("w:", read), ("c:", "cluster")];
+    let served = Served::start(&sentinel::some_server(8), "single", &prefixes, 1);
+    let [primary, replica] = [0, 1].map(|server| {
+        let watched = served.kinds.sentinels.watched(0);
+        watched.server(server).address()
+    });
+    let mut client = served.client();
+    assert_eq!(client.call("MSET k 1 c:k 1 w:k 1 w:l 1"), Value::ok());
+    wait_until("its replica has it", SOON, || {
+        Client::connect(replica).call(&format!("GET {seen}")) == Value::bulk("1")
+    });
+    wait_for_replicas(&served.proxy.0, 1);
+    let reads = |server| calls(server, "get") + calls(server, "mget");
+    let single = served.kinds.single.address();
+    reset(&[primary, replica, single]);
+    for _ in 0..20 {
+        for key in ["k", "c:k", "w:k"] {
+            assert_eq!(client.call(&format!("GET {key}")), Value::bulk("1"));
+        }
+        let values = pipelined(
+            &mut client,
+            "GET w:k;GET c:k;GET w:l;GET w:k;MGET w:k k w:l",
+        );
+        assert_eq!(texts(&values[4]), ["1", "1", "1"]);
+        assert_eq!(values[..4], [(); 4].map(|()| Value::bulk("1")));
+    }
+    assert_eq!(reads(primary), 0);
+    assert!(reads(replica) >= 40, "{}", reads(replica));
+    assert_eq!(reads(single), 40);
+    // Who reads its own writes reads them at the primary, and those of others as before.
+    assert_eq!(client.call("READWRITE"), Value::ok());
+    for number in 0..50 {
+        for key in ["w:k", "c:k", "k"] {
+            let set = format!("SET {key} {number};GET {key}");
+            let values = pipelined(&mut client, &set);
+            assert_eq!(values[1], Value::bulk(number.to_string()), "{key}");
+        }
+    }
+    assert!(reads(primary) >= 50, "{}", reads(primary));
+}
+
+/// A module that one subpool has is used with keys of that subpool.
+#[test]
+fn module_of_one_subpool_is_used_with_its_keys() {
+    let binary = match servers::find(Flavour::Redis82) {
+        Ok(binary) => binary,
+        Err(reason) => return servers::leave_out("servers", reason),
+    };
+    let module = binary.with_file_name("falkordb.so");
+    let module = module.to_str().expect("it is text");
+    let start = |args: &[&str]| Server::start(&binary, args).unwrap_or_else(|e| panic!("{e}"));
+    let (all, graphs) = (start(&[]), start(&["--loadmodule", module]));
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let file = folder.path().join("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let text = format!(
+            "threads = 1\nrequest-held-bytes-max = 65536\n\
+             [pool.all]\nlisten = '127.0.0.1:{port}'\nbackend = 'redis://{}'\n\
+             [pool.all.prefixes]\n'g:' = 'redis://{}'\n",
+            all.address(),
+            graphs.address()
+        );
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+        vec!["--config".into(), file.display().to_string()]
+    });
+    let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
+    let mut client = Client::connect(proxy.address());
+    for large in [0, 200_000] {
+        for round in 0..3 {
+            let query = format!("CREATE(:n{{of:'{}'}})", "x".repeat(large));
+            let asked = |key: &str| request(&["GRAPH.QUERY", key, &query]);
+            let made = client.exchange(asked("g:a"), 1).remove(0);
+            assert!(matches!(made, Value::Array(_)), "{large} {round}: {made:?}");
+            let elsewhere = client.exchange(asked("a"), 1).remove(0);
+            let text = elsewhere.error().unwrap_or_default();
+            assert!(text.starts_with("ERR unknown command"), "{elsewhere:?}");
+            assert_eq!(client.call("SET a 1"), Value::ok());
+        }
+    }
+    let count = client.call("GRAPH.QUERY g:a MATCH(n)RETURN(count(n))");
+    assert!(format!("{count:?}").contains(":6"), "{count:?}");
+}
+
+/// A subpool that is wholly dead fails its own keys alone.
+#[test]
+fn dead_subpool_fails_its_own_keys_alone() {
+    let served = Served::start(&some_server(), "single", &MIXED, 2);
+    let alive = ["k", "w:k", "s:k", "c:s:k"];
+    let mut client = served.client();
+    for key in alive.into_iter().chain(["c:k"]) {
+        assert_eq!(client.call(&format!("SET {key} 0")), Value::ok());
+    }
+    for node in served.kinds.cluster.nodes() {
+        node.kill9();
+    }
+    wait_until("its keys fail", SOON, || {
+        matches!(
+            code(&client.call("SET c:k 1")),
+            "NOTSENT" | "LOADING" | "UNKNOWN"
+        )
+    });
+    let again = served.kinds.proxy("single", &MIXED, 2);
+    for (before, (proxy, _)) in [(0, &served.proxy), (50, &again)] {
+        let mut client = Client::connect(proxy.address());
+        for round in 1..=50 {
+            for key in alive {
+                let value = Value::Integer(before + round);
+                assert_eq!(client.call(&format!("INCR {key}")), value, "{key}");
+            }
+        }
+        let values = client.call(&format!("MGET {}", alive.join(" ")));
+        assert_eq!(texts(&values).len(), 4);
+        assert!(client.call("GET c:k").error().is_some());
+        assert!(client.call("MGET k c:k").error().is_some());
+        assert!(client.call("DBSIZE").error().is_some());
+    }
+}
