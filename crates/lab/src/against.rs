@@ -1,22 +1,21 @@
 //! Does this build of respool cost more CPU per request than another build of it?
 //!
-//! A machine drifts, and what was measured just before matters. So both builds are measured in quadruples: this one, the
-//! base, the base, this one; and the next time the other way round. In the ratio of their means in a quadruple a drift cancels,
-//! and over two quadruples so does whatever a place in them costs. Each measurement gets a new process, which makes
-//! where the kernel happened to put its memory a part of the spread, instead of an advantage for one build in the whole
-//! run; and that has its cores to itself ([`crate::cores`]). A measured window ends by time, not after so many requests, as
-//! the generator has it: what is compared is CPU per request.
+//! A machine drifts, and the measurement before matters. So both builds are measured in quadruples:
+//! this one, the base, the base, this one; and the next time the other way round. The ratio of
+//! their means in a quadruple cancels a drift, and over two quadruples the cost of a place in them.
+//! Each measurement gets a new process with cores of its own ([`crate::cores`]). So the kernel's
+//! choice of memory is a part of the spread, instead of an advantage of one build in the whole run.
+//! A measured window ends by time, not after a number of requests: the comparison is of CPU per
+//! request.
 //!
-//! A quadruple is one observation. What is said of a case is the median of its quadruples' ratios and an interval that needs
-//! no assumption of how they are distributed: see [`median_interval`].
+//! A quadruple is one observation. The verdict on a case is the median of its quadruples' ratios,
+//! with an interval that assumes nothing about their distribution: see [`median_interval`].
 
-use serde::{Deserialize, Serialize};
-
-use crate::case::{Case, Target, Workload};
+use crate::case::{Case, Target};
 use crate::experiment::{Experiment, Plan};
-use crate::report::{CaseReport, Round, Spread};
+use crate::report::{CaseReport, Comparison, Ratio, Round, Spread, Verdict};
 
-/// Two builds of respool, one after the other, many times.
+/// Two builds of respool by turns, many times.
 pub const AGAINST: Experiment = Experiment {
     name: "against",
     title: "This build of respool against another one: CPU per request",
@@ -34,50 +33,6 @@ median over all such quadruples, with the interval in which the true median lies
     is_isolated: true,
 };
 
-/// One case with both builds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Comparison {
-    /// What the generator did.
-    pub workload: Workload,
-    /// Workers of both.
-    pub threads: u16,
-    /// What the proxy's ratio says.
-    pub verdict: Verdict,
-    /// CPU of the proxy per request.
-    pub proxy: Ratio,
-    /// The part of it in its own code. Counted by ticks ([`crate::cpu`]), so its interval is wide unless the run is long.
-    pub proxy_user: Ratio,
-    /// CPU of the server per request.
-    pub server: Ratio,
-}
-
-/// A cost with this build, to the same with the base.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ratio {
-    /// Microseconds per request with this build, the median of the rounds.
-    pub new_us: Option<f64>,
-    /// The same with the base.
-    pub base_us: Option<f64>,
-    /// The median of the quadruples' ratios.
-    pub median: Option<f64>,
-    /// Where the true median is, with a confidence of 95 %; `None`: too few quadruples.
-    pub interval: Option<(f64, f64)>,
-    /// Quadruples in which both were measured.
-    pub quadruples: usize,
-}
-
-/// What an interval says about a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// All of it is below.
-    AtMost,
-    /// All of it is above.
-    More,
-    /// The bound is inside, or there is no interval.
-    CannotTell,
-}
-
 impl Verdict {
     fn of(interval: Option<(f64, f64)>, allow_percent: f64) -> Verdict {
         let bound = 1.0 + allow_percent / 100.0;
@@ -88,7 +43,7 @@ impl Verdict {
         }
     }
 
-    /// For a table.
+    /// Words for a table.
     pub fn in_words(self, allow_percent: f64) -> String {
         match self {
             Verdict::AtMost => format!("at most {allow_percent} % more"),
@@ -98,8 +53,8 @@ impl Verdict {
     }
 }
 
-/// What is measured when. The cases come in pairs, this build and the base; two rounds of a pair, the second backwards, make a
-/// quadruple.
+/// The order of measurements. Cases come in pairs, this build and the base. Two rounds of a pair,
+/// the second one backwards, make a quadruple.
 fn quadruples(cases: &[Case], rounds: u32) -> Plan {
     let mut plan = Plan::new();
     for (turn, round) in (1..rounds).step_by(2).enumerate() {
@@ -121,7 +76,7 @@ fn quadruples(cases: &[Case], rounds: u32) -> Plan {
     plan
 }
 
-/// Compares what was measured with the base next to it; nothing, where there was no base.
+/// Compares each case with the base next to it. Empty without a base.
 pub fn compare(cases: &[CaseReport], allow_percent: f64) -> Vec<Comparison> {
     let comparison = |pair: &[CaseReport]| {
         let [new, base] = pair else { return None };
@@ -154,7 +109,7 @@ impl Ratio {
                 let both = |case| Some(of(case, first)? + of(case, first + 1)?);
                 Some(both(new)? / both(base)?)
             })
-            // User time may come to nothing in windows of a few ticks: that is no observation.
+            // User time may be 0 in windows of a few ticks: that is no observation.
             .filter(|&ratio| ratio > 0.0 && ratio.is_finite())
             .collect();
         let median = |figures: &mut dyn Iterator<Item = f64>| Spread::of(figures).map(|s| s.median);
@@ -169,17 +124,19 @@ impl Ratio {
     }
 }
 
-/// Where the median of what the figures were drawn from lies, with a confidence of at least 95 %, whatever their
-/// distribution. `None`: there are fewer than six.
+/// The interval that holds the true median with a confidence of at least 95 %, whatever the
+/// distribution. `None`: there are fewer than six figures.
 ///
-/// Each figure is below the true median with a probability of one half, so how many are has a binomial distribution,
-/// and as many of the least and of the largest may be left out as that distribution stays below with 2.5 % (the sign test, turned into
-/// an interval: W. J. Conover, Practical Nonparametric Statistics, 3rd edition, 1999, section 3.2).
+/// Each figure is below the true median with a probability of one half, so the number of those has
+/// a binomial distribution. From both ends, as many figures may be left out as that distribution
+/// has below 2.5 %. This is the sign test, turned into an interval (W. J. Conover, Practical
+/// Nonparametric Statistics, 3rd edition, 1999, section 3.2).
 pub fn median_interval(figures: &[f64]) -> Option<(f64, f64)> {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     let count = sorted.len();
-    // Logarithms, as the probability of none is too small for a float when figures are many.
+    // With many figures the probability of none is too small for a float, so the sum uses
+    // logarithms.
     let mut ln_probability = count as f64 * 0.5f64.ln();
     let mut at_most = ln_probability.exp();
     let mut left_out = 0;
@@ -194,12 +151,13 @@ pub fn median_interval(figures: &[f64]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Verb;
+    use crate::case::{Verb, Workload};
     use crate::report::tests::round;
 
     #[test]
     fn the_interval_is_the_one_of_the_published_tables() {
-        // Ends by rank, from the table of confidence intervals for the median in textbooks (n of 6, 8, 9, 12, 17, 20).
+        // Ends by rank, from textbook tables of confidence intervals for the median (n of 6, 8, 9,
+        // 12, 17, 20).
         for (count, first, last) in [
             (6, 1, 6),
             (8, 1, 8),
@@ -216,7 +174,8 @@ mod tests {
         for count in 0..6 {
             assert_eq!(median_interval(&vec![1.0; count]), None, "of {count}");
         }
-        // About 1.96 standard deviations, each half the root of the count, on either side of the middle.
+        // About 1.96 standard deviations on either side of the middle; one is half the root of the
+        // count.
         let many: Vec<f64> = (1..=10_000).map(f64::from).collect();
         assert_eq!(median_interval(&many), Some((4_902.0, 5_099.0)));
     }
@@ -242,7 +201,7 @@ mod tests {
                 verb: Verb::Get,
                 pipeline,
                 connections: 50,
-                load_percent: None,
+                rate: None,
             },
             target: target.clone(),
         };
@@ -262,7 +221,8 @@ mod tests {
         }
     }
 
-    /// What comes of a run in which a measurement costs `cost(build, step)` µs: build 0 is the new one.
+    /// The comparison of a run in which a measurement costs `cost(build, step)` µs: build 0 is the
+    /// new one.
     fn simulate(rounds: u32, cost: impl Fn(usize, usize) -> f64) -> Comparison {
         let cases = cases(1);
         let mut measured: [Vec<Round>; 2] = [Vec::new(), Vec::new()];

@@ -1,9 +1,11 @@
-//! What is measured: a workload against a target.
+//! Cases: a workload against a target.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use crate::figure;
 
 /// The commands of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -11,11 +13,11 @@ use serde::{Deserialize, Serialize};
 pub enum Verb {
     /// `SET key value`
     Set,
-    /// `GET key`, where every key exists.
+    /// `GET key` of an existing key.
     Get,
     /// A transaction as one request: MULTI, SET key value, GET key, EXEC.
     Multi,
-    /// `MGET key ...` with so many different keys, all of which exist.
+    /// `MGET key ...` of so many different existing keys.
     Mget(u32),
     /// `MSET key value ...` with so many different keys.
     Mset(u32),
@@ -24,42 +26,42 @@ pub enum Verb {
 /// What the generator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Workload {
-    /// What is asked.
+    /// The command.
     pub verb: Verb,
     /// Requests that a connection sends at once.
     pub pipeline: usize,
-    /// Connections.
+    /// The number of connections.
     pub connections: usize,
-    /// Open loop, at so many percent of what [`crate::window`] found to be the most; `None`: as the whole run is.
+    /// Requests a second that are due in open loop; `None`: the setting of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub load_percent: Option<u8>,
+    pub rate: Option<u32>,
 }
 
-/// Whom the generator talks to.
+/// The process that the generator connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Target {
-    /// The server, with nothing in between.
+    /// The server itself.
     Direct,
-    /// respool, with so many workers, before the server.
+    /// respool before the server, with so many workers.
     Respool {
         /// Workers.
         threads: u16,
     },
-    /// respool, with so many workers and options of its own, before the server.
+    /// respool before the server, with so many workers and other options.
     Variant {
-        /// What to call it.
+        /// Its name in tables.
         name: String,
         /// Workers.
         threads: u16,
-        /// As on its command line.
+        /// Options of its command line.
         options: Vec<String>,
     },
-    /// Another build of respool, with so many workers, before the server: see [`crate::against`].
+    /// Another build of respool before the server: see [`crate::against`].
     Base {
         /// Workers.
         threads: u16,
-        /// The program.
+        /// Its binary.
         binary: PathBuf,
     },
     /// twemproxy (`nutcracker`) before the server.
@@ -68,23 +70,23 @@ pub enum Target {
     Envoy,
     /// A proxy before a pool of several servers: see [`crate::cluster`].
     Pool {
-        /// Which proxy, and before what kind of pool.
+        /// The proxy, and the kind of pool.
         way: Way,
         /// Servers of the pool.
         servers: u16,
         /// Workers of respool; Envoy has one.
         threads: u16,
     },
-    /// A proxy that somebody else started before the server.
+    /// A proxy before the server that was not started by the lab.
     Other {
-        /// What to call it.
+        /// Its name in tables.
         name: String,
         /// HOST:PORT
         address: String,
-        /// Whose CPU to count.
+        /// The process whose CPU counts.
         pid: u32,
     },
-    /// The lab's own echo server, which does nothing but receive and send: see [`crate::floor`].
+    /// The lab's echo server, which only receives and sends: see [`crate::floor`].
     Floor,
 }
 
@@ -92,20 +94,20 @@ pub enum Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// respool, before plain servers among which it divides the keys.
+    /// respool before plain servers among which it shards the keys.
     Sharded,
-    /// respool, before a Cluster.
+    /// respool before a Cluster.
     Cluster,
-    /// Envoy's Redis proxy, before the same Cluster.
+    /// Envoy's Redis proxy before the same Cluster.
     Envoy,
 }
 
-/// What stands behind a target.
+/// The servers behind a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// The one server of the run.
     Server,
-    /// Servers of its own that know nothing of each other.
+    /// So many independent servers.
     Shards(u16),
     /// A Cluster of so many primaries.
     Cluster(u16),
@@ -114,14 +116,14 @@ pub enum Behind {
 /// One row of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Case {
-    /// What the generator does ...
+    /// The load ...
     pub workload: Workload,
-    /// ... to whom.
+    /// ... and its target.
     pub target: Target,
 }
 
 impl Verb {
-    /// Both, in the order of the original tables.
+    /// SET and GET, in the order of the original tables.
     pub const ALL: [Verb; 2] = [Verb::Set, Verb::Get];
 
     /// Keys of one request.
@@ -132,7 +134,7 @@ impl Verb {
         }
     }
 
-    /// Its name, without how many keys it has.
+    /// The name of its command.
     pub fn command(self) -> &'static str {
         match self {
             Verb::Set => "SET",
@@ -143,7 +145,8 @@ impl Verb {
         }
     }
 
-    /// Whether every request is one of SET and GET: what the floor can answer and `redis-benchmark` can ask.
+    /// Whether it is SET or GET: the floor answers no other one, and `redis-benchmark` has no other
+    /// one.
     pub fn is_simple(self) -> bool {
         matches!(self, Verb::Set | Verb::Get)
     }
@@ -164,7 +167,7 @@ impl Way {
 }
 
 impl Target {
-    /// How a table calls it.
+    /// Its name in tables.
     pub fn name(&self) -> String {
         match self {
             Target::Direct => "direct".to_owned(),
@@ -179,7 +182,7 @@ impl Target {
         }
     }
 
-    /// Its threads that do the work, where we know.
+    /// Its worker threads, where that is known.
     pub fn threads(&self) -> Option<u16> {
         match self {
             Target::Respool { threads }
@@ -191,7 +194,7 @@ impl Target {
         }
     }
 
-    /// Whether it is a respool, of whatever build and with whatever options.
+    /// Whether it is respool, in any build and with any options.
     pub fn is_respool(&self) -> bool {
         matches!(
             self,
@@ -205,10 +208,11 @@ impl Target {
         )
     }
 
-    /// What its requests end at.
+    /// The servers that its requests end at.
     pub fn behind(&self) -> Behind {
         match *self {
-            // One plain server is the one that is asked directly: what several cost is compared with it.
+            // One plain server is the server asked directly: the costs of several are relative to
+            // it.
             Target::Pool {
                 way: Way::Sharded,
                 servers: 2..,
@@ -223,7 +227,7 @@ impl Target {
         }
     }
 
-    /// Servers among which its keys are divided.
+    /// The number of servers that its keys are divided among.
     pub fn servers(&self) -> u16 {
         match self {
             Target::Pool { servers, .. } => *servers,
@@ -236,7 +240,7 @@ impl Target {
         *self != Target::Floor
     }
 
-    /// Whether something stands in front of the server.
+    /// Whether a proxy stands before the server.
     pub fn is_proxy(&self) -> bool {
         !matches!(self, Target::Direct | Target::Floor)
     }
@@ -249,9 +253,9 @@ impl Case {
             verb,
             pipeline,
             connections,
-            load_percent,
+            rate,
         } = self.workload;
-        let load = load_percent.map_or(String::new(), |percent| format!("-o{percent}"));
+        let load = rate.map_or(String::new(), |rate| format!("-o{rate}"));
         let threads = self.target.threads();
         let threads = threads.filter(|_| self.target.is_respool());
         let threads = threads.map_or(String::new(), |threads| format!("-t{threads}"));
@@ -282,8 +286,8 @@ impl fmt::Display for Verb {
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} P{} × {}", self.verb, self.pipeline, self.connections)?;
-        match self.load_percent {
-            Some(percent) => write!(f, " at {percent} %"),
+        match self.rate {
+            Some(rate) => write!(f, " at {}/s", figure::count(rate.into())),
             None => Ok(()),
         }
     }
@@ -315,6 +319,17 @@ impl fmt::Display for Case {
     }
 }
 
+/// What makes the load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Generator {
+    /// `respool-lab load`, in a process of its own.
+    #[default]
+    Own,
+    /// Redis's own tool. It does not check values, and reports times only at a few percentiles.
+    RedisBenchmark,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,7 +340,7 @@ mod tests {
             verb: Verb::Get,
             pipeline: 20,
             connections: 50,
-            load_percent: None,
+            rate: None,
         };
         let id = |target| Case { workload, target }.id();
         assert_eq!(id(Target::Respool { threads: 3 }), "get-p20-c50-respool-t3");
@@ -335,12 +350,12 @@ mod tests {
         };
         assert_eq!(id(base), "get-p20-c50-base-t1");
         let variant = Target::Variant {
-            name: "hold off".into(),
+            name: "no wait".into(),
             threads: 3,
-            options: vec!["--hold=false".into()],
+            options: vec!["--flush-rule=latency".into()],
         };
-        assert_eq!(variant.to_string(), "hold off, 3 threads");
-        assert_eq!(id(variant), "get-p20-c50-hold_off-t3");
+        assert_eq!(variant.to_string(), "no wait, 3 threads");
+        assert_eq!(id(variant), "get-p20-c50-no_wait-t3");
         assert_eq!(id(Target::Direct), "get-p20-c50-direct");
         let other = Target::Other {
             name: "My Proxy/2".into(),
@@ -368,12 +383,12 @@ mod tests {
         assert_eq!(pool(Way::Envoy, 1).behind(), Behind::Cluster(1));
         let open = Case {
             workload: Workload {
-                load_percent: Some(60),
+                rate: Some(30_000),
                 ..workload
             },
             target: Target::Direct,
         };
-        assert_eq!(open.id(), "get-p20-c50-o60-direct");
-        assert_eq!(open.to_string(), "GET P20 × 50 at 60 %, direct");
+        assert_eq!(open.id(), "get-p20-c50-o30000-direct");
+        assert_eq!(open.to_string(), "GET P20 × 50 at 30,000/s, direct");
     }
 }

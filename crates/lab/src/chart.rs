@@ -1,15 +1,16 @@
-//! Charts as SVG text: no script, colours from the page's style sheet, every mark with its figures as a tooltip.
+//! Charts as SVG text: no script, colours from the page's style sheet, every mark with its figures
+//! as a tooltip.
 //!
-//! Colours stand for processes, the same in every chart: server, proxy, generator; in one of curves, for the server
-//! asked directly and for respool before it. Throughput is an
-//! area, so that it cannot be taken for one of the lines, and has its own axis on the right.
+//! Colours stand for processes, the same in every chart: server, proxy, generator. In a chart of
+//! curves they stand for the direct server and for respool before it. Throughput is an area with
+//! its own axis on the right, so that it cannot be taken for a line.
 
 use std::fmt::Write;
 
 use crate::figure;
 use crate::report::Sample;
 
-/// Text that is safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -26,9 +27,9 @@ pub fn escape(text: &str) -> String {
 
 /// A stretch of samples of one measurement.
 pub struct Stretch<'a> {
-    /// For its tooltip.
+    /// Its name in the tooltip.
     pub name: String,
-    /// What stands above it; may be empty.
+    /// The text above it; may be empty.
     pub mark: String,
     /// Seconds at which its first sample begins.
     pub start_s: f64,
@@ -36,23 +37,23 @@ pub struct Stretch<'a> {
     pub samples: &'a [Sample],
 }
 
-/// Measures of a chart over time.
+/// A chart over time.
 pub struct TimeChart<'a> {
-    /// Read aloud in place of the picture.
+    /// The text for screen readers.
     pub label: String,
-    /// Pixels of its own coordinates; the page scales it.
+    /// Width in its own coordinates; the page scales it.
     pub width: f64,
-    /// The same.
+    /// Height in its own coordinates.
     pub height: f64,
     /// Seconds at the left edge and at the right edge.
     pub span_s: (f64, f64),
-    /// Seconds that the axis calls 0.
+    /// The time that the axis shows as 0, seconds.
     pub zero_s: f64,
     /// Cores at the top of the left axis, at least.
     pub cores: f64,
     /// Requests a second at the top of the right axis, at least.
     pub requests_per_s: f64,
-    /// What is drawn.
+    /// The stretches to draw.
     pub stretches: Vec<Stretch<'a>>,
 }
 
@@ -138,7 +139,7 @@ impl TimeChart<'_> {
         svg
     }
 
-    /// A sample holds for the time since the one before it, so it is drawn as a step of that width.
+    /// A sample covers the time since the one before it, so it is a step of that width.
     fn draw(
         &self,
         svg: &mut String,
@@ -206,11 +207,11 @@ pub struct CostRow {
     pub name: String,
     /// Microseconds per request of server, proxy and generator.
     pub parts: [Option<f64>; 3],
-    /// What stands behind the bar.
+    /// The text behind the bar.
     pub note: String,
 }
 
-/// Bars of CPU per request, one a target, made of the processes' shares.
+/// Bars of CPU per request, one for each target, divided by process.
 pub fn costs(label: &str, rows: &[CostRow]) -> String {
     let (width, row_height, left) = (460.0, 30.0, 118.0);
     let top = 8.0;
@@ -221,7 +222,7 @@ pub fn costs(label: &str, rows: &[CostRow]) -> String {
         .map(|row| row.parts.iter().flatten().sum())
         .fold(0.01, f64::max);
     let (most, step) = nice(most, 5);
-    // Room for the note behind the longest bar.
+    // Leaves room for the text behind the longest bar.
     let x = Scale {
         from: (0.0, most),
         to: (left, width - 82.0),
@@ -251,7 +252,7 @@ pub fn costs(label: &str, rows: &[CostRow]) -> String {
         let mut from = 0.0;
         for (part, class) in row.parts.iter().zip(["server", "proxy", "generator"]) {
             let Some(part) = *part else { continue };
-            // A gap of the ground's colour keeps neighbours apart without an outline.
+            // A gap in the background colour separates neighbours without an outline.
             let length = (x.at(from + part) - x.at(from) - 1.5).max(0.5);
             let _ = write!(
                 svg,
@@ -279,7 +280,7 @@ pub struct TimeRow {
     pub us: [Option<f64>; 3],
 }
 
-/// Times of requests on a logarithmic axis: for each target its median, 99 % and 99.9 %.
+/// Times of requests on a logarithmic axis: for each target the median, 99 % and 99.9 %.
 pub fn times(label: &str, rows: &[TimeRow]) -> String {
     let (width, row_height, left) = (460.0, 30.0, 118.0);
     let top = 8.0;
@@ -366,79 +367,129 @@ pub fn times(label: &str, rows: &[TimeRow]) -> String {
 
 /// One line of [`curves`].
 pub struct Curve {
-    /// For the legend and the tooltips.
+    /// Its name in legend and tooltips.
     pub name: String,
     /// Its class in the style sheet.
     pub class: &'static str,
-    /// Tells those of the same class apart: 0 is drawn through, others are broken in ways of their own.
+    /// The dash pattern, to tell curves of one class apart; 0 is a solid line.
     pub dash: usize,
     /// From left to right, above zero.
     pub points: Vec<(f64, f64)>,
-    /// `a` and `b` of a line `a + b * x` that is drawn thinly beside it.
+    /// `a` and `b` of a thin line `a + b * x` beside it.
     pub fitted: Option<(f64, f64)>,
 }
 
-/// Curves on two logarithmic axes: numbers at the bottom, times at the left.
+/// Most marks on a logarithmic axis.
+const MARKS_MAX: usize = 8;
+
+/// The marks of a logarithmic axis for these values: 1, 2, 5, 10 and so on, or powers of ten where
+/// these are too many. The axis has no place for values of zero or less.
+fn logarithmic(values: &mut dyn Iterator<Item = f64>) -> Vec<f64> {
+    let values = values.filter(|&value| value > 0.0);
+    let (least, most) = values.fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), value| {
+        (least.min(value), most.max(value))
+    });
+    if most <= 0.0 {
+        return vec![1.0, 10.0];
+    }
+    let marks = |digits: &[f64]| {
+        let powers = least.log10().floor() as i32..=most.log10().ceil() as i32 + 1;
+        let marks = powers.flat_map(|power| digits.iter().map(move |d| d * 10f64.powi(power)));
+        let marks: Vec<f64> = marks.collect();
+        let first = marks.iter().rposition(|&mark| mark <= least).unwrap_or(0);
+        let last = marks.iter().position(|&mark| mark >= most);
+        marks[first..=last.unwrap_or(0).max(first + 1)].to_vec()
+    };
+    let fine = marks(&[1.0, 2.0, 5.0]);
+    if fine.len() <= MARKS_MAX {
+        fine
+    } else {
+        marks(&[1.0])
+    }
+}
+
+/// Width of a chart of curves with its axes ...
+const CURVES_WIDTH: f64 = 560.0;
+const CURVES_PLOT: f64 = 380.0;
+
+/// ... and its height with so many names in the legend.
+fn curves_height(count: usize) -> f64 {
+    CURVES_PLOT + 20.0 * count.div_ceil(2) as f64
+}
+
+/// Several charts of curves in one file, two in a row, each below its title.
+pub fn board(label: &str, style: &str, charts: &[(String, String)], curves: usize) -> String {
+    const TITLE: f64 = 28.0;
+    let height = curves_height(curves) + TITLE;
+    let whole = (2.0 * CURVES_WIDTH, charts.len().div_ceil(2) as f64 * height);
+    let mut svg = open(whole.0, whole.1, label);
+    svg.insert_str("<svg".len(), " xmlns=\"http://www.w3.org/2000/svg\"");
+    let _ = write!(
+        svg,
+        "<style>{style}</style><rect class=\"ground\" width=\"100%\" height=\"100%\"/>"
+    );
+    for (place, (title, chart)) in charts.iter().enumerate() {
+        let (x, y) = (
+            (place % 2) as f64 * CURVES_WIDTH,
+            (place / 2) as f64 * height,
+        );
+        text(&mut svg, "mark", x + 16.0, y + 19.0, title);
+        let y = y + TITLE;
+        let _ = write!(svg, "<g transform=\"translate({x:.0} {y:.0})\">{chart}</g>");
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// Curves on two logarithmic axes: numbers at the bottom, times at the left, the legend below.
 pub fn curves(label: &str, axes: (&str, &str), curves: &[Curve]) -> String {
-    let (width, height) = (560.0, 380.0);
+    let (width, plot) = (CURVES_WIDTH, CURVES_PLOT);
+    let height = curves_height(curves.len());
     let frame = Frame {
         left: 64.0,
         right: width - 30.0,
         top: 30.0,
-        bottom: height - 44.0,
-    };
-    let powers = |values: &mut dyn Iterator<Item = f64>| {
-        let (least, most) = values
-            .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), value| {
-                (least.min(value), most.max(value))
-            });
-        if most <= 0.0 {
-            return (0.0, 1.0);
-        }
-        let low = least.log10().floor();
-        (low, most.log10().ceil().max(low + 1.0))
+        bottom: plot - 44.0,
     };
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
+    let numbers = logarithmic(&mut all().map(|point| point.0));
+    let times = logarithmic(&mut all().map(|point| point.1));
+    let ends = |marks: &[f64]| (marks[0].log10(), marks[marks.len() - 1].log10());
     let x = Scale {
-        from: powers(&mut all().map(|point| point.0)),
+        from: ends(&numbers),
         to: (frame.left, frame.right),
     };
     let y = Scale {
-        from: powers(&mut all().map(|point| point.1)),
+        from: ends(&times),
         to: (frame.bottom, frame.top),
     };
     let mut svg = open(width, height, label);
-    let mut power = x.from.0;
-    while power <= x.from.1 {
-        let at = x.at(power);
+    for number in numbers {
+        let at = x.at(number.log10());
         line(&mut svg, "grid", at, frame.top, at, frame.bottom);
-        let mark = figure::count(10f64.powf(power));
+        let mark = figure::count(number);
         text(&mut svg, "tick middle", at, frame.bottom + 16.0, &mark);
-        power += 1.0;
     }
-    let mut power = y.from.0;
-    while power <= y.from.1 {
-        let at = y.at(power);
+    for time in times {
+        let at = y.at(time.log10());
         line(&mut svg, "grid", frame.left, at, frame.right, at);
-        let mark = figure::time(10f64.powf(power));
+        let mark = figure::time(time);
         text(&mut svg, "tick end", frame.left - 6.0, at + 4.0, &mark);
-        power += 1.0;
     }
     text(&mut svg, "axis", 4.0, 14.0, axes.1);
     let middle = f64::midpoint(frame.left, frame.right);
-    text(&mut svg, "axis middle", middle, height - 6.0, axes.0);
+    text(&mut svg, "axis middle", middle, plot - 6.0, axes.0);
     for (place, curve) in curves.iter().enumerate() {
         curve.draw(&mut svg, axes.0, x, y);
-        // Where curves that rise and fall leave room: the legend, one below the other in the middle at the top.
-        let at = frame.top + 14.0 + place as f64 * 18.0;
+        let left = [frame.left, middle][place % 2];
+        let at = plot + 12.0 + 20.0 * (place / 2) as f64;
         let _ = write!(
             svg,
-            "<path class=\"line {}\" d=\"M{:.1} {at:.1}h26\"{}/>",
+            "<path class=\"line {}\" d=\"M{left:.1} {at:.1}h26\"{}/>",
             curve.class,
-            middle - 30.0,
             curve.dashes()
         );
-        text(&mut svg, "name", middle + 4.0, at + 4.0, &curve.name);
+        text(&mut svg, "name", left + 34.0, at + 4.0, &curve.name);
     }
     svg.push_str("</svg>");
     svg
@@ -464,7 +515,8 @@ impl Curve {
         };
         let class = self.class;
         if let Some((a, b)) = self.fitted {
-            // A straight line is none on these axes: many short ones, as far as it is above the axis.
+            // On these axes a straight line is curved: it is drawn as many short ones, where it is
+            // above the axis.
             let steps = 100;
             let along = |step: i32| {
                 let part = f64::from(step) / f64::from(steps);
@@ -508,76 +560,8 @@ pub struct StepLine {
     pub values: Vec<Option<f64>>,
 }
 
-/// The vertical axis of [`steps`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Axis {
-    /// From nothing up.
-    Linear,
-    /// Of what is one or more.
-    Logarithmic,
-    /// Of what may be below nothing, as far as above: times, in microseconds.
-    BothWays,
-}
-
-impl Axis {
-    /// Where a value stands on an axis whose ticks are at equal distances.
-    fn place(self, value: f64) -> f64 {
-        match self {
-            Axis::Linear => value,
-            Axis::Logarithmic => value.max(1.0).log10(),
-            // Straight around nothing, like a logarithm far from it; a second is as much as more.
-            Axis::BothWays => value.signum() * (1.0 + value.abs().min(1e6)).log10(),
-        }
-    }
-
-    /// What a value is called.
-    pub fn text(self, value: f64) -> String {
-        match self {
-            Axis::Linear | Axis::Logarithmic => figure::short(value),
-            Axis::BothWays if value == 0.0 => "0".to_owned(),
-            Axis::BothWays if value < 0.0 => format!("-{}", figure::time(-value)),
-            Axis::BothWays => format!("+{}", figure::time(value)),
-        }
-    }
-
-    /// Its ticks, from the lowest to the highest, so that all of these values are between the two.
-    fn ticks(self, values: &mut dyn Iterator<Item = f64>) -> Vec<f64> {
-        let (least, most) = values.fold((0.0, 0.0), |(least, most): (f64, f64), value| {
-            (least.min(value), most.max(value))
-        });
-        let powers = |from: i32, most: f64| {
-            (from..=6).take_while(move |&power| most > 10f64.powi(power - 1))
-        };
-        match self {
-            Axis::Linear => {
-                let (most, step) = nice(most.max(0.01), 4);
-                ticks(most, step).collect()
-            }
-            Axis::Logarithmic => {
-                let powers = powers(0, most.max(2.0));
-                powers.map(|power| 10f64.powi(power)).collect()
-            }
-            Axis::BothWays => {
-                // Whatever is below ten microseconds is next to nothing: no room for a tick in between.
-                let below = powers(1, -least).map(|power| -10f64.powi(power));
-                let mut ticks: Vec<f64> = below.collect();
-                ticks.reverse();
-                ticks.push(0.0);
-                ticks.extend(powers(1, most.max(10.0)).map(|power| 10f64.powi(power)));
-                ticks
-            }
-        }
-    }
-}
-
-/// Lines over a few named steps, of which one may be marked.
-pub fn steps(
-    label: &str,
-    steps: &[String],
-    marked: Option<usize>,
-    axis: Axis,
-    lines: &[StepLine],
-) -> String {
+/// Lines over a few named steps, with an axis from 0.
+pub fn steps(label: &str, steps: &[String], lines: &[StepLine]) -> String {
     let (width, height) = (360.0, 230.0);
     let frame = Frame {
         left: 62.0,
@@ -585,39 +569,21 @@ pub fn steps(
         top: 12.0,
         bottom: height - 26.0,
     };
-    let marks = axis.ticks(
-        &mut lines
-            .iter()
-            .flat_map(|line| line.values.iter().flatten().copied()),
-    );
-    let ends = |mark: Option<&f64>| axis.place(mark.copied().unwrap_or(0.0));
+    let values = lines.iter().flat_map(|line| line.values.iter().flatten());
+    let (most, step) = nice(values.copied().fold(0.01, f64::max), 4);
     let y = Scale {
-        from: (ends(marks.first()), ends(marks.last())),
+        from: (0.0, most),
         to: (frame.bottom, frame.top),
     };
     let room = (frame.right - frame.left) / steps.len().max(1) as f64;
     let x = |step: usize| frame.left + (step as f64 + 0.5) * room;
     let mut svg = open(width, height, label);
-    if let Some(step) = marked {
-        let _ = write!(
-            svg,
-            "<rect class=\"marked\" x=\"{:.1}\" y=\"{:.1}\" width=\"{room:.1}\" height=\"{:.1}\"/>",
-            x(step) - room / 2.0,
-            frame.top,
-            frame.bottom - frame.top
-        );
-    }
-    for mark in marks {
-        let at = y.at(axis.place(mark));
+    for mark in ticks(most, step) {
+        let at = y.at(mark);
         let class = if mark == 0.0 { "base" } else { "grid" };
         line(&mut svg, class, frame.left, at, frame.right, at);
-        text(
-            &mut svg,
-            "tick end",
-            frame.left - 6.0,
-            at + 4.0,
-            &axis.text(mark),
-        );
+        let name = figure::short(mark);
+        text(&mut svg, "tick end", frame.left - 6.0, at + 4.0, &name);
     }
     for (step, name) in steps.iter().enumerate() {
         text(&mut svg, "tick middle", x(step), frame.bottom + 16.0, name);
@@ -630,12 +596,7 @@ pub fn steps(
         let mut path = String::new();
         for (step, value) in found() {
             let command = if path.is_empty() { 'M' } else { 'L' };
-            let _ = write!(
-                path,
-                "{command}{:.1} {:.1}",
-                x(step),
-                y.at(axis.place(value))
-            );
+            let _ = write!(path, "{command}{:.1} {:.1}", x(step), y.at(value));
         }
         if path.is_empty() {
             continue;
@@ -647,10 +608,10 @@ pub fn steps(
                 svg,
                 "<circle class=\"bar {class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{}, {}: {}</title></circle>",
                 x(step),
-                y.at(axis.place(value)),
+                y.at(value),
                 escape(&drawn.name),
                 escape(&steps[step]),
-                axis.text(value)
+                figure::short(value)
             );
         }
     }
@@ -658,34 +619,35 @@ pub fn steps(
     svg
 }
 
-/// What became of the requests that were due within one step of a [`Timeline`]. First of each pair: keys of the server that
-/// fails; second: of the others.
+/// The requests that were due within one step of a [`Timeline`]. The first of each pair is about
+/// keys of the failing server, the second about other keys.
 pub struct Moment {
-    /// Seconds to its beginning.
+    /// Its beginning, seconds.
     pub at_s: f64,
-    /// The median time of those without an error.
+    /// The median time of requests without an error.
     pub p50_us: [Option<f64>; 2],
-    /// The longest.
+    /// The longest time.
     pub max_us: [Option<f64>; 2],
     /// Errors of each kind.
     pub errors: [u64; 3],
 }
 
-/// Times and errors around a moment.
+/// Times and errors around the failure.
 pub struct Timeline {
-    /// Read aloud in place of the picture.
+    /// The text for screen readers.
     pub label: String,
     /// Length of a step.
     pub step_s: f64,
-    /// The steps, from left to right; one in which nothing was due may be left out.
+    /// The steps, from left to right. A step without due requests may be left out.
     pub moments: Vec<Moment>,
-    /// What kinds of errors are called.
+    /// Names of the kinds of errors.
     pub error_names: [&'static str; 3],
-    /// Seconds at which a line is drawn, and what it is called.
+    /// Times at which a vertical line stands, seconds, with its name.
     pub marks: Vec<(f64, String)>,
 }
 
-/// The pairs of a [`Moment`] by their classes in the style sheet; what fails is drawn last.
+/// The pairs of a [`Moment`] with their classes in the style sheet. The failing server is drawn
+/// last.
 const PAIR: [(usize, &str, &str); 2] = [
     (1, "server", "keys of the others"),
     (0, "proxy", "keys of the server that fails"),
@@ -750,7 +712,7 @@ pub fn timeline(timeline: &Timeline) -> String {
     let mut tick = (from / step).ceil() * step;
     while tick <= to + step * 1e-6 {
         let mark = format!("{tick:.*}", decimals(step));
-        // Not -0.
+        // Avoids -0.
         let mark = if tick.abs() < step * 1e-6 { "0" } else { &mark };
         text(
             &mut svg,
@@ -781,7 +743,7 @@ pub fn timeline(timeline: &Timeline) -> String {
     for (place, (at, name)) in timeline.marks.iter().enumerate() {
         let at = x.at(*at);
         line(&mut svg, "base", at, above.top, at, below.bottom);
-        // One below the other: they may be next to each other.
+        // The names stand one below the other, as their lines may be close.
         text(
             &mut svg,
             "mark",
@@ -826,7 +788,8 @@ impl Timeline {
         }
     }
 
-    /// The median as a line that breaks where nothing was answered, the longest as dots.
+    /// Draws the median as a line that breaks where no request was answered, and the longest times
+    /// as dots.
     fn draw_times(
         &self,
         svg: &mut String,
@@ -887,7 +850,8 @@ impl Scale {
     }
 }
 
-/// The top of an axis that reaches `most`, and a round step that divides it into about so many parts.
+/// The top of an axis that reaches `most`, and a round step that divides it into about so many
+/// parts.
 fn nice(most: f64, parts: u32) -> (f64, f64) {
     let rough = most / f64::from(parts);
     let power = 10f64.powf(rough.log10().floor());
@@ -899,7 +863,7 @@ fn nice(most: f64, parts: u32) -> (f64, f64) {
     ((most / step - 1e-9).ceil() * step, step)
 }
 
-/// Digits behind the point that tell multiples of a step apart.
+/// Decimals that tell multiples of a step apart.
 fn decimals(step: f64) -> usize {
     (0..4)
         .find(|&digits| {
@@ -916,7 +880,7 @@ fn ticks(most: f64, step: f64) -> impl Iterator<Item = f64> {
 
 fn open(width: f64, height: f64, label: &str) -> String {
     format!(
-        "<svg viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" role=\"img\" aria-label=\"{}\">",
+        "<svg viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" aria-label=\"{}\">",
         escape(label)
     )
 }
@@ -965,28 +929,26 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_of_steps_holds_all_of_its_values_and_nothing() {
-        let ticks = |axis: Axis, values: &[f64]| axis.ticks(&mut values.iter().copied());
-        assert_eq!(ticks(Axis::Linear, &[0.2, 7.3]), [0.0, 2.0, 4.0, 6.0, 8.0]);
-        assert_eq!(ticks(Axis::Logarithmic, &[1.0, 37.0]), [1.0, 10.0, 100.0]);
+    fn a_logarithmic_axis_holds_all_of_its_values() {
+        let marks = |values: &[f64]| logarithmic(&mut values.iter().copied());
+        assert_eq!(marks(&[2_000.0, 60_000.0])[..2], [2_000.0, 5_000.0]);
+        assert_eq!(marks(&[2_000.0, 60_000.0]).last(), Some(&100_000.0));
+        // Too many values for steps of 1, 2 and 5.
         assert_eq!(
-            ticks(Axis::BothWays, &[-3.0, 70.0]),
-            [-10.0, 0.0, 10.0, 100.0]
+            marks(&[3.0, 900.0, 9_000.0]),
+            [1.0, 10.0, 100.0, 1000.0, 10_000.0]
         );
-        assert_eq!(ticks(Axis::BothWays, &[0.0]), [0.0, 10.0]);
-        for (axis, values) in [
-            (Axis::Logarithmic, [1.0, 10.0, 11.0]),
-            (Axis::BothWays, [-2_000_000.0, -0.4, 99.0]),
-        ] {
-            let ticks = ticks(axis, &values);
-            let (low, high) = (axis.place(ticks[0]), axis.place(ticks[ticks.len() - 1]));
-            let places = values.map(|value| axis.place(value));
-            assert!(places.is_sorted(), "{places:?}");
-            let held = |place: &f64| (low..=high).contains(place);
-            assert!(places.iter().all(held), "{places:?}, {low} to {high}");
+        assert_eq!(marks(&[10.0]), [10.0, 20.0]);
+        assert_eq!(marks(&[]), [1.0, 10.0]);
+        assert_eq!(marks(&[0.0, 10.0]), [10.0, 20.0]);
+        for values in [[0.03, 0.031], [0.9, 1.1], [49.9, 5_000.1]] {
+            let marks = marks(&values);
+            assert!(marks.is_sorted() && marks.len() > 1, "{marks:?}");
+            assert!(
+                marks[0] <= values[0] && marks[marks.len() - 1] >= values[1],
+                "{marks:?}"
+            );
         }
-        assert_eq!(Axis::BothWays.text(-120.0), "-120 µs");
-        assert_eq!(Axis::BothWays.text(1420.0), "+1.42 ms");
     }
 
     #[test]

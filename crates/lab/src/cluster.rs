@@ -1,8 +1,8 @@
-//! What several servers behind one proxy cost it, and what a request of many keys costs that has to be divided among them.
+//! The cost of several servers behind one proxy, and of dividing a request of many keys among them.
 //!
-//! Every way to several servers is measured over one, three and six of them in the same round: respool before plain servers, respool
-//! before a Cluster, and Envoy's Redis proxy before the same Cluster. The server asked directly stands beside them. Ratios are
-//! medians of ratios within a round, as everywhere.
+//! Every way is measured over one, three and six servers in the same round: respool before plain
+//! servers, respool before a Cluster, and Envoy's Redis proxy before the same Cluster. The direct
+//! server stands beside them. Ratios are medians of ratios within a round, as everywhere.
 
 use crate::case::{Case, Target, Verb, Way, Workload};
 use crate::experiment::{Experiment, in_turn};
@@ -33,61 +33,62 @@ divided and its reply put together, which nothing does for a server that is aske
 /// Most servers of a pool that the lab starts.
 pub const SERVERS_MAX: u16 = 32;
 
-/// Servers at which the bars are read.
+/// The number of servers for which the bars hold.
 const BARS_AT: u16 = 3;
-/// CPU of the proxy per request, to the same over one server.
+/// CPU of the proxy per request, relative to one server.
 const TO_ONE_MAX: f64 = 1.25;
-/// CPU of the proxy per request, to Envoy's.
+/// CPU of the proxy per request, relative to Envoy.
 const TO_ENVOY_MAX: f64 = 0.3;
-/// CPU of the proxy for a key of an MGET of 100, µs.
+/// CPU of the proxy per key of an MGET of 100, µs.
 const KEY_US_MAX: f64 = 0.12;
-/// CPU of the servers for it, to the same of one server asked directly.
+/// CPU of the servers per key of it, relative to the direct server.
 const SERVERS_CPU_MAX: f64 = 1.0;
-/// Median time of an MGET of 100, to the same of one server asked directly.
+/// Median time of an MGET of 100, relative to the direct server.
 const P50_MAX: f64 = 1.5;
 
-/// One workload over one pool. Medians over the rounds; what is compared is compared within each round first.
+/// One workload over one pool. Figures are medians over the rounds, and ratios are taken within
+/// each round first.
 #[derive(Clone, Debug)]
 pub struct Pooled<'a> {
-    /// The case with all of its figures.
+    /// The case with all its figures.
     pub case: &'a CaseReport,
-    /// How its requests reach the servers.
+    /// The way to the servers.
     pub way: Way,
-    /// How many there are.
+    /// The number of servers.
     pub servers: u16,
-    /// CPU of the proxy per request, to the same way's over one server.
+    /// CPU of the proxy per request, relative to the same way over one server.
     pub proxy_to_one: Option<f64>,
-    /// The same, to respool's before one plain server.
+    /// CPU of the proxy per request, relative to respool before one plain server.
     pub proxy_to_plain: Option<f64>,
-    /// The same, to Envoy's over as many servers.
+    /// CPU of the proxy per request, relative to Envoy over as many servers.
     pub proxy_to_envoy: Option<f64>,
-    /// CPU of the proxy for each key, where a request has many.
+    /// CPU of the proxy per key, for requests with many keys.
     pub proxy_us_per_key: Option<f64>,
-    /// CPU of all servers for each key, the same.
+    /// CPU of all servers per key, for requests with many keys.
     pub server_us_per_key: Option<f64>,
 }
 
-/// A figure and how much it may be.
+/// A figure with its bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// Of which case.
+    /// Its case.
     pub case: Case,
-    /// What it is.
+    /// Its name.
     pub figure: &'static str,
-    /// At most so much; `None`: it is only to be known.
+    /// The bound; `None`: the figure is for information.
     pub most: Option<f64>,
-    /// What it came to; `None`: it was not measured.
+    /// The measured figure; `None`: it was not measured.
     pub found: Option<f64>,
 }
 
 impl Bar {
-    /// Whether it is kept; `None`: nobody can tell.
+    /// Whether the bound is kept; `None`: unknown.
     pub fn is_kept(&self) -> Option<bool> {
         Some(self.found? <= self.most?)
     }
 }
 
-/// Every case over a pool, in the order of the tables; none in a report of another experiment.
+/// Every case over a pool, in the order of the tables. Empty for another experiment.
 pub fn of(report: &Report) -> Vec<Pooled<'_>> {
     report
         .cases
@@ -136,7 +137,7 @@ fn pooled<'a>(report: &'a Report, case: &'a CaseReport) -> Option<Pooled<'a>> {
     })
 }
 
-/// What was to be reached over three servers, and what was.
+/// The bounds over three servers, with the measured figures.
 pub fn bars(report: &Report) -> Vec<Bar> {
     let mut bars = Vec::new();
     for pooled in of(report) {
@@ -188,7 +189,7 @@ pub fn bars(report: &Report) -> Vec<Bar> {
     bars
 }
 
-/// The case of a workload that a way over so many servers is drawn by, with the first number of workers.
+/// The case of a workload over one way and number of servers, with the first number of workers.
 pub fn find(report: &Report, workload: Workload, way: Way, servers: u16) -> Option<Pooled<'_>> {
     let mut all = of(report).into_iter();
     all.find(|pooled| {
@@ -199,11 +200,12 @@ pub fn find(report: &Report, workload: Workload, way: Way, servers: u16) -> Opti
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::experiment::Options;
+    use crate::options::Options;
     use crate::report::tests::{example, round};
 
-    /// GETs and MGETs of 100 over one server and three, in three rounds. A server more costs the proxy a tenth more, Envoy ten
-    /// times as much; the second round is slow for all.
+    /// GETs and MGETs of 100 over one server and three, in three rounds. Each further server costs
+    /// the proxy a tenth more, and Envoy costs ten times as much. The second round is slow for all
+    /// targets.
     pub(crate) fn example_of_cluster() -> Report {
         let mut report = example();
         report.experiment = CLUSTER.name.to_owned();
@@ -240,12 +242,13 @@ pub(crate) mod tests {
         report
     }
 
+    /// Every way is measured over every number of servers, and requests of many keys one at a time.
     #[test]
-    fn every_way_is_asked_over_every_number_of_servers_and_many_keys_one_at_a_time() {
+    fn cluster_measures_every_way_over_every_size() {
         let mut options = Options::default();
         (CLUSTER.adapt)(&mut options);
         let cases = options.cases();
-        // The server asked directly, and three ways over one, three and six servers.
+        // The direct server, and three ways over one, three and six servers.
         assert_eq!(cases.len(), (4 + 2) * (1 + 3 * 3));
         let ids: Vec<String> = cases.iter().map(Case::id).collect();
         assert_eq!(
@@ -261,8 +264,9 @@ pub(crate) mod tests {
         assert!(!ids.iter().any(|id| id.contains("100-p20")), "{ids:?}");
     }
 
+    /// A pool is compared with one server and with Envoy in the same round.
     #[test]
-    fn a_pool_is_compared_with_one_server_and_with_envoy_in_the_same_round() {
+    fn pool_is_compared_within_a_round() {
         let report = example_of_cluster();
         let pooled = of(&report);
         assert_eq!(pooled.len(), 2 * 3 * 2, "the direct server is none");
@@ -282,8 +286,9 @@ pub(crate) mod tests {
         assert!(of(&example()).is_empty());
     }
 
+    /// A bar is kept, missed, or unknown.
     #[test]
-    fn a_bar_is_kept_or_not_or_nobody_can_tell() {
+    fn bar_is_kept_missed_or_unknown() {
         let report = example_of_cluster();
         let found: Vec<_> = bars(&report)
             .into_iter()

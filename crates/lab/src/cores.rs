@@ -1,8 +1,8 @@
-//! Cores of their own for the proxy, and the others for everything else.
+//! Cores of its own for the proxy, and the other cores for all else.
 //!
-//! Left alone, the scheduler decides anew in each measurement who shares a core with whom, and CPU per request follows:
-//! with `respool-lab against` of one build and itself, on two cores, the quadruples' ratios spread about twice as wide as
-//! with the proxy on a core of its own.
+//! Without this, the scheduler decides anew in each measurement which processes share a core, and
+//! CPU per request follows that. In `respool-lab against` with one build against itself on two
+//! cores, the quadruples' ratios then spread about twice as wide.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -14,16 +14,17 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// So many for the proxy, but one for the others at least. From now on this thread, and every process that it starts, is
-    /// on the others'; what runs already stays where it is. `None`: there is only one core.
+    /// Takes so many cores for the proxy, but leaves one for the others. From now on this thread
+    /// and all processes that it starts use the others' cores; running ones stay where they are.
+    /// `None`: there is only one core.
     ///
     /// # Errors
-    /// When the kernel does not allow it.
+    /// When the kernel refuses.
     pub fn split(for_proxy: usize) -> Result<Option<Cores>, String> {
         let mut others = sched_getaffinity(None).map_err(|error| format!("cores: {error}"))?;
         let mut proxy = CpuSet::new();
         let for_proxy = for_proxy.min((others.count() as usize).saturating_sub(1));
-        // The last ones: the first is where most kernels handle interrupts.
+        // The proxy gets the last ones: most kernels handle interrupts on the first.
         let all = (0..CpuSet::MAX_CPU).rev();
         let taken: Vec<usize> = all
             .filter(|&core| others.is_set(core))
@@ -40,10 +41,10 @@ impl Cores {
         Ok(Some(Cores { proxy, others }))
     }
 
-    /// Has a proxy started on its cores.
+    /// Starts a proxy on its cores.
     ///
     /// # Errors
-    /// When the kernel does not allow it, or `start` fails.
+    /// When the kernel refuses, or `start` fails.
     pub fn start_proxy<T>(&self, start: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
         use_only(&self.proxy)?;
         let started = start();
@@ -52,7 +53,7 @@ impl Cores {
     }
 }
 
-/// Of this thread, and of what it starts.
+/// Sets the cores of this thread and of what it starts.
 fn use_only(cores: &CpuSet) -> Result<(), String> {
     sched_setaffinity(None, cores).map_err(|error| format!("cores: {error}"))
 }
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_proxy_shares_no_core_with_the_others() {
-        // A thread of its own, which takes what it was given to its end.
+        // A separate thread keeps its cores to its end.
         let checked = std::thread::spawn(|| {
             let before = sched_getaffinity(None).unwrap();
             let Some(cores) = Cores::split(1000).unwrap() else {

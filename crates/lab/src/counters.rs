@@ -1,11 +1,11 @@
-//! What respool counts itself, read from its section of INFO.
+//! respool's own counters, read from its section of INFO.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The totals that a report keeps, as INFO names them without `respool_`. A build that has not all of them is asked for those
-/// that it has.
+/// The totals that a report keeps, with their names in INFO without `respool_`. An older build may
+/// have fewer.
 const KEPT: [&str; 12] = [
     "link_requests",
     "batches",
@@ -21,13 +21,14 @@ const KEPT: [&str; 12] = [
     "asked_again",
 ];
 
-/// Totals by name. One that has parts (`batch_requests:1=5,2=0`) is kept part by part: `batch_requests.1`.
+/// Totals by name. A counter with parts (`batch_requests:1=5,2=0`) has one entry for each:
+/// `batch_requests.1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    /// Those of a section of INFO.
+    /// Reads a section of INFO.
     pub fn read(info: &str) -> Counters {
         let mut found = BTreeMap::new();
         for line in info.lines() {
@@ -50,7 +51,7 @@ impl Counters {
         Counters(found)
     }
 
-    /// What was counted since an earlier look.
+    /// The difference from an earlier reading.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let grown = self.0.iter().filter_map(|(name, now)| {
             let before = earlier.0.get(name)?;
@@ -59,18 +60,18 @@ impl Counters {
         Counters(grown.collect())
     }
 
-    /// One of them; `None`: this build does not count that.
+    /// One total; `None`: this build does not have it.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }
 
-    /// Requests that left in one write to a server, on average.
+    /// Mean number of requests in one write to a server.
     pub fn mean_batch(&self) -> Option<f64> {
         part(self.get("link_requests"), self.get("batches"))
     }
 
-    /// So many of a hundred batches had no more requests than this, as its clients asked them: a power of two. `None` where one
-    /// had more than all that are counted apart.
+    /// The number of client requests that so many percent of the batches do not exceed: a power of
+    /// two. `None`: it is above the largest bucket.
     pub fn batch_at(&self, percent: f64) -> Option<f64> {
         let sizes = self.0.iter().filter_map(|(name, count)| {
             let most = name.strip_prefix("batch_requests.")?;
@@ -89,7 +90,8 @@ impl Counters {
         None
     }
 
-    /// The part of the requests that cost the server no command of their own, of those that would have without us.
+    /// The share of requests that cost the server no command, of those that would have without
+    /// respool.
     pub fn part_saved(&self) -> Option<f64> {
         let net = self
             .get("commands_saved")?
@@ -97,12 +99,12 @@ impl Counters {
         part(Some(net), self.get("link_requests"))
     }
 
-    /// The part of the batches that left for a reason: `idle`, `full` or `late`.
+    /// The share of batches that left for a reason: `idle`, `full` or `late`.
     pub fn left_because(&self, reason: &str) -> Option<f64> {
         part(self.get(&format!("flushed_{reason}")), self.get("batches"))
     }
 
-    /// The part of the requests that something was done with: they were `fused`, `collapsed`, or `asked_again`.
+    /// The share of requests that were `fused`, `collapsed`, or `asked_again`.
     pub fn part_that_was(&self, what: &str) -> Option<f64> {
         let count = match what {
             "fused" => self.get("fused_gets")? + self.get("fused_sets")?,
@@ -121,8 +123,9 @@ fn part(of: Option<u64>, all: Option<u64>) -> Option<f64> {
 mod tests {
     use super::*;
 
+    /// Totals are told from gauges and descriptions, and parts are kept apart.
     #[test]
-    fn totals_are_told_from_gauges_and_descriptions_and_parts_are_kept_apart() {
+    fn counters_tell_totals_from_gauges() {
         let before = Counters::read(
             "# Respool\r\nrespool_version:0.1.0\r\nrespool_sessions:3\r\nrespool_link_requests:10\r\nrespool_batches:5\r\n\
              respool_flushed_late:1\r\nrespool_batch_requests:1=4,2=1,sum=6\r\nrespool_link_0:server=s,db=0,in_flight=0\r\n",
@@ -148,8 +151,9 @@ mod tests {
         assert_eq!(after.since(&after).mean_batch(), None);
     }
 
+    /// The distribution of batches is read from the largest of each bucket.
     #[test]
-    fn how_batches_are_distributed_is_told_by_the_largest_of_so_many() {
+    fn batch_distribution_is_read_from_its_buckets() {
         let counted = Counters::read(
             "respool_link_requests:400\r\nrespool_commands_saved:210\r\nrespool_asked_again:10\r\n\
              respool_batch_requests:1=50,2=0,4=30,8=19,16=0,more=1,sum=400\r\n",

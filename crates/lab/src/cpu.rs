@@ -1,53 +1,57 @@
-//! What a process costs: CPU time and memory, as the kernel counts them. The only place that reads them.
+//! The cost of a process: CPU time and memory, as the kernel counts them. No other module reads
+//! them.
 //!
 //! **CPU.** Two counters of Linux are read for every process, with all its threads:
 //!
-//! - `/proc/PID/task/*/schedstat`, first field: nanoseconds on a CPU. The *total* comes from here. It is exact
-//!   for a thread that sleeps; for one that runs at the moment of the reading, it is behind by up to one
-//!   scheduler tick (1 to 10 ms, by the kernel's configuration). Over a window of one second that is at most
-//!   one percent, and it does not add up over the window.
-//! - `/proc/PID/stat`, `utime` and `stime`: the *split* into user and system comes from their ratio. They are told in
-//!   hundredths of a second, and the kernel itself splits by where it found the process at its ticks, so a split over
-//!   a second has an error of a few percent. It is left out when a window holds less than one hundredth.
+//! - `/proc/PID/task/*/schedstat`, first field: nanoseconds on a CPU. The *total* comes from here.
+//!   It is exact for a sleeping thread. For a running one it is late by up to one scheduler tick (1
+//!   to 10 ms, by the kernel's configuration). In a window of one second that is at most one
+//!   percent, and it does not add up.
+//! - `/proc/PID/stat`, `utime` and `stime`: their ratio *splits* the total into user and system.
+//!   They are in hundredths of a second, and the kernel itself splits by samples at its ticks. So a
+//!   split over a second has an error of a few percent. A window with less than one hundredth has
+//!   no split.
 //!
-//! The total falls back to `utime + stime` where there is no `schedstat`, and for a window in which a thread ended
-//! (its nanoseconds went with it). [`Usage::clock`] says which of the two it was. The kernel scales `utime + stime`
-//! to the same nanoseconds, so it is only coarser, not another measure.
+//! The total falls back to `utime + stime` where there is no `schedstat`, and for a window in which
+//! a thread ended, as its nanoseconds ended with it. [`Usage::clock`] says which counter it was.
+//! The kernel scales `utime + stime` to the same nanoseconds, so that total is coarser, but no
+//! other measure.
 //!
-//! **Memory.** `/proc/PID/smaps_rollup`: resident bytes, and the proportional share that counts a page
-//! used by several processes in parts.
+//! **Memory.** `/proc/PID/smaps_rollup`: resident bytes, and the proportional share, which counts a
+//! page of several processes in parts.
 
 use std::fs;
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// What a process, or several as one, had used when it was read. The default is that of a process before its first
-/// moment.
+/// What a process, or several as one, had used at a reading. The default is a process before its
+/// start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Every thread and its nanoseconds on a CPU, sorted by thread. Empty where the kernel has no `schedstat`.
+    /// Each thread's nanoseconds on a CPU, sorted by thread. Empty where the kernel has no
+    /// `schedstat`.
     threads: Vec<(u32, u64)>,
     user_ticks: u64,
     system_ticks: u64,
-    /// Further processes that are in it.
+    /// Number of further processes in it.
     others: u32,
 }
 
-/// What a process used between two readings, seconds of CPU time.
+/// CPU time of a process between two readings, seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// User and system together.
     pub used_s: f64,
-    /// In its own code. `None`: too little to split.
+    /// Time in its own code. `None`: too little to split.
     pub user_s: Option<f64>,
-    /// In the kernel on its behalf. `None`: too little to split.
+    /// Time in the kernel. `None`: too little to split.
     pub system_s: Option<f64>,
-    /// Where [`Usage::used_s`] comes from.
+    /// The counter that [`Usage::used_s`] comes from.
     pub clock: Clock,
 }
 
-/// The counter that a total comes from.
+/// The counter of a total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
@@ -60,7 +64,7 @@ pub enum Clock {
 /// Reads a process with all its threads.
 ///
 /// # Errors
-/// When there is no such process, or the kernel's text is not what it is documented to be.
+/// When there is no such process, or the kernel's text has another form than documented.
 pub fn read(pid: u32) -> io::Result<Reading> {
     let (user_ticks, system_ticks) =
         parse_stat(&read_proc(pid, "stat")?).ok_or_else(|| malformed(pid, "stat"))?;
@@ -72,10 +76,10 @@ pub fn read(pid: u32) -> io::Result<Reading> {
     })
 }
 
-/// Reads several processes as if they were one; at least one.
+/// Reads several processes as one; at least one.
 ///
 /// # Errors
-/// As [`read`], of any of them.
+/// As [`read`], for any of them.
 pub fn read_all(pids: &[u32]) -> io::Result<Reading> {
     let Some((first, others)) = pids.split_first() else {
         return Err(io::Error::other("no process to read"));
@@ -93,18 +97,18 @@ pub fn read_all(pids: &[u32]) -> io::Result<Reading> {
 }
 
 impl Reading {
-    /// What was used since an earlier reading of the same process.
+    /// CPU time since an earlier reading of the same process.
     pub fn since(&self, earlier: &Reading) -> Usage {
         let user = ticks_s(self.user_ticks.saturating_sub(earlier.user_ticks));
         let system = ticks_s(self.system_ticks.saturating_sub(earlier.system_ticks));
         let ticks = user + system;
-        // A thread that was born and ended in between is in the ticks alone.
+        // A thread that began and ended in between is in the ticks alone.
         let by_thread = self
             .thread_ns_since(earlier)
             .map(|ns| ns as f64 / 1e9)
             .filter(|&seconds| seconds > ticks - TICKS_ERROR_S * f64::from(1 + self.others));
         let used_s = by_thread.unwrap_or(ticks);
-        // The ratio of the ticks, scaled to the total that is known better.
+        // Scales the ticks to the total, which is more exact.
         let part = |part: f64| (ticks > 0.0).then(|| used_s * part / ticks);
         Usage {
             used_s,
@@ -118,7 +122,7 @@ impl Reading {
         }
     }
 
-    /// `None` when a thread of the earlier reading is gone, or there is nothing to compare.
+    /// `None` when a thread of the earlier reading has ended, or there is nothing to compare.
     fn thread_ns_since(&self, earlier: &Reading) -> Option<u64> {
         let now = |thread| {
             let place = self
@@ -131,14 +135,14 @@ impl Reading {
         if self.threads.is_empty() || !earlier.threads.iter().all(|&(id, _)| now(id).is_some()) {
             return None;
         }
-        // A thread born in between starts at zero, so it counts in full.
+        // A thread that began in between starts at zero, so it counts in full.
         let after: u64 = self.threads.iter().map(|&(_, ns)| ns).sum();
         Some(after.saturating_sub(before))
     }
 }
 
 impl Usage {
-    /// Nothing used.
+    /// No CPU time.
     pub const NONE: Usage = Usage {
         used_s: 0.0,
         user_s: None,
@@ -146,25 +150,25 @@ impl Usage {
         clock: Clock::Schedstat,
     };
 
-    /// Microseconds of CPU time for each of so many requests.
+    /// Microseconds of CPU time for each request.
     pub fn us_per_request(&self, requests: u64) -> Option<f64> {
         (requests > 0).then(|| self.used_s * 1e6 / requests as f64)
     }
 }
 
-/// What all cores of the machine had done when it was read, seconds.
+/// What all cores of the machine had done at a reading, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MachineReading {
-    /// Anything but idling, by anybody; what the hypervisor took away is not in it.
+    /// Time in which cores were busy, without the time that the hypervisor took.
     pub busy_s: f64,
-    /// Taken away by the hypervisor for its other machines.
+    /// Time that the hypervisor took for other machines.
     pub stolen_s: f64,
 }
 
-/// Reads the machine as a whole. It counts in hundredths of a second.
+/// Reads the machine as a whole, in hundredths of a second.
 ///
 /// # Errors
-/// When the kernel's text is not what it is documented to be.
+/// When the kernel's text has another form than documented.
 pub fn read_machine() -> io::Result<MachineReading> {
     let text = fs::read_to_string("/proc/stat")?;
     parse_machine(&text).ok_or_else(|| {
@@ -178,32 +182,32 @@ pub fn read_machine() -> io::Result<MachineReading> {
 /// The memory of a process, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Resident.
+    /// Resident memory.
     pub rss_bytes: u64,
-    /// Its proportional share of what is resident.
+    /// Its proportional share of resident memory.
     pub pss_bytes: u64,
-    /// Of that share, what is its own and not a file's.
+    /// The anonymous part of that share.
     pub anonymous_bytes: u64,
 }
 
 /// Reads the memory of a process.
 ///
 /// # Errors
-/// When there is no such process, or it belongs to somebody else.
+/// When there is no such process, or it belongs to another user.
 pub fn read_memory(pid: u32) -> io::Result<Memory> {
     parse_rollup(&read_proc(pid, "smaps_rollup")?).ok_or_else(|| malformed(pid, "smaps_rollup"))
 }
 
-/// How many threads a process has.
+/// The number of threads of a process.
 pub fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// Linux tells user space of hundredths of a second (`USER_HZ`), whatever it counts in itself.
+/// Linux reports hundredths of a second (`USER_HZ`) to user space, whatever it counts itself.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// How far a difference of two such figures may be above the truth: user and system, each cut to a whole tick, and the
-/// nanoseconds of a running thread behind by a scheduler tick.
+/// The largest error of a difference of two such figures: user and system are each cut to a whole
+/// tick, and the nanoseconds of a running thread are late by a scheduler tick.
 const TICKS_ERROR_S: f64 = 0.03;
 
 fn ticks_s(ticks: u64) -> f64 {
@@ -231,7 +235,7 @@ fn read_threads(pid: u32) -> Vec<(u32, u64)> {
         .flatten()
         .filter_map(|task| {
             let id = task.file_name().to_str()?.parse().ok()?;
-            // A thread that ends while we look is simply not there any more.
+            // A thread that ends meanwhile is just not there any more.
             let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
             Some((id, parse_schedstat(&text)?))
         })
@@ -240,8 +244,8 @@ fn read_threads(pid: u32) -> Vec<(u32, u64)> {
     threads
 }
 
-/// `utime` and `stime` of `/proc/PID/stat`. The name of the program stands in brackets and may itself hold
-/// spaces and brackets, so fields count from after the *last* closing one.
+/// `utime` and `stime` of `/proc/PID/stat`. The program's name stands in brackets and may contain
+/// spaces and brackets, so fields count from the *last* closing one.
 fn parse_stat(text: &str) -> Option<(u64, u64)> {
     let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
@@ -274,7 +278,7 @@ fn parse_rollup(text: &str) -> Option<Memory> {
     Some(Memory {
         rss_bytes: bytes("Rss:")?,
         pss_bytes: bytes("Pss:")?,
-        // Kernels before 5.9 do not tell.
+        // Kernels before 5.9 lack it.
         anonymous_bytes: bytes("Pss_Anon:").unwrap_or(0),
     })
 }
@@ -289,8 +293,9 @@ mod tests {
         )
     }
 
+    /// A program name with spaces and brackets does not shift the fields of /proc/PID/stat.
     #[test]
-    fn a_program_name_with_spaces_and_brackets_does_not_shift_the_fields() {
+    fn program_name_does_not_shift_the_stat_fields() {
         for name in [
             "cat",
             "redis-server *:1",
@@ -304,8 +309,9 @@ mod tests {
         }
     }
 
+    /// A line that is no stat line is refused.
     #[test]
-    fn what_is_not_a_stat_line_is_refused() {
+    fn invalid_stat_line_is_refused() {
         for text in [
             "",
             "6150 (cat",
@@ -347,8 +353,9 @@ mod tests {
         }
     }
 
+    /// The total is of all threads, and the ticks split it into user and system.
     #[test]
-    fn the_total_is_of_all_threads_and_the_split_follows_the_ticks() {
+    fn cpu_total_covers_all_threads() {
         let before = reading(&[(1, 1_000_000), (2, 5_000_000)], 10, 20);
         let after = reading(
             &[(1, 401_000_000), (2, 5_000_000), (3, 100_000_000)],
@@ -418,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_there_is_an_error() {
-        // Above the largest id that Linux gives out.
+        // Above the largest process id of Linux.
         assert!(read(u32::MAX).is_err());
         assert!(read_all(&[std::process::id(), u32::MAX]).is_err());
         assert!(read_all(&[]).is_err());

@@ -1,23 +1,23 @@
-//! How MGET decays with the number of its keys: the figures of a report in the order of that number, the line that fits
-//! them, and where more keys stop paying.
+//! How the cost of MGET falls with the number of keys: the figures of a report by that number, the
+//! line that fits them, and the number above which more keys do not pay.
 
 use crate::case::{Target, Verb};
 use crate::report::{CaseReport, Report};
 
-/// The MGETs of one target, from the fewest keys to the most.
+/// The MGETs of one target, by increasing number of keys.
 #[derive(Clone, Debug)]
 pub struct Decay {
-    /// Who was asked.
+    /// The target.
     pub target: Target,
-    /// Over how many connections.
+    /// The number of connections.
     pub connections: usize,
-    /// So many at once on each.
+    /// Requests at once on each.
     pub pipeline: usize,
-    /// One for each number of keys.
+    /// One point for each number of keys.
     pub points: Vec<Point>,
 }
 
-/// What one number of keys came to, medians over the rounds.
+/// The figures of one number of keys, medians over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Keys of a request.
@@ -28,29 +28,30 @@ pub struct Point {
     pub requests_per_s: f64,
     /// CPU of the server for each key.
     pub server_us_per_key: Option<f64>,
-    /// CPU of what stands in front of it for each key.
+    /// CPU of the proxy for each key.
     pub proxy_us_per_key: Option<f64>,
 }
 
 /// A straight line `a + b * x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// What the first key costs beyond its share.
+    /// The cost of a request without its keys.
     pub a: f64,
-    /// What each key costs.
+    /// The cost of each key.
     pub b: f64,
-    /// Coefficient of determination: 1 when every point lies on the line, 0 when the mean says as much.
+    /// Coefficient of determination: 1 when every point lies on the line, 0 when the mean says as
+    /// much.
     pub r2: f64,
 }
 
-/// How far above its least the server's CPU per key may be at the sweet spot.
+/// At the sweet spot, the server's CPU per key is at most this factor above its least.
 pub const NEAR: f64 = 1.1;
 
-/// The MGETs of a report, a decay for each target and number of connections; none in a report without MGET.
+/// The MGETs of a report by target and number of connections. Empty without MGET.
 pub fn of(report: &Report) -> Vec<Decay> {
     let mut found: Vec<Decay> = Vec::new();
     if !report.options.ways.is_empty() {
-        // There the number of keys is one and the same.
+        // Another experiment has one number of keys alone.
         return found;
     }
     for case in &report.cases {
@@ -93,7 +94,7 @@ fn point(case: &CaseReport) -> Option<Point> {
 }
 
 impl Decay {
-    /// Who and how, where a line of text has to say it: `respool × 1`.
+    /// Target and connections in one line: `respool × 1`.
     pub fn name(&self) -> String {
         match self.pipeline {
             1 => format!("{} × {}", self.target, self.connections),
@@ -101,14 +102,14 @@ impl Decay {
         }
     }
 
-    /// The line through the medians of the time of a request over its keys that has the least sum of squares, of the
-    /// microseconds by which it misses.
+    /// The line through the median times over the number of keys, by least squares of the errors in
+    /// microseconds.
     pub fn line(&self) -> Option<Line> {
         fit(&self.times(), |_| 1.0)
     }
 
-    /// The same of the parts by which it misses: a microsecond weighs at one key what a millisecond does at ten thousand, which
-    /// would decide alone otherwise.
+    /// The same by least squares of the relative errors: a microsecond at one key weighs as much as
+    /// a millisecond at ten thousand, which would decide alone otherwise.
     pub fn relative_line(&self) -> Option<Line> {
         fit(&self.times(), |us| us.powi(-2))
     }
@@ -120,7 +121,7 @@ impl Decay {
             .collect()
     }
 
-    /// The least of the server's CPU per key.
+    /// The least CPU of the server per key.
     pub fn least_server_us_per_key(&self) -> Option<f64> {
         let each = self.points.iter().filter_map(|p| p.server_us_per_key);
         each.min_by(f64::total_cmp)
@@ -134,8 +135,9 @@ impl Decay {
     }
 }
 
-/// Weighted least squares of `a + b * x`, in closed form from the means and the squares around them (NIST/SEMATECH
-/// e-Handbook of Statistical Methods, sections 4.1.4.1 and 4.1.4.3). `None` below three points: two fit any line.
+/// Weighted least squares of `a + b * x`, in closed form from the means and the squares around them
+/// (NIST/SEMATECH e-Handbook of Statistical Methods, sections 4.1.4.1 and 4.1.4.3). `None` below
+/// three points: any line fits two.
 fn fit(points: &[(f64, f64)], weight: fn(f64) -> f64) -> Option<Line> {
     if points.len() < 3 {
         return None;
@@ -150,7 +152,7 @@ fn fit(points: &[(f64, f64)], weight: fn(f64) -> f64) -> Option<Line> {
     let missed = sum(&|x, y| (y - a - b * x).powi(2));
     let r2 = 1.0 - missed / sum(&|_, y| (y - y_mean).powi(2));
     let line = Line { a, b, r2 };
-    // All points at the same place or height have no line, or nothing that it would explain.
+    // Points at one place have no line, and points at one height have nothing to explain.
     [a, b, r2]
         .iter()
         .all(|figure| figure.is_finite())
@@ -179,7 +181,7 @@ pub(crate) mod tests {
                         verb: Verb::Mget(keys),
                         pipeline: 1,
                         connections: 1,
-                        load_percent: None,
+                        rate: None,
                     },
                     target,
                 };
@@ -195,8 +197,9 @@ pub(crate) mod tests {
         report
     }
 
+    /// Line, points and sweet spot are those of the report.
     #[test]
-    fn the_line_the_points_and_the_sweet_spot_are_those_of_the_report() {
+    fn decay_is_computed_from_the_report() {
         let found = of(&example_of_mget());
         assert_eq!(found.len(), 2);
         let direct = &found[0];
@@ -234,7 +237,8 @@ pub(crate) mod tests {
 
     #[test]
     fn least_squares_are_those_of_the_book() {
-        // By hand: means 2 and 3; b = (2 + 0 + 1) / 2, a = 3 - 1.5 * 2; misses -0.5, 1, -0.5 … of a sum of squares of 6.
+        // By hand: means 2 and 3; b = (2 + 0 + 1) / 2, a = 3 - 1.5 * 2; errors -0.5, 1, -0.5 … of a
+        // sum of squares of 6.
         let points = [(1.0, 1.0), (2.0, 4.0), (3.0, 4.0)];
         let line = fit(&points, |_| 1.0).unwrap();
         assert!(
@@ -242,7 +246,7 @@ pub(crate) mod tests {
             "{line:?}"
         );
         assert!((line.r2 - 0.75).abs() < 1e-12, "{line:?}");
-        // A weight of nothing is as if the point were not there.
+        // A weight of 0 removes the point.
         let heavy = fit(&[(1.0, 1.0), (2.0, 9.0), (3.0, 3.0)], |y| {
             if y > 8.0 { 1e-12 } else { 1.0 }
         });

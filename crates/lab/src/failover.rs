@@ -1,26 +1,29 @@
-//! A server fails, another takes its place, and clients behind a proxy go on: what each of their requests met meanwhile.
+//! A server fails, another one takes over, and clients behind a proxy go on: what each of their
+//! requests meets meanwhile.
 //!
 //! ```text
-//! clients   write and read at a pace through a proxy ───────────────────────────────────────>  time
-//! moment    the server is killed, or told to hand over ──┐
+//! clients   write and read at a pace through a proxy ────────────────────────────────>  time
+//! failure   the server is killed, or told to hand over ──┐
 //! direct    a probe writes to its heirs                  └─ x x x x x x x x ok
-//! named     Sentinels are asked where the primary is        old old old old old old heir
+//! named     Sentinels are asked for the primary             old old old old old heir
 //! through   the first write to its keys, acknowledged after direct, that an heir has ─── ok
 //! ```
 //!
-//! Under Sentinels a primary that hands over goes on taking writes for a while when its heir already does. They are gone with what it was:
-//! that one was acknowledged says nothing. So a write counts as through when it is there in the end.
+//! An heir is a replica that may take over. Under Sentinels a primary that hands over still takes
+//! writes when its heir already does, and these are lost: their acknowledgement proves nothing. So
+//! a write counts as through when it is there in the end.
 //!
-//! How long servers take to choose an heir is theirs. What the proxy, respool or another to compare with, adds is between the two:
-//! from the moment at which the heir takes a write from whoever asks it, to that at which the proxy has one acknowledged by it.
+//! The time that servers take to choose an heir is their own. The proxy, respool or another one,
+//! adds the time from the heir's first direct write to the first write that it acknowledges through
+//! the proxy.
 //!
-//! Every write appends a number of its own to a list. So at the end the servers themselves tell which writes were executed, and how
-//! often: one that was acknowledged and is gone was lost; one that is there twice was sent twice; one that is there though its client
-//! was told that it was not executed was told something wrong.
+//! Every write appends a unique number to a list. So the servers themselves tell in the end which
+//! writes ran, and how often. An acknowledged number that is missing was lost. A number that is
+//! there twice was sent twice. A number that is there although its client was told that it did not
+//! run was denied wrongly.
 
 pub mod clients;
 pub mod page;
-pub mod scene;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,24 +34,24 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::value::Value;
+use respool_testkit::scene::{self, By, Kind, Scene, SceneSettings};
+use respool_testkit::servers::{self, Flavour, Proxy};
+use respool_testkit::time::clock_ns;
 use serde::{Deserialize, Serialize};
 
-use crate::load::clock_ns;
 use crate::machine::{self, Machine};
 use crate::progress::Progress;
 use crate::report::Spread;
-use crate::servers::{self, Flavour, Proxy};
 use crate::targets::{self, Held, Programs, first_line};
 
 use clients::{Asked, Key, Load, Outcome};
-use scene::Scene;
 
-/// The command that runs it.
+/// Its command.
 pub const NAME: &str = "failover";
 /// The headline of its report.
 pub const TITLE: &str =
     "A server fails: what its clients meet until another one has taken its place";
-/// What it asks.
+/// Its question.
 pub const ABOUT: &str = "\
 What do clients meet while a server fails and another takes its place? Some write and some read at a pace, each request due at its time \
 whatever becomes of those before, through a proxy that stands before a Cluster, before what Sentinels watch, or before plain \
@@ -56,7 +59,8 @@ servers of which one is killed and comes back empty. A probe asks the heirs dire
 then on, or from when a Sentinel names the heir, to the first write that the proxy has acknowledged by it is what the proxy adds to \
 what the servers need themselves. Every write is looked for in the servers at the end.";
 
-/// Where respool may be told to read: the first is what it does if it is told nothing, and for the last three it should always find somebody.
+/// respool's read policies. The first one is the default. With the last three, a read should always
+/// find a server.
 pub const READS: [&str; 5] = [
     "primary",
     "replica",
@@ -64,70 +68,19 @@ pub const READS: [&str; 5] = [
     "prefer-replica",
     "nearest",
 ];
-/// Milliseconds from when the heir takes writes to when it is written to through the proxy.
+/// Bound for the time from the heir's first direct write to the first one through the proxy,
+/// milliseconds.
 pub const ADDED_MS_MAX: f64 = 300.0;
 /// Milliseconds of one column of the picture, and of one line of timeline.csv.
 pub const BUCKET_MS: f64 = 50.0;
-/// Requests of one round that are kept.
+/// Most requests of a round.
 const ASKED_MAX: f64 = 2e6;
-/// Within which the servers have come to rest after a failover.
+/// The time in which the servers agree after a failover.
 const REST: Duration = Duration::from_secs(40);
 /// How often the run looks whether it should stop.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// What stands behind the proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A Cluster of three primaries with a replica each.
-    Cluster,
-    /// A primary with a replica that three Sentinels watch.
-    Sentinel,
-    /// Three plain servers, of which nobody takes the place: the one that fails comes back.
-    Sharded,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 3] = [Kind::Cluster, Kind::Sentinel, Kind::Sharded];
-
-    /// A word for options and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Cluster => "cluster",
-            Kind::Sentinel => "sentinel",
-            Kind::Sharded => "sharded",
-        }
-    }
-}
-
-/// How the server goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum By {
-    /// SIGKILL.
-    Kill,
-    /// SIGSTOP: its connections stay, and nobody answers on them.
-    Freeze,
-    /// CLUSTER FAILOVER or SENTINEL FAILOVER, while it runs.
-    Command,
-}
-
-impl By {
-    /// All of them.
-    pub const ALL: [By; 3] = [By::Kill, By::Freeze, By::Command];
-
-    /// A word for options and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            By::Kill => "kill",
-            By::Freeze => "freeze",
-            By::Command => "command",
-        }
-    }
-}
-
-/// What clients ask through.
+/// The proxy of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Through {
@@ -138,7 +91,7 @@ pub enum Through {
 }
 
 impl Through {
-    /// A word for options and tables.
+    /// The word for options and tables.
     pub fn name(self) -> &'static str {
         match self {
             Through::Respool => "respool",
@@ -147,18 +100,18 @@ impl Through {
     }
 }
 
-/// Everything that can be chosen about a run.
+/// All settings of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// What stands behind the proxy.
+    /// The topology behind the proxy.
     pub kind: Kind,
-    /// How the server goes.
+    /// How the server fails.
     pub by: By,
-    /// What clients ask through.
+    /// The proxy.
     pub through: Through,
-    /// Whether the other primaries of a Cluster answer while nobody has the slots of the one that failed.
+    /// Whether a Cluster serves its other slots while those of the failed primary have no owner.
     pub is_partial: bool,
-    /// How often, each time from the beginning.
+    /// The number of rounds, each with new servers.
     pub rounds: u32,
     /// Requests a second that are due, writes and reads together.
     pub rate: f64,
@@ -168,27 +121,38 @@ pub struct Settings {
     pub readers: usize,
     /// Keys that are written, and as many that are read.
     pub keys: usize,
-    /// Seconds before the moment.
+    /// Seconds of load before the failure.
     pub before_s: f64,
-    /// Seconds behind it.
+    /// Seconds of load after it.
     pub after_s: f64,
     /// Seconds after which a plain server comes back.
     pub down_s: f64,
-    /// After so long a silence the others think that a server has failed.
+    /// The silence after which other nodes or Sentinels take a server for failed.
     pub silence: Duration,
-    /// Where respool reads, as its URL says it: one of [`READS`].
+    /// respool's read policy: one of [`READS`].
     #[serde(default = "read_at_primaries")]
     pub reads: String,
     /// Workers of respool.
     pub threads: u16,
     /// More arguments for it.
     pub respool_args: Vec<String>,
-    /// What servers are made of, by its name.
+    /// The name of the server's flavour.
     pub flavour: String,
 }
 
 fn read_at_primaries() -> String {
     READS[0].to_owned()
+}
+
+impl Settings {
+    /// The servers behind the proxy.
+    pub fn scene(&self) -> SceneSettings {
+        SceneSettings {
+            kind: self.kind,
+            is_partial: self.is_partial,
+            silence: self.silence,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -216,15 +180,15 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether there is always somebody who can be read.
+    /// Whether a read always has a server.
     pub fn always_reads(&self) -> bool {
         READS[2..].contains(&self.reads.as_str())
     }
 
-    /// Whether a run of it can be.
+    /// Checks that these settings go together.
     ///
     /// # Errors
-    /// One line that says why not.
+    /// One line with the reason.
     pub fn check(&self) -> Result<(), String> {
         let requests = self.rate * (self.before_s + self.after_s);
         if requests > ASKED_MAX {
@@ -260,7 +224,7 @@ impl Settings {
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FailoverReport {
-    /// Of this shape.
+    /// Version of the format.
     pub format: u32,
     /// [`NAME`].
     pub experiment: String,
@@ -270,91 +234,95 @@ pub struct FailoverReport {
     pub took_s: f64,
     /// The command line that ran it.
     pub command: Vec<String>,
-    /// What was chosen.
+    /// The settings.
     pub settings: Settings,
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
-    /// What the servers say of themselves.
+    /// The version of the servers.
     pub server: String,
-    /// What the proxy says of itself.
+    /// The version of the proxy.
     pub proxy: String,
-    /// How the proxy was started in the last round.
+    /// The proxy's command line in the last round.
     pub proxy_command: String,
     /// In the order they ran.
     pub rounds: Vec<FailoverRound>,
-    /// What must not be, one line each.
+    /// Violations, one line each.
     pub failures: Vec<String>,
 }
 
-/// One failover. Milliseconds from its moment on; `None`: it did not happen.
+/// One failover. Times are milliseconds from the failure; `None`: it did not happen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FailoverRound {
     /// From 1.
     pub number: u32,
-    /// Requests that were answered or given up.
+    /// Requests with a reply or given up.
     pub requests: u64,
-    /// The first answer after the moment that was an error.
+    /// The first error reply after the failure.
     pub first_error_ms: Option<f64>,
-    /// The last one.
+    /// The last error reply.
     pub last_error_ms: Option<f64>,
     /// When an heir acknowledged the probe's write.
     pub direct_ms: Option<f64>,
-    /// When a Sentinel named an heir, where there are Sentinels: before that nobody tells a client that asks where to go.
+    /// When a Sentinel named an heir, where there are Sentinels. Before that a client cannot learn
+    /// it.
     #[serde(default)]
     pub named_ms: Option<f64>,
-    /// When the proxy had a write to the same server's keys acknowledged, the first after the probe's that is there in the end.
+    /// When the proxy acknowledged the first write to the failed server's keys that followed the
+    /// probe's and is there in the end.
     pub through_ms: Option<f64>,
-    /// The longest time in which no write to that server's keys was acknowledged.
+    /// The longest time without an acknowledged write to that server's keys.
     pub longest_gap_ms: Option<f64>,
-    /// The same to the keys of the other servers, where there are others.
+    /// The same for keys of the other servers, where there are others.
     pub others_gap_ms: Option<f64>,
-    /// Reads that failed, after the moment.
+    /// Reads that failed after the failure.
     #[serde(default)]
     pub failed_reads: u64,
     /// Errors after the moment by their first word.
     pub errors: Vec<ErrorCount>,
-    /// Writes that were acknowledged.
+    /// Acknowledged writes.
     pub acknowledged: u64,
-    /// Those of them that no server has any more.
+    /// Acknowledged writes that no server has any more.
     pub lost: u64,
-    /// Writes that were executed more than once.
+    /// Writes that ran more than once.
     pub doubled: u64,
-    /// Writes that were executed, though their client was told that they were not.
+    /// Writes that ran although their client was told that they did not.
     pub belied: u64,
-    /// What became of the requests by the time at which they were due.
+    /// Requests by the time at which they were due.
     pub timeline: Vec<Bucket>,
 }
 
 /// Errors of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorCount {
-    /// The first word of their text; `timeout`, `closed`: there was no answer; `nil`: there was, but no value in it.
+    /// The first word of their text. `timeout` and `closed`: there was no reply. `nil`: the reply
+    /// had no value.
     pub kind: String,
-    /// About keys of the server that failed: writes and reads.
+    /// Those for keys of the failed server: writes and reads.
     pub failed: [u64; 2],
-    /// About keys of other servers.
+    /// Those for keys of other servers.
     pub others: [u64; 2],
-    /// The text of the first of them.
+    /// The text of the first one.
     pub first: String,
 }
 
-/// Requests that were due within [`BUCKET_MS`]. First of each pair: keys of the server that fails; second: of others.
+/// Requests that were due within [`BUCKET_MS`]. The first of each pair is about keys of the failing
+/// server, the second about other keys.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Milliseconds from the moment to its beginning.
+    /// Its beginning, milliseconds from the failure.
     pub at_ms: f64,
-    /// Answered without an error.
+    /// Replies without an error.
     pub done: [u64; 2],
-    /// The median time of these, from when each was due.
+    /// Their median time, from when each was due.
     pub p50_us: [Option<f64>; 2],
-    /// The longest.
+    /// Their longest time.
     pub max_us: [Option<f64>; 2],
     /// Errors: NOTSENT, UNKNOWN, others.
     pub errors: [u64; 3],
 }
 
 impl FailoverRound {
-    /// Milliseconds that the proxy took longer than whoever asks the heir.
+    /// Milliseconds that the proxy added to the direct write.
     pub fn added_ms(&self) -> Option<f64> {
         Some(self.through_ms? - self.direct_ms?)
     }
@@ -366,7 +334,7 @@ impl FailoverRound {
 }
 
 impl FailoverReport {
-    /// The shape of `report.json` that this program writes.
+    /// The version of `report.json` that this program writes.
     pub const FORMAT: u32 = 1;
 
     /// Whether all rounds healed in time; `None`: one of them did not heal.
@@ -380,7 +348,7 @@ impl FailoverReport {
 /// Runs it to its end. `stop`, once set, ends it soon.
 ///
 /// # Errors
-/// One line, when something that is needed is missing or does not start, or the failover does not come about.
+/// One line, when a program is missing or does not start, or the failover does not happen.
 pub fn run(
     settings: &Settings,
     respool: Option<&Path>,
@@ -392,8 +360,8 @@ pub fn run(
         Through::Respool => Programs::find(respool, 0)?.respool?,
         Through::Envoy => servers::find_program("envoy")?,
     };
-    let binary = servers::find(crate::differ::flavour(&settings.flavour)?)?;
-    // Nobody is asked: any address will do.
+    let binary = servers::find(respool_checker::differ::flavour(&settings.flavour)?)?;
+    // No server is contacted, so any address will do.
     let url = scene::url(
         settings.kind,
         &[([127, 0, 0, 1], 7000).into(), ([127, 0, 0, 1], 7001).into()],
@@ -455,7 +423,8 @@ impl Round<'_> {
             let what = what.to_owned();
             move |error: io::Error| format!("{what}: {error}")
         };
-        let mut scene = Scene::start(settings, self.binary).map_err(broken("the servers"))?;
+        let mut scene =
+            Scene::start(&settings.scene(), self.binary).map_err(broken("the servers"))?;
         let proxy = self.start_proxy(&scene);
         let proxy = proxy.map_err(broken(settings.through.name()))?;
         let address = proxy.address();
@@ -520,7 +489,8 @@ impl Round<'_> {
         }
     }
 
-    /// Every key once through the proxy, which knows where it belongs; then asks the servers where that was.
+    /// Writes every key once through the proxy, which knows where it belongs; then asks the servers
+    /// where it is.
     fn write_keys(&self, address: SocketAddr, scene: &Scene) -> Result<Vec<Key>, String> {
         let count = self.settings.keys;
         let mut keys: Vec<Key> = (0..2 * count)
@@ -545,7 +515,7 @@ impl Round<'_> {
         Ok(keys)
     }
 
-    /// What happens while the clients ask; returns when it did.
+    /// Causes the failure while clients run. Returns when it did.
     fn happen(&self, scene: &mut Scene, probe_key: &str, load: &Load<'_>) -> Result<Times, String> {
         let settings = self.settings;
         let moment = load.start_ns + (settings.before_s * 1e9) as u64;
@@ -563,7 +533,12 @@ impl Round<'_> {
             if settings.kind == Kind::Sharded {
                 self.sleep_until(down);
                 let is_read = |key: &&Key| !key.is_written && key.group == 0;
-                let back = scene.bring_back(load.keys.iter().filter(is_read));
+                let back = scene.bring_back(
+                    load.keys
+                        .iter()
+                        .filter(is_read)
+                        .map(|key| key.name.as_str()),
+                );
                 back.map_err(|error| format!("the server that comes back: {error}"))?;
             }
             self.sleep_until(end);
@@ -586,7 +561,7 @@ impl Round<'_> {
         }
     }
 
-    /// What is in every list that was written to.
+    /// The content of every list.
     fn read_back(&self, scene: &Scene, keys: &[Key]) -> Result<BTreeMap<usize, Vec<u64>>, String> {
         let broken = |error: io::Error| format!("what was written, read back: {error}");
         let mut there = BTreeMap::new();
@@ -609,7 +584,7 @@ impl Round<'_> {
         Ok(there)
     }
 
-    /// What no failover may bring about.
+    /// Violations that no failover may cause.
     fn judge(&self, asked: &[Asked], found: &Executed, failed: &mut dyn FnMut(String)) {
         if found.doubled > 0 {
             failed(format!("{} writes were executed twice", found.doubled));
@@ -651,13 +626,13 @@ impl Round<'_> {
     }
 }
 
-/// What happened when, by our clock.
+/// The times of the events, by our clock.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     moment_ns: u64,
     /// When an heir took a write of the probe.
     direct_ns: Option<u64>,
-    /// When a Sentinel named one.
+    /// When a Sentinel named an heir.
     named_ns: Option<u64>,
 }
 
@@ -672,7 +647,7 @@ fn counted(there: &BTreeMap<usize, Vec<u64>>) -> BTreeMap<(usize, u64), u64> {
     counted
 }
 
-/// What the servers say of the writes.
+/// What the lists at the servers prove.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Executed {
     acknowledged: u64,
@@ -682,7 +657,7 @@ struct Executed {
 }
 
 impl Executed {
-    /// From what was asked, and from the numbers that each list has.
+    /// Compares the requests with the numbers in each list.
     fn of(asked: &[Asked], there: &BTreeMap<usize, Vec<u64>>) -> Executed {
         let times = counted(there);
         let mut found = Executed {
@@ -709,7 +684,7 @@ impl Executed {
     }
 }
 
-/// Everything that the answers and their times say.
+/// All figures that follow from the replies and their times.
 fn summary(
     asked: &[Asked],
     keys: &[Key],
@@ -744,7 +719,7 @@ fn summary(
         let mut acknowledged: Vec<u64> = own.filter(is_done).map(|asked| asked.end_ns).collect();
         acknowledged.sort_unstable();
         let first = *acknowledged.first()?;
-        // What has not come by the end is a gap up to there.
+        // A reply that is missing at the end counts as a gap up to there.
         acknowledged.extend(end_ns);
         let ends = acknowledged.iter().copied();
         let longest = std::iter::once(first).chain(ends.clone()).zip(ends);
@@ -780,7 +755,7 @@ fn summary(
     }
 }
 
-/// Errors by their kind, the most frequent first.
+/// Errors by kind, the most frequent first.
 fn by_kind<'a>(
     errors: impl Iterator<Item = &'a Asked>,
     is_failed: &dyn Fn(&Asked) -> bool,
@@ -851,7 +826,8 @@ fn timeline(asked: &[Asked], moment_ns: u64, is_failed: &dyn Fn(&Asked) -> bool)
 pub(crate) mod tests {
     use super::*;
 
-    /// A request that was due at so many milliseconds from the moment on and took one; the moment is at a second.
+    /// A request that was due so many milliseconds after the failure and took one; the failure is
+    /// at one second.
     fn asked(key: usize, written: Option<u64>, due_ms: i64, outcome: Outcome) -> Asked {
         let at = |ms: i64| (1_000 + ms) as u64 * 1_000_000;
         Asked {
@@ -870,7 +846,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Key 0 and 1 are the failing server's, written and read; 2 and 3 another one's.
+    /// Keys 0 and 1 belong to the failing server, written and read; 2 and 3 to another one.
     fn keys() -> Vec<Key> {
         let key = |number: usize| Key {
             name: format!("k{number}"),
@@ -889,7 +865,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Acknowledged until the moment, then errors of all kinds; an heir at 400 ms, healed at 520.
+    /// Acknowledged until the failure, then errors of all kinds; an heir at 400 ms, healed at 520.
     pub(crate) fn example() -> FailoverReport {
         let log = [
             asked(0, Some(1), -300, Outcome::Done),
@@ -905,7 +881,7 @@ pub(crate) mod tests {
             asked(0, Some(5), 519, Outcome::Done),
             asked(0, Some(6), 600, Outcome::Done),
         ];
-        // What was acknowledged is there, but for one that the old primary took after its heir did.
+        // Acknowledged writes are there, except one that the old primary took after its heir did.
         let there = BTreeMap::from([(0, vec![0, 1, 4, 5, 6]), (2, vec![0, 1, 2])]);
         let mut round = summary(&log, &keys(), times(Some(400)), &there);
         round.number = 1;
@@ -930,11 +906,13 @@ pub(crate) mod tests {
         }
     }
 
+    /// Times count from the failure. A group is healed when requests succeed after the new primary
+    /// took over.
     #[test]
-    fn times_count_from_the_moment_and_healed_is_what_comes_after_the_heir() {
+    fn failover_times_count_from_the_failure() {
         let report = example();
         let round = &report.rounds[0];
-        // What was due before the moment and answered before it is no error of the failover.
+        // A request that was due and answered before the failure is no error of it.
         assert_eq!(
             (round.first_error_ms, round.last_error_ms),
             (Some(51.0), Some(71.0))
@@ -944,7 +922,8 @@ pub(crate) mod tests {
             (Some(400.0), Some(520.0))
         );
         assert_eq!((round.added_ms(), round.requests), (Some(120.0), 12));
-        // From the write at -299 to the next that was acknowledged, at 381; of the other's keys from 101 to the end.
+        // From the write at -299 to the next acknowledged one, at 381; for the other keys from 101
+        // to the end.
         assert_eq!(
             (round.longest_gap_ms, round.others_gap_ms),
             (Some(680.0), Some(500.0))
@@ -965,7 +944,7 @@ pub(crate) mod tests {
             (Some(340.0), Some(false))
         );
         assert_eq!(report.is_kept(), Some(false), "one round is enough");
-        // No heir: nothing is healed, whatever was acknowledged.
+        // Without an heir, nothing is healed, whatever was acknowledged.
         let log = [asked(0, Some(1), 5, Outcome::Done)];
         let there = BTreeMap::from([(0, vec![1])]);
         let never = summary(&log, &keys(), times(None), &there);
@@ -993,8 +972,9 @@ pub(crate) mod tests {
         );
     }
 
+    /// The lists at the servers tell which writes were lost, sent twice, or executed though denied.
     #[test]
-    fn the_servers_tell_what_was_lost_sent_twice_or_denied() {
+    fn lost_doubled_and_denied_writes_are_counted() {
         let log = [
             asked(0, Some(1), 0, Outcome::Done),
             asked(0, Some(2), 0, Outcome::Done),
@@ -1005,7 +985,7 @@ pub(crate) mod tests {
             asked(2, Some(1), 0, Outcome::Done),
             asked(1, None, 0, Outcome::Done),
         ];
-        // Of the first key the zero of the beginning, 1, 4 and 5 twice; of the other the zero alone.
+        // The first list has its first zero, 1, 4, and 5 twice; the other one only its zero.
         let there = BTreeMap::from([(0, vec![0, 1, 4, 5, 5]), (2, vec![0])]);
         let expected = Executed {
             acknowledged: 3,

@@ -1,6 +1,6 @@
-//! How figures are written, for tables and charts alike.
+//! The format of figures in tables and charts.
 
-/// A whole number with its thousands apart: `1,234,567`.
+/// A whole number with separated thousands: `1,234,567`.
 pub fn count(figure: f64) -> String {
     let digits = format!("{:.0}", figure.abs());
     let mut text = String::new();
@@ -38,7 +38,7 @@ pub fn short(figure: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Three digits or so, however large or small: what CPU per request needs, from 0.18 to 12.4.
+/// About three digits for any magnitude: CPU per request ranges from 0.18 to 12.4.
 pub fn fine(figure: f64) -> String {
     match figure.abs() {
         size if size >= 999.5 => count(figure),
@@ -57,7 +57,7 @@ pub fn time(us: f64) -> String {
     }
 }
 
-/// A part as percent.
+/// A share in percent.
 pub fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }

@@ -1,87 +1,59 @@
-//! Command lines. One table of flags makes both the parser and the help.
+//! Command lines: parsing, and values that several commands take.
 
 use std::ffi::OsString;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::time::Duration;
 
-use lexopt::Arg;
+use clap::error::ErrorKind;
+use clap::{Args, Command};
+use respool_testkit::scene::Kind;
 
-/// One option of a command: how it is written, what it means, what it does to `T`.
-pub struct Flag<T> {
-    /// Without the dashes.
-    pub name: &'static str,
-    /// What the value is called in the help; `None` for a switch.
-    pub value: Option<&'static str>,
-    /// Help, wrapped where it is shown.
-    pub help: &'static str,
-    /// Puts it into effect. A switch gets an empty value.
-    pub set: fn(&mut T, &str) -> Result<(), String>,
-}
-
-/// What a command line asks for.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// To run.
-    Run,
-    /// To be told how.
-    Help,
-}
-
-/// Reads a command line into `into`. Nothing but options is expected.
-///
-/// # Errors
-/// With one line that names the option and what is wrong with it.
-pub fn parse<T>(
-    args: impl IntoIterator<Item = OsString>,
-    flags: &[&Flag<T>],
-    into: &mut T,
-) -> Result<Asked, String> {
-    let mut parser = lexopt::Parser::from_args(args);
-    while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
-        let name = match arg {
-            Arg::Short('h') | Arg::Long("help") => return Ok(Asked::Help),
-            Arg::Long(name) => name.to_owned(),
-            other => return Err(format!("{}; see --help", other.unexpected())),
-        };
-        let Some(flag) = flags.iter().find(|flag| flag.name == name) else {
-            return Err(format!("there is no option --{name}; see --help"));
-        };
-        let value = match flag.value {
-            Some(_) => parser.value().map_err(|error| error.to_string())?,
-            None => OsString::new(),
-        };
-        let value = value
-            .to_str()
-            .ok_or_else(|| format!("--{name}: not valid UTF-8"))?;
-        (flag.set)(into, value).map_err(|problem| format!("--{name} {value}: {problem}"))?;
-    }
-    Ok(Asked::Run)
-}
+use crate::commands;
 
 /// Columns of a help text.
 pub const WIDTH: usize = 100;
 
-/// The help text of all flags, aligned and wrapped.
-pub fn help<T>(flags: &[&Flag<T>]) -> String {
-    let left = |flag: &Flag<T>| match flag.value {
-        Some(value) => format!("--{} {value}", flag.name),
-        None => format!("--{}", flag.name),
-    };
-    let width = flags.iter().map(|flag| left(flag).len()).max().unwrap_or(0);
-    let mut text = String::new();
-    let mut write = |left: &str, help: &str| {
-        for (row, line) in wrap(help, WIDTH - width - 4).iter().enumerate() {
-            let left = if row == 0 { left } else { "" };
-            text.push_str(&format!("  {left:<width$}  {line}\n"));
+/// Several values in one argument. clap takes a plain `Vec` for a repeated argument.
+pub type List<T> = Vec<T>;
+
+/// Parses the arguments of a command. `Ok(None)`: they asked for the help, which was shown.
+///
+/// # Errors
+/// One line that names the option and its mistake.
+pub fn parse<T: Args>(about: &str, args: &[OsString]) -> Result<Option<T>, String> {
+    let command = T::augment_args(Command::new("respool-lab"))
+        .no_binary_name(true)
+        .args_override_self(true)
+        .term_width(WIDTH)
+        .about(about.trim_end().to_owned())
+        .help_template("{about}\n\n{all-args}\n");
+    match command.try_get_matches_from(args) {
+        Ok(matches) => match T::from_arg_matches(&matches) {
+            Ok(given) => Ok(Some(given)),
+            Err(error) => Err(one_line(&error)),
+        },
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            commands::say(&error.to_string());
+            Ok(None)
         }
-    };
-    for flag in flags {
-        write(&left(flag), flag.help);
+        Err(error) => Err(one_line(&error)),
     }
-    write("--help", "This text.");
-    text
 }
 
-/// The words of a text in lines of so many columns at most.
+/// clap's error in one line. An unknown argument gets advice in place of clap's hints.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let problem = text.split("\n\n").next().unwrap_or_default();
+    let lines: Vec<&str> = problem.lines().map(str::trim).collect();
+    let line = lines.join(" ").trim_start_matches("error: ").to_owned();
+    match error.kind() {
+        ErrorKind::UnknownArgument => format!("{line}; see --help"),
+        _ => line,
+    }
+}
+
+/// The words of a text in lines of at most so many columns.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -96,7 +68,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A number of at least one.
+/// A number of at least 1.
 ///
 /// # Errors
 /// When it is not.
@@ -113,9 +85,9 @@ pub const VALUE_BYTES_MAX: usize = 512 << 20;
 /// The size of a value.
 ///
 /// # Errors
-/// When no server would take it.
+/// When no server accepts it.
 pub fn value_bytes(value: &str) -> Result<usize, String> {
-    // Wide enough for whatever is typed to be told what is wrong with it.
+    // A wide type, so that a number that is too large gets the right error.
     match positive::<u128>(value)? {
         bytes if bytes <= VALUE_BYTES_MAX as u128 => Ok(bytes as usize),
         _ => Err(format!(
@@ -124,7 +96,7 @@ pub fn value_bytes(value: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of seconds above zero, fractions allowed.
+/// A number of seconds above zero, with or without a fraction.
 ///
 /// # Errors
 /// When it is not.
@@ -135,7 +107,46 @@ pub fn seconds(value: &str) -> Result<f64, String> {
     }
 }
 
-/// Numbers of at least one, separated by commas, each once.
+/// A topology of several servers.
+///
+/// # Errors
+/// When there is none of that name.
+pub fn kind(value: &str) -> Result<Kind, String> {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == value);
+    kind.ok_or_else(|| "cluster, sentinel or sharded is expected".to_owned())
+}
+
+/// Workers of respool.
+///
+/// # Errors
+/// When it is out of range.
+pub fn threads(value: &str) -> Result<u16, String> {
+    let number: u32 = positive(value)?;
+    u16::try_from(number).map_err(|_| "too many".to_owned())
+}
+
+/// HOST:PORT, where the host is a name or an address.
+///
+/// # Errors
+/// When it is not, or the name is unknown.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| format!("HOST:PORT: {error}"))?;
+    found
+        .next()
+        .ok_or_else(|| "no address of that name".to_owned())
+}
+
+/// Seconds as a duration.
+///
+/// # Errors
+/// When it is no number of seconds.
+pub fn duration(value: &str) -> Result<Duration, String> {
+    seconds(value).map(Duration::from_secs_f64)
+}
+
+/// Numbers of at least 1 with commas between them, each once.
 ///
 /// # Errors
 /// When they are not.
@@ -154,33 +165,20 @@ pub fn list<N: FromStr + PartialOrd + From<u8> + Copy>(value: &str) -> Result<Ve
 mod tests {
     use super::*;
 
-    #[derive(Default)]
+    #[derive(Args)]
     struct Settings {
+        /// How often. Of two runs of the same length, the one that has more and shorter rounds
+        /// tells more of how far its figures can be trusted.
+        #[arg(long, value_name = "N", value_parser = positive::<u32>, default_value_t = 1)]
         rounds: u32,
+        /// In a minute.
+        #[arg(long = "quick")]
         is_quick: bool,
     }
 
-    const ROUNDS: Flag<Settings> = Flag {
-        name: "rounds",
-        value: Some("N"),
-        help: "How often. Of two runs of the same length, the one that has more and shorter rounds tells \
-               more of how far its figures can be trusted.",
-        set: |settings, value| positive(value).map(|rounds| settings.rounds = rounds),
-    };
-    const QUICK: Flag<Settings> = Flag {
-        name: "quick",
-        value: None,
-        help: "In a minute.",
-        set: |settings, _| {
-            settings.is_quick = true;
-            Ok(())
-        },
-    };
-
-    fn read(words: &[&str]) -> (Result<Asked, String>, Settings) {
-        let mut settings = Settings::default();
-        let words = words.iter().map(OsString::from);
-        (parse(words, &[&ROUNDS, &QUICK], &mut settings), settings)
+    fn read(words: &[&str]) -> Result<Option<Settings>, String> {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        parse("Asks something.", &words)
     }
 
     #[test]
@@ -189,8 +187,7 @@ mod tests {
             &["--quick", "--rounds", "3"][..],
             &["--rounds=3", "--quick"],
         ] {
-            let (asked, settings) = read(words);
-            assert_eq!(asked, Ok(Asked::Run));
+            let settings = read(words).unwrap().expect("no help is asked for");
             assert!(settings.is_quick && settings.rounds == 3);
         }
     }
@@ -198,25 +195,27 @@ mod tests {
     #[test]
     fn a_mistake_is_named_with_its_option() {
         for (words, part) in [
-            (&["--rounds", "0"][..], "--rounds 0: a whole number"),
-            (&["--round", "1"], "no option --round"),
+            (
+                &["--rounds", "0"][..],
+                "'0' for '--rounds <N>': a whole number",
+            ),
+            (&["--round", "1"], "'--round'"),
             (&["--rounds"], "rounds"),
             (&["--quick=1"], "quick"),
             (&["eight"], "eight"),
         ] {
-            let problem = read(words).0.unwrap_err();
+            let problem = read(words).err().expect("a mistake");
             assert!(problem.contains(part), "{words:?}: {problem}");
+            assert_eq!(problem.lines().count(), 1, "{words:?}: {problem}");
         }
     }
 
     #[test]
     fn the_help_has_every_option() {
-        let text = help(&[&ROUNDS, &QUICK]);
-        assert!(
-            text.starts_with("  --rounds N  How often. Of two"),
-            "{text}"
-        );
-        assert_eq!(text.matches("\n              ").count(), 1, "{text}");
+        assert!(read(&["--rounds=3", "--help"]).unwrap().is_none());
+        let command = Settings::augment_args(Command::new("x")).term_width(WIDTH);
+        let text = command.clone().render_help().to_string();
+        assert!(text.contains("--rounds <N>  How often. Of two"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH));
         assert!(text.contains("--quick ") && text.contains("--help "));
     }

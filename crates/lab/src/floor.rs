@@ -1,28 +1,29 @@
-//! The floor: what the kernel alone costs a process that stands between clients and their replies.
+//! The floor: the cost of the kernel alone for a process between clients and their replies.
 //!
-//! An echo server. **What it does**: one thread, one epoll; in each turn, for each connection that is ready, one read and
-//! one write. It counts the requests in the bytes that it read, by counting the byte `*` (no key or value
-//! of the lab has one), and writes so many replies of the right size: `+OK` when the first request of a read
-//! is an array of three (SET), a bulk of the agreed size when it is an array of two (GET).
+//! It is an echo server. **What it does**: one thread, one epoll; in each turn, one read and one
+//! write for each ready connection. It counts the requests in the bytes that it read by the byte
+//! `*`, which no key or value of the lab contains. It writes so many replies of the right size:
+//! `+OK` when the first request of a read is an array of three (SET), a bulk string of the agreed
+//! size when it is an array of two (GET).
 //!
-//! **What it does not do**: find where a request ends, look at a command or key, keep anything between turns beyond which reply a
-//! connection gets, talk to a server, look at a clock, have a limit, handle a write that the kernel takes only half of (it
-//! ends, loudly). A proxy has to do all that *and* read and write once more for the server, so no proxy reaches
-//! the floor, unless it serves several ready clients by fewer system calls than two each.
+//! **What it does not do**: find the end of a request, look at a command or key, talk to a server,
+//! look at a clock, or have a limit. Between turns it keeps only the kind of reply for each
+//! connection. It ends loudly when the kernel takes only half of a write. A proxy has to do all
+//! that *and* read and write once more for the server. So no proxy reaches the floor, unless it
+//! needs fewer than two system calls for each ready client.
 //!
-//! What a request costs here depends on how many arrive per read, so it has to be measured in the same run, with the
-//! same pipeline and connections, as what is compared with it.
+//! The cost of a request depends on how many arrive in one read. So the floor must be measured in
+//! the same run as what is compared with it, with the same pipeline and connections.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
 
+use respool_testkit::reply::write_bulk;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::tape;
-
-/// Requests that one write answers at most, and bytes of such an answer, about.
+/// Most requests that one write answers, and about the most bytes of it.
 const REPLIES_MAX: usize = 4096;
 const REPLIES_BYTES_MAX: usize = 1 << 20;
 const LISTENER: u64 = u64::MAX;
@@ -30,7 +31,7 @@ const LISTENER: u64 = u64::MAX;
 /// Serves until it is killed. `value_bytes` is the size of the value in a GET's reply.
 ///
 /// # Errors
-/// When it cannot accept, or a client does not take its replies.
+/// When it cannot accept, or a client does not read its replies.
 pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
@@ -40,9 +41,10 @@ pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
         EventFlags::IN,
     )?;
     let mut bulk = Vec::new();
-    tape::write_bulk(&mut bulk, &vec![b'x'; value_bytes]);
+    write_bulk(&mut bulk, &vec![b'x'; value_bytes]);
     let replies = [Replies::new(b"+OK\r\n"), Replies::new(&bulk)];
-    // By file descriptor would do, but numbers of our own need no trust in how the kernel deals them out.
+    // File descriptors would do as indexes, but own numbers do not depend on how the kernel assigns
+    // them.
     let mut clients: Vec<Option<Client>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut events = Vec::with_capacity(1024);
@@ -87,7 +89,7 @@ pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
                 Err(_) => true,
             };
             if is_gone {
-                // Closing takes it out of the epoll, too.
+                // Closing removes it from the epoll, too.
                 clients[place] = None;
                 free.push(place);
             }
@@ -95,7 +97,7 @@ pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
     }
 }
 
-/// The client is not there any more.
+/// The client has gone.
 struct Gone;
 
 struct Client {
@@ -106,7 +108,7 @@ struct Client {
 }
 
 impl Client {
-    /// An error ends the floor: it does not keep what a client does not take.
+    /// An error ends the floor: it keeps no bytes for a client that does not read.
     fn answer(&mut self, bytes: &[u8], replies: &[Replies; 2]) -> io::Result<Result<(), Gone>> {
         let count = self.count(bytes);
         let replies = &replies[usize::from(self.is_get)];
@@ -126,7 +128,7 @@ impl Client {
         Ok(Ok(()))
     }
 
-    /// How many requests begin in these bytes; notes of which kind they are by the first of them.
+    /// The number of requests that begin in these bytes. Their kind is that of the first one.
     fn count(&mut self, bytes: &[u8]) -> usize {
         let kind = match (self.ends_in_star, bytes) {
             (true, [kind, ..]) | (false, [b'*', kind, ..]) => Some(kind),
@@ -135,7 +137,7 @@ impl Client {
         if let Some(kind) = kind {
             self.is_get = *kind == b'2';
         }
-        // One whose kind is still to come counts with the next read.
+        // A request whose kind is not there yet counts with the next read.
         let carried = usize::from(self.ends_in_star);
         self.ends_in_star = bytes.last() == Some(&b'*');
         let begun = bytes.iter().filter(|&&byte| byte == b'*').count();
@@ -143,7 +145,7 @@ impl Client {
     }
 }
 
-/// As many of the same reply as one write answers.
+/// As many equal replies as one write can hold.
 struct Replies {
     bytes: Vec<u8>,
     size: usize,
@@ -170,8 +172,9 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
+    /// The echo server answers every request, however its bytes are cut, and outlives its clients.
     #[test]
-    fn it_answers_as_often_as_asked_however_the_bytes_are_cut_and_outlives_clients_that_leave() {
+    fn floor_answers_every_request() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(&listener, 3));
@@ -182,7 +185,7 @@ mod tests {
             stream
         };
         let get = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
-        // Gone with its replies on their way.
+        // It leaves with its replies in flight.
         connect().write_all(&get.repeat(10)).unwrap();
         for cut in 1..get.len() {
             let mut client = connect();

@@ -1,13 +1,14 @@
-//! The report as one page: tables, charts, what would be unfair, how to do it again. Nothing is fetched and nothing runs.
+//! The report as one page: tables, charts, what was unfair, how to repeat it. The page loads
+//! nothing and runs nothing.
 
 use std::fmt::Write;
 
-use crate::case::{Target, Way, Workload};
-use crate::chart::{self, Axis, CostRow, Curve, StepLine, Stretch, TimeChart, TimeRow, escape};
+use crate::case::{Case, Generator, Target, Way, Workload};
+use crate::chart::{self, CostRow, Curve, StepLine, Stretch, TimeChart, TimeRow, escape};
 use crate::cluster;
 use crate::decay::{self, Decay, Point};
 use crate::figure;
-use crate::measure::Generator;
+use crate::options::SETTLE_S;
 use crate::report::{CaseReport, Cost, Report, Round};
 use crate::table::{self, Table};
 use crate::targets::Facts;
@@ -29,7 +30,7 @@ pub fn page(report: &Report) -> String {
     frame(&format!("{}: {}", report.experiment, report.title), &page)
 }
 
-/// A page of its own around a body.
+/// A page around a body.
 pub(crate) fn frame(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -40,7 +41,7 @@ pub(crate) fn frame(title: &str, body: &str) -> String {
     )
 }
 
-/// What was asked, and the facts that the answer rests on.
+/// The question, and the facts behind the figures.
 pub(crate) fn header(
     page: &mut String,
     experiment: &str,
@@ -61,7 +62,7 @@ pub(crate) fn header(
     page.push_str("</dl></header>\n");
 }
 
-/// What went wrong, where something did.
+/// The failures, if there are any.
 pub(crate) fn failures(page: &mut String, failures: &[String]) {
     if failures.is_empty() {
         return;
@@ -76,12 +77,16 @@ pub(crate) fn failures(page: &mut String, failures: &[String]) {
 fn head(page: &mut String, report: &Report) {
     let machine = &report.machine;
     let options = &report.options;
-    let rate = match (options.rate, &options.loads_percent[..]) {
+    let rate = match (options.rate, &options.rates[..]) {
         (Some(rate), _) => format!("open loop, {} requests/s due", figure::count(rate)),
         (None, []) => "closed loop".to_owned(),
-        (None, loads) => {
-            let loads: Vec<String> = loads.iter().map(u8::to_string).collect();
-            format!("closed loop, and open loop at {} % of it", loads.join(", "))
+        (None, rates) => {
+            let counts = rates.iter().map(|&rate| figure::count(rate.into()));
+            let rates: Vec<String> = counts.collect();
+            format!(
+                "open loop at {} requests/s, and closed loop",
+                rates.join(" · ")
+            )
         }
     };
     let virtual_machine = if machine.is_virtual {
@@ -118,7 +123,7 @@ fn head(page: &mut String, report: &Report) {
     failures(page, &report.failures);
 }
 
-/// Targets side by side, one card a workload.
+/// Targets side by side, one card for each workload.
 fn compare(page: &mut String, report: &Report) {
     page.push_str("<section><h2>Side by side</h2><p>What a request costs each process, and how long it takes. ");
     page.push_str("The server's share shrinks when a proxy hands it many requests at once.</p>");
@@ -181,7 +186,7 @@ fn time_row(case: &CaseReport) -> TimeRow {
     }
 }
 
-/// MGET over the number of its keys: the time of a request, and what a key costs the server.
+/// MGET over the number of keys: the time of a request, and the server's cost of a key.
 fn decays(page: &mut String, report: &Report) {
     let decays = decay::of(report);
     if decays.is_empty() {
@@ -222,83 +227,73 @@ fn decays(page: &mut String, report: &Report) {
     );
 }
 
-/// The flush rules side by side: for each number of connections and workers, every figure over the longest wait.
+/// The figures of the flush rules in the charts: title, unit, and the figure.
+const RULE_PANELS: [(&str, &str, RuleFigure); 4] = [
+    ("p50", "time", |found| found.us[0]),
+    ("p99", "time", |found| found.us[1]),
+    ("CPU of the server per request", "CPU time", |found| {
+        found.cpu_us[0]
+    }),
+    ("CPU of the proxy per request", "CPU time", |found| {
+        found.cpu_us[1]
+    }),
+];
+
+/// The connections that sent requests at each rate.
+fn callers_of(report: &Report) -> impl Iterator<Item = Workload> {
+    let workloads = report.workloads().into_iter();
+    workloads.filter(|workload| workload.rate.is_none())
+}
+
+fn rule_chart(
+    found: &[Outcome<'_>],
+    callers: Workload,
+    (what, unit, figure): &(&str, &str, RuleFigure),
+) -> String {
+    let curves = rule_curves(found, callers, *figure);
+    let label = format!("{}: {what} over the rate", workload_title(callers));
+    chart::curves(&label, ("requests/s due", unit), &curves)
+}
+
+/// The flush rules over the rate as one picture, in the report of that experiment.
+pub(crate) fn picture(report: &Report) -> Option<String> {
+    let found = window::of(report);
+    let callers: Vec<Workload> = callers_of(report).collect();
+    let curves = rule_curves(&found, *callers.first()?, RULE_PANELS[0].2).len();
+    let panel = |callers, panel: &(&str, &str, RuleFigure)| {
+        let title = format!("{}: {}", workload_title(callers), panel.0);
+        (title, rule_chart(&found, callers, panel))
+    };
+    let panel = &panel;
+    let of_callers = |callers| RULE_PANELS.iter().map(move |its| panel(callers, its));
+    let charts: Vec<(String, String)> = callers.iter().copied().flat_map(of_callers).collect();
+    let label = "time and CPU of a request over the rate, by flush rule";
+    (!found.is_empty()).then(|| chart::board(label, STYLE, &charts, curves))
+}
+
+/// The flush rules over the rate: a panel per figure for each number of connections.
 fn windows(page: &mut String, report: &Report) {
-    let windows = window::of(report);
-    if windows.is_empty() {
+    let found = window::of(report);
+    if found.is_empty() {
         return;
     }
     page.push_str(
-        "<section><h2>What the flush rule buys and costs</h2><p>From left to right the longest that a request may wait for others. \
-         Added is what times are longer than with nothing held back, in the same round, by axes that are logarithmic both \
-         ways: below the line they are shorter. The default is shaded.</p><p class=\"legend\">",
+        "<section><h2>Over the load</h2><p>Open loop: from left to right the requests per second that are due. Both axes are \
+         logarithmic. The closed loop is in the table below: there each target sets its own rate.</p>",
     );
-    let mut loads: Vec<Option<u8>> = windows.iter().map(|window| window.load_percent).collect();
-    loads.sort_unstable();
-    loads.dedup();
-    let class = |load: Option<u8>| {
-        let place = loads.iter().position(|other| *other == load).unwrap_or(0);
-        format!("load{}", place.min(3))
-    };
-    for load in &loads {
-        let word = load.map_or("closed loop".to_owned(), |percent| {
-            format!("open loop at {percent} %")
-        });
+    for callers in callers_of(report) {
+        let title = workload_title(callers);
         let _ = write!(
             page,
-            "<span><i class=\"{}\"></i>{word}</span>",
-            class(*load)
+            "<figure><figcaption>{}</figcaption><div class=\"cards\">",
+            escape(&title)
         );
-    }
-    page.push_str("</p>");
-    let figures: [(&str, Axis, RuleFigure); 6] = [
-        ("Requests in a batch", Axis::Logarithmic, |rule| rule.batch),
-        ("CPU of the server, µs per request", Axis::Linear, |rule| {
-            rule.cpu_us[0]
-        }),
-        ("CPU of the proxy, µs per request", Axis::Linear, |rule| {
-            rule.cpu_us[1]
-        }),
-        ("Added to the p50", Axis::BothWays, |rule| rule.added_us[0]),
-        ("Added to the p99", Axis::BothWays, |rule| rule.added_us[1]),
-        ("Added to the p99.9", Axis::BothWays, |rule| {
-            rule.added_us[2]
-        }),
-    ];
-    let mut callers: Vec<String> = Vec::new();
-    for window in &windows {
-        if callers.contains(&window.callers()) {
-            continue;
-        }
-        callers.push(window.callers());
-        let same = || {
-            windows
-                .iter()
-                .filter(|other| other.callers() == window.callers())
-        };
-        let names: Vec<String> = window.rules.iter().map(|rule| rule.name.clone()).collect();
-        let marked = window.rules.iter().position(|rule| rule.is_default);
-        let _ = write!(
-            page,
-            "<figure class=\"wide\"><figcaption>{}</figcaption><div class=\"panels\">",
-            escape(&window.callers())
-        );
-        for (title, axis, figure) in figures {
-            let lines: Vec<StepLine> = same()
-                .map(|load| StepLine {
-                    name: load.load(),
-                    class: class(load.load_percent),
-                    values: names
-                        .iter()
-                        .map(|name| figure(load.rules.iter().find(|rule| rule.name == *name)?))
-                        .collect(),
-                })
-                .collect();
-            let label = format!("{}: {title} by rule", window.callers());
+        for panel in &RULE_PANELS {
             let _ = write!(
                 page,
-                "<div><p class=\"sum\">{title}</p>{}</div>",
-                chart::steps(&label, &names, marked, axis, &lines)
+                "<div><p class=\"sum\">{}</p><div class=\"scroll\">{}</div></div>",
+                panel.0,
+                rule_chart(&found, callers, panel)
             );
         }
         page.push_str("</div></figure>");
@@ -306,7 +301,44 @@ fn windows(page: &mut String, report: &Report) {
     page.push_str("</section>\n");
 }
 
-/// Every way over its numbers of servers, a panel for each figure of each workload.
+/// A curve over the rates for each target with the figure. A target keeps its colour.
+fn rule_curves(found: &[Outcome<'_>], callers: Workload, figure: RuleFigure) -> Vec<Curve> {
+    const CLASSES: [&str; 5] = ["load0", "load1", "load2", "load3", "other"];
+    let mut curves: Vec<Curve> = Vec::new();
+    for outcome in found {
+        let Case { workload, target } = outcome.case;
+        if callers
+            != (Workload {
+                rate: None,
+                ..*workload
+            })
+        {
+            continue;
+        }
+        let name = target.to_string();
+        let place = curves.iter().position(|curve| curve.name == name);
+        let place = place.unwrap_or(curves.len());
+        if place == curves.len() {
+            curves.push(Curve {
+                name,
+                class: CLASSES[place % CLASSES.len()],
+                dash: place / CLASSES.len(),
+                points: Vec::new(),
+                fitted: None,
+            });
+        }
+        let value = figure(outcome).filter(|&us| us > 0.0);
+        let point = workload.rate.map(f64::from).zip(value);
+        curves[place].points.extend(point);
+    }
+    curves.retain(|curve| !curve.points.is_empty());
+    for curve in &mut curves {
+        curve.points.sort_by(|one, other| one.0.total_cmp(&other.0));
+    }
+    curves
+}
+
+/// Every way over its numbers of servers: a panel for each figure of each workload.
 fn pools(page: &mut String, report: &Report) {
     if cluster::of(report).is_empty() {
         return;
@@ -379,7 +411,7 @@ fn pools(page: &mut String, report: &Report) {
             let _ = write!(
                 page,
                 "<div><p class=\"sum\">{what}</p>{}</div>",
-                chart::steps(&label, &names, None, Axis::Linear, &lines)
+                chart::steps(&label, &names, &lines)
             );
         }
         page.push_str("</div></figure>");
@@ -388,7 +420,7 @@ fn pools(page: &mut String, report: &Report) {
 }
 
 type PoolFigure = fn(&CaseReport) -> Option<f64>;
-type RuleFigure = fn(&Outcome) -> Option<f64>;
+type RuleFigure = fn(&Outcome<'_>) -> Option<f64>;
 type Figure = fn(&Point) -> Option<f64>;
 
 fn curve(decays: &[Decay], place: usize, figure: Figure, is_fitted: bool) -> Curve {
@@ -468,7 +500,7 @@ pub(crate) fn write_table(page: &mut String, table: &Table) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// The original's picture: one bump a case.
+/// The picture of the original experiment: one bump for each case.
 fn overview(page: &mut String, report: &Report) {
     page.push_str(
         "<section><h2>The run over time</h2><p>CPU of each process by the left axis, throughput by the right one. \
@@ -625,7 +657,7 @@ fn round_text(round: &Round) -> String {
     parts.join(" · ")
 }
 
-/// What a fair reader has to know, from what this run was.
+/// What a fair reader must know about this run.
 fn fairness(page: &mut String, report: &Report) {
     page.push_str("<section><h2>What would be unfair to conclude</h2><ul>");
     for sentence in sentences(report) {
@@ -674,13 +706,21 @@ fn sentences(report: &Report) -> Vec<String> {
                 .to_owned(),
         ),
     }
-    if !options.loads_percent.is_empty() {
+    if !options.rates.is_empty() {
         said.push(
-            "In open loop requests are due at equal distances, which no crowd of callers keeps: a real one comes in bursts, which \
-             fill batches and queues. 100 % are what the same number of connections came to in closed loop with nothing held \
-             back: for few connections that is far from what the machine can do."
+            "In open loop requests are due at equal distances. Real requests come in bursts, which fill batches and queues. \
+             Where a target cannot keep up with a rate, its times grow with the length of the window and say only that."
                 .to_owned(),
         );
+    }
+    let warmup_s = options.warmup_s();
+    let is_respool = |case: &CaseReport| case.case.target.is_respool();
+    if warmup_s < SETTLE_S && report.cases.iter().any(is_respool) {
+        said.push(format!(
+            "The same load ran for only {warmup_s} s before each window. respool's balanced flush rule settles within \
+             {} s, so some of its figures are of an earlier wait.",
+            SETTLE_S
+        ));
     }
     match options.generator {
         Generator::Own => said.push(
@@ -830,15 +870,15 @@ fn workload_title(workload: Workload) -> String {
         verb,
         pipeline,
         connections,
-        load_percent,
+        rate,
     } = workload;
     let clients = if connections == 1 {
         "1 connection".to_owned()
     } else {
         format!("{connections} connections")
     };
-    let load = load_percent.map_or(String::new(), |percent| {
-        format!(", open loop at {percent} %")
+    let load = rate.map_or(String::new(), |rate| {
+        format!(", {} requests/s due", figure::count(rate.into()))
     });
     match pipeline {
         1 => format!("{verb}, one at a time, {clients}{load}"),
@@ -846,7 +886,8 @@ fn workload_title(workload: Workload) -> String {
     }
 }
 
-/// The colours of the processes are those of Okabe and Ito, which people with any kind of colour vision tell apart.
+/// The colours of the processes are those of Okabe and Ito, which people with any colour vision can
+/// tell apart.
 const STYLE: &str = "
 :root{color-scheme:light dark;--ground:#fff;--raised:#f6f7f8;--ink:#1b1f24;--soft:#5a636e;--rule:#d9dee3;--grid:#e8ebee;
 --server:#0072b2;--proxy:#d55e00;--generator:#009e73;--rate:#c9ced6;--rate-edge:#8d96a3;--bad:#b3261e;
@@ -903,8 +944,8 @@ svg .line.server{stroke:var(--server)}svg .line.proxy{stroke:var(--proxy)}svg .l
 svg .bar.server{fill:var(--server)}svg .bar.proxy{fill:var(--proxy)}svg .bar.generator{fill:var(--generator)}
 svg .line.load0{stroke:var(--load0)}svg .line.load1{stroke:var(--load1)}svg .line.load2{stroke:var(--load2)}
 svg .line.load3{stroke:var(--load3)}svg .bar.load0{fill:var(--load0)}svg .bar.load1{fill:var(--load1)}
-svg .bar.load2{fill:var(--load2)}svg .bar.load3{fill:var(--load3)}svg .marked{fill:var(--grid)}
-svg .range{stroke:var(--soft);stroke-width:2}svg .dot{fill:var(--ink)}
+svg .bar.load2{fill:var(--load2)}svg .bar.load3{fill:var(--load3)}
+svg .ground{fill:var(--ground)}svg .range{stroke:var(--soft);stroke-width:2}svg .dot{fill:var(--ink)}
 ";
 
 #[cfg(test)]
@@ -933,7 +974,8 @@ mod tests {
             let id = format!("<figure id=\"{}\">", case.id);
             assert_eq!(page.contains(&id), case.summary.is_some(), "{id}");
         }
-        // Two workloads with two charts each, five cases with rounds; rounds of the overview by the options.
+        // Two workloads with two charts each, five cases with rounds; the overview has the rounds
+        // of the options.
         let overviews = report.cases[0].rounds.len();
         assert_eq!(page.matches("<svg ").count(), 2 * 2 + 5 + overviews);
         for tag in ["section", "figure", "table", "details", "div", "svg"] {
@@ -958,7 +1000,7 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}");
         }
-        // Two targets in two charts; lines are fitted to times alone.
+        // Two targets in two charts; only times have fitted lines.
         assert_eq!(page.matches("<path class=\"line fitted").count(), 2);
         assert!(!page.contains("NaN") && !page.contains("inf\""));
         assert_eq!(
@@ -968,29 +1010,49 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_rules_has_every_figure_for_all_callers() {
-        let report = crate::window::tests::example_of_window();
-        let page = page(&report);
-        for part in [
-            "What the flush rule buys and costs",
-            "open loop at 60 %",
-            "<figcaption>GET P1, 50 connections, 1 worker</figcaption>",
-            "<title>60 %, 200us: 16</title>",
-            "<title>60 %, 200us: +20 µs</title>",
-            "closed loop, and open loop at 60 % of it",
-            "* is the default, 200us",
-        ] {
-            assert!(page.contains(part), "{part}");
-        }
-        assert!(
-            page.contains(
-                "0.05 cores was made again, up to twice: 4 were, and 1 of those that count"
-            ),
-            "{page}"
+    fn picture_has_a_panel_for_each_figure() {
+        assert_eq!(picture(&example()), None);
+        let picture = picture(&crate::window::tests::example_of_window()).expect("a picture");
+        assert!(picture.starts_with("<svg xmlns="));
+        assert_eq!(picture.matches("<svg ").count(), 1 + RULE_PANELS.len());
+        assert_eq!(
+            picture.matches("<svg ").count(),
+            picture.matches("</svg>").count()
         );
-        assert_eq!(page.matches("<rect class=\"marked\"").count(), 2 * 6);
-        assert_eq!(page.matches("<path class=\"line load1\"").count(), 2 * 6);
-        assert!(!page.contains("NaN") && !page.contains("inf\""));
+        for part in ["connections: p99</text>", "fill:var(--ground)", "balanced"] {
+            assert!(picture.contains(part), "{part}");
+        }
+        assert!(!picture.contains("NaN") && !picture.contains("inf\""));
+    }
+
+    #[test]
+    fn a_report_of_rules_has_a_curve_for_each_target() {
+        let mut report = crate::window::tests::example_of_window();
+        let whole = page(&report);
+        for part in [
+            "Over the load",
+            "<figcaption>GET, one at a time, 50 connections</figcaption>",
+            "<p class=\"sum\">CPU of the proxy per request</p>",
+            "<title>balanced: 2,000 requests/s due, 600 µs</title>",
+            "<title>predixy: 10,000 requests/s due, 60 µs</title>",
+            "open loop at 2,000 · 10,000 requests/s, and closed loop",
+            "0.05 cores was made again, up to twice: 4 were, and 1 of those that count",
+        ] {
+            assert!(whole.contains(part), "{part}");
+        }
+        // Each curve has a line and a mark in the legend, in four panels. The direct server has no
+        // curve in the panel of the proxy.
+        let lines = |class: &str| {
+            whole
+                .matches(&format!("<path class=\"line {class}\""))
+                .count()
+        };
+        assert_eq!((lines("load0"), lines("load1"), lines("other")), (6, 8, 8));
+        assert!(!whole.contains("60,000 requests/s due"), "the closed loop");
+        assert!(!whole.contains("NaN") && !whole.contains("inf\""));
+        assert!(!whole.contains("of an earlier wait"));
+        report.options.warmup_s = Some(0.5);
+        assert!(page(&report).contains("for only 0.5 s before each window"));
     }
 
     #[test]
@@ -1012,8 +1074,9 @@ mod tests {
         assert!(!page.contains("NaN") && !page.contains("inf\""));
     }
 
+    /// The page names what was unfair in this run.
     #[test]
-    fn what_is_unfair_follows_from_the_run() {
+    fn unfair_conditions_follow_from_the_run() {
         let mut report = example();
         let said = |report: &Report| sentences(report).join("\n");
         assert!(!said(&report).contains("Envoy") && said(&report).contains("makers of respool"));

@@ -1,22 +1,23 @@
 //! The load generator: many connections, one thread, as little CPU as possible.
 //!
-//! It shares the cores with what it measures, so what it does per request is cut to the bone: requests and their
-//! replies lie ready on a [`Tape`], a ready connection costs one read, one comparison, one look at the clock and one
-//! write, and nothing is allocated once it runs.
+//! It shares the cores with what it measures, so its work per request is minimal. Requests and
+//! replies are prepared on a [`Tape`]. A ready connection costs one read, one comparison, one look
+//! at the clock and one write. A running load allocates nothing.
 //!
-//! **Closed loop** (the default): each connection sends a batch, waits until all of it is answered, sends the next.
-//! The time of a request runs from just before the write of its batch to just after the read that completed its reply; the
-//! one look at the clock between reading a reply and writing the next batch serves as the end of one and the start
-//! of the other. A target that stalls stalls the generator with it, so its percentiles say what
-//! *these* callers saw, not what callers at a fixed rate would have seen. For that, there is the
+//! **Closed loop** (the default): each connection sends a batch, waits for all its replies, and
+//! sends the next one. The time of a request runs from just before the write of its batch to just
+//! after the read that completed its reply. One look at the clock between that read and the next
+//! write ends the one and begins the other. A target that stalls stalls the generator, too. So the
+//! percentiles show what *these* clients saw, and not what clients at a fixed rate would see. The
+//! open loop is for that.
 //!
-//! **Open loop** (a rate): batches are due at fixed times whatever becomes of those before them, and any connection that is
-//! free takes the next one that is due. Time runs from when a batch was *due*, so waiting for a free
-//! connection counts, and so does a generator that is late. What is due but not answered at the end goes into
-//! the percentiles with the time that it has waited so far: a lower bound, never left out.
+//! **Open loop** (a rate): batches are due at fixed times, whatever becomes of earlier ones, and a
+//! free connection takes the next due one. Time runs from when a batch was *due*. So waiting for a
+//! free connection counts, and a late generator as well. A batch that is due but unanswered at the
+//! end enters the percentiles with its time so far: a lower bound, never left out.
 //!
-//! A second thread sleeps. It wakes ten times a second to tell how far things are, and at both ends of
-//! the measured window, where it reads count, clock and CPU in one go.
+//! A second thread sleeps. It wakes ten times a second to report progress, and at both ends of the
+//! measured window, where it reads count, clock and CPU together.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -26,34 +27,35 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use respool_testkit::reply::ReplyScanner;
+use respool_testkit::time::clock_ns;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::case::Verb;
 use crate::cpu::{self, Usage};
-use crate::reply::ReplyScanner;
 use crate::schedule::Schedule;
 use crate::tape::{self, Recipe, Tape};
 
-/// What to do.
+/// The settings of a load.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Whom to ask.
+    /// The address to connect to.
     pub target: SocketAddr,
-    /// What to ask.
+    /// The requests.
     pub recipe: Recipe,
-    /// Connections that ask.
+    /// Connections that send requests.
     pub connections: usize,
-    /// Further connections that are open and do nothing.
+    /// Further connections that stay idle.
     pub idle: usize,
-    /// Threads that ask; each has its share of the connections.
+    /// Threads that send requests; each has its share of the connections.
     pub threads: usize,
     /// Seconds before the measured window, with the same load.
     pub warmup_s: f64,
@@ -61,12 +63,12 @@ pub struct Load {
     pub seconds: f64,
     /// Requests a second over all connections; `None`: closed loop.
     pub rate: Option<f64>,
-    /// Processes whose CPU to read at both ends of the window, by name: all of one name as one. The generator itself always
-    /// is.
+    /// Processes whose CPU is read at both ends of the window, by name; those of one name count as
+    /// one. The generator itself is always among them.
     pub watch: Vec<(String, Vec<u32>)>,
 }
 
-/// What the generator tells while it runs, one JSON object a line.
+/// Events of a running generator, one JSON object a line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
@@ -75,14 +77,14 @@ pub enum Event {
         /// Nanoseconds of the machine's monotonic clock, as in all events.
         at_ns: u64,
     },
-    /// So many requests were answered since the window began.
+    /// Requests answered since the window began.
     Progress {
         /// When.
         at_ns: u64,
         /// How many.
         requests: u64,
     },
-    /// The measured window is over.
+    /// The measured window ends.
     End {
         /// When.
         at_ns: u64,
@@ -91,20 +93,20 @@ pub enum Event {
     Result(Box<LoadResult>),
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadResult {
     /// HOST:PORT
     pub target: String,
-    /// What was asked.
+    /// The command.
     pub verb: Verb,
     /// Requests of a batch.
     pub pipeline: usize,
-    /// Connections that asked.
+    /// Connections that sent requests.
     pub connections: usize,
-    /// Connections that did nothing.
+    /// Idle connections.
     pub idle: usize,
-    /// Threads that asked.
+    /// Threads that sent requests.
     pub threads: usize,
     /// Requests a second that were due; `None`: closed loop.
     pub rate: Option<f64>,
@@ -112,13 +114,13 @@ pub struct LoadResult {
     pub seconds: f64,
     /// Requests answered in the window.
     pub requests: u64,
-    /// Requests answered in all: before the window, in it, and what was still on its way at its end.
+    /// All answered requests: before the window, in it, and those in flight at its end.
     pub answered: u64,
-    /// Replies, warm-up included, that were not the ones asked for.
+    /// Replies other than expected, with those of the warm-up.
     pub wrong: u64,
     /// The first of them.
     pub first_wrong: Option<String>,
-    /// Requests on their way or overdue when the window closed.
+    /// Requests in flight or overdue when the window closed.
     pub unfinished: u64,
     /// Connections that still owed a reply a second later.
     pub stalled: usize,
@@ -128,24 +130,24 @@ pub struct LoadResult {
     pub usage: Vec<(String, Usage)>,
 }
 
-/// Times, microseconds.
+/// Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Requests that were timed.
     pub count: u64,
-    /// Mean; `None` where the generator does not tell.
+    /// Mean; `None` where the generator does not report it.
     pub mean_us: Option<f64>,
-    /// Percent and the time that so many percent of the requests did not exceed.
+    /// Percent, and the time that so many percent of the requests did not exceed.
     pub percentiles: Vec<(f64, f64)>,
 }
 
 impl Latency {
-    /// The percentiles that are kept.
+    /// The percentiles of a report.
     pub const LADDER: [f64; 12] = [
         1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99, 100.0,
     ];
 
-    /// Of a histogram of nanoseconds.
+    /// Reads a histogram of nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> Latency {
         let time = |percent| histogram.value_at_percentile(percent) as f64 / 1e3;
         if histogram.is_empty() {
@@ -161,7 +163,7 @@ impl Latency {
         }
     }
 
-    /// The time that so many percent of the requests did not exceed, if it is kept.
+    /// The time that so many percent of the requests did not exceed, if it is in the report.
     pub fn at(&self, percent: f64) -> Option<f64> {
         self.percentiles
             .iter()
@@ -170,10 +172,10 @@ impl Latency {
     }
 }
 
-/// Runs a load to its end; `tell` gets an event when there is one.
+/// Runs a load to its end. `tell` gets its events.
 ///
 /// # Errors
-/// One line: a connection that cannot be made or is lost, bytes that are no reply, no file descriptors.
+/// One line: a connection is refused or lost, bytes are no reply, or file descriptors run out.
 pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, String> {
     load.recipe.check()?;
     allow_descriptors(load.connections + load.idle + load.threads * 3 + 64)?;
@@ -237,10 +239,10 @@ pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, Strin
     })
 }
 
-/// Writes every key with its value, and checks the answers.
+/// Writes every key with its value, and checks the replies.
 ///
 /// # Errors
-/// One line, when the target cannot be reached or refuses.
+/// One line, when the target is unreachable or refuses.
 pub fn preload(target: SocketAddr, recipe: &Recipe) -> Result<(), String> {
     let recipe = Recipe {
         verb: Verb::Set,
@@ -251,7 +253,8 @@ pub fn preload(target: SocketAddr, recipe: &Recipe) -> Result<(), String> {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .map_err(failed)?;
-    // A thousand at a time, fewer when they are large: neither side has to hold more than for an ordinary pipeline.
+    // A thousand at a time, fewer when they are large: neither side holds more than for an ordinary
+    // pipeline.
     let step = ((1 << 20) / (recipe.value_bytes + 64)).clamp(1, 1000) as u32;
     for first in (0..recipe.keys).step_by(step as usize) {
         let count = (recipe.keys - first).min(step);
@@ -272,16 +275,10 @@ pub fn preload(target: SocketAddr, recipe: &Recipe) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds of the machine's monotonic clock: the same for every process.
-pub fn clock_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Allows this process so many file descriptors, if the hard limit does.
+/// Raises the limit of file descriptors of this process to `count`, if the hard limit allows it.
 ///
 /// # Errors
-/// One line that says which limit to raise.
+/// One line that names the limit to raise.
 pub fn allow_descriptors(count: usize) -> Result<(), String> {
     let limit = getrlimit(Resource::Nofile);
     let count = count as u64;
@@ -300,10 +297,10 @@ pub fn allow_descriptors(count: usize) -> Result<(), String> {
     setrlimit(Resource::Nofile, wanted).map_err(|error| format!("setrlimit: {error}"))
 }
 
-/// Connects and proves by PING that somebody serves the connection.
+/// Connects and proves by PING that the connection is served.
 ///
 /// # Errors
-/// When nobody does.
+/// When it is not.
 pub fn open_and_ping(target: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(target)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -323,9 +320,9 @@ const WARMUP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
 
-/// How often the watching thread tells how far things are.
+/// Time between two reports of progress.
 const PROGRESS: Duration = Duration::from_millis(100);
-/// How long a target may take after the end to answer what it still owes.
+/// How long a target may take after the end for the missing replies.
 const DRAIN: Duration = Duration::from_secs(1);
 
 struct Shared {
@@ -344,7 +341,7 @@ struct Window {
     usage: Vec<(String, Usage)>,
 }
 
-/// Sleeps through the warm-up and the window; reads everything at both ends of it.
+/// Sleeps through the warm-up and the window, and reads all counters at both ends of the window.
 fn watch_window(
     load: &Load,
     shared: &Shared,
@@ -385,7 +382,7 @@ fn watch_window(
     let end_ns = start_ns + (load.seconds * 1e9) as u64;
     let step = PROGRESS.as_nanos() as u64;
     let mut next = start_ns + step;
-    // The last stretch belongs to the end of the window: no event just before it.
+    // The last stretch ends with the window: no event comes just before it.
     while next + step / 2 < end_ns {
         if !sleep_until(next) {
             return lost();
@@ -421,7 +418,7 @@ fn watch_window(
     })
 }
 
-/// One thread, its connections and what it has seen.
+/// One thread with its connections and results.
 struct Worker<'t> {
     tape: &'t Tape,
     epoll: OwnedFd,
@@ -433,14 +430,14 @@ struct Worker<'t> {
 
 struct OpenLoop {
     schedule: Schedule,
-    /// Connections that wait for a batch to be due, the longest waiting first.
+    /// Connections without a due batch, the longest waiting first.
     free: VecDeque<usize>,
     timer: OwnedFd,
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     armed_ns: u64,
 }
 
-/// What a worker has seen.
+/// The results of a worker.
 struct Outcome {
     histogram: Histogram<u64>,
     answered: u64,
@@ -458,7 +455,7 @@ struct Wrong {
 impl Outcome {
     fn new() -> Outcome {
         Outcome {
-            // A nanosecond to ten minutes in three digits.
+            // From a nanosecond to ten minutes in three digits.
             histogram: Histogram::new_with_bounds(1, 600_000_000_000, 3)
                 .expect("the bounds of the histogram are legal"),
             answered: 0,
@@ -480,9 +477,9 @@ impl Outcome {
     }
 }
 
-/// The timer's place among the numbers of connections.
+/// The id of the timer among the ids of connections.
 const TIMER: u64 = u64::MAX;
-/// Wakes a worker that gets no replies, to see whether it should stop.
+/// Wakes a worker without replies, to see whether it should stop.
 const LOOK_UP: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
@@ -506,7 +503,8 @@ impl<'t> Worker<'t> {
             stream.set_nonblocking(true).map_err(failed)?;
             let number = EventData::new_u64(connections.len() as u64);
             epoll::add(&epoll, &stream, number, EventFlags::IN).map_err(system)?;
-            // Spread over the tape, so that no two ask for the same keys at the same moment.
+            // Connections start spread over the tape, so that no two send the same keys at the same
+            // moment.
             let batch = place * tape.batches() / load.connections;
             connections.push(Connection::new(stream, batch));
         }
@@ -521,7 +519,7 @@ impl<'t> Worker<'t> {
                 epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)
                     .map_err(system)?;
                 let batches_per_second = rate / load.recipe.pipeline as f64 / threads as f64;
-                // Threads take turns within an interval instead of sending all at once.
+                // Threads start at different times within an interval, instead of all at once.
                 let offset = 1e9 / batches_per_second * thread as f64 / threads as f64;
                 Some(OpenLoop {
                     schedule: Schedule::new(clock_ns() + offset as u64, batches_per_second),
@@ -531,7 +529,7 @@ impl<'t> Worker<'t> {
                 })
             }
         };
-        // Room for two whole batches of replies: then one read always empties an ordinary connection.
+        // Room for two whole batches of replies: one read then empties an ordinary connection.
         let buffer = vec![0; (2 * tape.replies(0).len()).max(16 << 10)];
         Ok(Worker {
             tape,
@@ -578,7 +576,7 @@ impl<'t> Worker<'t> {
         if event.data.u64() == TIMER {
             if let Some(open_loop) = &mut self.open_loop {
                 open_loop.armed_ns = 0;
-                // Nothing to read when it was set anew meanwhile.
+                // There is nothing to read if it was set again meanwhile.
                 let _ = rustix::io::read(&open_loop.timer, &mut [0; 8]);
             }
             return Ok(0);
@@ -623,7 +621,7 @@ impl<'t> Worker<'t> {
         connection.flush(self.tape, &self.epoll, place)
     }
 
-    /// Open loop: gives what is due to connections that are free, and sets the timer for what comes next.
+    /// Open loop: gives due batches to free connections, and sets the timer for the next one.
     fn begin_what_is_due(&mut self) -> Result<(), String> {
         loop {
             let Some(open_loop) = &mut self.open_loop else {
@@ -654,7 +652,7 @@ impl<'t> Worker<'t> {
         }
     }
 
-    /// What is on its way, and in an open loop what is overdue, when the window closes.
+    /// Counts requests in flight, and in an open loop overdue ones, when the window closes.
     fn account_for_the_rest(&mut self) {
         let now = clock_ns();
         let batch = self.tape.batch_requests();
@@ -673,7 +671,7 @@ impl<'t> Worker<'t> {
         }
         for (start_ns, requests) in waiting {
             self.outcome.unfinished += requests as u64;
-            // In a closed loop there is always a batch on its way: it would only be cut short.
+            // A closed loop always has a batch in flight: its time would only be cut short.
             if self.open_loop.is_some() {
                 let time = now.saturating_sub(start_ns);
                 self.outcome
@@ -683,7 +681,7 @@ impl<'t> Worker<'t> {
         }
     }
 
-    /// Takes the replies that are still owed, so that the next measurement finds a target at rest.
+    /// Reads the missing replies, so that the next measurement finds a target at rest.
     fn drain(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), String> {
         let deadline = clock_ns() + DRAIN.as_nanos() as u64;
         if let Some(open_loop) = &mut self.open_loop {
@@ -717,27 +715,27 @@ impl<'t> Worker<'t> {
     }
 }
 
-/// One connection: at most one batch is on its way.
+/// One connection with at most one batch in flight.
 struct Connection {
     stream: TcpStream,
-    /// Place on the tape of the batch on its way, or of the one that comes next.
+    /// Index on the tape of the batch in flight, or of the next one.
     batch: usize,
     is_busy: bool,
     /// When it was sent; in an open loop, when it was due.
     start_ns: u64,
     /// Bytes of its requests that the kernel took.
     sent: usize,
-    /// Bytes of its replies that came and were as expected, while no other came.
+    /// Bytes of its replies so far, all as expected.
     matched: usize,
-    /// Its requests that were answered.
+    /// Its answered requests.
     replied: usize,
-    /// Whether epoll also tells when there is room to write.
+    /// Whether epoll also reports room to write.
     waits_for_room: bool,
-    /// Set from the first unexpected byte until a reply ends where a read ends.
+    /// Set from the first unexpected byte until a reply and a read end together.
     astray: Option<Box<Astray>>,
 }
 
-/// A connection whose replies are not the expected bytes: they are cut by their own framing.
+/// A connection with unexpected replies: they are parsed by their own framing.
 #[derive(Default)]
 struct Astray {
     scanner: ReplyScanner,
@@ -746,7 +744,7 @@ struct Astray {
     length: usize,
 }
 
-/// Of an unexpected reply, what is kept for the report.
+/// Bytes of an unexpected reply in the report.
 const QUOTED_BYTES_MAX: usize = 120;
 
 impl Connection {
@@ -778,7 +776,7 @@ impl Connection {
         self.replied = 0;
     }
 
-    /// Writes what is left of the batch. What the kernel has no room for waits for epoll's word.
+    /// Writes the rest of the batch. Bytes that the kernel has no room for wait for epoll.
     fn flush(&mut self, tape: &Tape, epoll: &OwnedFd, place: usize) -> Result<(), String> {
         let requests = tape.requests(self.batch);
         if self.is_busy && self.sent < requests.len() {
@@ -802,7 +800,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes bytes of replies; returns how many replies they complete. Not busy any more after the last one.
+    /// Takes bytes of replies. Returns how many replies they complete. After the last one the
+    /// connection is free.
     fn receive(&mut self, tape: &Tape, bytes: &[u8], wrong: &mut Wrong) -> Result<u64, String> {
         if !self.is_busy {
             return Err(format!("a reply that nobody asked for: {}", quote(bytes)));
@@ -830,7 +829,7 @@ impl Connection {
         let mut astray = match self.astray.take() {
             Some(astray) => astray,
             None => {
-                // What came of this reply before was as expected, so it is on the tape.
+                // The earlier bytes of this reply were as expected, so the tape has them.
                 let mut astray = Box::<Astray>::default();
                 let begun = &tape.replies(self.batch)[self.replied * size..self.matched];
                 astray.take(begun, size)?;
@@ -850,7 +849,7 @@ impl Connection {
                     wrong.count += 1;
                     let request = tape.request(self.batch, self.replied);
                     wrong.first.get_or_insert_with(|| {
-                        // Long replies are alike for long: what differs is what a reader looks for.
+                        // Long replies have a long common part: a reader looks for the difference.
                         let same = common(&astray.reply, expected);
                         let skipped = if same < QUOTED_BYTES_MAX / 2 { 0 } else { same };
                         let place = match skipped {
@@ -871,15 +870,15 @@ impl Connection {
             }
         }
         self.matched = self.replied * size;
-        // Between two replies, comparing can go on.
+        // Comparison can resume between two replies.
         self.astray = (astray.length > 0).then_some(astray);
         Ok(())
     }
 }
 
 impl Astray {
-    /// Takes bytes up to the end of the reply, one of `size` being expected; returns how many, and whether the
-    /// reply is whole.
+    /// Takes bytes up to the end of the reply; `size` bytes are expected. Returns how many it took,
+    /// and whether the reply is complete.
     fn take(&mut self, bytes: &[u8], size: usize) -> Result<(usize, bool), String> {
         let end = self
             .scanner
@@ -894,12 +893,12 @@ impl Astray {
     }
 }
 
-/// How many bytes both begin with.
+/// The length of the common beginning.
 fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Bytes of a peer for a message: readable, short.
+/// Bytes of a peer for a message: readable and short.
 fn quote(bytes: &[u8]) -> String {
     let cut = &bytes[..bytes.len().min(QUOTED_BYTES_MAX)];
     let dots = if cut.len() < bytes.len() { "…" } else { "" };
@@ -939,7 +938,7 @@ mod tests {
         connection
     }
 
-    /// Feeds a stream in pieces; returns how many replies were completed and how many were wrong.
+    /// Feeds a stream in pieces. Returns how many replies it completed and how many were wrong.
     fn feed(
         connection: &mut Connection,
         tape: &Tape,
@@ -974,7 +973,7 @@ mod tests {
                     continue;
                 }
                 expected += 1;
-                // Of another size, of the same size, and an error.
+                // A reply of another size, one of the same size, and an error.
                 stream.extend_from_slice(match place % 3 {
                     0 => b"$-1\r\n",
                     1 => b"$2\r\n!!\r\n",
@@ -1000,8 +999,9 @@ mod tests {
         assert!(first.unwrap().contains("GET"));
     }
 
+    /// An MGET reply with one element wrong, missing or nil is wrong, and its place is named.
     #[test]
-    fn an_mget_reply_with_one_element_wrong_missing_or_nil_is_wrong_and_the_place_named() {
+    fn wrong_element_of_an_mget_reply_is_named() {
         let tape = tape(Verb::Mget(100), 1);
         let whole = tape.replies(4).to_vec();
         let element = b"$2\r\nxx\r\n".len();
@@ -1040,8 +1040,9 @@ mod tests {
         assert!(problem.contains("no reply"), "{problem}");
     }
 
+    /// So many requests of a hundred take no longer than a percentile.
     #[test]
-    fn percentiles_are_what_so_many_requests_did_not_exceed() {
+    fn percentile_bounds_its_share_of_requests() {
         let mut outcome = Outcome::new();
         for microsecond in 1..=1000u64 {
             outcome.histogram.record(microsecond * 1000).unwrap();

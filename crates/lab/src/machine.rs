@@ -1,31 +1,31 @@
-//! Facts about the machine, for a reader who has another one.
+//! Facts about the machine, for readers with another one.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// What a figure depends on besides the programs.
+/// What figures depend on besides the programs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// As the kernel calls it.
+    /// The kernel's name for the CPU.
     pub cpu: String,
-    /// That this process may use.
+    /// Cores that this process may use.
     pub cores: usize,
-    /// Bytes.
+    /// Memory, bytes.
     pub memory_bytes: u64,
     /// Release of the kernel.
     pub kernel: String,
-    /// Of the distribution.
+    /// Name of the distribution.
     pub system: String,
-    /// Whether a hypervisor stands below it.
+    /// Whether it runs under a hypervisor.
     pub is_virtual: bool,
     /// Runnable processes, averaged over the minute before the run.
     pub load_before: f64,
 }
 
 impl Machine {
-    /// This one, now.
+    /// Reads this machine.
     pub fn look() -> Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let os = read("/etc/os-release");
@@ -60,7 +60,7 @@ impl Machine {
 /// Seconds since 1970, as `2026-11-21T20:30:05Z`.
 pub fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March put the leap day last; an era is 400 of them.
+    // Years begin in March here, which puts the leap day last; an era is 400 years.
     let shifted = days + 719_468;
     let (era, day) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        // By `date -u -d @SECONDS`.
+        // From `date -u -d @SECONDS`.
         for (seconds, expected) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

@@ -1,4 +1,4 @@
-//! `respool-lab`: one line a command, each in a place of its own.
+//! `respool-lab`: one line for each command.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ Experiments (each writes report.html, report.json, rounds.csv and prints its tab
   connections  CPU per request at 50 and at 1,000 connections
   mget         What a key costs in an MGET of 1 to 10,000 keys
   skew         GETs of skewed keys: how many commands of the server joining saves
-  window       What the flush rule buys and costs: batches, added latency, CPU
+  window       What the flush rules buy and cost: time and CPU of a request over the load
   cluster      What dividing requests among several servers costs, beside Envoy
   failover     What clients meet until another server has taken the place of one that fails
   idle         Memory per idle connection
@@ -29,7 +29,6 @@ Tools:
   floor        An echo server: what the kernel alone costs a proxy
   histories    Concurrent clients through respool: could one server have given these answers?
   differ       The same random requests directly and through respool: every reply must be the same
-  commands     Writes or checks the command table, from what real servers say of themselves
 
 respool-lab COMMAND --help tells more. To begin with: respool-lab eight --quick";
 
@@ -57,7 +56,6 @@ fn main() -> ExitCode {
         "floor" => commands::floor::run(&args),
         "histories" => commands::histories::run(&args),
         "differ" => commands::differ::run(&args),
-        "commands" => respool_lab::command_table::run(&args),
         "help" | "--help" | "-h" => {
             commands::say(HELP);
             ExitCode::SUCCESS

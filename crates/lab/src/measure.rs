@@ -1,33 +1,22 @@
-//! One measurement: a workload against a target that is up, by one of the generators.
+//! One measurement: a workload against a running target, by one of the generators.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use respool_testkit::children;
+use respool_testkit::servers;
+use respool_testkit::time::clock_ns;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-use serde::{Deserialize, Serialize};
 
-use crate::case::{Target, Verb, Workload};
-use crate::children;
+use crate::case::{Generator, Target, Verb, Workload};
 use crate::counters::Counters;
 use crate::cpu::{self, MachineReading, Reading, Usage};
-use crate::load::{Event, Latency, LoadResult, clock_ns};
+use crate::load::{Event, Latency, LoadResult};
 use crate::report::{Round, Sample};
-use crate::servers;
 use crate::tape::{Recipe, Values};
 use crate::targets::{Backend, Inspector, Programs, Running, Tally};
-
-/// What makes the load.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Generator {
-    /// `respool-lab load`, in a process of its own.
-    #[default]
-    Own,
-    /// Redis's. It does not check the values it gets, and tells the time only at a few percentiles.
-    RedisBenchmark,
-}
 
 /// How to measure, for all cases of a run.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +42,7 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// What the generator asks of such a target under such a workload.
+    /// The requests for such a target under such a workload.
     pub fn recipe(&self, workload: Workload, target: &Target) -> Recipe {
         Recipe {
             verb: workload.verb,
@@ -103,7 +92,8 @@ pub fn measure(
     }
 }
 
-/// Cores that everybody else on the machine used, and that the hypervisor took away, between two looks at the machine.
+/// Cores that other processes on the machine used, and cores that the hypervisor took, between two
+/// readings.
 fn others(
     start: Option<(u64, MachineReading)>,
     end: Option<(u64, MachineReading)>,
@@ -114,7 +104,7 @@ fn others(
     };
     let seconds = end_ns.saturating_sub(start_ns).max(1) as f64 / 1e9;
     let busy = (end.busy_s - start.busy_s) / seconds;
-    // Ticks against nanoseconds: a little below nothing is nothing.
+    // Ticks against nanoseconds may give slightly less than zero.
     (
         Some((busy - ours).max(0.0)),
         Some((end.stolen_s - start.stolen_s) / seconds),
@@ -125,19 +115,19 @@ fn look_at_machine() -> Option<(u64, MachineReading)> {
     Some((clock_ns(), cpu::read_machine().ok()?))
 }
 
-/// Whose CPU is read, and who is asked how many commands it ran.
+/// The processes whose CPU is read, and the servers that are asked for their counters.
 struct Watched {
-    /// All servers together count as one; none where there is none.
+    /// All servers count as one; empty without a server.
     servers: Vec<u32>,
     proxy: Option<u32>,
-    /// One for each of them that could be reached.
+    /// One for each server that could be reached.
     inspectors: Vec<Inspector>,
-    /// Asks a respool what it has counted.
+    /// Reads the counters of a respool.
     counts: Option<Inspector>,
 }
 
 impl Watched {
-    /// What the servers have counted by now; `None`: not all of them say.
+    /// The counters of the servers now; `None`: one of them did not answer.
     fn tally(&mut self) -> Option<Tally> {
         if self.servers.is_empty() || self.inspectors.len() < self.servers.len() {
             return None;
@@ -151,14 +141,14 @@ impl Watched {
         Some(sum)
     }
 
-    /// What respool has counted by now. Workers tell each other ten times a second, each all of its counters at once: what they
-    /// say of the same requests fits together, though not to the moment.
+    /// respool's counters now. Workers publish all their counters at once, ten times a second. So
+    /// counts of the same requests fit together, though they are late by up to that time.
     fn counters(&mut self) -> Option<Counters> {
         let info = self.counts.as_mut()?.info("respool").ok()?;
         Some(Counters::read(&info))
     }
 
-    /// Commands the servers have executed by now, and when it said so.
+    /// Commands that the servers have executed so far, and the time of that answer.
     fn commands(&mut self) -> Option<(u64, u64)> {
         let tally = self.tally()?;
         Some((clock_ns(), tally.commands))
@@ -171,12 +161,12 @@ fn commands_per_s(start: Option<(u64, u64)>, end: Option<(u64, u64)>) -> Option<
     Some(end.saturating_sub(start) as f64 / seconds)
 }
 
-/// What respool counted between two looks.
+/// respool's counters between two readings.
 fn grown(start: Option<Counters>, end: Option<Counters>) -> Option<Counters> {
     Some(end?.since(&start?))
 }
 
-/// What the server counted between two tallies.
+/// The server's counters between two readings.
 fn since(start: Option<Tally>, end: Option<Tally>) -> Option<Tally> {
     let (start, end) = (start?, end?);
     Some(Tally {
@@ -313,14 +303,14 @@ fn by_own(
     })
 }
 
-/// What a run says that was told to stop.
+/// The result of a run that was told to stop.
 pub const STOPPED: &str = "stopped";
 
 /// A child that does not outlive its measurement.
 struct Reaped(Child);
 
 impl Reaped {
-    /// What it wrote to its standard error, once it has ended. Short: a line or two.
+    /// Its standard error, once it has ended: a line or two.
     fn complaint(&mut self) -> String {
         let mut text = String::new();
         if let Some(stderr) = &mut self.0.stderr {
@@ -337,7 +327,7 @@ impl Drop for Reaped {
     }
 }
 
-/// Reads the CPU of everybody each time the generator says how far it is.
+/// Reads the CPU of all processes each time the generator reports progress.
 struct Sampler {
     pids: [Vec<u32>; 3],
     origin_ns: u64,
@@ -374,7 +364,7 @@ impl Sampler {
         (clock_ns(), [0, 1, 2].map(read))
     }
 
-    /// Requests by the generator's clock, CPU by ours: each over its own stretch of time.
+    /// Requests go by the generator's clock and CPU by ours: each over its own stretch of time.
     fn sample(&mut self, at_ns: u64, requests: u64) {
         let (now_ns, now) = self.read();
         let seconds = |from: u64, to: u64| to.saturating_sub(from).max(1) as f64 / 1e9;
@@ -396,9 +386,9 @@ impl Sampler {
     }
 }
 
-/// `redis-benchmark` runs for a number of requests, not for a time: a short run before finds the number.
-/// What it used is read once it has ended and before it is reaped, so it is exact, but its connecting is
-/// in it.
+/// `redis-benchmark` runs for a number of requests, not for a time, so a short run before finds the
+/// number. Its CPU is read after its end and before it is reaped: exact, but with the cost of its
+/// connections.
 fn by_redis_benchmark(
     workload: Workload,
     target: &Running,
@@ -410,7 +400,7 @@ fn by_redis_benchmark(
         verb,
         pipeline,
         connections,
-        load_percent: _,
+        rate: _,
     } = workload;
     let least = (50 * pipeline as u64).max(connections as u64 * pipeline as u64);
     let count = least.max(2_000 * pipeline as u64 / u64::from(verb.keys()));
@@ -465,7 +455,8 @@ fn run_benchmark(
         command.args(["--threads", &manner.generator_threads.to_string()]);
     }
     match workload.verb {
-        // It has no test of that name; in a command of ours it puts a number of its own for each of these words.
+        // It has no test of that name. In a given command it replaces each of these words by a
+        // random number.
         Verb::Mget(keys) => {
             command.arg("MGET");
             command.args((0..keys).map(|_| "key:__rand_int__"));
@@ -499,7 +490,8 @@ fn run_benchmark(
         .stdout
         .take()
         .ok_or("redis-benchmark has no output")?;
-    // It writes a line four times a second. Read by another thread, as it is silent for ever when it cannot connect.
+    // It writes a line four times a second. A thread reads them, as it is silent for ever when it
+    // cannot connect.
     let (sender, pieces) = std::sync::mpsc::channel::<Vec<u8>>();
     let reader = std::thread::spawn(move || {
         let mut buffer = [0; 4096];
@@ -536,7 +528,7 @@ fn run_benchmark(
         }
     }
     let _ = reader.join();
-    // Ended, not reaped: its counters are still there.
+    // It has ended but is not reaped: its counters are still there.
     let child_pid = Pid::from_child(&child.0);
     waitid(
         WaitId::Pid(child_pid),
@@ -554,7 +546,7 @@ fn run_benchmark(
         since(&proxies, proxy.as_ref()),
     );
     if sampler.samples.is_empty() {
-        // Over before it said anything.
+        // It ended before its first line.
         sampler.sample(end_ns, count);
     }
     let end_commands = watched.commands();
@@ -588,7 +580,8 @@ fn run_benchmark(
         proxy,
         generator,
         server_commands_per_s: commands_per_s(commands, end_commands),
-        // It has commands of its own before the first request: nothing to compare its requests with.
+        // It sends commands of its own before the first request, so its requests cannot be
+        // compared.
         answered: None,
         server_commands: None,
         server_key_reads: None,
@@ -597,7 +590,7 @@ fn run_benchmark(
     })
 }
 
-/// The last `rps=` of a piece of its running commentary.
+/// The last `rps=` in a piece of its progress output.
 fn current_rate(piece: &str) -> Option<f64> {
     let rest = piece.rsplit_once(": rps=")?.1;
     // A piece may end anywhere.
@@ -605,8 +598,8 @@ fn current_rate(piece: &str) -> Option<f64> {
     (rate.is_finite() && rate > 0.0).then_some(rate)
 }
 
-/// Throughput, and the percentiles of [`Latency::LADDER`] as far as it tells them: for each the first of its own
-/// percentiles that is not below.
+/// Throughput, and the percentiles of [`Latency::LADDER`]: for each the first reported percentile
+/// that is not below it.
 fn parse_benchmark(text: &str) -> (Option<f64>, Latency) {
     let mut told: Vec<(f64, f64)> = Vec::new();
     let mut rate = None;
@@ -634,7 +627,7 @@ fn parse_benchmark(text: &str) -> (Option<f64>, Latency) {
     let percentiles = Latency::LADDER
         .iter()
         .filter_map(|&percent| {
-            // 1 and 10 percent come before the first that it tells after the minimum.
+            // 1 and 10 percent come before its first percentile after the minimum.
             let found = told.iter().find(|(p, _)| *p >= percent)?;
             (percent >= 25.0).then_some((percent, found.1))
         })

@@ -1,4 +1,4 @@
-//! One line on the terminal that says how far a run is. Silent when nobody watches.
+//! A progress line on the terminal. Silent without a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
@@ -12,7 +12,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For so many steps of about equal length.
+    /// A bar for so many steps of about equal length.
     pub fn new(total: usize) -> Progress {
         Progress {
             is_shown: io::stderr().is_terminal(),
@@ -22,7 +22,7 @@ impl Progress {
         }
     }
 
-    /// Says what comes now.
+    /// Shows the next step.
     pub fn begin(&self, what: &str) {
         if !self.is_shown {
             return;
@@ -45,7 +45,7 @@ impl Progress {
         let _ = stderr.flush();
     }
 
-    /// One step is over.
+    /// Ends a step.
     pub fn end_step(&mut self) {
         self.done = (self.done + 1).min(self.total);
     }

@@ -1,10 +1,11 @@
-//! When an open-loop generator means to send.
+//! The due times of an open loop.
 
-/// Batches at a fixed rate, whatever becomes of the ones before: batch `n` is due at `start + n / rate`.
+/// Batches at a fixed rate, whatever becomes of earlier ones: batch `n` is due at `start + n /
+/// rate`.
 ///
-/// Computed from `n`, never by adding up, so it does not drift. A generator that is late sends what is overdue at
-/// once; the time of a request counts from when it was *due*, so a target that stalls for a second is charged
-/// with every request that fell into that second, not with one per connection.
+/// The time comes from `n`, never from a sum, so it does not drift. A late generator sends overdue
+/// batches at once. The time of a request counts from when it was *due*: a target that stalls for a
+/// second is charged with every request of that second, and not with one per connection.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     start_ns: u64,
@@ -29,7 +30,7 @@ impl Schedule {
         self.start_ns + (self.next as f64 * self.interval_ns) as u64
     }
 
-    /// Takes the next batch if it is due; returns when it was.
+    /// Takes the next batch if it is due. Returns its due time.
     pub fn take(&mut self, now_ns: u64) -> Option<u64> {
         let due = self.due_ns();
         (due <= now_ns).then(|| {
@@ -50,7 +51,8 @@ mod tests {
         assert_eq!(schedule.take(999), None);
         assert_eq!(schedule.take(1_000), Some(1_000));
         assert_eq!(schedule.take(1_001), None);
-        // A stall of a hundred intervals: a hundred batches, each a whole interval later than the one before.
+        // A stall of a hundred intervals: a hundred batches, each an interval later than the one
+        // before.
         let now = 1_000 + 100_000_000;
         let dues: Vec<u64> = std::iter::from_fn(|| schedule.take(now)).collect();
         assert_eq!(dues.len(), 100);
@@ -76,7 +78,7 @@ mod tests {
                 }
                 prop_assert!(schedule.due_ns() > now);
                 let expected = now as f64 * rate / 1e9;
-                // One, and what cutting a due time to whole nanoseconds may add.
+                // One batch, and the error of due times in whole nanoseconds.
                 let error = 1.0 + rate / 1e9 + 1e-6;
                 prop_assert!((taken as f64 - expected).abs() <= error, "{taken} of {expected}");
             }

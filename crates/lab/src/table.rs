@@ -1,8 +1,8 @@
-//! The tables on the terminal: what the original experiment published, with percentiles and costs added.
+//! The tables on the terminal: those of the original experiment, with percentiles and costs added.
 //!
-//! The original's columns were, for the server and the proxy each, CPU used, user and system in cores, and the
-//! throughput that either of them saw. They are all here; throughput and times stand in a table before
-//! the CPU so that both fit a terminal.
+//! The original had columns of CPU used, user and system in cores, and throughput, for server and
+//! proxy each. All of them are here. Throughput and times have a table before the one of CPU, so
+//! that both fit a terminal.
 
 use crate::case::{Case, Target, Workload};
 use crate::cluster;
@@ -11,19 +11,19 @@ use crate::decay;
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
 use crate::report::{CaseReport, Cost, Report, Round, Spread};
-use crate::window::{self, Outcome};
+use crate::window;
 
-/// Where the text goes.
+/// The output of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Into a file.
+    /// A file.
     Plain,
-    /// To a terminal that shows bold.
+    /// A terminal that shows bold text.
     Terminal,
 }
 
 impl Style {
-    /// What makes text bold, and what ends that.
+    /// The codes that begin and end bold text.
     pub fn bold(self) -> (&'static str, &'static str) {
         match self {
             Style::Plain => ("", ""),
@@ -32,20 +32,20 @@ impl Style {
     }
 }
 
-/// A table as rows of cells; the head has one cell a column.
+/// A table as rows of cells; the head has one cell for each column.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// What it shows.
+    /// Its title.
     pub caption: String,
-    /// Words over several columns: the text and how many columns it spans.
+    /// Heads over several columns: the text and the number of columns.
     pub groups: Vec<(String, usize)>,
     /// Names of the columns.
     pub head: Vec<String>,
-    /// Cells; an empty one is a figure that there is not.
+    /// Cells; an empty one has no figure.
     pub rows: Vec<Vec<String>>,
-    /// Columns from the left whose text is aligned to the left.
+    /// The number of columns, from the left, with left-aligned text.
     pub words: usize,
-    /// Columns from the left that are the same in rows which belong together.
+    /// The number of columns, from the left, that are equal in rows of one group.
     pub together: usize,
 }
 
@@ -94,7 +94,7 @@ pub fn throughput(report: &Report) -> Table {
     }
 }
 
-/// What each figure rests on: `median of 5 rounds of 2.0 s`.
+/// The basis of each figure: `median of 5 rounds of 2.0 s`.
 pub fn basis(report: &Report) -> String {
     let seconds = report.options.seconds();
     match report.options.rounds() {
@@ -153,7 +153,7 @@ pub fn cpu(report: &Report) -> Table {
     }
 }
 
-/// How CPU per request grows with connections; `None` where there is but one number of them.
+/// CPU per request over the number of connections; `None` with one number alone.
 pub fn growth(report: &Report) -> Option<Table> {
     let fewest = report.options.connections.iter().min()?;
     let rows = report
@@ -177,7 +177,8 @@ pub fn growth(report: &Report) -> Option<Table> {
     })
 }
 
-/// What respool came to in several runs, to the server asked directly and to the floor: a row for every workload of each.
+/// respool's ratios to the direct server and to the floor in several runs: a row for every workload
+/// of each.
 pub fn ratios(reports: &[Report]) -> Table {
     let two_digits =
         |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
@@ -185,7 +186,7 @@ pub fn ratios(reports: &[Report]) -> Table {
         let generator = report.generator.rsplit_once(' ');
         let generator = generator.map_or(report.generator.as_str(), |(name, _version)| name);
         report.workloads().into_iter().map(move |workload| {
-            // Of those with more workers than others, the first.
+            // Of several numbers of workers, the first.
             let is_it = |case: &&CaseReport| {
                 case.case.workload == workload && matches!(case.case.target, Target::Respool { .. })
             };
@@ -224,7 +225,7 @@ pub fn ratios(reports: &[Report]) -> Table {
     }
 }
 
-/// This build of respool against another one; `None` where there was no other.
+/// This build of respool against another one; `None` in other experiments.
 pub fn against(report: &Report) -> Option<Table> {
     let allow = report.options.allow_percent;
     let rows: Vec<Vec<String>> = report
@@ -272,14 +273,14 @@ pub fn against(report: &Report) -> Option<Table> {
     })
 }
 
-/// What the second table of [`decay()`] says.
+/// The text below the second table of [`decay()`].
 pub const FITTED: &str = "\
 Fitted to the p50 by least squares (NIST/SEMATECH e-Handbook of Statistical Methods, 4.1.4.1 and 4.1.4.3): of the \
 microseconds that the line misses, which the largest counts decide almost alone, and of the parts of the p50 that it \
 misses (weighted by 1 / p50²), where all counts weigh the same. Sweet spot: the fewest keys at which the server's CPU per \
 key is within 10 % of its least. Fitted %: what the second line makes of one key's requests a second.";
 
-/// MGET over the number of its keys, and what fits it; none in a report without MGET.
+/// MGET over the number of keys, and the line that fits it; empty without MGET.
 pub fn decay(report: &Report) -> Vec<Table> {
     let decays = decay::of(report);
     if decays.is_empty() {
@@ -383,7 +384,7 @@ pub fn decay(report: &Report) -> Vec<Table> {
     ]
 }
 
-/// Requests of clients against what the server did for them; `None` where keys are chosen evenly.
+/// Requests of clients against the commands of the server; `None` for evenly chosen keys.
 pub fn saved(report: &Report) -> Option<Table> {
     report.options.zipf?;
     let rows = report.cases.iter().map(|case| {
@@ -442,83 +443,63 @@ pub fn saved(report: &Report) -> Option<Table> {
     })
 }
 
-/// What the flush rules came to, load by load; `None` where none were compared.
+/// The flush rules, load by load; `None` in other experiments.
 pub fn window(report: &Report) -> Option<Table> {
-    let signed = |us: Option<f64>| {
-        us.map_or(String::new(), |us| {
-            let sign = if us > 0.0 { "+" } else { "" };
-            format!("{sign}{}", figure::fine(us))
-        })
-    };
     let percent = |part: Option<f64>| part.map_or(String::new(), |p| format!("{:.1}", p * 100.0));
-    let rows: Vec<Vec<String>> = window::of(report)
-        .iter()
-        .flat_map(|window| {
-            let callers = [
-                format!("{} P{}", window.verb, window.pipeline),
-                window.connections.to_string(),
-                window.threads.to_string(),
-                window.load(),
-            ];
-            let row = move |rule: &Outcome| {
-                let mark = if rule.is_default { " *" } else { "" };
-                let mut row = callers.to_vec();
-                row.push(format!("{}{mark}", rule.name));
-                row.push(figure::count(rule.requests_per_s));
-                row.push(percent(rule.part_of_due));
-                row.push(fine(rule.batch));
-                row.push(percent(rule.late));
-                row.extend(rule.us.map(fine));
-                row.extend(rule.added_us.map(signed));
-                for (us, to_off) in rule.cpu_us.into_iter().zip(rule.cpu_to_off) {
-                    row.extend([fine(us), fine(to_off)]);
-                }
-                row
-            };
-            window.rules.iter().map(row).collect::<Vec<_>>()
-        })
-        .collect();
-    let default = report.default_rule.as_deref().unwrap_or("?");
+    let row = |found: &window::Outcome<'_>| {
+        let Case { workload, target } = found.case;
+        let load = match workload.rate {
+            Some(rate) => format!("{}/s", figure::count(rate.into())),
+            None => "closed loop".to_owned(),
+        };
+        let threads = target.threads();
+        let mut row = vec![
+            format!("{} P{}", workload.verb, workload.pipeline),
+            workload.connections.to_string(),
+            load,
+            target.name(),
+            threads.map_or(String::new(), |threads| threads.to_string()),
+            figure::count(found.requests_per_s),
+            percent(found.part_of_due),
+            fine(found.batch),
+        ];
+        row.extend(found.us.map(fine));
+        row.extend(found.to_latency.map(fine));
+        row.extend(found.cpu_us.map(fine));
+        row
+    };
+    let rows: Vec<Vec<String>> = window::of(report).iter().map(row).collect();
     (!rows.is_empty()).then(|| Table {
-        caption: format!(
-            "The flush rules, {}; * is the default, {default}",
-            basis(report)
-        ),
+        caption: format!("The flush rules, {}", basis(report)),
         groups: vec![
-            (String::new(), 9),
-            ("time, µs".to_owned(), 3),
-            ("added, µs".to_owned(), 3),
-            ("server".to_owned(), 2),
-            ("proxy".to_owned(), 2),
+            (String::new(), 8),
+            ("time, µs".to_owned(), 2),
+            ("÷ latency".to_owned(), 2),
+            ("CPU, µs/req".to_owned(), 2),
         ],
         head: heads(&[
             "case",
             "conns",
-            "threads",
             "load",
-            "rule",
+            "target",
+            "threads",
             "requests/s",
             "% of due",
             "batch",
-            "% late",
             "p50",
             "p99",
-            "p99.9",
             "p50",
             "p99",
-            "p99.9",
-            "µs/req",
-            "÷ off",
-            "µs/req",
-            "÷ off",
+            "server",
+            "proxy",
         ]),
         rows,
-        words: 5,
-        together: 4,
+        words: 4,
+        together: 3,
     })
 }
 
-/// What was to be reached over three servers; `None` where there were no pools.
+/// The bounds over three servers; `None` without pools.
 pub fn bars(report: &Report) -> Option<Table> {
     let rows: Vec<Vec<String>> = cluster::bars(report)
         .into_iter()
@@ -550,7 +531,7 @@ pub fn bars(report: &Report) -> Option<Table> {
     })
 }
 
-/// One server and several, beside the server asked directly; `None` where there were no pools.
+/// One server and several, beside the direct server; `None` without pools.
 pub fn pools(report: &Report) -> Option<Table> {
     let pooled = cluster::of(report);
     let rows = report.cases.iter().map(|case| {
@@ -614,7 +595,7 @@ pub fn pools(report: &Report) -> Option<Table> {
     })
 }
 
-/// What every respool counted itself; `None` where there was none.
+/// The counters of every respool; `None` without one.
 pub fn counted(report: &Report) -> Option<Table> {
     let is_counted = |case: &&CaseReport| case.rounds.iter().any(|round| round.counters.is_some());
     let rows: Vec<Vec<String>> = report
@@ -678,7 +659,7 @@ pub fn all(report: &Report) -> Vec<Table> {
     tables
 }
 
-/// All tables and what went wrong, as text.
+/// All tables and failures as text.
 pub fn text(report: &Report, style: Style) -> String {
     let mut text = String::new();
     let (bold, plain) = style.bold();
@@ -715,7 +696,7 @@ pub fn text(report: &Report, style: Style) -> String {
 }
 
 impl Table {
-    /// Aligned columns, two blanks apart, an empty line between rows that do not belong together.
+    /// Aligned columns, two blanks apart, with an empty line between groups of rows.
     pub fn text(&self) -> String {
         let columns = self.head.len();
         let width = |column: usize| {
@@ -737,14 +718,14 @@ impl Table {
             if name.is_empty() {
                 text.push_str(&" ".repeat(room));
             } else {
-                // Two blanks before it, as before each column, then a line over all of its columns.
+                // Two blanks, as before each column, then a line over all its columns.
                 let dashes = room.saturating_sub(2 + name.chars().count() + 1);
                 text.push_str(&format!("  {name} {}", "─".repeat(dashes)));
             }
             from += span;
         }
         if !self.groups.is_empty() {
-            // Columns begin with their gap here, and without it in the lines below the first.
+            // Columns begin with their gap here, and without it in later lines.
             text = format!("{}\n", text.strip_prefix("  ").unwrap_or(&text));
         }
         let mut last: Option<&[String]> = None;
@@ -788,10 +769,12 @@ fn name(case: &CaseReport) -> Vec<String> {
 }
 
 fn load(workload: Workload) -> [String; 2] {
-    let percent = workload.load_percent;
-    let percent = percent.map_or(String::new(), |percent| format!(" {percent} %"));
+    let rate = workload.rate;
+    let rate = rate.map_or(String::new(), |rate| {
+        format!(" {}/s", figure::count(rate.into()))
+    });
     [
-        format!("{} P{}{percent}", workload.verb, workload.pipeline),
+        format!("{} P{}{rate}", workload.verb, workload.pipeline),
         workload.connections.to_string(),
     ]
 }
@@ -807,7 +790,7 @@ fn cost(cost: Option<&Cost>) -> [String; 4] {
     ]
 }
 
-/// What is far below a microsecond: CPU of one key of many.
+/// For figures far below a microsecond: CPU of one key of many.
 fn exact(figure: Option<f64>) -> String {
     figure.map_or(String::new(), |figure| format!("{figure:.3}"))
 }
@@ -857,19 +840,29 @@ mod tests {
 
     #[test]
     fn the_rules_are_compared_load_by_load() {
-        let table = window(&crate::window::tests::example_of_window()).unwrap();
-        assert_eq!(table.rows.len(), 2 * 2 * 3);
+        let report = crate::window::tests::example_of_window();
+        let table = window(&report).unwrap();
+        let row = |place: usize| table.rows[place].join(" | ");
+        assert_eq!(table.rows.len(), 3 * 5);
         assert_eq!(
-            table.rows[11].join(" | "),
-            "GET P1 | 50 | 1 | 60 % | 200us * | 60,000 | 100.0 | 16.0 | 50.0 | 320 | 418 | 420 | \
-             +20.0 | +20.0 | +20.0 | 8.33 | 1.00 | 10.0 | 1.00"
+            row(8),
+            "GET P1 | 50 | 10,000/s | server-cpu | 1 | 10,000 | 100.0 | 8.00 | 800 | 800 | 2.00 | 2.00 | 50.0 | 60.0"
         );
-        assert!(table.text().lines().all(|line| line.chars().count() <= 160));
+        assert_eq!(
+            row(10),
+            "GET P1 | 50 | closed loop | direct |  | 60,000 |  |  | 200 | 200 | 0.50 | 0.50 | 8.33 | "
+        );
+        let text = text(&report, Style::Plain);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 160),
+            "{text}"
+        );
         assert!(window(&example()).is_none());
     }
 
+    /// Pools stand beside the direct server, with the bars before them.
     #[test]
-    fn pools_stand_beside_the_direct_server_and_the_bars_before_them() {
+    fn pool_table_shows_the_direct_server_and_bars() {
         let report = crate::cluster::tests::example_of_cluster();
         let table = pools(&report).unwrap();
         assert_eq!(table.rows.len(), 2 * (1 + 3 * 2));
@@ -897,8 +890,9 @@ mod tests {
         assert!(pools(&example()).is_none() && bars(&example()).is_none());
     }
 
+    /// The table of MGET has the columns of the original experiment, and what fits them.
     #[test]
-    fn the_decay_of_mget_has_the_columns_of_the_original_and_what_fits_them() {
+    fn mget_table_has_the_columns_of_the_original() {
         let report = crate::decay::tests::example_of_mget();
         let [figures, lines]: [Table; 2] = decay(&report).try_into().unwrap();
         let row = |table: &Table, place: usize| table.rows[place].join(" | ");
@@ -923,8 +917,9 @@ mod tests {
         assert!(text.contains("sweet spot ─"), "{text}");
     }
 
+    /// With skewed keys, the table shows the requests that were saved.
     #[test]
-    fn what_was_saved_is_shown_where_keys_are_skewed() {
+    fn skew_table_shows_saved_requests() {
         let mut report = example();
         assert!(saved(&report).is_none());
         report.options.zipf = Some(0.99);
@@ -933,7 +928,7 @@ mod tests {
             table.rows[0][4..].join(" | "),
             "200,000 | 50,000 | 75.00 | 75.00 to 75.00 | 100,000 | 50.00 | 50.00 to 50.00"
         );
-        // No server behind the floor.
+        // No server stands behind the floor.
         assert_eq!(table.rows[2][4..].join(" | "), "200,000 |  |  |  |  |  | ");
     }
 
@@ -943,7 +938,7 @@ mod tests {
         report.cases.truncate(2);
         let text = throughput(&report).text();
         let lengths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
-        // The direct server has no ratio left out, the head is as wide as its cells.
+        // The direct server has every ratio, and the head is as wide as its cells.
         assert_eq!(lengths[0], lengths[1], "{text}");
         assert_eq!(lengths[0], lengths[2], "{text}");
     }

@@ -1,4 +1,4 @@
-//! The requests of a measurement, made before it starts, with the replies that belong to them.
+//! The requests of a measurement, prepared with their replies.
 //!
 //! ```text
 //! requests  | GET key:…0007 | GET key:…1202 | GET key:…0451 | …     every request has the same size
@@ -6,12 +6,15 @@
 //!             ^ batch 0                       ^ batch 1             a batch is one slice of each
 //! ```
 //!
-//! All connections play the same tape in a circle, each from a place of its own. So sending is one write of bytes
-//! that lie ready, and checking is one comparison with bytes that lie ready: the generator spends next
-//! to nothing on either, and still every reply is checked against the key that was asked for.
+//! All connections play the same tape in a circle, each from its own position. Sending is one write
+//! of prepared bytes, and checking is one comparison with prepared bytes. So the generator spends
+//! next to nothing, and still checks every reply against its key.
+
+use rand_distr::{Distribution, Zipf};
+use respool_testkit::random::Random;
+use respool_testkit::reply::write_bulk;
 
 use crate::case::Verb;
-use crate::zipf::Zipf;
 
 /// Prebuilt requests and their replies.
 #[derive(Clone, Debug)]
@@ -24,46 +27,47 @@ pub struct Tape {
     batches: usize,
 }
 
-/// Which value belongs to a key.
+/// The value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// One that is made from the key, so that a reply that belongs to another request shows.
+    /// Made from the key, so that a reply to another request shows.
     OfKey,
-    /// The same for every key: what an echo server can answer.
+    /// The same for every key: all that an echo server can answer.
     Filler,
 }
 
-/// What a tape is made for.
+/// The settings of a tape.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
-    /// What is asked.
+    /// The command.
     pub verb: Verb,
     /// Requests of a batch.
     pub pipeline: usize,
     /// Different keys.
     pub keys: u32,
-    /// Chosen by Zipf's law with this exponent, the key 0 most often; `None`: evenly.
+    /// Exponent of Zipf's law, with key 0 the most frequent; `None`: evenly.
     pub zipf: Option<f64>,
     /// Size of every value.
     pub value_bytes: usize,
-    /// Which value belongs to a key.
+    /// The value of a key.
     pub values: Values,
 }
 
-/// Requests on a tape; large pipelines make it longer. Enough that the order of keys does not matter, little enough to
-/// stay in the second-level cache.
+/// Requests on a tape; large pipelines make it longer. Enough that the order of keys does not
+/// matter, few enough for the second-level cache.
 const REQUESTS: usize = 4096;
-/// Requests on a tape of skewed keys. What is rare must be able to come, and what many connections ask at the same moment
-/// must be another sample each time: far more than there are on their way at once.
+/// Requests on a tape of skewed keys. Rare keys must occur, and the concurrent requests of many
+/// connections must be another sample each time: so it has far more requests than are ever in
+/// flight.
 const SKEWED_REQUESTS: usize = 1 << 18;
-/// Bytes of a tape, about; large values make it shorter, down to two batches.
+/// Bytes of a tape, about. Large values make it shorter, down to two batches.
 const BYTES_MAX: usize = 64 << 20;
 
 impl Recipe {
-    /// Whether there is a tape of it.
+    /// Checks that there is a tape of this recipe.
     ///
     /// # Errors
-    /// One line that says why there is none.
+    /// One line with the reason.
     pub fn check(&self) -> Result<(), String> {
         match (self.verb, self.zipf) {
             (Verb::Mget(count) | Verb::Mset(count), _) if count > self.keys => Err(format!(
@@ -78,12 +82,12 @@ impl Recipe {
         }
     }
 
-    /// Requests on the tape, before they are made up to whole batches.
+    /// Requests on the tape, before they fill whole batches.
     fn requests(&self) -> usize {
         let keys = self.verb.keys() as usize;
         let wanted = match (self.verb, self.zipf) {
-            // All keys once, however many a request has: what a key costs the server depends on how many it has
-            // seen lately.
+            // Every key occurs once, for any number of keys in a request: the cost of a key depends
+            // on how many keys the server has used recently.
             (Verb::Mget(_) | Verb::Mset(_), _) => self.keys as usize / keys,
             (_, Some(_)) => SKEWED_REQUESTS,
             (_, None) => REQUESTS,
@@ -93,7 +97,8 @@ impl Recipe {
 }
 
 impl Tape {
-    /// Records a tape, of a recipe that passes its [`Recipe::check`]. The same recipe makes the same tape.
+    /// Makes the tape of a recipe that passes its [`Recipe::check`]. Equal recipes make equal
+    /// tapes.
     pub fn new(recipe: &Recipe) -> Tape {
         let batch = recipe.pipeline.max(1);
         let batches = recipe.requests().div_ceil(batch).max(2);
@@ -143,19 +148,19 @@ impl Tape {
         self.reply_bytes
     }
 
-    /// What to send for a batch.
+    /// The requests of a batch.
     pub fn requests(&self, batch: usize) -> &[u8] {
         let length = self.batch * self.request_bytes;
         &self.requests[batch * length..][..length]
     }
 
-    /// What to receive for a batch.
+    /// The replies of a batch.
     pub fn replies(&self, batch: usize) -> &[u8] {
         let length = self.batch * self.reply_bytes;
         &self.replies[batch * length..][..length]
     }
 
-    /// One request of a batch, for a report of what went wrong.
+    /// One request of a batch, for an error message.
     pub fn request(&self, batch: usize, place: usize) -> &[u8] {
         &self.requests(batch)[place * self.request_bytes..][..self.request_bytes]
     }
@@ -166,18 +171,18 @@ impl Tape {
     }
 }
 
-/// Which keys come next.
+/// The choice of the next keys.
 enum Draw {
     Evenly {
         keys: u32,
         random: Random,
     },
     Skewed {
-        zipf: Zipf,
+        zipf: Zipf<f64>,
         random: Random,
     },
-    /// All keys in random order, round and round: those of one request are all different, and each comes as often as
-    /// any other.
+    /// All keys in a random order, repeated: the keys of one request differ, and each occurs
+    /// equally often.
     Circle {
         order: Vec<u32>,
         at: usize,
@@ -191,13 +196,11 @@ impl Draw {
         match (recipe.verb, recipe.zipf) {
             (Verb::Mget(_) | Verb::Mset(_), _) => {
                 let mut order: Vec<u32> = (0..keys).collect();
-                for place in (1..order.len()).rev() {
-                    order.swap(place, random.below(place as u64 + 1) as usize);
-                }
+                random.shuffle(&mut order);
                 Draw::Circle { order, at: 0 }
             }
             (_, Some(theta)) => Draw::Skewed {
-                zipf: Zipf::new(keys, theta),
+                zipf: Zipf::new(f64::from(keys), theta).expect("an exponent from 0, and keys"),
                 random,
             },
             (_, None) => Draw::Evenly { keys, random },
@@ -209,7 +212,7 @@ impl Draw {
             Draw::Evenly { keys, random } => {
                 out.fill_with(|| random.below(u64::from(*keys)) as u32);
             }
-            Draw::Skewed { zipf, random } => out.fill_with(|| zipf.draw(random) - 1),
+            Draw::Skewed { zipf, random } => out.fill_with(|| zipf.sample(random) as u32 - 1),
             Draw::Circle { order, at } => out.fill_with(|| {
                 let key = order[*at];
                 *at = (*at + 1) % order.len();
@@ -219,7 +222,7 @@ impl Draw {
     }
 }
 
-/// The name of a key: that of `redis-benchmark -r`, so that both generators ask for the same keys.
+/// The name of a key, as `redis-benchmark -r` has it: both generators use the same keys.
 pub fn key_name(key: u32) -> String {
     format!("key:{key:012}")
 }
@@ -242,7 +245,7 @@ pub fn value_of(key: u32, bytes: usize, values: Values) -> Vec<u8> {
     }
 }
 
-/// Writes the request for these keys as a client library would; for as many as [`Verb::keys`] says.
+/// Writes the request for these keys, [`Verb::keys`] of them, as a client library would.
 pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
     let name = key_name(keys[0]);
     match recipe.verb {
@@ -276,7 +279,7 @@ pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
     }
 }
 
-/// Writes a command as an array of bulks.
+/// Writes a command as an array of bulk strings.
 pub fn write_command(out: &mut Vec<u8>, words: &[&[u8]]) {
     write_array(out, words.len());
     for word in words {
@@ -305,43 +308,6 @@ fn write_reply(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
                 write_bulk(out, &value(key));
             }
         }
-    }
-}
-
-/// Writes a bulk.
-pub fn write_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(format!("${}\r\n", bytes.len()).as_bytes());
-    out.extend_from_slice(bytes);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// SplitMix64: small, and the same everywhere.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The same seed gives the same numbers.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// A number below `bound`, all as likely.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        // The bias of a remainder is one in 2^64 / bound: nothing here.
-        self.next() % bound
-    }
-
-    /// A part of 1: from 0, below 1, in steps as fine as the type has them there.
-    pub fn part(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
     }
 }
 
@@ -504,5 +470,71 @@ mod tests {
             ..recipe(Verb::Mget(2), 1)
         };
         assert!(skewed.check().is_err());
+    }
+
+    const DRAWS: u32 = 200_000;
+
+    /// The expected count of each rank.
+    fn expected(ranks: u32, theta: f64) -> Vec<f64> {
+        let weights: Vec<f64> = (1..=ranks).map(|k| f64::from(k).powf(-theta)).collect();
+        let sum: f64 = weights.iter().sum();
+        weights
+            .iter()
+            .map(|weight| weight / sum * f64::from(DRAWS))
+            .collect()
+    }
+
+    fn drawn(ranks: u32, theta: f64) -> Vec<f64> {
+        let zipf = Zipf::new(f64::from(ranks), theta).unwrap();
+        let mut random = Random::new(20_260_101);
+        let mut counts = vec![0.0; ranks as usize];
+        for _ in 0..DRAWS {
+            counts[zipf.sample(&mut random) as usize - 1] += 1.0;
+        }
+        counts
+    }
+
+    fn chi_square(found: &[f64], expected: &[f64]) -> f64 {
+        found
+            .iter()
+            .zip(expected)
+            .map(|(found, expected)| (found - expected).powi(2) / expected)
+            .sum()
+    }
+
+    #[test]
+    fn each_rank_comes_as_often_as_the_law_says() {
+        // Even, little skew, usual skew, the logarithm, and more than that.
+        for theta in [0.0, 0.5, 0.99, 1.0, 1.2, 2.0] {
+            let found = chi_square(&drawn(50, theta), &expected(50, theta));
+            // With 49 degrees of freedom a true sampler stays below it in 999 of 1,000 runs; the
+            // seed is fixed.
+            assert!(found < 85.35, "theta {theta}: {found}");
+        }
+        // The measure detects an error of a tenth.
+        let found = chi_square(&drawn(50, 0.99), &expected(50, 1.09));
+        assert!(found > 1_000.0, "{found}");
+    }
+
+    /// Of a million keys, head and tail have the shares of the law.
+    #[test]
+    fn million_keys_have_the_expected_head_and_tail() {
+        let (found, expected) = (drawn(1_000_000, 0.99), expected(1_000_000, 0.99));
+        let mut from = 0;
+        for to in [1, 2, 3, 10, 100, 1_000, 10_000, 100_000, 500_000, 1_000_000] {
+            let found: f64 = found[from..to].iter().sum();
+            let expected: f64 = expected[from..to].iter().sum();
+            // Four standard deviations of a count.
+            assert!(
+                (found - expected).abs() < 4.0 * expected.sqrt(),
+                "ranks {from} to {to}: {found} of {expected}"
+            );
+            from = to;
+        }
+    }
+
+    #[test]
+    fn one_key_is_always_itself() {
+        assert_eq!(drawn(1, 0.99), [f64::from(DRAWS)]);
     }
 }

@@ -1,8 +1,8 @@
-//! Starts what is measured: the server, respool, the peers, the floor.
+//! Starts the measured processes: the server, respool, other proxies, the floor.
 //!
-//! All of them are started before the first measurement and stay until the last, so that rounds can go
-//! from one to the other (or, where an experiment wants it, make way for a new process before each measurement);
-//! the ones that are not asked do next to nothing meanwhile.
+//! All of them start before the first measurement and stay until the last, so that rounds can
+//! alternate between them. An experiment may replace a process before each measurement. Targets
+//! without load use next to nothing meanwhile.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,14 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use respool_testkit::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, Server};
+use respool_testkit::topologies::{
+    Cluster, ClusterSettings, Node, Shards, cluster_url, sharded_url,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Behind, Target, Way};
 use crate::cpu;
-use crate::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, Server};
-use crate::topologies::{Cluster, ClusterSettings, Node, Shards, cluster_url, sharded_url};
 
-/// Which server stands behind everything.
+/// The server behind all targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum ServerChoice {
@@ -31,29 +33,29 @@ pub enum ServerChoice {
         /// Its path.
         path: PathBuf,
     },
-    /// One that runs already. Its keys `key:…` are overwritten.
+    /// A running server. Its keys `key:…` are overwritten.
     Running {
         /// HOST:PORT
         address: SocketAddr,
-        /// Whose CPU to count.
+        /// The process whose CPU counts.
         pid: u32,
     },
 }
 
-/// What is known of a process that took part.
+/// Facts about a process of the run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Facts {
-    /// As tables call it.
+    /// Its name in tables.
     pub name: String,
-    /// What it says of itself.
+    /// The version that it reports.
     pub version: String,
-    /// How it was started, as one would type it.
+    /// Its command line.
     pub command: String,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Its threads once it ran, those that only wait included.
+    /// Its threads once it ran, waiting ones included.
     pub threads: usize,
     /// The configuration that the lab wrote for it.
     pub configuration: Option<String>,
@@ -62,25 +64,25 @@ pub struct Facts {
 /// The server behind a target, or all servers of the pool behind it.
 #[derive(Debug)]
 pub struct Backend {
-    /// What is known of it.
+    /// Facts about it.
     pub facts: Facts,
-    /// What kind of pool it is.
+    /// The kind of pool.
     pub behind: Behind,
     /// Its servers, at least one.
     pub servers: Vec<Listening>,
     _held: Option<Servers>,
 }
 
-/// A process and where it listens.
+/// A process and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listening {
-    /// Where.
+    /// Its address.
     pub address: SocketAddr,
-    /// Which process.
+    /// Its process id.
     pub pid: u32,
 }
 
-/// What ends with a backend.
+/// Servers that end with a backend.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for its drop")]
 enum Servers {
@@ -89,32 +91,32 @@ enum Servers {
     Cluster(Cluster),
 }
 
-/// Everything that the targets of a run stand in front of.
+/// All servers and pools of a run.
 #[derive(Debug)]
 pub struct Backends(Vec<Backend>);
 
-/// A target that is up.
+/// A running target.
 #[derive(Debug)]
 pub struct Running {
-    /// Which one.
+    /// The target.
     pub target: Target,
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     /// The process between generator and server; `None` for the server itself.
     pub pid: Option<u32>,
-    /// What is known of it; `None` for the server itself.
+    /// Facts about it; `None` for the server itself.
     pub facts: Option<Facts>,
     _process: Option<Held>,
 }
 
-/// Programs that targets are made of.
+/// The programs of targets.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The lab itself: it is also the floor and the load generator.
     pub lab: PathBuf,
-    /// respool, or why there is none.
+    /// respool, or why it is missing.
     pub respool: Result<PathBuf, String>,
-    /// Size of the values that the floor answers with.
+    /// Size of the values in replies of the floor.
     pub value_bytes: usize,
 }
 
@@ -123,7 +125,7 @@ pub struct Programs {
 pub(crate) enum Held {
     Process(Process),
     Proxy(Proxy),
-    /// With a port that must stay reserved as long.
+    /// With a port that stays reserved as long.
     WithPort(
         Process,
         #[expect(dead_code, reason = "held for its drop")] ReservedPort,
@@ -141,10 +143,10 @@ impl Deref for Held {
 }
 
 impl Programs {
-    /// The lab that runs now, and respool: as named, or next to the lab, or from PATH.
+    /// Finds the running lab, and respool: as named, or next to the lab, or from PATH.
     ///
     /// # Errors
-    /// When the lab cannot tell where it itself is.
+    /// When the lab cannot find its own path.
     pub fn find(respool: Option<&Path>, value_bytes: usize) -> Result<Programs, String> {
         let lab = std::env::current_exe().map_err(|error| format!("where am I? {error}"))?;
         let beside = lab.with_file_name("respool");
@@ -167,10 +169,10 @@ impl Programs {
 }
 
 impl Programs {
-    /// That the programs that a target is made of know what stands behind it.
+    /// Checks that respool knows the kind of pool behind a target.
     ///
     /// # Errors
-    /// One line with what respool says of it.
+    /// One line with respool's words.
     pub fn check(&self, target: &Target) -> Result<(), String> {
         let Target::Pool {
             way: way @ (Way::Sharded | Way::Cluster),
@@ -180,7 +182,7 @@ impl Programs {
             return Ok(());
         };
         let respool = self.respool.as_ref()?;
-        // Nobody is asked: any addresses will do but the one that respool itself listens on by default.
+        // No server is contacted: any address will do, except respool's default listener.
         let ports = 7000..7000 + target.servers();
         let servers: Vec<_> = ports
             .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
@@ -193,21 +195,10 @@ impl Programs {
             )
         })
     }
-
-    /// What respool does with no option but those that the lab gives it, as it prints that itself.
-    ///
-    /// # Errors
-    /// One line, when there is no respool, or it does not say.
-    pub fn configuration(&self) -> Result<toml::Table, String> {
-        let respool = self.respool.as_ref()?;
-        let text = check(respool, &["--backend", "redis://127.0.0.1:6379"])?;
-        let unread = |error| format!("{}: what it prints is no TOML: {error}", respool.display());
-        text.parse::<toml::Table>().map_err(unread)
-    }
 }
 
 impl Backend {
-    /// Starts the server, or finds out about the one that runs.
+    /// Starts the server, or looks at the running one.
     ///
     /// # Errors
     /// One line with what is missing and how to get it.
@@ -240,7 +231,7 @@ impl Backend {
         })
     }
 
-    /// Starts a pool of several servers, which know nothing of each other or are a Cluster.
+    /// Starts a pool of several servers: independent ones, or a Cluster.
     ///
     /// # Errors
     /// One line with what is missing and how to get it.
@@ -257,9 +248,10 @@ impl Backend {
                 let settings = ClusterSettings {
                     primaries: count.into(),
                     replicas: 0,
-                    // Under load on few cores a node may be silent for long, and none of them is meant to fail.
+                    // Under load on few cores a node may be silent for long, and none of them is
+                    // meant to fail.
                     node_timeout: CALM,
-                    // One alone has nobody to hear its own address from.
+                    // A single node cannot learn its own address from another one.
                     args: ["--cluster-announce-ip", "127.0.0.1"]
                         .map(str::to_owned)
                         .to_vec(),
@@ -305,12 +297,12 @@ impl Backend {
         })
     }
 
-    /// Where the first of its servers listens.
+    /// The address of its first server.
     pub fn address(&self) -> SocketAddr {
         self.servers[0].address
     }
 
-    /// How respool is told of it.
+    /// respool's URL for it.
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.servers.iter().map(|server| server.address).collect();
         url(self.behind, &addresses)
@@ -352,7 +344,7 @@ impl Backend {
 }
 
 impl ServerChoice {
-    /// What servers are started from.
+    /// The binary of its servers.
     fn binary(&self) -> Result<PathBuf, String> {
         match self {
             ServerChoice::Running { .. } => {
@@ -366,7 +358,7 @@ impl ServerChoice {
 }
 
 impl Backends {
-    /// Starts the server that is asked directly, and what else these targets stand in front of.
+    /// Starts the direct server, and all other servers and pools behind these targets.
     ///
     /// # Errors
     /// As [`Backend::start`].
@@ -384,14 +376,14 @@ impl Backends {
         Ok(backends)
     }
 
-    /// What a target that was there at the start stands in front of.
+    /// The backend of a target that was there at the start.
     pub fn of(&self, target: &Target) -> &Backend {
         let behind = target.behind();
         let found = self.0.iter().find(|backend| backend.behind == behind);
         found.expect("everything behind a target was started")
     }
 
-    /// What is known of the server that is asked directly, and of each pool.
+    /// Facts about the direct server and each pool.
     pub fn facts(&self) -> (Facts, Vec<Facts>) {
         let mut facts = self.0.iter().map(|backend| backend.facts.clone());
         let server = facts.next().expect("the server was started");
@@ -399,7 +391,7 @@ impl Backends {
     }
 }
 
-/// How respool is told of these servers.
+/// respool's URL for these servers.
 fn url(behind: Behind, servers: &[SocketAddr]) -> String {
     match behind {
         Behind::Server | Behind::Shards(_) => sharded_url(servers),
@@ -407,11 +399,11 @@ fn url(behind: Behind, servers: &[SocketAddr]) -> String {
     }
 }
 
-/// Longer than any node of a Cluster that is measured is silent.
+/// Longer than any silence of a measured Cluster node.
 const CALM: Duration = Duration::from_secs(60);
 
 impl Running {
-    /// Starts a target in front of the server.
+    /// Starts a target before the server.
     ///
     /// # Errors
     /// One line with what is missing and how to get it.
@@ -432,7 +424,7 @@ impl Running {
                 });
             }
             Target::Other { address, pid, .. } => {
-                let address = crate::commands::load::address(address)?;
+                let address = crate::flags::address(address)?;
                 let _ = cpu::read(*pid).map_err(failed)?;
                 let facts = Facts {
                     name: target.name(),
@@ -476,7 +468,7 @@ impl Running {
             }
             Target::Twemproxy => {
                 let binary = servers::find_program("nutcracker")?;
-                // It always has a statistics port; nobody asks it there.
+                // It always has a statistics port, which is not used.
                 let statistics = ReservedPort::new().map_err(failed)?;
                 let process = with_configuration("nutcracker.yml", &mut |port, file| {
                     let mut command = Command::new(&binary);
@@ -538,7 +530,7 @@ impl Running {
     }
 }
 
-/// Has respool itself look at its options, which says in a line what it does not know or take.
+/// Has respool check its options; it reports an unknown or wrong one in a line.
 pub(crate) fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
     let output = Command::new(binary)
         .args(["check", "--print"])
@@ -559,32 +551,31 @@ pub(crate) fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
     ))
 }
 
-/// Asks a server about itself.
+/// Reads INFO of a server.
 pub struct Inspector {
     stream: TcpStream,
-    /// How often it was asked.
-    asked: u64,
 }
 
-/// What a server has counted since it started.
+/// Counters of a server since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Commands executed, without the [`Inspector`]'s own.
+    /// Commands executed, without INFO: the lab sends it, and so does respool, to learn how busy
+    /// the server is.
     pub commands: u64,
-    /// Keys looked up by reading commands, whether they were there or not. An MGET counts once for each of its keys.
+    /// Keys looked up by reading commands, found or not. An MGET counts each of its keys.
     pub key_reads: u64,
 }
 
 impl Inspector {
-    /// A connection of its own, without password.
+    /// Connects without a password.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When the connection is refused.
     pub fn connect(address: SocketAddr) -> io::Result<Inspector> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         stream.set_nodelay(true)?;
-        Ok(Inspector { stream, asked: 0 })
+        Ok(Inspector { stream })
     }
 
     /// A section of `INFO`.
@@ -594,7 +585,6 @@ impl Inspector {
     pub fn info(&mut self, section: &str) -> io::Result<String> {
         self.stream
             .write_all(format!("INFO {section}\r\n").as_bytes())?;
-        self.asked += 1;
         let mut reply = Vec::new();
         let mut buffer = [0; 4096];
         loop {
@@ -617,21 +607,29 @@ impl Inspector {
         }
     }
 
-    /// What the server has counted by now.
+    /// The counters now.
     ///
     /// # Errors
-    /// When it does not say.
+    /// When it does not answer.
     pub fn tally(&mut self) -> io::Result<Tally> {
-        // A command counts once it is over, so what is told does not have the question in it that it answers.
-        let own = self.asked;
-        let info = self.info("stats")?;
+        // One reply has both counters, so no other INFO can come between them. A command counts at
+        // its end, so neither counter has this INFO.
+        let info = self.info("all")?;
+        let missing = |name: &str| io::Error::other(format!("INFO has no {name}"));
         let number = |name: &str| -> io::Result<u64> {
-            info_field(&info, name)
-                .and_then(|number| number.parse().ok())
-                .ok_or_else(|| io::Error::other(format!("INFO has no {name}")))
+            let number = info_field(&info, name).and_then(|number| number.parse().ok());
+            number.ok_or_else(|| missing(name))
         };
+        // The line is missing before the first INFO.
+        let infos = info_field(&info, "cmdstat_info").map_or(Ok(0), |counts| {
+            let calls = counts
+                .split(',')
+                .find_map(|count| count.strip_prefix("calls="));
+            let calls = calls.and_then(|calls| calls.parse().ok());
+            calls.ok_or_else(|| missing("calls of cmdstat_info"))
+        })?;
         Ok(Tally {
-            commands: number("total_commands_processed")?.saturating_sub(own),
+            commands: number("total_commands_processed")?.saturating_sub(infos),
             key_reads: number("keyspace_hits")? + number("keyspace_misses")?,
         })
     }
@@ -642,7 +640,7 @@ fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// A proxy may accept before it can reach its server: what counts as started is an answered GET.
+/// A proxy may accept before it can reach its server, so it counts as started with an answered GET.
 pub(crate) fn wait_until_served(address: SocketAddr) -> io::Result<()> {
     let ask = || -> io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
@@ -669,7 +667,7 @@ pub(crate) fn wait_until_served(address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Starts a process whose command line names a file that is written first; returns what was written, too.
+/// Starts a process with a configuration file that is written first. Returns its text, too.
 fn with_configuration(
     name: &str,
     make: &mut dyn FnMut(u16, &Path) -> (Command, String),
@@ -685,7 +683,7 @@ fn with_configuration(
     Ok((process?, text))
 }
 
-/// Its defaults, one server, and a link that is there before the first request, as respool has it.
+/// Defaults, one server, and a link that is open before the first request, as respool has it.
 fn twemproxy_configuration(port: u16, server: SocketAddr) -> String {
     format!(
         "lab:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  \
@@ -693,7 +691,7 @@ fn twemproxy_configuration(port: u16, server: SocketAddr) -> String {
     )
 }
 
-/// Envoy with one worker, and the configuration that was written for it.
+/// Envoy with one worker, and its configuration.
 ///
 /// # Errors
 /// When it does not start.
@@ -711,7 +709,7 @@ pub(crate) fn start_envoy(
     })
 }
 
-/// Its defaults and one server, or the nodes by which it finds out about a Cluster, of which it then follows the redirects; no
+/// Defaults with one server, or with seed nodes of a Cluster, whose redirects it then follows; no
 /// administration port.
 fn envoy_configuration(port: u16, is_cluster: bool, servers: &[SocketAddr]) -> String {
     let (kind, redirects) = match is_cluster {
@@ -761,7 +759,7 @@ fn envoy_configuration(port: u16, is_cluster: bool, servers: &[SocketAddr]) -> S
     )
 }
 
-/// What a program says when asked for its version: on either stream, the first line that says anything.
+/// The first line with text of a program's version output, on either stream.
 pub fn first_line(program: &Path, argument: &str) -> String {
     let output = Command::new(program)
         .arg(argument)
@@ -773,7 +771,7 @@ pub fn first_line(program: &Path, argument: &str) -> String {
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
-    // Some repeat the path they were started by.
+    // Some programs repeat the path that started them.
     let line = line
         .unwrap_or("unknown")
         .replace(&program.display().to_string(), "");
@@ -805,11 +803,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tally_has_every_command_and_key_but_its_own_questions() {
+    fn a_tally_has_every_command_and_key_but_no_info() {
         let own = Backend::start(&ServerChoice::Found).unwrap();
         let mut inspector = Inspector::connect(own.address()).unwrap();
         let before = inspector.tally().unwrap();
         assert_eq!(inspector.tally().unwrap(), before, "asking does not count");
+        let mut other = Inspector::connect(own.address()).unwrap();
+        other.info("cpu").unwrap();
+        assert_eq!(inspector.tally().unwrap(), before, "the INFO of another");
         let mut stream = TcpStream::connect(own.address()).unwrap();
         stream
             .write_all(b"SET a 1\r\nGET a\r\nMGET a b a\r\n")

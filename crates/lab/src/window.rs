@@ -1,361 +1,226 @@
-//! What the flush rule buys and what it costs: batches, times and CPU over the longest that a request may wait.
+//! The flush rules over the load: the time of a request, and CPU of server and proxy.
 //!
-//! One workload is measured under every rule in the same round, the rule that holds nothing back among them: it is what the
-//! others are compared with. It also says how much there is to be had: what it came to in closed loop is
-//! the 100 % of the open loops of the same number of connections and workers, in the same round. So a round offers the same
-//! load under every rule, and asks the machine for no more than it did a moment before.
+//! A round offers one load after the other to every target. The loads are absolute rates, so every
+//! target gets the same requests at the same moments. The rule `latency` never waits: the others
+//! are compared with it, within the same round.
 
 use crate::case::{Case, Target, Verb};
-use crate::experiment::{Experiment, Variant, in_turn};
-use crate::report::{CaseReport, Report, Round, Spread};
+use crate::experiment::{Experiment, in_turn};
+use crate::options::{SETTLE_S, Variant};
+use crate::report::{CaseReport, Report, Round, Spread, paired};
 
-/// Every flush rule under the same loads.
+/// The three flush rules, the direct server and other proxies under the same loads.
 pub const WINDOW: Experiment = Experiment {
     name: "window",
-    title: "The flush rule: batches, added latency and CPU over the longest wait",
+    title: "The flush rules: time and CPU of a request over the load",
     about: "\
-How long should a request wait for others? Held back, requests leave in larger batches: server and proxy spend less CPU
-on each, and each may take longer. The same GETs under every rule: nothing is held back (off), or a link that owes replies
-holds its batch for so many microseconds at most. In closed loop, where the callers of one connection, of four, and of
-many more wait for their replies; and in open loop, at a part of what they came to without holding. A lone caller should
-pay nothing, and many callers little for much less CPU.",
+When should a request wait for others? Requests that wait leave in larger batches: server and proxy spend less CPU on
+each, and each may take longer. The same GETs go to the server directly, to respool under each flush rule (latency,
+balanced, server-cpu), and to every peer. They are due at a fixed rate (open loop), one rate after the other; the same
+connections then run in closed loop. The same load runs for at least 2 s before each window: balanced needs that time to
+settle. While there is room, balanced should be as quick as latency; under full load it should cost the server as little
+as server-cpu.",
     adapt: |options| {
         options.verbs = vec![Verb::Get];
         options.pipelines = vec![1];
-        options.connections = vec![1, 4, 50, 500];
+        options.connections = vec![50];
         options.threads = vec![1];
-        options.rules_us = vec![50, 200, 1000];
-        options.loads_percent = vec![60];
+        options.rates = vec![2_000, 10_000, 30_000, 60_000];
+        options.variants = rules().collect();
         options.is_without_respool = true;
-        options.is_without_direct = true;
-        options.budget_s = Some(240.0);
-        // A stall of the whole machine is a p99.9 under every rule, and a backlog in every open loop.
+        options.warmup_s = Some(SETTLE_S);
+        options.budget_s = Some(600.0);
+        // A stall of the whole machine would show as p99 of every rule, and as a backlog in open
+        // loop.
         options.stolen_cores_max = Some(0.05);
     },
     plan: in_turn,
     is_isolated: false,
 };
 
-/// The rule that the others are compared with.
-const OFF: &str = "off";
+/// The rule that all other targets are compared with.
+const LATENCY: &str = "latency";
 
-/// The rules that hold for so many microseconds, behind the one that does not hold; none where there are none.
-pub fn rules(max_delays_us: &[u32]) -> Vec<Variant> {
-    let off = (!max_delays_us.is_empty()).then(|| Variant::new(OFF, "--hold=false"));
-    let on = max_delays_us.iter().map(|&us| {
-        let options = format!("--hold=true --max-delay-us={us}");
-        Variant::new(&name_of(us.into()), &options)
-    });
-    off.into_iter().chain(on).collect()
+/// respool under each of its flush rules.
+fn rules() -> impl Iterator<Item = Variant> {
+    let rules = [LATENCY, "balanced", "server-cpu"];
+    rules
+        .into_iter()
+        .map(|rule| Variant::new(rule, &format!("--flush-rule={rule}")))
 }
 
-fn name_of(max_delay_us: i64) -> String {
-    format!("{max_delay_us}us")
-}
-
-/// The name of the rule in a configuration that respool has printed.
-///
-/// # Errors
-/// When there is none in it.
-pub fn default_rule(configuration: &toml::Table) -> Result<String, String> {
-    let hold = configuration.get("hold").and_then(toml::Value::as_bool);
-    let max_delay_us = configuration
-        .get("max-delay-us")
-        .and_then(toml::Value::as_integer);
-    match (hold, max_delay_us) {
-        (Some(false), _) => Ok(OFF.to_owned()),
-        (Some(true), Some(us)) => Ok(name_of(us)),
-        _ => Err("respool does not say what its flush rule is by default".to_owned()),
-    }
-}
-
-/// Requests a second that are due in a case: so many percent of what came of the same connections in closed loop a moment
-/// before, in the same round, with nothing held back. `None`: the case itself is not one of an open loop at a percentage.
-///
-/// # Errors
-/// When that was not measured.
-pub fn rate(
-    cases: &[Case],
-    rounds: &[Vec<Round>],
-    case: &Case,
-    number: u32,
-) -> Result<Option<f64>, String> {
-    let Some(percent) = case.workload.load_percent else {
-        return Ok(None);
-    };
-    let is_reference = |other: &Case| {
-        let mut workload = case.workload;
-        workload.load_percent = None;
-        // The server asked directly has no workers: for it, those of the first number of them.
-        let threads = case.target.threads();
-        other.workload == workload
-            && is_off(&other.target)
-            && (threads.is_none() || threads == other.target.threads())
-    };
-    let closed = cases.iter().zip(rounds);
-    closed
-        .filter(|(other, _)| is_reference(other))
-        .find_map(|(_, rounds)| rounds.iter().find(|round| round.number == number))
-        .map(|round| Some(round.requests_per_s * f64::from(percent) / 100.0))
-        .ok_or_else(|| "nobody knows what 100 % are: the closed loop was not measured".to_owned())
-}
-
-fn is_off(target: &Target) -> bool {
-    matches!(target, Target::Variant { name, .. } if name == OFF)
-}
-
-/// One load under every rule: the same connections, workers and pace.
+/// One target under one load: medians over the rounds.
 #[derive(Clone, Debug)]
-pub struct Window {
-    /// Who was asked how often at once.
-    pub verb: Verb,
-    /// Requests at once on a connection.
-    pub pipeline: usize,
-    /// Connections.
-    pub connections: usize,
-    /// Workers of respool.
-    pub threads: u16,
-    /// Percent of the most in open loop; `None`: closed loop.
-    pub load_percent: Option<u8>,
-    /// What came of it, a rule each.
-    pub rules: Vec<Outcome>,
-}
-
-/// What one load came to under one rule. Medians over the rounds; what is compared with holding nothing back is compared within
-/// each round first.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// Of the rule.
-    pub name: String,
-    /// Whether it is what respool does when it is not told.
-    pub is_default: bool,
-    /// Requests a second.
+pub struct Outcome<'a> {
+    /// The load and the target.
+    pub case: &'a Case,
+    /// Requests done per second.
     pub requests_per_s: f64,
-    /// Of those that were due, in open loop: much less than all is more than this rule could bear.
+    /// The share of the due requests that were done; `None`: closed loop.
     pub part_of_due: Option<f64>,
-    /// Requests in a batch.
+    /// Requests per batch, by respool's counter.
     pub batch: Option<f64>,
-    /// The part of the batches that left because their oldest request had waited for too long.
-    pub late: Option<f64>,
-    /// Time of a request: p50, p99, p99.9.
-    pub us: [Option<f64>; 3],
-    /// What of it was not there with nothing held back.
-    pub added_us: [Option<f64>; 3],
-    /// CPU per request of server and proxy.
+    /// Time of a request, microseconds: p50 and p99.
+    pub us: [Option<f64>; 2],
+    /// The same, relative to `latency` in the same round.
+    pub to_latency: [Option<f64>; 2],
+    /// CPU per request of server and proxy, microseconds.
     pub cpu_us: [Option<f64>; 2],
-    /// The same, to what it is with nothing held back.
-    pub cpu_to_off: [Option<f64>; 2],
 }
 
-const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
+const PERCENTILES: [f64; 2] = [50.0, 99.0];
 
-/// Everything that a report of the experiment says of rules; nothing in another one.
-pub fn of(report: &Report) -> Vec<Window> {
-    let mut found: Vec<Window> = Vec::new();
-    for off in report.cases.iter().filter(|case| is_off(&case.case.target)) {
-        let workload = off.case.workload;
-        let is_same = |case: &&CaseReport| {
-            case.case.workload == workload
-                && case.case.target.threads() == off.case.target.threads()
-                && matches!(case.case.target, Target::Variant { .. })
-        };
-        let cases = report.cases.iter().filter(is_same);
-        found.push(Window {
-            verb: workload.verb,
-            pipeline: workload.pipeline,
-            connections: workload.connections,
-            threads: off.case.target.threads().unwrap_or(1),
-            load_percent: workload.load_percent,
-            rules: cases
-                .filter_map(|case| outcome(case, off, report.default_rule.as_deref()))
-                .collect(),
-        });
+/// Every measured case. Empty for another experiment.
+pub fn of(report: &Report) -> Vec<Outcome<'_>> {
+    if report.experiment != WINDOW.name {
+        return Vec::new();
     }
-    if report.options.rules_us.is_empty() {
-        // Somebody else's variant of that name.
-        found.clear();
-    }
-    found
+    let cases = report.cases.iter();
+    cases.filter_map(|case| outcome(report, case)).collect()
 }
 
-/// `None`: it was not measured.
-fn outcome(case: &CaseReport, off: &CaseReport, default_rule: Option<&str>) -> Option<Outcome> {
-    let name = case.case.target.name();
+fn outcome<'a>(report: &'a Report, case: &'a CaseReport) -> Option<Outcome<'a>> {
+    let target = &case.case.target;
+    let is_latency = |other: &&CaseReport| {
+        // The direct server and other proxies have no respool workers: for them the first number of
+        // workers counts.
+        let is_same_build = target.is_respool();
+        other.case.workload == case.case.workload
+            && matches!(&other.case.target, Target::Variant { name, .. } if name == LATENCY)
+            && (!is_same_build || other.case.target.threads() == target.threads())
+    };
+    let latency = report.cases.iter().find(is_latency);
     let median = |figure: &dyn Fn(&Round) -> Option<f64>| {
         Some(Spread::of(case.rounds.iter().filter_map(figure))?.median)
     };
-    let compared = |figure: &dyn Fn(&Round) -> Option<f64>, compare: fn(f64, f64) -> f64| {
-        let pairs = case.rounds.iter().filter_map(|round| {
-            let other = off
-                .rounds
-                .iter()
-                .find(|other| other.number == round.number)?;
-            Some(compare(figure(round)?, figure(other)?))
-        });
-        Some(Spread::of(pairs.filter(|figure| figure.is_finite()))?.median)
-    };
-    let cpu: [fn(&Round) -> Option<f64>; 2] = [Round::server_us, Round::proxy_us];
     Some(Outcome {
-        is_default: default_rule == Some(&name),
-        name,
+        case: &case.case,
         requests_per_s: median(&|round| Some(round.requests_per_s))?,
         part_of_due: median(&|round| Some(round.requests_per_s / round.rate?)),
         batch: median(&Round::mean_batch),
-        late: median(&|round| round.counters.as_ref()?.left_because("late")),
         us: PERCENTILES.map(|percent| median(&|round| round.latency.at(percent))),
-        added_us: PERCENTILES
-            .map(|percent| compared(&|round| round.latency.at(percent), |rule, off| rule - off)),
-        cpu_us: cpu.map(|figure| median(&figure)),
-        cpu_to_off: cpu.map(|figure| compared(&figure, |rule, off| rule / off)),
+        to_latency: PERCENTILES
+            .map(|percent| paired(case, latency, &|round| round.latency.at(percent))),
+        cpu_us: [median(&Round::server_us), median(&Round::proxy_us)],
     })
-}
-
-impl Window {
-    /// `closed loop`, or so many percent in open loop.
-    pub fn load(&self) -> String {
-        match self.load_percent {
-            None => "closed loop".to_owned(),
-            Some(percent) => format!("{percent} %"),
-        }
-    }
-
-    /// Who and how, apart from the load.
-    pub fn callers(&self) -> String {
-        let plural = |count: usize, one: &str| match count {
-            1 => format!("1 {one}"),
-            count => format!("{count} {one}s"),
-        };
-        format!(
-            "{} P{}, {}, {}",
-            self.verb,
-            self.pipeline,
-            plural(self.connections, "connection"),
-            plural(self.threads.into(), "worker")
-        )
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::case::Workload;
+    use crate::options::Options;
     use crate::report::tests::{counters, example, round};
 
-    /// Two connections' loads under three rules, over three rounds: the longer the wait, the larger the batches and the times.
+    /// Two rates and the closed loop, three rounds: each target has larger batches and longer times
+    /// than the one before it.
     pub(crate) fn example_of_window() -> Report {
         let mut report = example();
         report.experiment = WINDOW.name.to_owned();
-        report.options.rules_us = vec![50, 200];
-        report.options.loads_percent = vec![60];
-        report.default_rule = Some("200us".to_owned());
-        report.options.stolen_cores_max = Some(0.05);
+        report.options = Options::default();
+        (WINDOW.adapt)(&mut report.options);
+        report.options.rates = vec![2_000, 10_000];
+        report.options.peers = vec![Target::Other {
+            name: "predixy".into(),
+            address: "127.0.0.1:1".into(),
+            pid: 1,
+        }];
         report.repeated = 4;
-        report.cases.clear();
-        for connections in [1, 50] {
-            for load_percent in [None, Some(60)] {
-                let workload = Workload {
-                    verb: Verb::Get,
-                    pipeline: 1,
-                    connections,
-                    load_percent,
-                };
-                for (place, rule) in rules(&[50, 200]).iter().enumerate() {
-                    let target = rule.target(1);
-                    let rounds = (1..=3).map(|number| {
-                        let requests = 60_000;
-                        let mut round = round(number, &target, requests);
-                        let batches = requests >> (2 * place);
-                        round.counters = Some(counters(requests, batches));
-                        round.rate = load_percent.map(|_| 60_000.0);
-                        for (_, us) in &mut round.latency.percentiles {
-                            // A machine that is slow for a round is slow under every rule.
-                            *us += f64::from(number) * 100.0 + 10.0 * place as f64;
-                        }
-                        round
-                    });
-                    let rounds = rounds.collect();
-                    let case = Case { workload, target };
-                    report.cases.push(CaseReport::of(case, rounds));
-                }
-            }
-        }
+        let cases = report.options.cases().into_iter().enumerate();
+        report.cases = cases
+            .map(|(place, case)| {
+                let place = place % 5;
+                let requests = case.workload.rate.map_or(60_000, u64::from);
+                let rounds = (1..=3).map(|number| {
+                    let mut round = round(number, &case.target, requests);
+                    if case.target.is_respool() {
+                        round.counters = Some(counters(requests, requests >> place));
+                    }
+                    round.rate = case.workload.rate.map(f64::from);
+                    for (_, us) in &mut round.latency.percentiles {
+                        // A machine that is slow for a round is slow for every target.
+                        *us = f64::from(number) * 100.0 * (1.0 + place as f64);
+                    }
+                    round
+                });
+                let rounds = rounds.collect();
+                CaseReport::of(case, rounds)
+            })
+            .collect();
         report.cases[0].rounds[0].stolen = Some(0.2);
         report
     }
 
     #[test]
-    fn a_rule_is_compared_with_holding_nothing_back_in_the_same_round() {
+    fn window_asks_every_target_at_every_rate_and_in_closed_loop() {
         let report = example_of_window();
-        let windows = of(&report);
-        assert_eq!(windows.len(), 4);
-        assert_eq!(windows[3].callers(), "GET P1, 50 connections, 1 worker");
-        assert_eq!(
-            (windows[2].load(), windows[3].load()),
-            ("closed loop".into(), "60 %".into())
-        );
-        let [off, short, long] = &windows[3].rules[..] else {
-            panic!("three rules: {windows:?}");
-        };
-        assert_eq!(
-            (off.batch, short.batch, long.batch),
-            (Some(1.0), Some(4.0), Some(16.0))
-        );
-        assert_eq!(off.added_us, [Some(0.0); 3]);
-        assert!(
-            long.added_us
-                .iter()
-                .all(|us| (us.unwrap() - 20.0).abs() < 1e-9),
-            "{long:?}"
-        );
-        assert_eq!(long.us[0], Some(320.0), "the second of three rounds");
-        assert_eq!(long.cpu_to_off, [Some(1.0); 2]);
-        assert_eq!(long.late, Some(0.5));
-        assert_eq!(
-            (long.part_of_due, windows[2].rules[0].part_of_due),
-            (Some(1.0), None)
-        );
-        assert_eq!(
-            windows[3]
-                .rules
-                .iter()
-                .map(|rule| rule.is_default)
-                .collect::<Vec<_>>(),
-            [false, false, true]
-        );
-        assert_eq!(of(&example()).len(), 0);
-    }
-
-    #[test]
-    fn an_open_loop_is_due_what_the_closed_one_came_to_in_the_same_round() {
-        let report = example_of_window();
-        let cases: Vec<Case> = report.cases.iter().map(|case| case.case.clone()).collect();
-        let mut rounds: Vec<Vec<Round>> = report
-            .cases
+        let ids: Vec<String> = report.cases.iter().map(|case| case.id.clone()).collect();
+        let targets = [
+            "direct",
+            "latency-t1",
+            "balanced-t1",
+            "server_cpu-t1",
+            "predixy",
+        ];
+        let wanted = ["-o2000", "-o10000", ""]
             .iter()
-            .map(|case| case.rounds.clone())
-            .collect();
-        // The closed loop of 50 connections without holding.
-        rounds[6][1].requests_per_s = 1000.0;
-        let due = |place: usize, number| rate(&cases, &rounds, &cases[place], number);
-        assert_eq!(due(11, 2), Ok(Some(600.0)));
-        assert_eq!(due(11, 1), Ok(Some(36_000.0)));
-        assert_eq!(due(8, 2), Ok(None), "a closed loop has no rate");
-        assert!(due(11, 4).is_err(), "a round in which it failed");
+            .flat_map(|load| targets.map(|target| format!("get-p1-c50{load}-{target}")));
+        assert_eq!(ids, wanted.collect::<Vec<_>>());
+        assert_eq!(
+            report.options.variants[1].options,
+            ["--flush-rule=balanced"]
+        );
+        assert!(report.options.warmup_s() >= SETTLE_S);
+        assert!(report.options.seconds() > 1.0);
+    }
+
+    /// The rounds differ by a factor of three, the targets in each round by one.
+    #[test]
+    fn times_are_compared_with_latency_in_the_same_round() {
+        let mut report = example_of_window();
+        let found = of(&report);
+        assert_eq!(found.len(), 3 * 5);
+        let [direct, latency, balanced, server_cpu, peer] = &found[5..10] else {
+            panic!("five targets: {found:?}");
+        };
+        assert_eq!(latency.to_latency, [Some(1.0); 2]);
+        assert_eq!(direct.to_latency, [Some(0.5); 2]);
+        assert_eq!(server_cpu.to_latency, [Some(2.0); 2]);
+        assert_eq!(balanced.us, [Some(600.0); 2], "the second of three rounds");
+        assert_eq!((balanced.batch, server_cpu.batch), (Some(4.0), Some(8.0)));
+        assert_eq!((direct.batch, peer.batch), (None, None));
+        assert_eq!(direct.cpu_us[1], None);
+        assert_eq!(peer.cpu_us, [Some(50.0), Some(60.0)]);
+        assert_eq!(peer.part_of_due, Some(1.0));
+        assert_eq!(found[10].part_of_due, None, "the closed loop");
+        // The third round of `latency` failed: the ratio is of the other two.
+        report.cases[6].rounds.truncate(2);
+        assert_eq!(of(&report)[8].to_latency, [Some(2.0); 2]);
+        report.cases[6].rounds.clear();
+        let found = of(&report);
+        assert_eq!(found.len(), 3 * 5 - 1);
+        assert_eq!(found[7].to_latency, [None; 2]);
+        assert!(of(&example()).is_empty());
     }
 
     #[test]
-    fn the_default_is_what_respool_prints() {
-        let rule = |text: &str| default_rule(&text.parse().unwrap());
-        assert_eq!(
-            rule("hold = true\nmax-delay-us = 200 # default"),
-            Ok("200us".into())
-        );
-        assert_eq!(rule("hold = false\nmax-delay-us = 200"), Ok(OFF.into()));
-        assert!(rule("max-delay-us = 200").is_err());
-        assert_eq!(rules(&[]), []);
-        assert_eq!(
-            rules(&[200])[1].options,
-            ["--hold=true", "--max-delay-us=200"]
-        );
+    fn workers_are_compared_with_as_many_workers() {
+        let mut report = example_of_window();
+        let mut more = report.cases[6..8].to_vec();
+        for case in &mut more {
+            let Target::Variant { threads, .. } = &mut case.case.target else {
+                panic!("a rule: {case:?}");
+            };
+            *threads = 3;
+        }
+        for round in &mut more[0].rounds {
+            for (_, us) in &mut round.latency.percentiles {
+                *us *= 2.0;
+            }
+        }
+        report.cases.extend(more);
+        let found = of(&report);
+        assert_eq!(found[7].to_latency, [Some(1.5); 2]);
+        assert_eq!(found[16].to_latency, [Some(0.75); 2]);
+        assert_eq!(found[9].to_latency, [Some(2.5); 2], "the peer");
     }
 }

@@ -1,5 +1,5 @@
-//! `respool-lab failover` against real servers: what failed is seen, what was lost is found, and all files are left. Never how fast
-//! anything heals.
+//! `respool-lab failover` against real servers: it sees what failed, finds what was lost, and
+//! leaves all files. No test asserts how fast a failover heals.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_lab::failover::scene::Scene;
-use respool_lab::failover::{By, FailoverReport, FailoverRound, Kind, Settings, clients};
-use respool_lab::load::clock_ns;
-use respool_lab::servers::{self, Flavour};
+use respool_lab::failover::{FailoverReport, FailoverRound, Settings, clients};
 use respool_protocol::value::Value;
+use respool_testkit::scene::{By, Kind, Scene};
+use respool_testkit::servers::{self, Flavour};
+use respool_testkit::time::clock_ns;
 
 const LAB: &str = env!("CARGO_BIN_EXE_respool-lab");
 
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs it for a short time, if respool is built and takes such servers.
+/// Runs it for a short time, if respool is built and supports such servers.
 fn failover(out: &Path, url: &str, args: &[&str]) -> Option<Output> {
     let respool = Path::new(LAB).with_file_name("respool");
     if !respool.is_file() {
@@ -53,7 +53,7 @@ fn failover(out: &Path, url: &str, args: &[&str]) -> Option<Output> {
     Some(output)
 }
 
-/// Every file is there and has the one round; returns it.
+/// Every file is there and has the one round. Returns it.
 fn round(out: &Path, output: &Output) -> FailoverRound {
     let said = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}");
@@ -89,7 +89,7 @@ fn round(out: &Path, output: &Output) -> FailoverRound {
         "each stands in one bucket"
     );
     assert!(due(0.0) > 100, "there was load before the moment");
-    // Whoever asks the heir comes first, and every figure is there.
+    // The direct write comes first, and every figure is there.
     let (direct, through) = (
         round.direct_ms.expect("healed"),
         round.through_ms.expect("healed"),
@@ -102,8 +102,9 @@ fn round(out: &Path, output: &Output) -> FailoverRound {
     round.clone()
 }
 
+/// A plain server that is killed and comes back fails its own keys and loses what it had.
 #[test]
-fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_had() {
+fn killed_shard_fails_its_keys_and_loses_them() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--kind", "sharded", "--down", "0.4", "--after", "3"];
     let url = "redis-sharded://127.0.0.1:7000,127.0.0.1:7001";
@@ -111,18 +112,18 @@ fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_h
         return;
     };
     let round = round(folder.path(), &output);
-    // It was down for so long, and nobody could write to it.
+    // It was down for so long, and no write could succeed.
     assert!(round.direct_ms.is_some_and(|ms| ms >= 400.0), "{round:?}");
     let gap = round.longest_gap_ms.unwrap_or_default();
     assert!(gap >= 350.0, "{round:?}");
-    // It was back within outage-hold-ms: the requests that were not sent have waited.
+    // It was back within outage-hold-ms: unsent requests have waited.
     assert!(
         !round.errors.iter().any(|count| count.kind == "NOTSENT"),
         "{round:?}"
     );
     let others = round.errors.iter().flat_map(|count| count.others);
     assert_eq!(others.sum::<u64>(), 0, "{round:?}");
-    // It keeps no file: what was acknowledged before is gone, and that is found.
+    // It keeps no file: the acknowledged writes before are lost, and the run finds that.
     assert!(
         round.lost > 0 && round.lost < round.acknowledged,
         "{round:?}"
@@ -133,8 +134,9 @@ fn a_server_that_is_killed_and_comes_back_fails_its_own_keys_and_loses_what_it_h
     assert!(round.others_gap_ms.is_some(), "{round:?}");
 }
 
+/// A primary of a Cluster is replaced, however it fails.
 #[test]
-fn a_cluster_has_an_heir_however_its_primary_goes() {
+fn cluster_primary_is_replaced_however_it_fails() {
     let url = "redis-cluster://127.0.0.1:7000,127.0.0.1:7001";
     for (by, after) in [("command", "3"), ("kill", "8"), ("freeze", "8")] {
         let folder = tempfile::tempdir().unwrap();
@@ -178,8 +180,9 @@ fn another_proxy_is_measured_in_the_same_way() {
     assert!(said.contains("through envoy: CLUSTER FAILOVER, without full coverage"));
 }
 
+/// A primary that Sentinels watch is replaced, however it fails.
 #[test]
-fn what_sentinels_watch_has_an_heir_however_it_goes() {
+fn watched_primary_is_replaced_however_it_fails() {
     let url = "redis-sentinel://127.0.0.1:7000,127.0.0.1:7001/m0";
     for (by, after) in [("command", "5"), ("kill", "8"), ("freeze", "8")] {
         let folder = tempfile::tempdir().unwrap();
@@ -191,12 +194,12 @@ fn what_sentinels_watch_has_an_heir_however_it_goes() {
         assert_eq!(round.others_gap_ms, None, "there is but one: {round:?}");
         let (named, through) = (round.named_ms.unwrap(), round.through_ms.unwrap());
         assert!(named >= round.direct_ms.unwrap(), "{by}: {round:?}");
-        // What went to the old one does not count.
+        // Writes at the old primary do not count.
         assert!(through >= round.direct_ms.unwrap(), "{by}: {round:?}");
     }
 }
 
-/// Without a respool: the servers do what the experiment is about, and the probe sees it.
+/// Without respool: the servers do what the experiment is about, and the probe sees it.
 fn an_heir_takes_the_place(kind: Kind) {
     let binary = match servers::find(Flavour::Redis70) {
         Ok(binary) => binary,
@@ -208,9 +211,9 @@ fn an_heir_takes_the_place(kind: Kind) {
             by,
             ..Settings::default()
         };
-        let scene = Scene::start(&settings, &binary).unwrap();
+        let scene = Scene::start(&settings.scene(), &binary).unwrap();
         let before = scene.holder(0).unwrap().address();
-        // One of its keys: the others' would be refused.
+        // One of its own keys, as it refuses others.
         let mut keys = (0..).map(|number| format!("key:{number}"));
         let is_own = |key: &String| match scene.holder(0).unwrap().ask(&["SET", key, "v"]) {
             Ok(Value::Error(_)) => false,
@@ -249,8 +252,9 @@ fn under_sentinels_a_replica_takes_the_place_of_its_primary() {
     an_heir_takes_the_place(Kind::Sentinel);
 }
 
+/// Options that exclude each other, and values out of range, are refused at once.
 #[test]
-fn what_cannot_be_is_refused_at_once() {
+fn impossible_failover_is_refused_at_once() {
     for (args, part) in [
         (
             &["--kind", "sharded", "--by", "command"][..],

@@ -1,8 +1,8 @@
-//! Where twemproxy itself puts keys, for every hash function and distribution, and where we do.
+//! Where twemproxy puts keys, for every hash function and distribution, and where we put them.
 //!
-//! `nutcracker` runs before servers that answer every GET with their own number: its replies say
-//! where it sent each key. With `RESPOOL_WRITE_VECTORS=1` what it says is written down as the vectors to
-//! which the protocol's own tests hold without it.
+//! `nutcracker` runs before servers that answer every GET with their own number, so its replies
+//! tell where it sent each key. With `RESPOOL_WRITE_VECTORS=1` these become the vectors of the
+//! protocol's own tests, which need no twemproxy.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,6 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,8 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_lab::servers::{ReservedPort, find_program, leave_out};
 use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement};
+use respool_testkit::random;
+use respool_testkit::servers::{ReservedPort, find_program, leave_out};
 
 /// Every hash function with every distribution by key, on lists of servers of all kinds.
 #[test]
@@ -66,7 +66,7 @@ fn twemproxy_and_we_choose_the_same_server() {
     }
 }
 
-/// How many points a weight gives, and in which order names are, on lists that nobody thought of.
+/// The number of points for a weight, and the order of names, on random lists.
 #[test]
 fn random_lists_of_servers_are_spread_alike() {
     let Some(nutcracker) = Nutcracker::find() else {
@@ -90,7 +90,7 @@ fn random_lists_of_servers_are_spread_alike() {
     }
 }
 
-/// Each request goes anywhere, whatever its key, and weights count for nothing.
+/// Each request may go to any server, whatever its key, and weights do not count.
 #[test]
 fn random_of_twemproxy_ignores_keys_and_weights() {
     let Some(nutcracker) = Nutcracker::find() else {
@@ -103,7 +103,7 @@ fn random_of_twemproxy_ignores_keys_and_weights() {
     for owner in peer.owners(0, &vec![b"key".to_vec(); 6_000]) {
         counts[owner] += 1;
     }
-    // 2,000 each, give or take nine standard deviations.
+    // 2,000 each, within nine standard deviations.
     assert!(
         counts.iter().all(|count| (1_670..2_330).contains(count)),
         "{counts:?}"
@@ -136,12 +136,12 @@ fn an_ejected_server_is_as_one_that_is_not_listed() {
     }
 }
 
-/// A list of servers as in twemproxy's configuration, and the hash tag of its pools.
+/// A list of servers as in twemproxy's configuration, with the hash tag of its pools.
 struct List {
     name: String,
     tag: Option<&'static str>,
     lines: Vec<String>,
-    /// One that nobody can connect to, and that is ejected when that is noticed.
+    /// An unreachable server, which twemproxy ejects when it notices.
     dead: Option<usize>,
 }
 
@@ -193,7 +193,7 @@ impl List {
     }
 }
 
-/// The lists on which every hash function is tried, and the ports that some of them mean.
+/// The lists for every hash function, with the ports that some of them name.
 fn lists() -> (Vec<List>, Vec<ReservedPort>) {
     let mut lists = vec![
         List::new("one server", None, ["0:7 alone"]),
@@ -266,8 +266,8 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
     (lists, ports)
 }
 
-/// Keys about which implementations differ: nothing, tags of all shapes, signs, bytes from 0x80 on, and every length
-/// around the blocks in which the functions work.
+/// Keys on which implementations differ: the empty key, tags of all shapes, signs, bytes from 0x80
+/// on, and every length around the block sizes of the functions.
 fn interesting_keys() -> Vec<Vec<u8>> {
     let texts = [
         "",
@@ -299,7 +299,7 @@ fn interesting_keys() -> Vec<Vec<u8>> {
     keys
 }
 
-/// The program, and the right to be the only one who runs it: a peer takes hundreds of descriptors.
+/// The program, with the lock to run it alone: each run takes hundreds of descriptors.
 struct Nutcracker {
     binary: PathBuf,
     _alone: MutexGuard<'static, ()>,
@@ -358,7 +358,7 @@ impl Nutcracker {
         }
         fs::write(dir.path().join("nutcracker.yml"), &configuration).unwrap();
 
-        // It always has a statistics port; nobody asks it there.
+        // It always has a statistics port, which is not used.
         let statistics = ReservedPort::new().unwrap();
         let log = File::create(dir.path().join("log")).unwrap();
         let child = Command::new(&self.binary)
@@ -393,27 +393,28 @@ impl Nutcracker {
 /// A running `nutcracker` with its servers, ended when dropped.
 struct Peer {
     child: Child,
-    // Before the folder in which their sockets are.
+    // Dropped before the folder of their sockets.
     _servers: Vec<Numbered>,
     dir: tempfile::TempDir,
     _statistics: ReservedPort,
 }
 
 impl Peer {
-    /// Which server a pool sends each key to.
+    /// The server that a pool sends each key to.
     fn owners(&self, pool: usize, keys: &[Vec<u8>]) -> Vec<usize> {
         let replies = self.replies(pool, keys).into_iter();
         let owners: Option<Vec<usize>> = replies.collect();
         owners.expect("twemproxy reaches every server")
     }
 
-    /// What the servers answer, which is their numbers; or nothing where twemproxy answered with an error.
+    /// The servers' replies, which are their numbers; `None` where twemproxy answered with an
+    /// error.
     fn replies(&self, pool: usize, keys: &[Vec<u8>]) -> Vec<Option<usize>> {
         let stream = self.connect(pool).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut lines = BufReader::new(&stream).lines();
         let mut replies = Vec::with_capacity(keys.len());
-        // Few enough at a time that nobody waits for us to read while we write.
+        // Few enough at a time that no reply must be read while we write.
         for keys in keys.chunks(100) {
             let mut requests = Vec::new();
             for key in keys {
@@ -447,7 +448,7 @@ impl Drop for Peer {
 /// A server that answers every request with its number, closed when dropped.
 struct Numbered {
     is_over: Arc<AtomicBool>,
-    /// Connects once, so that it notices; whether that went well.
+    /// Connects once to wake it; returns whether that succeeded.
     wake: Box<dyn Fn() -> bool>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -501,7 +502,7 @@ impl Drop for Numbered {
 }
 
 fn start_thread(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
-    // Hundreds of them, none of which does much.
+    // There are hundreds of threads, and none does much.
     let builder = thread::Builder::new().stack_size(128 * 1024);
     builder.spawn(work).unwrap()
 }
@@ -521,7 +522,7 @@ fn answer<S: Read + Write>(mut connection: BufReader<S>, number: usize) {
     }
 }
 
-/// Reads one request, an array of bulks; nothing at the end of the connection.
+/// Reads one request, an array of bulk strings; `None` at the end of the connection.
 fn skip_request(connection: &mut impl BufRead) -> Option<()> {
     for _ in 0..number(connection, b'*')? {
         let length = number(connection, b'$')?;
@@ -538,23 +539,20 @@ fn number(connection: &mut impl BufRead, kind: u8) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Numbers from a seed that is printed (xorshift64*).
-struct Random(u64);
+/// Keys and lists from a seed that is printed.
+struct Random(random::Random);
 
 impl Random {
     fn seeded() -> Random {
         let named = std::env::var("RESPOOL_SEED").ok();
         let seed = named.and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0)) | 1;
+        let seed = seed.unwrap_or_else(random::seed);
         eprintln!("RESPOOL_SEED={seed}");
-        Random(seed)
+        Random(random::Random::new(seed))
     }
 
     fn below(&mut self, end: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32) % end
+        self.0.below(end)
     }
 
     /// A key like those of applications, or any bytes, sometimes with a tag in it.
@@ -580,7 +578,8 @@ impl Random {
         (0..length).map(|_| self.below(256) as u8).collect()
     }
 
-    /// Some servers with other names and other weights; the sockets of each list have names of their own.
+    /// Some servers with random names and weights. The sockets of each list have names of their
+    /// own.
     fn list(&mut self, list: u32) -> List {
         let weights = [1, 2, 10, 1_000][self.below(4) as usize];
         let lines = (0..2 + self.below(15)).map(|server| {
@@ -600,7 +599,8 @@ fn digit(number: usize) -> char {
     char::from_digit(number as u32, 36).unwrap()
 }
 
-/// The folder in which `nutcracker` was started, for itself: so no path of this machine gets into the vectors.
+/// The folder that `nutcracker` runs in, by a name of its own: so the vectors contain no path of
+/// this machine.
 const FOLDER: &str = "/proc/self/cwd/";
 const VECTORS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -615,7 +615,7 @@ const VECTORS_HEAD: &str = "\
 # server LINE                    A server of that list, as in twemproxy's configuration.
 # HASH DISTRIBUTION DIGITS       The server of each key, in the order of the keys: its place in the list, base 36.
 ";
-/// How many lists there are when none has to be left out.
+/// The number of lists when none is left out.
 const LISTS: usize = 11;
 const EJECTING: &str = "  auto_eject_hosts: true
   server_failure_limit: 1

@@ -1,13 +1,15 @@
-//! `respool-lab ratios` reads what runs have left, and shows the medians of what was compared within each round.
+//! `respool-lab ratios` reads the reports of runs and shows the medians of the ratios within each
+//! round.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use respool_lab::case::{Case, Target, Verb, Workload};
 use respool_lab::cpu::{Clock, Usage};
-use respool_lab::experiment::Options;
+use respool_lab::files;
 use respool_lab::load::Latency;
 use respool_lab::machine::Machine;
+use respool_lab::options::Options;
 use respool_lab::report::{CaseReport, Report, Round};
 use respool_lab::targets::Facts;
 
@@ -26,7 +28,8 @@ fn usage(used_s: f64) -> Usage {
     }
 }
 
-/// A second of so many requests, half of which took no longer than so many microseconds, for so much CPU of server and proxy.
+/// A second with so many requests, of which half took at most so many microseconds, for so much CPU
+/// of server and proxy.
 fn round(number: u32, requests: u64, p50_us: f64, server_s: f64, proxy_s: f64) -> Round {
     Round {
         number,
@@ -63,7 +66,7 @@ fn case(verb: Verb, pipeline: usize, target: Target, rounds: Vec<Round>) -> Case
         verb,
         pipeline,
         connections: 50,
-        load_percent: None,
+        rate: None,
     };
     CaseReport::of(Case { workload, target }, rounds)
 }
@@ -92,7 +95,6 @@ fn report(server: &str, generator: &str, cases: Vec<CaseReport>) -> Report {
         pools: Vec::new(),
         targets: Vec::new(),
         cases,
-        default_rule: None,
         repeated: 0,
         comparisons: Vec::new(),
         failures: Vec::new(),
@@ -117,7 +119,7 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
                     round(3, 200_000, 200.0, 1.0, 0.0),
                 ],
             ),
-            // The machine was slow in the second round. The fourth has nothing that it could be compared with.
+            // The machine was slow in the second round. The fourth one has nothing to compare with.
             case(
                 Verb::Get,
                 20,
@@ -138,14 +140,14 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
                     round(3, 200_000, 1.0, 0.0, 0.2),
                 ],
             ),
-            // Not the first of those with more workers than others.
+            // It has more workers than the first one, so it does not count.
             case(
                 Verb::Get,
                 20,
                 Target::Respool { threads: 3 },
                 vec![round(1, 1, 1.0, 1.0, 1.0)],
             ),
-            // Directly alone.
+            // The direct server alone.
             case(
                 Verb::Set,
                 1,
@@ -174,12 +176,12 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
     );
     let folder = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
-    eight.write(&one).unwrap();
-    mget.write(&other).unwrap();
+    files::write(&eight, &one).unwrap();
+    files::write(&mget, &other).unwrap();
     let output = ratios(&[&one, &other]);
     assert!(output.status.success(), "{output:?}");
-    // 1.5, 1.2 and 0.8 times as many; 0.5, 0.9 and 1.5 times as long; 0.2, 0.5 and 0.5 of the server's CPU; and of the proxy's,
-    // the middle between 1.25 and 2.
+    // 1.5, 1.2 and 0.8 times as many; 0.5, 0.9 and 1.5 times as long; 0.2, 0.5 and 0.5 of the
+    // server's CPU; and of the proxy's, the middle between 1.25 and 2.
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         "\
@@ -191,18 +193,19 @@ valkey 9.1.2  redis-benchmark   MGET 100 P1     50         12.50   0.50         
     );
 }
 
+/// A file that is no report is named.
 #[test]
-fn what_is_no_report_is_named() {
+fn invalid_report_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let [none, newer] = ["none", "newer"].map(|name| folder.path().join(name));
     let mut report = report("redis 7.0.15", "own", Vec::new());
     report.format = Report::FORMAT + 1;
-    report.write(&newer).unwrap();
+    files::write(&report, &newer).unwrap();
     for (folders, part) in [
         (&[][..], "FOLDER"),
         (&[&*none], "none/report.json: No such file"),
         (&[&*newer], "newer/report.json: its format is 2, not 1"),
-        (&[Path::new("--rounds")], "'--rounds'; see --help"),
+        (&[Path::new("--rounds")], "'--rounds' found; see --help"),
     ] {
         let output = ratios(folders);
         let said = String::from_utf8_lossy(&output.stderr);

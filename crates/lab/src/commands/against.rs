@@ -4,76 +4,77 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{asked, experiment, fail};
-use crate::against::{AGAINST, Verdict};
-use crate::experiment::{FLAGS, Options};
-use crate::flags::{Asked, Flag, WIDTH, positive, seconds, wrap};
+use clap::Args;
 
-/// Options of the experiments that mean the same here.
-const NAMES: [&str; 13] = [
-    "warmup",
-    "verbs",
-    "pipeline",
-    "connections",
-    "threads",
-    "keys",
-    "value-bytes",
-    "open-loop",
-    "generator",
-    "generator-threads",
-    "server",
-    "respool",
-    "out",
-];
+use super::{experiment, fail};
+use crate::against::AGAINST;
+use crate::case::Verb;
+use crate::flags::{self, List, WIDTH, positive, seconds, wrap};
+use crate::options::{LoadArgs, Options, PaceArgs, PlaceArgs, put, verbs};
+use crate::report::Verdict;
 
-const OWN: [&Flag<Options>; 4] = [
-    &Flag {
-        name: "base",
-        value: Some("PATH"),
-        help: "The other build of respool. Has to be given.",
-        set: |options, value| {
-            let path = PathBuf::from(value);
-            if !path.is_file() {
-                return Err("there is no such file".to_owned());
-            }
-            options.base = Some(path);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "allow",
-        value: Some("PERCENT"),
-        help: "How much more CPU per request than the base it may take [3].",
-        set: |options, value| match value.trim_end_matches('%').parse::<f64>() {
-            Ok(percent) if percent.is_finite() && percent >= 0.0 => {
-                options.allow_percent = percent;
-                Ok(())
-            }
-            _ => Err("a number of percent, 0 or more, is expected".to_owned()),
-        },
-    },
-    &Flag {
-        name: "seconds",
-        value: Some("S"),
-        help: "Length of each measured window [0.5]. Many short ones tell more than few long ones.",
-        set: |options, value| seconds(value).map(|s| options.seconds = Some(s)),
-    },
-    &Flag {
-        name: "rounds",
-        value: Some("N"),
-        help: "How often each build is measured in each case, twice in a quadruple [40]. With fewer than 12 \
-               there is no verdict.",
-        set: |options, value| match positive::<u32>(value)? {
-            rounds if rounds % 2 == 0 => {
-                options.rounds = Some(rounds);
-                Ok(())
-            }
-            _ => Err("an even number is expected".to_owned()),
-        },
-    },
-];
+#[derive(Args)]
+struct Arguments {
+    /// The other build of respool.
+    #[arg(long, value_name = "PATH", value_parser = file)]
+    base: PathBuf,
+    /// How much more CPU per request than the base it may take [3].
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    allow: Option<f64>,
+    /// Length of each measured window [0.5]. Many short ones tell more than few long ones.
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// How often each build is measured in each case, twice in a quadruple [40]. With fewer than 12
+    /// there is no verdict.
+    #[arg(long, value_name = "N", value_parser = even)]
+    rounds: Option<u32>,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Of set, get and multi (a transaction of both).
+    #[arg(long, value_name = "LIST", value_parser = verbs)]
+    verbs: Option<List<Verb>>,
+    #[command(flatten)]
+    pace: PaceArgs,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
 
-/// How it ends when it has found nothing out: not as it does when it has found a higher cost.
+impl Arguments {
+    fn apply(self, options: &mut Options) {
+        options.base = Some(self.base);
+        put(self.allow, &mut options.allow_percent);
+        put(self.seconds.map(Some), &mut options.seconds);
+        put(self.rounds.map(Some), &mut options.rounds);
+        self.load.apply(options);
+        put(self.verbs, &mut options.verbs);
+        self.pace.apply(options);
+        self.place.apply(options);
+    }
+}
+
+fn file(value: &str) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(value);
+    match path.is_file() {
+        true => Ok(path),
+        false => Err("there is no such file"),
+    }
+}
+
+fn percent(value: &str) -> Result<f64, &'static str> {
+    match value.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent),
+        _ => Err("a number of percent, 0 or more, is expected"),
+    }
+}
+
+fn even(value: &str) -> Result<u32, String> {
+    match positive::<u32>(value)? {
+        rounds if rounds % 2 == 0 => Ok(rounds),
+        _ => Err("an even number is expected".to_owned()),
+    }
+}
+
+/// The exit code without a result, to tell it from that of a higher cost.
 const FAILED: u8 = 2;
 
 /// Runs it.
@@ -87,14 +88,10 @@ pub fn run(args: &[OsString]) -> ExitCode {
 fn judge(args: &[OsString]) -> Result<ExitCode, String> {
     let mut options = Options::default();
     (AGAINST.adapt)(&mut options);
-    let shared = FLAGS.into_iter().filter(|flag| NAMES.contains(&flag.name));
-    let flags: Vec<&Flag<Options>> = OWN.into_iter().chain(shared).collect();
-    if asked(&about(), &flags, args, &mut options)? == Asked::Help {
+    let Some(given) = flags::parse::<Arguments>(&about(), args)? else {
         return Ok(ExitCode::SUCCESS);
-    }
-    if options.base.is_none() {
-        return Err("which other build? --base PATH".to_owned());
-    }
+    };
+    given.apply(&mut options);
     let report = experiment::measured(&AGAINST, &options)?;
     let mut comparisons = report.comparisons.iter();
     if comparisons.any(|comparison| comparison.verdict == Verdict::More) {

@@ -3,97 +3,95 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::Args;
+
 use super::{experiment, fail, read};
 use crate::case::{Verb, Way};
 use crate::cluster::{CLUSTER, SERVERS_MAX};
-use crate::experiment::{FLAGS, MINUTES, Options};
-use crate::flags::{Flag, WIDTH, list, wrap};
+use crate::flags::{List, WIDTH, list, positive, wrap};
+use crate::options::{LoadArgs, Options, PlaceArgs, TimeArgs, put};
 
-/// Options of the experiments that mean the same here.
-const NAMES: [&str; 12] = [
-    "seconds",
-    "warmup",
-    "rounds",
-    "pipeline",
-    "connections",
-    "threads",
-    "keys",
-    "value-bytes",
-    "generator-threads",
-    "server",
-    "respool",
-    "out",
-];
+#[derive(Args)]
+struct Arguments {
+    /// Of sharded (respool before plain servers), cluster (respool before a Cluster) and envoy
+    /// (Envoy before the same Cluster) [all].
+    #[arg(long, value_name = "LIST", value_parser = ways)]
+    ways: Option<List<Way>>,
+    /// How many servers are behind each, several numbers with commas [1,3,6]. Ratios are to 1.
+    #[arg(long, value_name = "LIST", value_parser = server_counts)]
+    servers: Option<List<u16>>,
+    /// Of set, get, mget and mset [all].
+    #[arg(long, value_name = "LIST", value_parser = verbs)]
+    verbs: Option<List<Verb>>,
+    /// Do not ask one server directly beside them.
+    #[arg(long)]
+    no_direct: bool,
+    /// About so long in all, windows as long as that allows [10].
+    #[arg(long, value_name = "N", value_parser = positive::<f64>)]
+    minutes: Option<f64>,
+    #[command(flatten)]
+    time: TimeArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
 
-const OWN: [&Flag<Options>; 5] = [
-    &Flag {
-        name: "ways",
-        value: Some("LIST"),
-        help: "Of sharded (respool before plain servers), cluster (respool before a Cluster) and envoy (Envoy before \
-               the same Cluster) [all].",
-        set: |options, value| {
-            options.ways.clear();
-            for word in value.split(',').map(str::trim) {
-                let way = Way::ALL.into_iter().find(|way| way.name() == word);
-                let way = way.ok_or(format!("{word:?} is none of sharded, cluster and envoy"))?;
-                if !options.ways.contains(&way) {
-                    options.ways.push(way);
-                }
-            }
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "servers",
-        value: Some("LIST"),
-        help: "How many servers are behind each, several numbers with commas [1,3,6]. Ratios are to 1.",
-        set: |options, value| {
-            let numbers: Vec<u32> = list(value)?;
-            let number = |n: u32| u16::try_from(n).ok().filter(|&n| n <= SERVERS_MAX);
-            let numbers: Option<Vec<u16>> = numbers.into_iter().map(number).collect();
-            options.servers = numbers.ok_or(format!("{SERVERS_MAX} servers at most"))?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "verbs",
-        value: Some("LIST"),
-        help: "Of set, get, mget and mset [all].",
-        set: |options, value| {
-            options.verbs.clear();
-            for word in value.split(',').map(str::trim) {
-                options.verbs.push(match word {
-                    "set" => Verb::Set,
-                    "get" => Verb::Get,
-                    "mget" => Verb::Mget(100),
-                    "mset" => Verb::Mset(100),
-                    other => return Err(format!("{other:?} is none of set, get, mget and mset")),
-                });
-            }
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "no-direct",
-        value: None,
-        help: "Do not ask one server directly beside them.",
-        set: |options, _| {
-            options.is_without_direct = true;
-            Ok(())
-        },
-    },
-    &MINUTES,
-];
+impl Arguments {
+    fn apply(self, options: &mut Options) {
+        put(self.ways, &mut options.ways);
+        put(self.servers, &mut options.servers);
+        put(self.verbs, &mut options.verbs);
+        options.is_without_direct = self.no_direct;
+        put(
+            self.minutes.map(|minutes| Some(minutes * 60.0)),
+            &mut options.budget_s,
+        );
+        self.time.apply(options);
+        self.load.apply(options);
+        self.place.apply(options);
+    }
+}
+
+fn ways(value: &str) -> Result<List<Way>, String> {
+    let mut ways = Vec::new();
+    for word in value.split(',').map(str::trim) {
+        let way = Way::ALL.into_iter().find(|way| way.name() == word);
+        let way = way.ok_or(format!("{word:?} is none of sharded, cluster and envoy"))?;
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    Ok(ways)
+}
+
+fn server_counts(value: &str) -> Result<List<u16>, String> {
+    let numbers: Vec<u32> = list(value)?;
+    let number = |n: u32| u16::try_from(n).ok().filter(|&n| n <= SERVERS_MAX);
+    let numbers: Option<Vec<u16>> = numbers.into_iter().map(number).collect();
+    numbers.ok_or(format!("{SERVERS_MAX} servers at most"))
+}
+
+fn verbs(value: &str) -> Result<List<Verb>, String> {
+    let verb = |word: &str| match word.trim() {
+        "set" => Ok(Verb::Set),
+        "get" => Ok(Verb::Get),
+        "mget" => Ok(Verb::Mget(100)),
+        "mset" => Ok(Verb::Mset(100)),
+        other => Err(format!("{other:?} is none of set, get, mget and mset")),
+    };
+    value.split(',').map(verb).collect()
+}
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
     let mut options = Options::default();
     (CLUSTER.adapt)(&mut options);
-    let shared = FLAGS.into_iter().filter(|flag| NAMES.contains(&flag.name));
-    let flags: Vec<&Flag<Options>> = OWN.into_iter().chain(shared).collect();
-    if let Err(code) = read(CLUSTER.name, &about(&options), &flags, args, &mut options) {
-        return code;
-    }
+    let given: Arguments = match read(CLUSTER.name, &about(&options), args) {
+        Ok(given) => given,
+        Err(code) => return code,
+    };
+    given.apply(&mut options);
     match experiment::measured(&CLUSTER, &options) {
         Ok(_) => ExitCode::SUCCESS,
         Err(problem) => fail(CLUSTER.name, &problem),

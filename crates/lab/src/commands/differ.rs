@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
+use respool_checker::differ::{self, Report, Settings};
+use respool_testkit::servers::{self, Flavour};
+
 use super::{fail, read, say};
-use crate::differ::{self, Report, Settings};
-use crate::flags::{Flag, positive, seconds};
-use crate::servers::{self, Flavour};
+use crate::flags::{List, duration, positive};
 use crate::targets::Programs;
 
 const NAME: &str = "differ";
 const ABOUT: &str = "\
 respool-lab differ: asks a server directly, and a second, equal one through respool, the same random
 requests over several connections. Every reply must be the same, and so must be what the two servers hold
-in the end. What is forgiven, and why, stands in a table in crates/lab/src/differ/compare.rs.
+in the end. What is forgiven, and why, stands in a table in crates/checker/src/differ/compare.rs.
 
 A case that differs is cut down to a short script, which is printed; --replay runs it again. In a script,
 what one connection writes in a round leaves in one write; a round ends when all its replies have come.
@@ -24,160 +26,93 @@ Exits with 1 when anything differed.
 Usage: respool-lab differ [OPTIONS]
 Example: respool-lab differ --server valkey-9.1 --seed 7 --cases 500 --respool-arg --threads=3";
 
+#[derive(Args)]
 struct Arguments {
-    settings: Settings,
-    flavours: Vec<Flavour>,
+    /// Seed of the first case; the next case has the next seed.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Cases, each from an empty server, for each server.
+    #[arg(long, value_name = "N", value_parser = positive::<u64>, default_value_t = 100)]
+    cases: u64,
+    /// Begin no case after so long, for each server [no limit].
+    #[arg(long, value_name = "S", value_parser = duration)]
+    seconds: Option<Duration>,
+    /// Requests of a case, about.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 60)]
+    steps: usize,
+    /// Connections of a case.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 4)]
+    connections: usize,
+    /// Only these classes of requests; `--classes ?` names them [all].
+    #[arg(long, value_name = "A,B,…", value_parser = names)]
+    classes: Option<List<String>>,
+    /// All but these classes of requests.
+    #[arg(long, value_name = "A,B,…", value_parser = names)]
+    without: Option<List<String>>,
+    /// Never send these commands: CLIENT LIST,READONLY. May be repeated.
+    #[arg(long, value_name = "A,B,…")]
+    omit: Vec<String>,
+    /// redis-6.2, redis-7.0, redis-8.2, valkey-9.1, or all that are installed: all.
+    #[arg(long, value_name = "NAME", value_parser = flavours, default_value = "redis-7.0")]
+    server: List<Flavour>,
+    /// The respool to test [the one next to respool-lab, or from PATH].
+    #[arg(long, value_name = "PATH")]
     respool: Option<PathBuf>,
+    /// One more argument for respool serve; may be repeated.
+    #[arg(long = "respool-arg", value_name = "ARG", allow_hyphen_values = true)]
+    respool_args: Vec<String>,
+    /// Give all keys a prefix, on both sides, that respool takes off before its server sees them.
+    #[arg(long)]
+    strip: bool,
+    /// How long a reply may take.
+    #[arg(long, value_name = "S", value_parser = duration, default_value = "5")]
+    patience: Duration,
+    /// Count refusals in respool's own words instead of taking them for differences; the case ends
+    /// there.
+    #[arg(long)]
+    refusals: bool,
+    /// Run this script instead of random ones.
+    #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    checks_itself: bool,
+    /// Test the tester: without respool nothing may differ, and planted differences must be found.
+    #[arg(long)]
+    self_check: bool,
 }
 
-const FLAGS: [&Flag<Arguments>; 16] = [
-    &Flag {
-        name: "seed",
-        value: Some("N"),
-        help: "Of the first case; the next one has the next [1].",
-        set: |arguments, value| {
-            arguments.settings.seed = value.parse().map_err(|_| "a whole number is expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "cases",
-        value: Some("N"),
-        help: "Cases, each from an empty server, for each server [100].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.cases = n),
-    },
-    &Flag {
-        name: "seconds",
-        value: Some("S"),
-        help: "Begin no case after so long, for each server [no limit].",
-        set: |arguments, value| {
-            arguments.settings.time_max = Some(Duration::from_secs_f64(seconds(value)?));
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "steps",
-        value: Some("N"),
-        help: "Requests of a case, about [60].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.steps = n),
-    },
-    &Flag {
-        name: "connections",
-        value: Some("N"),
-        help: "Connections of a case [4].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.connections = n),
-    },
-    &Flag {
-        name: "classes",
-        value: Some("A,B,…"),
-        help: "Only these classes of requests; `--classes ?` names them [all].",
-        set: |arguments, value| {
-            arguments.settings.classes = names(value)?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "without",
-        value: Some("A,B,…"),
-        help: "All but these classes of requests.",
-        set: |arguments, value| {
-            arguments.settings.without = names(value)?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "omit",
-        value: Some("A,B,…"),
-        help: "Never ask these commands: CLIENT LIST,READONLY. What is known need not be found again.",
-        set: |arguments, value| {
-            let omitted = names(&value.to_uppercase())?;
-            arguments.settings.omitted.extend(omitted);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "server",
-        value: Some("NAME"),
-        help: "redis-6.2, redis-7.0, redis-8.2, valkey-9.1, or all that are installed: all [redis-7.0].",
-        set: |arguments, value| {
-            arguments.flavours = match value {
-                "all" => Flavour::ALL
-                    .into_iter()
-                    .filter(|flavour| servers::find(*flavour).is_ok())
-                    .collect(),
-                name => vec![differ::flavour(name)?],
-            };
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "respool",
-        value: Some("PATH"),
-        help: "The respool to test [the one next to respool-lab, or from PATH].",
-        set: |arguments, value| {
-            arguments.respool = Some(value.into());
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "respool-arg",
-        value: Some("ARG"),
-        help: "One more argument for respool serve; may be repeated.",
-        set: |arguments, value| {
-            arguments.settings.respool_args.push(value.to_owned());
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "strip",
-        value: None,
-        help: "Give all keys a prefix, on both sides, that respool takes off before its server sees them.",
-        set: |arguments, _| {
-            arguments.settings.strips = true;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "patience",
-        value: Some("S"),
-        help: "How long a reply may take [5].",
-        set: |arguments, value| {
-            arguments.settings.patience = Duration::from_secs_f64(seconds(value)?);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "refusals",
-        value: None,
-        help: "Count what respool refuses in its own words instead of taking it for a difference; the case ends there.",
-        set: |arguments, _| {
-            arguments.settings.accepts_refusals = true;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "replay",
-        value: Some("FILE"),
-        help: "Run this script instead of random ones.",
-        set: |arguments, value| {
-            arguments.replay = Some(value.into());
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "self-check",
-        value: None,
-        help: "Test the tester: without respool nothing may differ, and planted differences must be found.",
-        set: |arguments, _| {
-            arguments.checks_itself = true;
-            Ok(())
-        },
-    },
-];
+impl Arguments {
+    fn settings(&self) -> Settings {
+        let omitted = self.omit.iter().flat_map(|names| names.split(','));
+        Settings {
+            seed: self.seed,
+            cases: self.cases,
+            time_max: self.seconds,
+            steps: self.steps,
+            connections: self.connections,
+            classes: self.classes.clone().unwrap_or_default(),
+            without: self.without.clone().unwrap_or_default(),
+            omitted: omitted.map(|name| name.trim().to_uppercase()).collect(),
+            respool_args: self.respool_args.clone(),
+            patience: self.patience,
+            accepts_refusals: self.refusals,
+            strips: self.strip,
+            ..Settings::default()
+        }
+    }
+}
 
-fn names(value: &str) -> Result<Vec<String>, String> {
+fn flavours(value: &str) -> Result<List<Flavour>, String> {
+    match value {
+        "all" => {
+            let all = Flavour::ALL.into_iter();
+            Ok(all
+                .filter(|flavour| servers::find(*flavour).is_ok())
+                .collect())
+        }
+        name => Ok(vec![differ::flavour(name)?]),
+    }
+}
+
+fn names(value: &str) -> Result<List<String>, String> {
     match value {
         "?" => Err(format!("the classes are {}", differ::classes())),
         names => Ok(names
@@ -189,17 +124,11 @@ fn names(value: &str) -> Result<Vec<String>, String> {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut arguments = Arguments {
-        settings: Settings::default(),
-        flavours: vec![Flavour::Redis70],
-        respool: None,
-        replay: None,
-        checks_itself: false,
+    let arguments: Arguments = match read(NAME, ABOUT, args) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
     };
-    if let Err(code) = read(NAME, ABOUT, &FLAGS, args, &mut arguments) {
-        return code;
-    }
-    match run_all(&mut arguments) {
+    match run_all(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(problem) => fail(NAME, &problem),
@@ -207,9 +136,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
 }
 
 /// Whether nothing differed on any server.
-fn run_all(arguments: &mut Arguments) -> Result<bool, String> {
-    let settings = &mut arguments.settings;
-    if !arguments.checks_itself {
+fn run_all(arguments: &Arguments) -> Result<bool, String> {
+    let mut settings = arguments.settings();
+    if !arguments.self_check {
         settings.respool = Programs::find(arguments.respool.as_deref(), 0)?.respool?;
     }
     let script = match &arguments.replay {
@@ -220,19 +149,19 @@ fn run_all(arguments: &mut Arguments) -> Result<bool, String> {
         None => None,
     };
     let mut is_clean = true;
-    for flavour in &arguments.flavours {
+    for flavour in &arguments.server {
         settings.flavour = *flavour;
         let version =
             servers::version(&servers::find(*flavour)?).map_err(|error| error.to_string())?;
         let mut tell = |text: &str| say(&format!("{text}\n"));
         tell(&format!("{version}: seed {}", settings.seed));
-        if arguments.checks_itself {
-            differ::self_check(settings, &mut tell)?;
+        if arguments.self_check {
+            differ::self_check(&settings, &mut tell)?;
             continue;
         }
         let report: Report = match &script {
-            Some(script) => differ::replay(settings, script)?,
-            None => differ::run(settings, &mut tell)?,
+            Some(script) => differ::replay(&settings, script)?,
+            None => differ::run(&settings, &mut tell)?,
         };
         is_clean &= report.is_clean();
         say(&report.text());

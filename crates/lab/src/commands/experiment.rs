@@ -1,4 +1,4 @@
-//! `respool-lab eight`, `lone`, `connections`, `mget`, `skew`: one code for every experiment.
+//! `respool-lab eight`, `lone`, `connections`, `mget`, `skew`: one module for all of them.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -8,25 +8,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{fail, read};
-use crate::experiment::{self, Experiment, FLAGS, Options};
+use crate::experiment::Experiment;
+use crate::files;
 use crate::flags::{WIDTH, wrap};
+use crate::options::{ExperimentArgs, Options};
 use crate::report::Report;
+use crate::run;
 use crate::table;
 
 /// Runs it.
 pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
     let mut options = Options::default();
     (experiment.adapt)(&mut options);
-    if let Err(code) = read(
-        experiment.name,
-        &about(experiment, &options),
-        &FLAGS,
-        args,
-        &mut options,
-    ) {
-        return code;
-    }
-    match measured(experiment, &options) {
+    let given: ExperimentArgs = match read(experiment.name, &about(experiment, &options), args) {
+        Ok(given) => given,
+        Err(code) => return code,
+    };
+    let applied = given.apply(&mut options);
+    match applied.and_then(|()| measured(experiment, &options)) {
         Ok(_) => ExitCode::SUCCESS,
         Err(problem) => fail(experiment.name, &problem),
     }
@@ -35,15 +34,15 @@ pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
 /// Runs it with these options, shows its tables and writes its files.
 ///
 /// # Errors
-/// One line: why it did not run to its end, or which replies were not right, or that a file cannot be written.
+/// One line: why it did not finish, which replies were wrong, or which file cannot be written.
 pub fn measured(experiment: &Experiment, options: &Options) -> Result<Report, String> {
-    let report = experiment::run(experiment, options, &stop_flag()?)?;
+    let report = run::run(experiment, options, &stop_flag()?)?;
     let folder = options.out.clone();
     let folder = folder.unwrap_or_else(|| new_folder(&report.experiment, &report.started));
     show(
         table::text(&report, style()),
         &folder,
-        report.write(&folder),
+        files::write(&report, &folder),
     )?;
     match failed(&report.failures) {
         None => Ok(report),
@@ -51,7 +50,7 @@ pub fn measured(experiment: &Experiment, options: &Options) -> Result<Report, St
     }
 }
 
-/// Why a run failed: the first cause in one line; all are in its report.
+/// Why a run failed: the first failure in one line. The report has all of them.
 pub(super) fn failed(failures: &[String]) -> Option<String> {
     let (first, others) = failures.split_first()?;
     Some(match others.len() {
@@ -60,10 +59,10 @@ pub(super) fn failed(failures: &[String]) -> Option<String> {
     })
 }
 
-/// Set by a signal that asks the lab to end.
+/// A flag that SIGINT, SIGTERM and SIGHUP set.
 ///
 /// # Errors
-/// When signals cannot be had.
+/// When signals cannot be handled.
 pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, String> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [
@@ -77,7 +76,7 @@ pub(super) fn stop_flag() -> Result<Arc<AtomicBool>, String> {
     Ok(stop)
 }
 
-/// Of tables on standard output.
+/// The style for standard output.
 pub(super) fn style() -> table::Style {
     if io::stdout().is_terminal() {
         table::Style::Terminal
@@ -86,10 +85,10 @@ pub(super) fn style() -> table::Style {
     }
 }
 
-/// Shows the tables, and where the files are that were written, the page first.
+/// Shows the tables and the paths of the files, the page first.
 ///
 /// # Errors
-/// When they were not.
+/// When they could not be written.
 pub(super) fn show(
     mut text: String,
     folder: &Path,
@@ -105,7 +104,7 @@ pub(super) fn show(
             others.join(", ")
         ));
     }
-    // A reader that is gone does not change how the run went.
+    // A reader that has left does not change the result.
     let _ = io::stdout().lock().write_all(text.as_bytes());
     let written = written.map(drop);
     written.map_err(|error| format!("{}: {error}", folder.display()))
@@ -115,7 +114,7 @@ fn about(experiment: &Experiment, options: &Options) -> String {
     let Experiment {
         name, title, about, ..
     } = experiment;
-    // The floor, which is one of all, answers no more.
+    // `--all` includes the floor, which answers SET and GET alone.
     let peers = if options.verbs.iter().all(|verb| verb.is_simple()) {
         "--all"
     } else {
@@ -144,7 +143,7 @@ fn about(experiment: &Experiment, options: &Options) -> String {
     )
 }
 
-/// One that does not overwrite an earlier run.
+/// A folder that does not overwrite an earlier run.
 pub(super) fn new_folder(experiment: &str, started: &str) -> PathBuf {
     let when: String = started
         .chars()

@@ -5,193 +5,131 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
+use respool_checker::differ;
+use respool_testkit::scene::{By, Kind};
+use respool_testkit::servers::Flavour;
+
 use super::experiment::{failed, new_folder, show, stop_flag, style};
 use super::{fail, read};
-use crate::differ;
-use crate::experiment::command_line;
-use crate::failover::{self, ABOUT, By, Kind, NAME, READS, Settings, TITLE, Through, page};
-use crate::flags::{Flag, WIDTH, positive, seconds, wrap};
+use crate::failover::{self, ABOUT, NAME, READS, Settings, TITLE, Through, page};
+use crate::flags::{WIDTH, kind, positive, seconds, threads, wrap};
+use crate::run::command_line;
 
+#[derive(Args)]
 struct Arguments {
-    settings: Settings,
+    /// What stands behind the proxy: cluster, three primaries with a replica each; sentinel, a
+    /// primary and a replica that three Sentinels watch; sharded, three plain servers, of which one
+    /// comes back empty.
+    #[arg(long, value_parser = kind, default_value = "cluster")]
+    kind: Kind,
+    /// How the server goes: SIGKILL; SIGSTOP, its connections stay and nothing answers; or CLUSTER
+    /// FAILOVER or SENTINEL FAILOVER, while it runs.
+    #[arg(long, value_name = "kill|freeze|command", value_parser = by, default_value = "kill")]
+    by: By,
+    /// The proxy; Envoy, to compare with, before a Cluster alone.
+    #[arg(long, value_name = "respool|envoy", value_parser = through, default_value = "respool")]
+    through: Through,
+    /// The primaries of a Cluster answer for their own slots while no node has those of the failed
+    /// one (cluster-require-full-coverage no). Without it no keys are served until an heir is there.
+    #[arg(long)]
+    partial: bool,
+    /// How often, each time with new servers.
+    #[arg(long, value_name = "N", value_parser = positive::<u32>, default_value_t = 3)]
+    rounds: u32,
+    /// Requests a second that are due, over all clients.
+    #[arg(long, value_name = "N", value_parser = positive::<f64>, default_value = "2000")]
+    rate: f64,
+    /// Connections that write, one request at a time.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 8)]
+    writers: usize,
+    /// Connections that read.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 8)]
+    readers: usize,
+    /// Keys that are written, and as many that are read.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 240)]
+    keys: usize,
+    /// Seconds of load before the failure.
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    before: f64,
+    /// Seconds of load behind it: more than the servers need.
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "6")]
+    after: f64,
+    /// Seconds after which a plain server comes back.
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    down: f64,
+    /// The silence after which other nodes or Sentinels take a server for failed, milliseconds.
+    #[arg(long, value_name = "MS", value_parser = positive::<u64>, default_value_t = 1500)]
+    silence: u64,
+    /// Where respool reads: primary, replica, prefer-primary, prefer-replica or nearest. With the
+    /// last three a read that fails fails the run.
+    #[arg(long, value_name = "POLICY", value_parser = reads, default_value = READS[0])]
+    reads: String,
+    /// Workers of respool.
+    #[arg(long, value_name = "N", value_parser = threads, default_value_t = 1)]
+    threads: u16,
+    /// redis-6.2, redis-7.0, redis-8.2 or valkey-9.1.
+    #[arg(long, value_name = "NAME", value_parser = differ::flavour, default_value = "redis-7.0")]
+    server: Flavour,
+    /// The proxy's binary [next to respool-lab, or in PATH].
+    #[arg(long, value_name = "PATH")]
     respool: Option<PathBuf>,
+    /// One more argument for respool serve; may be repeated.
+    #[arg(long = "respool-arg", value_name = "ARG", allow_hyphen_values = true)]
+    respool_args: Vec<String>,
+    /// Where the files go [a new folder in lab-out].
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-const FLAGS: [&Flag<Arguments>; 19] = [
-    &Flag {
-        name: "kind",
-        value: Some("KIND"),
-        help: "What stands behind the proxy [cluster]: cluster, three primaries with a replica each; sentinel, a primary and a \
-               replica that three Sentinels watch; sharded, three plain servers, of which one comes back empty.",
-        set: |arguments, value| {
-            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == value);
-            arguments.settings.kind = kind.ok_or("cluster, sentinel or sharded is expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "by",
-        value: Some("kill|freeze|command"),
-        help: "How the server goes [kill]: SIGKILL; SIGSTOP, its connections stay and nobody answers; or CLUSTER FAILOVER or \
-               SENTINEL FAILOVER, while it runs.",
-        set: |arguments, value| {
-            let by = By::ALL.into_iter().find(|by| by.name() == value);
-            arguments.settings.by = by.ok_or("kill, freeze or command is expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "through",
-        value: Some("respool|envoy"),
-        help: "What clients ask through [respool]; Envoy, to compare with, before a Cluster alone.",
-        set: |arguments, value| {
-            let mut all = [Through::Respool, Through::Envoy].into_iter();
-            let through = all.find(|through| through.name() == value);
-            arguments.settings.through = through.ok_or("respool or envoy is expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "partial",
-        value: None,
-        help: "The primaries of a Cluster answer for their own slots while nobody has those of the one that failed \
-               (cluster-require-full-coverage no). Without it nobody's keys are served until an heir is there.",
-        set: |arguments, _| {
-            arguments.settings.is_partial = true;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "rounds",
-        value: Some("N"),
-        help: "How often, each time with new servers [3].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.rounds = n),
-    },
-    &Flag {
-        name: "rate",
-        value: Some("N"),
-        help: "Requests a second that are due, over all clients [2000].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.rate = n),
-    },
-    &Flag {
-        name: "writers",
-        value: Some("N"),
-        help: "Connections that write, one request at a time [8].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.writers = n),
-    },
-    &Flag {
-        name: "readers",
-        value: Some("N"),
-        help: "Connections that read [8].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.readers = n),
-    },
-    &Flag {
-        name: "keys",
-        value: Some("N"),
-        help: "Keys that are written, and as many that are read [240].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.keys = n),
-    },
-    &Flag {
-        name: "before",
-        value: Some("S"),
-        help: "Seconds of load before the moment [1].",
-        set: |arguments, value| seconds(value).map(|s| arguments.settings.before_s = s),
-    },
-    &Flag {
-        name: "after",
-        value: Some("S"),
-        help: "Seconds of load behind it: more than the servers need [6].",
-        set: |arguments, value| seconds(value).map(|s| arguments.settings.after_s = s),
-    },
-    &Flag {
-        name: "down",
-        value: Some("S"),
-        help: "Seconds after which a plain server comes back [1].",
-        set: |arguments, value| seconds(value).map(|s| arguments.settings.down_s = s),
-    },
-    &Flag {
-        name: "silence",
-        value: Some("MS"),
-        help: "After so long a silence nodes or Sentinels think that a server has failed [1500].",
-        set: |arguments, value| {
-            let ms = positive(value)?;
-            arguments.settings.silence = Duration::from_millis(ms);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "reads",
-        value: Some("POLICY"),
-        help: "Where respool reads [primary]: primary, replica, prefer-primary, prefer-replica or nearest. With the last three a read that \
-               fails fails the run.",
-        set: |arguments, value| {
-            let policy = READS.into_iter().find(|policy| *policy == value);
-            let policy =
-                policy.ok_or_else(|| format!("one of {} is expected", READS.join(", ")))?;
-            policy.clone_into(&mut arguments.settings.reads);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "threads",
-        value: Some("N"),
-        help: "Workers of respool [1].",
-        set: |arguments, value| {
-            let number = positive::<u32>(value)?;
-            arguments.settings.threads = number.try_into().map_err(|_| "too many")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "server",
-        value: Some("NAME"),
-        help: "redis-6.2, redis-7.0, redis-8.2 or valkey-9.1 [redis-7.0].",
-        set: |arguments, value| {
-            let flavour = differ::flavour(value)?;
-            arguments.settings.flavour = flavour.name().to_owned();
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "respool",
-        value: Some("PATH"),
-        help: "The proxy's binary [next to respool-lab, or in PATH].",
-        set: |arguments, value| {
-            arguments.respool = Some(PathBuf::from(value));
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "respool-arg",
-        value: Some("ARG"),
-        help: "One more argument for respool serve; may be repeated.",
-        set: |arguments, value| {
-            arguments.settings.respool_args.push(value.to_owned());
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "out",
-        value: Some("DIR"),
-        help: "Where the files go [a new folder in lab-out].",
-        set: |arguments, value| {
-            arguments.out = Some(PathBuf::from(value));
-            Ok(())
-        },
-    },
-];
+impl Arguments {
+    fn settings(&self) -> Settings {
+        Settings {
+            kind: self.kind,
+            by: self.by,
+            through: self.through,
+            is_partial: self.partial,
+            rounds: self.rounds,
+            rate: self.rate,
+            writers: self.writers,
+            readers: self.readers,
+            keys: self.keys,
+            before_s: self.before,
+            after_s: self.after,
+            down_s: self.down,
+            silence: Duration::from_millis(self.silence),
+            reads: self.reads.clone(),
+            threads: self.threads,
+            respool_args: self.respool_args.clone(),
+            flavour: self.server.name().to_owned(),
+        }
+    }
+}
+
+fn by(value: &str) -> Result<By, &'static str> {
+    let by = By::ALL.into_iter().find(|by| by.name() == value);
+    by.ok_or("kill, freeze or command is expected")
+}
+
+fn through(value: &str) -> Result<Through, &'static str> {
+    let mut all = [Through::Respool, Through::Envoy].into_iter();
+    let through = all.find(|through| through.name() == value);
+    through.ok_or("respool or envoy is expected")
+}
+
+fn reads(value: &str) -> Result<String, String> {
+    match READS.contains(&value) {
+        true => Ok(value.to_owned()),
+        false => Err(format!("one of {} is expected", READS.join(", "))),
+    }
+}
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut arguments = Arguments {
-        settings: Settings::default(),
-        respool: None,
-        out: None,
+    let arguments: Arguments = match read(NAME, &about(), args) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
     };
-    if let Err(code) = read(NAME, &about(), &FLAGS, args, &mut arguments) {
-        return code;
-    }
     match measured(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => fail(NAME, &problem),
@@ -201,7 +139,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
 fn measured(arguments: &Arguments) -> Result<(), String> {
     let stop = stop_flag()?;
     let respool = arguments.respool.as_deref();
-    let report = failover::run(&arguments.settings, respool, command_line(), &stop)?;
+    let report = failover::run(&arguments.settings(), respool, command_line(), &stop)?;
     let folder = arguments.out.clone();
     let folder = folder.unwrap_or_else(|| new_folder(NAME, &report.started));
     show(page::text(&report, style()), &folder, report.write(&folder))?;

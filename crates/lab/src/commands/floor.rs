@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 
+use clap::Args;
+
 use super::{end_with_parent, fail, read};
-use crate::flags::{Flag, value_bytes};
+use crate::flags::{address, value_bytes};
 use crate::floor;
 
 const NAME: &str = "floor";
@@ -19,52 +21,26 @@ calls per ready client. Put load on it: respool-lab load --values filler --targe
 
 Usage: respool-lab floor --listen HOST:PORT [OPTIONS]";
 
+#[derive(Args)]
 struct Settings {
-    listen: Option<SocketAddr>,
+    /// Where to listen.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    listen: SocketAddr,
+    /// Size of the value in a reply to GET.
+    #[arg(long, value_name = "N", value_parser = value_bytes, default_value_t = 2)]
     value_bytes: usize,
+    /// End when the process that started it ends.
+    #[arg(long = "child")]
     is_child: bool,
 }
 
-const FLAGS: [&Flag<Settings>; 3] = [
-    &Flag {
-        name: "listen",
-        value: Some("HOST:PORT"),
-        help: "Where to listen.",
-        set: |settings, value| {
-            settings.listen = Some(super::load::address(value)?);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "value-bytes",
-        value: Some("N"),
-        help: "Size of the value in a reply to GET [2].",
-        set: |settings, value| value_bytes(value).map(|n| settings.value_bytes = n),
-    },
-    &Flag {
-        name: "child",
-        value: None,
-        help: "End when the process that started it ends.",
-        set: |settings, _| {
-            settings.is_child = true;
-            Ok(())
-        },
-    },
-];
-
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut settings = Settings {
-        listen: None,
-        value_bytes: 2,
-        is_child: false,
+    let settings: Settings = match read(NAME, ABOUT, args) {
+        Ok(settings) => settings,
+        Err(code) => return code,
     };
-    if let Err(code) = read(NAME, ABOUT, &FLAGS, args, &mut settings) {
-        return code;
-    }
-    let Some(listen) = settings.listen else {
-        return fail(NAME, "where? --listen HOST:PORT");
-    };
+    let listen = settings.listen;
     if settings.is_child {
         end_with_parent();
     }

@@ -7,20 +7,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
+use respool_checker::differ;
+use respool_checker::histories::trouble::{self, Trouble};
+use respool_checker::histories::{self, Report, Settings};
 use respool_protocol::value::Value;
+use respool_testkit::scene::Kind;
+use respool_testkit::servers::{self, Flavour, Proxy, Server};
+use respool_testkit::topologies::Connection;
 
 use super::{fail, read, say};
-use crate::differ;
-use crate::failover::Kind;
-use crate::flags::{Flag, positive, seconds};
-use crate::histories::trouble::{self, Trouble};
-use crate::histories::{self, Report, Settings};
-use crate::servers::{self, Flavour, Proxy, Server};
+use crate::flags::{duration, kind, positive};
 use crate::targets::{Inspector, Programs};
-use crate::topologies::Connection;
 
 const NAME: &str = "histories";
-/// How long respool may take to say what it has done.
+/// How long respool may take for its counters.
 const PATIENCE: Duration = Duration::from_secs(10);
 const ABOUT: &str = "\
 respool-lab histories: concurrent clients write and read a few keys through respool, and what they were
@@ -36,141 +37,77 @@ respool was not told to do without: then the run has shown nothing.
 Usage: respool-lab histories [OPTIONS]
 Example: respool-lab histories --requests 10000000 --server valkey-9.1 --respool-arg --threads=3";
 
+#[derive(Args)]
 struct Arguments {
-    settings: Settings,
+    /// Seed of the first round; the next round has the next seed.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Requests in all.
+    #[arg(long, value_name = "N", value_parser = positive::<u64>, default_value_t = 500_000)]
+    requests: u64,
+    /// Connections. Every second one speaks RESP3.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 16)]
+    clients: usize,
+    /// Most requests that a client sends in one write.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 20)]
+    pipeline: usize,
+    /// Keys that are written and read.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 24)]
+    keys: usize,
+    /// Cut all connections of the server so often, in seconds [never]. Lost requests do not count
+    /// as answered.
+    #[arg(long, value_name = "S", value_parser = duration)]
+    cut_every: Option<Duration>,
+    /// Several servers instead of one: cluster, three primaries with a replica each; sentinel, a
+    /// primary and a replica that three Sentinels watch; sharded, three plain servers. Clients ask
+    /// for as long as the trouble takes.
+    #[arg(long, value_parser = kind)]
     kind: Option<Kind>,
+    /// What happens to them: nothing; cuts, of connections; kill or freeze, of a primary; and, to a
+    /// Cluster, moves of slots, members that join and leave, failovers by command, restarts of all
+    /// in turn.
+    #[arg(long, value_name = "WHAT", value_parser = trouble_of, default_value = "nothing")]
     trouble: Trouble,
-    flavour: Flavour,
+    /// redis-6.2, redis-7.0, redis-8.2 or valkey-9.1.
+    #[arg(long, value_name = "NAME", value_parser = differ::flavour, default_value = "redis-7.0")]
+    server: Flavour,
+    /// The respool to test [the one next to respool-lab, or from PATH].
+    #[arg(long, value_name = "PATH")]
     respool: Option<PathBuf>,
+    /// One more argument for respool serve; may be repeated.
+    #[arg(long = "respool-arg", value_name = "ARG", allow_hyphen_values = true)]
     respool_args: Vec<String>,
+    /// Ask the server itself: a test of the tester.
+    #[arg(long = "direct")]
     is_direct: bool,
 }
 
-impl Default for Arguments {
-    fn default() -> Arguments {
-        Arguments {
-            settings: Settings::default(),
-            kind: None,
-            trouble: Trouble::Nothing,
-            flavour: Flavour::Redis70,
-            respool: None,
-            respool_args: Vec::new(),
-            is_direct: false,
+impl Arguments {
+    fn settings(&self) -> Settings {
+        Settings {
+            seed: self.seed,
+            requests: self.requests,
+            clients: self.clients,
+            pipeline: self.pipeline,
+            keys: self.keys,
+            cuts: self.cut_every,
+            ..Settings::default()
         }
     }
 }
 
-const FLAGS: [&Flag<Arguments>; 12] = [
-    &Flag {
-        name: "seed",
-        value: Some("N"),
-        help: "Of the first round; the next one has the next [1].",
-        set: |arguments, value| {
-            arguments.settings.seed = value.parse().map_err(|_| "a whole number is expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "requests",
-        value: Some("N"),
-        help: "Requests in all [500000].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.requests = n),
-    },
-    &Flag {
-        name: "clients",
-        value: Some("N"),
-        help: "Connections [16]. Every second one speaks RESP3.",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.clients = n),
-    },
-    &Flag {
-        name: "pipeline",
-        value: Some("N"),
-        help: "Most requests that a client sends in one write [20].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.pipeline = n),
-    },
-    &Flag {
-        name: "keys",
-        value: Some("N"),
-        help: "Keys that are written and read [24].",
-        set: |arguments, value| positive(value).map(|n| arguments.settings.keys = n),
-    },
-    &Flag {
-        name: "cut-every",
-        value: Some("S"),
-        help: "Cut all connections of the server so often, in seconds [never]. What was lost is not counted as answered.",
-        set: |arguments, value| {
-            arguments.settings.cuts = Some(Duration::from_secs_f64(seconds(value)?));
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "kind",
-        value: Some("KIND"),
-        help: "Several servers instead of one: cluster, three primaries with a replica each; sentinel, a primary and a replica \
-               that three Sentinels watch; sharded, three plain servers. Clients ask for as long as the trouble takes.",
-        set: |arguments, value| {
-            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == value);
-            arguments.kind = Some(kind.ok_or("cluster, sentinel or sharded is expected")?);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "trouble",
-        value: Some("WHAT"),
-        help: "What happens to them [nothing]: cuts, of connections; kill or freeze, of a primary; and, to a Cluster, moves \
-               of slots, members that join and leave, failovers by command, restarts of all in turn.",
-        set: |arguments, value| {
-            let trouble = Trouble::ALL
-                .into_iter()
-                .find(|trouble| trouble.name() == value);
-            arguments.trouble = trouble.ok_or("there is no such trouble; see --help")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "server",
-        value: Some("NAME"),
-        help: "redis-6.2, redis-7.0, redis-8.2 or valkey-9.1 [redis-7.0].",
-        set: |arguments, value| {
-            arguments.flavour = differ::flavour(value)?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "respool",
-        value: Some("PATH"),
-        help: "The respool to test [the one next to respool-lab, or from PATH].",
-        set: |arguments, value| {
-            arguments.respool = Some(value.into());
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "respool-arg",
-        value: Some("ARG"),
-        help: "One more argument for respool serve; may be repeated.",
-        set: |arguments, value| {
-            arguments.respool_args.push(value.to_owned());
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "direct",
-        value: None,
-        help: "Ask the server itself: a test of the tester.",
-        set: |arguments, _| {
-            arguments.is_direct = true;
-            Ok(())
-        },
-    },
-];
+fn trouble_of(value: &str) -> Result<Trouble, &'static str> {
+    let mut all = Trouble::ALL.into_iter();
+    let trouble = all.find(|trouble| trouble.name() == value);
+    trouble.ok_or("there is no such trouble; see --help")
+}
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut arguments = Arguments::default();
-    if let Err(code) = read(NAME, ABOUT, &FLAGS, args, &mut arguments) {
-        return code;
-    }
+    let arguments: Arguments = match read(NAME, ABOUT, args) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
     match ask(&arguments) {
         Ok(report) if report.contradictions.is_empty() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
@@ -179,10 +116,10 @@ pub fn run(args: &[OsString]) -> ExitCode {
 }
 
 fn ask(arguments: &Arguments) -> Result<Report, String> {
-    let binary = servers::find(arguments.flavour)?;
+    let binary = servers::find(arguments.server)?;
     let version = servers::version(&binary).map_err(|error| error.to_string())?;
     let mut tell = |text: &str| say(&format!("{text}\n"));
-    tell(&format!("{version}: seed {}", arguments.settings.seed));
+    tell(&format!("{version}: seed {}", arguments.seed));
     let (report, proxy) = match arguments.kind {
         Some(kind) => ask_several(arguments, kind, &binary)?,
         None => ask_one(arguments, &binary, &mut tell)?,
@@ -229,10 +166,10 @@ fn ask(arguments: &Arguments) -> Result<Report, String> {
     Ok(report)
 }
 
-/// What a run was to show: that requests which leave together are answered as if each had gone by itself.
+/// What a run must show: that replies to fused and collapsed requests are those of single ones.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
-    /// What respool says that it does.
+    /// respool's settings.
     fuses: bool,
     collapses: bool,
     fused_gets: u64,
@@ -240,7 +177,8 @@ struct Shown {
     collapsed: u64,
 }
 
-/// Fewer requests, or fewer of them at one moment, need not meet each other; nor need those of more keys be for the same.
+/// A run with fewer requests, or fewer at once, need not fuse any. With more keys, reads need not
+/// be equal.
 const REQUESTS_MIN: u64 = 1_000;
 const AT_ONCE_MIN: usize = 16;
 const KEYS_MAX: usize = 64;
@@ -269,14 +207,13 @@ impl Shown {
     }
 
     fn enough(&self, arguments: &Arguments, requests: u64) -> Result<(), String> {
-        let settings = &arguments.settings;
-        let at_once = settings.clients.saturating_mul(settings.pipeline);
+        let at_once = arguments.clients.saturating_mul(arguments.pipeline);
         if requests < REQUESTS_MIN || at_once < AT_ONCE_MIN {
             return Ok(());
         }
-        // Two requests of a batch are rarely of one slot there.
+        // Two requests of a batch are rarely for one slot there.
         let fuses = self.fuses && arguments.kind != Some(Kind::Cluster);
-        let collapses = self.collapses && settings.keys <= KEYS_MAX;
+        let collapses = self.collapses && arguments.keys <= KEYS_MAX;
         for (is_on, count, what, option) in [
             (fuses, self.fused_gets, "no GETs were fused", "fuse"),
             (fuses, self.fused_sets, "no SETs were fused", "fuse"),
@@ -310,8 +247,8 @@ fn ask_one(
     let address = proxy
         .as_ref()
         .map_or(server.address(), |proxy| proxy.address());
-    let report = histories::run(&arguments.settings, address, server.address(), tell)?;
-    // As long as there is a server that it can ask whether we may know.
+    let report = histories::run(&arguments.settings(), address, server.address(), tell)?;
+    // While respool can still ask its server whether the user may read INFO.
     let proxy = match proxy {
         None => None,
         Some(proxy) => Some(with_shown(proxy)?),
@@ -325,7 +262,7 @@ fn ask_several(
     binary: &Path,
 ) -> Result<(Report, Option<(Proxy, Shown)>), String> {
     let trouble = arguments.trouble;
-    if arguments.is_direct || arguments.settings.cuts.is_some() || !trouble.suits(kind) {
+    if arguments.is_direct || arguments.cut_every.is_some() || !trouble.suits(kind) {
         let (trouble, kind) = (trouble.name(), kind.name());
         return Err(format!(
             "--trouble {trouble}, --direct or --cut-every does not go with --kind {kind}"
@@ -335,7 +272,7 @@ fn ask_several(
     let proxy = proxy(arguments, &scene.url())?;
     let settings = Settings {
         may_fail: trouble.may_fail(),
-        ..arguments.settings.clone()
+        ..arguments.settings()
     };
     let happen = || {
         trouble
@@ -362,6 +299,11 @@ fn proxy(arguments: &Arguments, url: &str) -> Result<Proxy, String> {
 mod tests {
     use super::*;
 
+    fn arguments() -> Arguments {
+        let given = crate::flags::parse("", &[]);
+        given.unwrap().expect("no help is asked for")
+    }
+
     const MUCH: Shown = Shown {
         fuses: true,
         collapses: true,
@@ -370,9 +312,10 @@ mod tests {
         collapsed: 1,
     };
 
+    /// A run in which nothing was joined fails, unless respool does not coalesce.
     #[test]
-    fn a_run_in_which_nothing_was_joined_fails_unless_respool_does_without() {
-        let arguments = Arguments::default();
+    fn run_without_coalescing_fails_unless_it_is_off() {
+        let arguments = arguments();
         let problem = |shown: Shown| shown.enough(&arguments, REQUESTS_MIN).err();
         assert_eq!(problem(MUCH), None);
         let no_gets = Shown {
@@ -411,22 +354,23 @@ mod tests {
         assert!(problem.ends_with("--collapse=false"), "{problem}");
     }
 
+    /// Where requests need not meet each other, a run without coalescing passes.
     #[test]
-    fn where_requests_need_not_meet_each_other_nothing_is_asked_of_a_run() {
+    fn run_with_too_few_requests_need_not_coalesce() {
         let none = Shown {
             fused_gets: 0,
             fused_sets: 0,
             collapsed: 0,
             ..MUCH
         };
-        none.enough(&Arguments::default(), REQUESTS_MIN - 1)
+        none.enough(&arguments(), REQUESTS_MIN - 1)
             .expect("they are few");
-        let mut lone = Arguments::default();
-        lone.settings.clients = 1;
-        lone.settings.pipeline = 1;
+        let mut lone = arguments();
+        lone.clients = 1;
+        lone.pipeline = 1;
         none.enough(&lone, REQUESTS_MIN).expect("it is alone");
-        let mut many = Arguments::default();
-        many.settings.keys = KEYS_MAX + 1;
+        let mut many = arguments();
+        many.keys = KEYS_MAX + 1;
         let unjoined = Shown {
             collapsed: 0,
             ..MUCH
@@ -436,7 +380,7 @@ mod tests {
             .expect("there are many keys");
         let cluster = Arguments {
             kind: Some(Kind::Cluster),
-            ..Arguments::default()
+            ..arguments()
         };
         let unfused = Shown {
             collapsed: 1,

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 
 use super::{fail, read};
 use crate::case::Target;
 use crate::cpu::{self, Memory};
-use crate::experiment::{FLAGS, Options};
 use crate::figure;
-use crate::flags::Flag;
 use crate::load;
 use crate::machine::{self, Machine};
+use crate::options::{Options, PlaceArgs, peer};
 use crate::targets::{Backend, Facts, Programs, Running};
 
 const NAME: &str = "idle";
@@ -31,23 +31,25 @@ What the kernel holds for a socket is not the proxy's and not in the figure.
 Usage: respool-lab idle [OPTIONS]
 Example: respool-lab idle --connections 4000 --peer twemproxy";
 
-/// Options of the experiments that mean something here.
-const NAMES: [&str; 7] = [
-    "connections",
-    "threads",
-    "server",
-    "respool",
-    "no-respool",
-    "peer",
-    "out",
-];
+#[derive(Args)]
+struct Arguments {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Measure without respool.
+    #[arg(long)]
+    no_respool: bool,
+    /// Another proxy: twemproxy, envoy, or NAME=HOST:PORT,PID for one that already runs before the
+    /// same server. May be given several times.
+    #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
+    peers: Vec<Target>,
+}
 
 /// Connections that come first and do not count.
 const FIRST: usize = 100;
-/// How long a proxy may take to settle once all are open.
+/// The time in which a proxy settles once all connections are open.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// What one target came to.
+/// The result of one target.
 #[derive(Debug, Serialize)]
 struct Found {
     target: String,
@@ -76,14 +78,14 @@ pub fn run(args: &[OsString]) -> ExitCode {
         threads: vec![1],
         ..Options::default()
     };
-    let flags: Vec<&Flag<Options>> = FLAGS
-        .into_iter()
-        .filter(|flag| NAMES.contains(&flag.name))
-        .collect();
-    if let Err(code) = read(NAME, ABOUT, &flags, args, &mut options) {
-        return code;
-    }
-    let report = match measure(&options) {
+    let given: Arguments = match read(NAME, ABOUT, args) {
+        Ok(given) => given,
+        Err(code) => return code,
+    };
+    given.place.apply(&mut options);
+    options.is_without_respool = given.no_respool;
+    let added = options.add_peers(given.peers);
+    let report = match added.and_then(|()| measure(&options)) {
         Ok(report) => report,
         Err(problem) => return fail(NAME, &problem),
     };
@@ -117,7 +119,7 @@ fn measure(options: &Options) -> Result<IdleReport, String> {
     let mut found = Vec::new();
     for target in &targets {
         for &connections in &options.connections {
-            // A fresh process each time: memory that a process once had it seldom gives back.
+            // A new process each time, as processes seldom give memory back.
             let running = Running::start(target, &server, &programs)?;
             found.push(measure_one(&running, connections)?);
         }

@@ -2,14 +2,16 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::process::ExitCode;
+
+use clap::Args;
 
 use super::{end_with_parent, fail, read};
 use crate::case::Verb;
-use crate::experiment::theta;
-use crate::flags::{Flag, positive, seconds, value_bytes};
+use crate::flags::{address, positive, seconds, value_bytes};
 use crate::load::{self, Event, Load};
+use crate::options::theta;
 use crate::tape::{Recipe, Values};
 
 const NAME: &str = "load";
@@ -26,227 +28,155 @@ was due, so that queueing shows.
 Usage: respool-lab load --target HOST:PORT [OPTIONS]
 Example: respool-lab load --target 127.0.0.1:6379 --preload --get --pipeline 20 --seconds 5";
 
+#[derive(Args)]
 struct Settings {
-    target: Option<SocketAddr>,
-    load: Load,
+    /// The server or proxy to load.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    target: SocketAddr,
+    #[command(flatten)]
+    verb: VerbArgs,
+    /// Connections that send requests.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 50)]
+    connections: usize,
+    /// Further connections that stay idle.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    idle: usize,
+    /// Requests that a connection sends at once.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 1)]
+    pipeline: usize,
+    /// Different keys, chosen evenly.
+    #[arg(long, value_name = "N", value_parser = positive::<u32>, default_value_t = 3000)]
+    keys: u32,
+    /// Keys chosen by Zipf's law with this exponent: the first one most often.
+    #[arg(long, value_name = "THETA", value_parser = theta)]
+    zipf: Option<f64>,
+    /// Size of each value.
+    #[arg(long, value_name = "N", value_parser = value_bytes, default_value_t = 2)]
+    value_bytes: usize,
+    /// The value of a key: made from the key, so that a reply that belongs to another request
+    /// shows; or the same for all, as the floor answers.
+    #[arg(long, value_name = "key|filler", value_parser = values, default_value = "key")]
+    values: Values,
+    /// Length of the measured window.
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "5")]
+    seconds: f64,
+    /// Seconds of the same load before it.
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "0.5")]
+    warmup: f64,
+    /// Open loop: so many requests a second over all connections.
+    #[arg(long, value_name = "N", value_parser = positive::<f64>)]
+    rate: Option<f64>,
+    /// Threads that send requests.
+    #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 1)]
+    threads: usize,
+    /// First write every key, through the target.
+    #[arg(long = "preload")]
     is_preloaded: bool,
+    /// Also report the CPU of this process in the window. May be repeated; processes of one name
+    /// are added up.
+    #[arg(long, value_name = "NAME=PID", value_parser = watched)]
+    watch: Vec<(String, u32)>,
+    /// Report progress ten times a second, one JSON object a line.
+    #[arg(long = "progress")]
     tells_progress: bool,
+    /// End when the process that started it ends.
+    #[arg(long = "child")]
     is_child: bool,
 }
 
-const FLAGS: [&Flag<Settings>; 21] = [
-    &Flag {
-        name: "target",
-        value: Some("HOST:PORT"),
-        help: "Whom to ask.",
-        set: |settings, value| {
-            settings.target = Some(address(value)?);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "get",
-        value: None,
-        help: "Ask GET (the default).",
-        set: |settings, _| {
-            settings.load.recipe.verb = Verb::Get;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "set",
-        value: None,
-        help: "Ask SET.",
-        set: |settings, _| {
-            settings.load.recipe.verb = Verb::Set;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "multi",
-        value: None,
-        help: "Ask MULTI, SET, GET, EXEC; the four count as one request.",
-        set: |settings, _| {
-            settings.load.recipe.verb = Verb::Multi;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "mget",
-        value: Some("N"),
-        help: "Ask MGET of so many different keys.",
-        set: |settings, value| positive(value).map(|n| settings.load.recipe.verb = Verb::Mget(n)),
-    },
-    &Flag {
-        name: "mset",
-        value: Some("N"),
-        help: "Ask MSET of so many different keys.",
-        set: |settings, value| positive(value).map(|n| settings.load.recipe.verb = Verb::Mset(n)),
-    },
-    &Flag {
-        name: "connections",
-        value: Some("N"),
-        help: "Connections that ask [50].",
-        set: |settings, value| positive(value).map(|n| settings.load.connections = n),
-    },
-    &Flag {
-        name: "idle",
-        value: Some("N"),
-        help: "Further connections that are open and do nothing [0].",
-        set: |settings, value| {
-            settings.load.idle = value.parse().map_err(|_| "a whole number is expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "pipeline",
-        value: Some("N"),
-        help: "Requests that a connection sends at once [1].",
-        set: |settings, value| positive(value).map(|n| settings.load.recipe.pipeline = n),
-    },
-    &Flag {
-        name: "keys",
-        value: Some("N"),
-        help: "Different keys, chosen evenly [3000].",
-        set: |settings, value| positive(value).map(|n| settings.load.recipe.keys = n),
-    },
-    &Flag {
-        name: "zipf",
-        value: Some("THETA"),
-        help: "Keys chosen by Zipf's law with this exponent: the first one most often.",
-        set: |settings, value| theta(value).map(|theta| settings.load.recipe.zipf = Some(theta)),
-    },
-    &Flag {
-        name: "value-bytes",
-        value: Some("N"),
-        help: "Size of each value [2].",
-        set: |settings, value| value_bytes(value).map(|n| settings.load.recipe.value_bytes = n),
-    },
-    &Flag {
-        name: "values",
-        value: Some("key|filler"),
-        help: "The value of a key: made from the key (the default), so that a reply that belongs to\n\
-               another request shows; or the same for all, as the floor answers.",
-        set: |settings, value| {
-            settings.load.recipe.values = match value {
-                "key" => Values::OfKey,
-                "filler" => Values::Filler,
-                _ => return Err("key or filler is expected".to_owned()),
-            };
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "seconds",
-        value: Some("S"),
-        help: "Length of the measured window [5].",
-        set: |settings, value| seconds(value).map(|s| settings.load.seconds = s),
-    },
-    &Flag {
-        name: "warmup",
-        value: Some("S"),
-        help: "Seconds of the same load before it [0.5].",
-        set: |settings, value| seconds(value).map(|s| settings.load.warmup_s = s),
-    },
-    &Flag {
-        name: "rate",
-        value: Some("N"),
-        help: "Open loop: so many requests a second over all connections.",
-        set: |settings, value| positive::<f64>(value).map(|n| settings.load.rate = Some(n)),
-    },
-    &Flag {
-        name: "threads",
-        value: Some("N"),
-        help: "Threads that ask [1].",
-        set: |settings, value| positive(value).map(|n| settings.load.threads = n),
-    },
-    &Flag {
-        name: "preload",
-        value: None,
-        help: "First write every key, through the target.",
-        set: |settings, _| {
-            settings.is_preloaded = true;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "watch",
-        value: Some("NAME=PID"),
-        help: "Also say what CPU this process used in the window. May be given several times; those of\n\
-               one name are added up.",
-        set: |settings, value| {
-            let (name, pid) = value.split_once('=').ok_or("NAME=PID is expected")?;
-            let pid = positive(pid)?;
-            let watched = &mut settings.load.watch;
-            match watched.iter_mut().find(|(other, _)| other == name) {
-                Some((_, pids)) => pids.push(pid),
-                None => watched.push((name.to_owned(), vec![pid])),
+/// The command; the last of these counts.
+#[derive(Args)]
+struct VerbArgs {
+    /// Send GET (the default).
+    #[arg(long, overrides_with_all = ["set", "multi", "mget", "mset"])]
+    get: bool,
+    /// Send SET.
+    #[arg(long, overrides_with_all = ["get", "multi", "mget", "mset"])]
+    set: bool,
+    /// Send MULTI, SET, GET, EXEC; the four count as one request.
+    #[arg(long, overrides_with_all = ["get", "set", "mget", "mset"])]
+    multi: bool,
+    /// Send MGET of so many different keys.
+    #[arg(long, value_name = "N", value_parser = positive::<u32>,
+          overrides_with_all = ["get", "set", "multi", "mset"])]
+    mget: Option<u32>,
+    /// Send MSET of so many different keys.
+    #[arg(long, value_name = "N", value_parser = positive::<u32>,
+          overrides_with_all = ["get", "set", "multi", "mget"])]
+    mset: Option<u32>,
+}
+
+impl VerbArgs {
+    fn verb(&self) -> Verb {
+        match (self.set, self.multi, self.mget, self.mset) {
+            (true, ..) => Verb::Set,
+            (_, true, ..) => Verb::Multi,
+            (.., Some(keys), _) => Verb::Mget(keys),
+            (.., Some(keys)) => Verb::Mset(keys),
+            _ => Verb::Get,
+        }
+    }
+}
+
+impl Settings {
+    fn load(&self) -> Load {
+        let mut watch: Vec<(String, Vec<u32>)> = Vec::new();
+        for (name, pid) in &self.watch {
+            match watch.iter_mut().find(|(other, _)| other == name) {
+                Some((_, pids)) => pids.push(*pid),
+                None => watch.push((name.clone(), vec![*pid])),
             }
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "progress",
-        value: None,
-        help: "Tell ten times a second how far it is, one JSON object a line.",
-        set: |settings, _| {
-            settings.tells_progress = true;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "child",
-        value: None,
-        help: "End when the process that started it ends.",
-        set: |settings, _| {
-            settings.is_child = true;
-            Ok(())
-        },
-    },
-];
+        }
+        Load {
+            target: self.target,
+            recipe: Recipe {
+                verb: self.verb.verb(),
+                pipeline: self.pipeline,
+                keys: self.keys,
+                zipf: self.zipf,
+                value_bytes: self.value_bytes,
+                values: self.values,
+            },
+            connections: self.connections,
+            idle: self.idle,
+            threads: self.threads,
+            warmup_s: self.warmup,
+            seconds: self.seconds,
+            rate: self.rate,
+            watch,
+        }
+    }
+}
+
+fn values(value: &str) -> Result<Values, &'static str> {
+    match value {
+        "key" => Ok(Values::OfKey),
+        "filler" => Ok(Values::Filler),
+        _ => Err("key or filler is expected"),
+    }
+}
+
+fn watched(value: &str) -> Result<(String, u32), String> {
+    let (name, pid) = value.split_once('=').ok_or("NAME=PID is expected")?;
+    Ok((name.to_owned(), positive(pid)?))
+}
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut settings = Settings {
-        target: None,
-        load: Load {
-            target: SocketAddr::from(([127, 0, 0, 1], 0)),
-            recipe: Recipe {
-                verb: Verb::Get,
-                pipeline: 1,
-                keys: 3000,
-                zipf: None,
-                value_bytes: 2,
-                values: Values::OfKey,
-            },
-            connections: 50,
-            idle: 0,
-            threads: 1,
-            warmup_s: 0.5,
-            seconds: 5.0,
-            rate: None,
-            watch: Vec::new(),
-        },
-        is_preloaded: false,
-        tells_progress: false,
-        is_child: false,
+    let settings: Settings = match read(NAME, ABOUT, args) {
+        Ok(settings) => settings,
+        Err(code) => return code,
     };
-    if let Err(code) = read(NAME, ABOUT, &FLAGS, args, &mut settings) {
-        return code;
-    }
-    let Some(target) = settings.target else {
-        return fail(NAME, "whom? --target HOST:PORT");
-    };
-    settings.load.target = target;
+    let load = settings.load();
     if settings.is_child {
         end_with_parent();
     }
     if settings.is_preloaded
-        && let Err(problem) = load::preload(target, &settings.load.recipe)
+        && let Err(problem) = load::preload(load.target, &load.recipe)
     {
         return fail(NAME, &problem);
     }
-    let result = load::run(&settings.load, &mut |event| {
+    let result = load::run(&load, &mut |event| {
         if settings.tells_progress {
             print_json(&event, false);
         }
@@ -266,19 +196,6 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-/// HOST:PORT, the host a name or an address.
-///
-/// # Errors
-/// When it is not, or the name is not known.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found = text
-        .to_socket_addrs()
-        .map_err(|error| format!("HOST:PORT: {error}"))?;
-    found
-        .next()
-        .ok_or_else(|| "no address of that name".to_owned())
-}
-
 fn print_json(event: &Event, is_pretty: bool) {
     let text = if is_pretty {
         serde_json::to_string_pretty(event)
@@ -286,6 +203,6 @@ fn print_json(event: &Event, is_pretty: bool) {
         serde_json::to_string(event)
     };
     let text = text.expect("an event has only keys that are strings");
-    // Whoever read it is gone: nothing to tell any more, the exit code still stands.
+    // A reader that has left is no failure: the exit code still stands.
     let _ = writeln!(io::stdout().lock(), "{text}");
 }

@@ -1,12 +1,12 @@
 //! `respool-lab ratios`
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lexopt::Arg;
+use clap::Args;
 
-use super::{fail, say};
+use super::{fail, read, say};
 use crate::report::Report;
 use crate::table;
 
@@ -22,29 +22,26 @@ respool was measured with several numbers of workers, it is the first of them.
 Usage: respool-lab ratios FOLDER...
 ";
 
+#[derive(Args)]
+struct Arguments {
+    /// The --out folders of `respool-lab eight` and the like.
+    #[arg(value_name = "FOLDER", required = true)]
+    folders: Vec<PathBuf>,
+}
+
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut reports = Vec::new();
-    let mut parser = lexopt::Parser::from_args(args);
-    loop {
-        let read = match parser.next() {
-            Ok(None) => break,
-            Ok(Some(Arg::Value(folder))) => Report::read(Path::new(&folder)),
-            Ok(Some(Arg::Short('h') | Arg::Long("help"))) => {
-                say(ABOUT);
-                return ExitCode::SUCCESS;
-            }
-            Ok(Some(other)) => Err(format!("{}; see --help", other.unexpected())),
-            Err(error) => Err(error.to_string()),
-        };
-        match read {
-            Ok(report) => reports.push(report),
-            Err(problem) => return fail(NAME, &problem),
+    let arguments: Arguments = match read(NAME, ABOUT, args) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let folders = arguments.folders.iter();
+    let reports: Result<Vec<Report>, String> = folders.map(|folder| Report::read(folder)).collect();
+    match reports {
+        Ok(reports) => {
+            say(&table::ratios(&reports).text());
+            ExitCode::SUCCESS
         }
+        Err(problem) => fail(NAME, &problem),
     }
-    if reports.is_empty() {
-        return fail(NAME, "of which runs? FOLDER...");
-    }
-    say(&table::ratios(&reports).text());
-    ExitCode::SUCCESS
 }

@@ -6,15 +6,17 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{fail, read};
-use crate::differ;
-use crate::failover::Kind;
-use crate::flags::Flag;
-use crate::servers::{self, Flavour};
-use crate::topologies::{
+use clap::Args;
+use respool_checker::differ;
+use respool_testkit::scene::Kind;
+use respool_testkit::servers::{self, Flavour};
+use respool_testkit::topologies::{
     Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url,
     sharded_url,
 };
+
+use super::{fail, read};
+use crate::flags::kind;
 
 const NAME: &str = "servers";
 const ABOUT: &str = "\
@@ -26,59 +28,31 @@ them (its --backend), and where those listen that were named in it. When standar
 Usage: respool-lab servers [OPTIONS]
 Example: respool-lab servers --kind cluster --server valkey-9.1";
 
+#[derive(Args)]
 struct Settings {
+    /// cluster, three primaries with a replica each; sentinel, a primary and a replica that three
+    /// Sentinels watch; sharded, two plain servers.
+    #[arg(long, value_parser = kind, default_value = "cluster")]
     kind: Kind,
-    flavour: Flavour,
+    /// redis-6.2, redis-7.0, redis-8.2 or valkey-9.1.
+    #[arg(long, value_name = "NAME", value_parser = differ::flavour, default_value = "redis-7.0")]
+    server: Flavour,
+    /// One more argument for every server; may be repeated.
+    #[arg(long = "server-arg", value_name = "ARG", allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-const FLAGS: [&Flag<Settings>; 3] = [
-    &Flag {
-        name: "kind",
-        value: Some("KIND"),
-        help: "cluster, three primaries with a replica each; sentinel, a primary and a replica that three Sentinels \
-               watch; sharded, two plain servers [cluster].",
-        set: |settings, value| {
-            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == value);
-            settings.kind = kind.ok_or("cluster, sentinel or sharded is expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "server",
-        value: Some("NAME"),
-        help: "redis-6.2, redis-7.0, redis-8.2 or valkey-9.1 [redis-7.0].",
-        set: |settings, value| {
-            settings.flavour = differ::flavour(value)?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "server-arg",
-        value: Some("ARG"),
-        help: "One more argument for every server; may be repeated.",
-        set: |settings, value| {
-            settings.args.push(value.to_owned());
-            Ok(())
-        },
-    },
-];
-
-/// After so long a silence a server is replaced: not while a client keeps it busy with a script.
+/// The silence after which a server is replaced: longer than a client's script keeps it busy.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Plain servers of a sharded pool.
 const SHARDS: usize = 2;
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut settings = Settings {
-        kind: Kind::Cluster,
-        flavour: Flavour::Redis70,
-        args: Vec::new(),
+    let settings: Settings = match read(NAME, ABOUT, args) {
+        Ok(settings) => settings,
+        Err(code) => return code,
     };
-    if let Err(code) = read(NAME, ABOUT, &FLAGS, args, &mut settings) {
-        return code;
-    }
     match serve(settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => fail(NAME, &problem),
@@ -86,7 +60,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
 }
 
 fn serve(settings: Settings) -> Result<(), String> {
-    let binary = servers::find(settings.flavour)?;
+    let binary = servers::find(settings.server)?;
     let args = settings.args;
     match settings.kind {
         Kind::Cluster => {
@@ -119,7 +93,7 @@ fn serve(settings: Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// By names, keys are where they were at the last start, whatever ports are free.
+/// With names, keys stay where they were at the last start, whatever ports are free.
 fn named(addresses: &[SocketAddr]) -> String {
     let names: Vec<String> = (0..addresses.len())
         .map(|place| format!("s{place}"))
@@ -127,7 +101,7 @@ fn named(addresses: &[SocketAddr]) -> String {
     format!("{}?names={}", sharded_url(addresses), names.join(","))
 }
 
-/// Says where they are, and returns when nobody needs them any more.
+/// Prints their addresses. Returns when standard input ends.
 fn hold(url: impl Fn(&[SocketAddr]) -> String, addresses: &[SocketAddr]) {
     let listed: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     super::say(&format!("{}\n{}\n", url(addresses), listed.join(",")));

@@ -3,105 +3,80 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::Args;
+
 use super::{experiment, fail, read};
-use crate::experiment::{FLAGS, MINUTES, Options};
-use crate::flags::{Flag, WIDTH, list, wrap};
+use crate::case::{Target, Verb};
+use crate::flags::{List, WIDTH, list, positive, wrap};
+use crate::options::{LoadArgs, Options, PlaceArgs, TimeArgs, Variant, peer, put, variant, verbs};
 use crate::window::WINDOW;
 
-/// Options of the experiments that mean the same here.
-const NAMES: [&str; 14] = [
-    "quick",
-    "seconds",
-    "warmup",
-    "rounds",
-    "verbs",
-    "pipeline",
-    "connections",
-    "threads",
-    "keys",
-    "value-bytes",
-    "generator-threads",
-    "server",
-    "respool",
-    "out",
-];
+#[derive(Args)]
+struct Arguments {
+    /// Open loops, requests per second, several numbers with commas [2000,10000,30000,60000]. The
+    /// closed loop is always measured.
+    #[arg(long, value_name = "LIST", value_parser = list::<u32>)]
+    rates: Option<List<u32>>,
+    /// Measure again, up to twice, where a hypervisor took more than so many cores away [0.05]; a
+    /// fifth more measurements at most.
+    #[arg(long, value_name = "CORES", value_parser = cores)]
+    stolen_max: Option<f64>,
+    /// About so long in all, windows as long as that allows [10].
+    #[arg(long, value_name = "N", value_parser = positive::<f64>)]
+    minutes: Option<f64>,
+    #[command(flatten)]
+    time: TimeArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Of set, get and multi (a transaction of both).
+    #[arg(long, value_name = "LIST", value_parser = verbs)]
+    verbs: Option<List<Verb>>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// respool once more in the same rounds, with options of its own, a blank between them. May be
+    /// given several times.
+    #[arg(long = "variant", value_name = "NAME=OPTIONS", value_parser = variant)]
+    variants: Vec<Variant>,
+    /// Another proxy in the same rounds: twemproxy, envoy, or NAME=HOST:PORT,PID for one that
+    /// already runs before the same server. May be given several times.
+    #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
+    peers: Vec<Target>,
+}
 
-/// Minutes of a whole run: with a fifth of it again, it is still below half an hour.
-const WHOLE_MINUTES: f64 = 24.0;
+impl Arguments {
+    fn apply(self, options: &mut Options) -> Result<(), String> {
+        put(self.rates, &mut options.rates);
+        put(self.stolen_max.map(Some), &mut options.stolen_cores_max);
+        put(
+            self.minutes.map(|minutes| Some(minutes * 60.0)),
+            &mut options.budget_s,
+        );
+        self.time.apply(options);
+        self.load.apply(options);
+        put(self.verbs, &mut options.verbs);
+        self.place.apply(options);
+        options.add_variants(self.variants)?;
+        options.add_peers(self.peers)
+    }
+}
 
-const OWN: [&Flag<Options>; 6] = [
-    &Flag {
-        name: "rules",
-        value: Some("LIST"),
-        help: "The longest that a request may wait, microseconds, several numbers with commas [50,200,1000]. \
-               Holding nothing back is always among the rules.",
-        set: |options, value| list(value).map(|numbers| options.rules_us = numbers),
-    },
-    &Flag {
-        name: "loads",
-        value: Some("LIST"),
-        help: "Open loops, percent of what the closed one came to, several numbers with commas, or none [60]. \
-               The closed loop is always measured.",
-        set: |options, value| {
-            if value == "none" {
-                options.loads_percent.clear();
-                return Ok(());
-            }
-            let numbers: Vec<u32> = list(value)?;
-            let percent = |n: u32| u8::try_from(n).ok().filter(|&n| n <= 100);
-            let numbers: Option<Vec<u8>> = numbers.into_iter().map(percent).collect();
-            options.loads_percent = numbers.ok_or("percent from 1 to 100 are expected")?;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "direct",
-        value: None,
-        help: "Ask the server directly as well, under the same loads.",
-        set: |options, _| {
-            options.is_without_direct = false;
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "whole",
-        value: None,
-        help: "All of the picture in less than half an hour: --rules 50,100,200,500,1000 --loads 30,60,90 --threads 1,3 \
-               --minutes 24. What is given behind it replaces that.",
-        set: |options, _| {
-            options.rules_us = vec![50, 100, 200, 500, 1000];
-            options.loads_percent = vec![30, 60, 90];
-            options.threads = vec![1, 3];
-            options.budget_s = Some(WHOLE_MINUTES * 60.0);
-            Ok(())
-        },
-    },
-    &Flag {
-        name: "stolen-max",
-        value: Some("CORES"),
-        help: "Measure again, up to twice, where a hypervisor took more than so many cores away [0.05]; a fifth more \
-               measurements at most.",
-        set: |options, value| match value.parse::<f64>() {
-            Ok(cores) if cores.is_finite() && cores >= 0.0 => {
-                options.stolen_cores_max = Some(cores);
-                Ok(())
-            }
-            _ => Err("a number of cores is expected".to_owned()),
-        },
-    },
-    &MINUTES,
-];
+fn cores(value: &str) -> Result<f64, &'static str> {
+    match value.parse::<f64>() {
+        Ok(cores) if cores.is_finite() && cores >= 0.0 => Ok(cores),
+        _ => Err("a number of cores is expected"),
+    }
+}
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
     let mut options = Options::default();
     (WINDOW.adapt)(&mut options);
-    let shared = FLAGS.into_iter().filter(|flag| NAMES.contains(&flag.name));
-    let flags: Vec<&Flag<Options>> = OWN.into_iter().chain(shared).collect();
-    if let Err(code) = read(WINDOW.name, &about(&options), &flags, args, &mut options) {
-        return code;
-    }
-    match experiment::measured(&WINDOW, &options) {
+    let given: Arguments = match read(WINDOW.name, &about(&options), args) {
+        Ok(given) => given,
+        Err(code) => return code,
+    };
+    let applied = given.apply(&mut options);
+    match applied.and_then(|()| experiment::measured(&WINDOW, &options)) {
         Ok(_) => ExitCode::SUCCESS,
         Err(problem) => fail(WINDOW.name, &problem),
     }
@@ -109,17 +84,17 @@ pub fn run(args: &[OsString]) -> ExitCode {
 
 fn about(options: &Options) -> String {
     let ends = format!(
-        "For each load and rule: requests in a batch, as respool counted them; p50, p99 and p99.9, and how much of them was not there \
-         with nothing held back, in the same round; and the CPU per request of server and proxy. The rule that respool has by \
-         default is marked. Every reply is checked. All {} cases take turns, round by round; tables show medians. Exits \
-         with 1 when a reply was wrong or missing.",
+        "For each load and target: the part of the due requests that were done, requests per batch, p50 and p99, their ratios to \
+         latency in the same round, and CPU per request of server and proxy. Every reply is checked. All {} cases take \
+         turns, round by round; tables show medians. Exits with 1 when a reply was wrong or missing.",
         options.cases().len()
     );
     let [about, ends] = [WINDOW.about, &ends].map(|text| wrap(text, WIDTH).join("\n"));
     format!(
         "respool-lab window: {}\n\n{about}\n\n{ends}\n\nUsage: respool-lab window [OPTIONS]\nExamples:\n  \
-         respool-lab window\n  respool-lab window --whole\n  \
-         respool-lab window --connections 1,4 --rules 100,200,500 --loads 30,60,90 --minutes 10",
+         respool-lab window\n  \
+         respool-lab window --rates 1000,5000,20000 --minutes 5\n  \
+         respool-lab window --server 127.0.0.1:6379,PID --peer predixy=127.0.0.1:7617,PID",
         WINDOW.title
     )
 }

@@ -1,4 +1,5 @@
-//! Who asks: writers and readers at a pace through the proxy, and the probe that asks the heirs directly.
+//! The clients: writers and readers at a pace through the proxy, and the probe that asks the heirs
+//! directly.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,76 +8,78 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use respool_protocol::value::Value;
+use respool_testkit::random::Random;
+use respool_testkit::scene::WATCHED;
+use respool_testkit::time::clock_ns;
+use respool_testkit::topologies::Connection;
 
 use super::Settings;
-use super::scene::WATCHED;
-use crate::load::clock_ns;
 use crate::schedule::Schedule;
-use crate::tape::Random;
-use crate::topologies::Connection;
 
-/// How long a client waits for a reply: longer than a proxy lets anybody wait.
+/// How long a client waits for a reply: longer than any proxy delays one.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long a client sleeps that was not let in.
+/// The pause of a client whose connection was refused.
 const NOT_LET_IN: Duration = Duration::from_millis(20);
-/// How often an idle client looks whether it is over.
+/// How often an idle client looks whether the round is over.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// Between two questions of the probe.
+/// Time between two requests of the probe.
 const PROBE: Duration = Duration::from_millis(1);
-/// How long the probe waits for an heir: one that is about to take over may be slow, one that is gone says so at once.
+/// How long the probe waits for an heir. An heir that takes over may be slow; a dead one refuses at
+/// once.
 const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A key that clients write to or read.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// A list that is appended to; else a string that is read, and is its own name.
+    /// Whether it is a list for writes. Otherwise it is a string to read, with its own name as its
+    /// value.
     pub is_written: bool,
-    /// Which server, and whoever takes its place, has it: 0 is the one that fails.
+    /// The group of servers that has it: 0 is the failing one.
     pub group: usize,
 }
 
-/// One request and what became of it.
+/// One request and its result.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Place among the keys.
+    /// Index of its key.
     pub key: usize,
-    /// The number that was appended; `None`: it was read.
+    /// The number that it appended; `None`: a read.
     pub written: Option<u64>,
     /// When it was due.
     pub due_ns: u64,
-    /// When it was answered or given up.
+    /// When its reply came, or when it was given up.
     pub end_ns: u64,
-    /// What became of it.
+    /// Its result.
     pub outcome: Outcome,
 }
 
 impl Asked {
-    /// Whether it was read and not answered as asked.
+    /// Whether it is a read without the right value.
     pub fn is_failed_read(&self) -> bool {
         self.written.is_none() && self.outcome != Outcome::Done
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered as asked.
+    /// The reply was as expected.
     Done,
-    /// Answered with an error, with nothing, or not at all.
+    /// The reply was an error or empty, or there was none.
     Failed {
         /// The first word of the error; `timeout`, `closed`, `nil`.
         kind: String,
-        /// All of it.
+        /// The whole text.
         text: String,
     },
-    /// Answered with something that no server has said.
+    /// The reply was one that no server gives.
     Wrong(String),
 }
 
-/// The kind of an error: its code. respool has several codes for what it did not execute; all are
-/// one kind.
+/// The kind of an error: its code. respool's several codes for requests that did not run are one
+/// kind.
 fn kind_of(text: &str) -> &str {
     match text.split_once(' ') {
         Some((_, rest)) if rest.starts_with("respool: the command was not executed") => "NOTSENT",
@@ -85,7 +88,7 @@ fn kind_of(text: &str) -> &str {
     }
 }
 
-/// Whether an error of this kind says that the command was not executed.
+/// Whether errors of this kind say that the command was not executed.
 pub fn is_not_executed(kind: &str) -> bool {
     const WORDS: [&str; 10] = [
         "NOTSENT",
@@ -105,20 +108,20 @@ pub fn is_not_executed(kind: &str) -> bool {
 /// All clients of a round.
 #[derive(Debug)]
 pub struct Load<'a> {
-    /// Where the proxy is.
+    /// The proxy's address.
     pub address: SocketAddr,
-    /// Of both kinds.
+    /// Keys to write and keys to read.
     pub keys: &'a [Key],
-    /// How many, and how fast.
+    /// Number and pace of the clients.
     pub settings: &'a Settings,
     /// When the first request is due.
     pub start_ns: u64,
-    /// Once set, nobody asks any more.
+    /// Once set, clients send nothing more.
     pub over: AtomicBool,
 }
 
 impl Load<'_> {
-    /// Starts them; each gives what it asked.
+    /// Starts the clients. Each returns its requests.
     pub fn begin<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -129,7 +132,7 @@ impl Load<'_> {
         let all = writers + readers;
         (0..all)
             .map(|number| {
-                // Who writes has keys of its own: what is in a list is in its writer's order.
+                // A writer has keys of its own, so a list is in the order of its writer.
                 let own = |(place, key): (usize, &Key)| match (number < writers, key.is_written) {
                     (true, true) => (place % writers == number).then_some(place),
                     (false, false) => Some(place),
@@ -153,7 +156,7 @@ impl Load<'_> {
     }
 }
 
-/// One connection with one request on its way.
+/// One connection with one request in flight.
 struct Client<'a> {
     load: &'a Load<'a>,
     keys: Vec<usize>,
@@ -251,10 +254,10 @@ fn exchange(
     connection.ask(args)
 }
 
-/// Writes every key once: what is read its own name, what is appended to a zero.
+/// Writes every key once: a string gets its own name, a list a zero.
 ///
 /// # Errors
-/// When that is refused.
+/// When a write is refused.
 pub fn write_first(address: SocketAddr, keys: &[Key]) -> io::Result<()> {
     let mut connection = Connection::open(address, PATIENCE)?;
     for key in keys {
@@ -266,13 +269,15 @@ pub fn write_first(address: SocketAddr, keys: &[Key]) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks all heirs in turn until one of them takes a write, or it is over; returns when one did.
+/// Asks all heirs by turns until one of them takes a write, or the round is over. Returns when one
+/// did.
 pub fn probe(heirs: &[SocketAddr], key: &str, over: &AtomicBool) -> Option<u64> {
     let is_taken = |reply: &Value| *reply == Value::Line(b"OK".to_vec());
     ask_until(heirs, &["SET", key, "probe"], is_taken, over)
 }
 
-/// Asks all Sentinels in turn until one of them names an heir, or it is over; returns when one did.
+/// Asks all Sentinels by turns until one of them names an heir, or the round is over. Returns when
+/// one did.
 pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) -> Option<u64> {
     let is_heir = |reply: &Value| {
         let Value::List(words) = reply else {
@@ -286,7 +291,8 @@ pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) 
     ask_until(sentinels, &args, is_heir, over)
 }
 
-/// Asks all in turn until one gives the reply that is waited for, or it is over: at once, when there is nobody to ask.
+/// Asks all addresses by turns until one gives the expected reply, or the round is over. Without
+/// addresses it returns at once.
 fn ask_until(
     whom: &[SocketAddr],
     args: &[&str],

@@ -1,4 +1,4 @@
-//! What a run of failovers leaves: tables, a picture of each, and files.
+//! The output of a failover run: tables, a picture of each round, and files.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::html;
 use crate::report::Spread;
 use crate::table::{Style, Table, heads};
 
-/// What a bar is called that was kept, missed, or of which nobody can tell.
+/// The word for a bar that is kept, missed, or unknown.
 fn verdict(kept: Option<bool>) -> &'static str {
     match kept {
         Some(true) => "kept",
@@ -28,7 +28,7 @@ fn ms(ms: Option<f64>) -> String {
     ms.map_or(String::new(), |ms| figure::count(ms.round()))
 }
 
-/// A row a round, and one of the medians.
+/// A row for each round, and one of medians.
 pub fn rounds(report: &FailoverReport) -> Table {
     let times: [fn(&FailoverRound) -> Option<f64>; 8] = [
         |round| round.first_error_ms,
@@ -112,7 +112,7 @@ fn errors(round: &FailoverRound) -> u64 {
         .sum()
 }
 
-/// Errors by kind; no rows where there were none.
+/// Errors by kind. No rows without errors.
 pub fn kinds(report: &FailoverReport) -> Table {
     let rows = report.rounds.iter().flat_map(|round| {
         round.errors.iter().map(|count| {
@@ -150,10 +150,10 @@ pub fn kinds(report: &FailoverReport) -> Table {
     }
 }
 
-/// Of an error, as much as a table has room for.
+/// As much of an error as a table has room for.
 const FIRST_CHARS_MAX: usize = 100;
 
-/// What the run did, in a line.
+/// The settings of the run in a line.
 fn manner(report: &FailoverReport) -> String {
     let settings = &report.settings;
     let how = match (settings.kind, settings.by) {
@@ -200,7 +200,7 @@ direct that is there in the end. Acknowledged writes that no server has any more
 they have answered, or, under Sentinels, went to a primary that was none any more; twice: executed more than once; belied: executed \
 though the client was told that they were not.";
 
-/// The tables and what went wrong, as text.
+/// Tables and failures as text.
 pub fn text(report: &FailoverReport, style: Style) -> String {
     let (bold, plain) = style.bold();
     let mut text = format!(
@@ -294,7 +294,7 @@ pub fn page(report: &FailoverReport) -> String {
     html::frame(&format!("{NAME}: {TITLE}"), &body)
 }
 
-/// Kinds of errors, as buckets count them.
+/// Kinds of errors in a bucket.
 const ERRORS: [&str; 3] = ["NOTSENT", "UNKNOWN", "other errors"];
 
 fn picture(round: &FailoverRound, title: &str) -> String {
@@ -326,7 +326,7 @@ fn picture(round: &FailoverRound, title: &str) -> String {
     })
 }
 
-/// A line a round; an empty field is a figure that there is not.
+/// A line for each round. An empty field has no figure.
 pub fn rounds_csv(report: &FailoverReport) -> String {
     let mut text = String::from(
         "experiment,kind,by,through,reads,round,requests,errors,failed_reads,notsent,unknown,other_errors,errors_of_others_keys,first_error_ms,\
@@ -379,7 +379,7 @@ pub fn rounds_csv(report: &FailoverReport) -> String {
     text
 }
 
-/// A line a bucket and round.
+/// A line for each bucket of each round.
 pub fn timeline_csv(report: &FailoverReport) -> String {
     let mut text = String::from(
         "round,at_ms,done_failed,p50_us_failed,max_us_failed,done_others,p50_us_others,max_us_others,notsent,unknown,\
@@ -406,7 +406,7 @@ fn number(figure: Option<f64>) -> String {
 }
 
 impl FailoverReport {
-    /// Writes all files into a folder, which is made; returns their paths.
+    /// Writes all files into a folder, which it creates. Returns their paths.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -434,8 +434,9 @@ mod tests {
     use super::*;
     use crate::failover::tests::example;
 
+    /// Page and text have every round and escape what they quote.
     #[test]
-    fn the_page_and_the_text_have_every_round_and_let_nothing_through() {
+    fn failover_page_has_every_round_and_escapes_text() {
         let report = example();
         let page = page(&report);
         for part in [

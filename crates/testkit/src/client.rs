@@ -1,0 +1,457 @@
+//! A blocking client with a RESP parser of its own, so that it shares no mistake with the code
+//! under test.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+/// How long a reply may take before a test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A reply, parsed whole.
+#[derive(Clone, PartialEq)]
+pub enum Value {
+    /// A simple string: `+`.
+    Simple(String),
+    /// An error: `-`, or a bulk error of RESP3.
+    Error(String),
+    /// An integer: `:`.
+    Integer(i64),
+    /// A bulk string: `$`.
+    Bulk(Vec<u8>),
+    /// A null of RESP2 or RESP3.
+    Null,
+    /// An array: `*`.
+    Array(Vec<Value>),
+    /// Keys and values by turns.
+    Map(Vec<Value>),
+    /// A set: `~`.
+    Set(Vec<Value>),
+    /// A push: `>`.
+    Push(Vec<Value>),
+    /// The text of a double, boolean, big number or verbatim string, behind its type byte.
+    Other(char, Vec<u8>),
+}
+
+impl Value {
+    /// A bulk string of these bytes.
+    pub fn bulk(bytes: impl AsRef<[u8]>) -> Value {
+        Value::Bulk(bytes.as_ref().to_vec())
+    }
+
+    /// The simple string OK.
+    pub fn ok() -> Value {
+        Value::Simple("OK".into())
+    }
+
+    /// The text of an error; `None` for any other reply.
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Value::Error(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The value of a key, in a map or in an array of keys and values.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        let (Value::Map(items) | Value::Array(items)) = self else {
+            return None;
+        };
+        let (pairs, _) = items.as_chunks();
+        let pair = pairs.iter().find(|[name, _]| *name == Value::bulk(key));
+        pair.map(|[_, value]| value)
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |f: &mut fmt::Formatter<'_>, bytes: &[u8]| {
+            write!(f, "\"{}\"", bytes[..bytes.len().min(200)].escape_ascii())?;
+            if bytes.len() > 200 {
+                write!(f, "... {} bytes", bytes.len())
+            } else {
+                Ok(())
+            }
+        };
+        match self {
+            Value::Simple(text) => write!(f, "+{text}"),
+            Value::Error(text) => write!(f, "-{text}"),
+            Value::Integer(number) => write!(f, ":{number}"),
+            Value::Bulk(content) => bytes(f, content),
+            Value::Null => f.write_str("null"),
+            Value::Array(items) => f.debug_list().entries(items).finish(),
+            Value::Map(items) => f
+                .write_str("%")
+                .and_then(|()| f.debug_list().entries(items).finish()),
+            Value::Set(items) => f
+                .write_str("~")
+                .and_then(|()| f.debug_list().entries(items).finish()),
+            Value::Push(items) => f
+                .write_str(">")
+                .and_then(|()| f.debug_list().entries(items).finish()),
+            Value::Other(kind, content) => write!(f, "{kind}").and_then(|()| bytes(f, content)),
+        }
+    }
+}
+
+/// Whether the error says that the request was not executed.
+pub fn is_not_executed(error: &str) -> bool {
+    const CODES: [&str; 3] = [
+        "NOTSENT respool: ",
+        "LOADING respool: the command was not executed; ",
+        "TRYAGAIN respool: the command was not executed; ",
+    ];
+    CODES.iter().any(|code| error.starts_with(code))
+}
+
+/// The bytes of a request: an array of bulk strings.
+pub fn request<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        let arg = arg.as_ref();
+        bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        bytes.extend_from_slice(arg);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// The bytes of a request, given as words with spaces between them.
+pub fn words(text: &str) -> Vec<u8> {
+    request(&text.split(' ').collect::<Vec<_>>())
+}
+
+/// One connection.
+pub struct Client {
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    /// Connects; panics when that fails.
+    pub fn connect(address: SocketAddr) -> Client {
+        Client::try_connect(address).unwrap_or_else(|error| panic!("connect to {address}: {error}"))
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// When no peer accepts.
+    pub fn try_connect(address: SocketAddr) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Client::of(stream))
+    }
+
+    /// A client over an existing connection.
+    pub fn of(stream: TcpStream) -> Client {
+        Client {
+            reader: BufReader::with_capacity(64 << 10, stream),
+        }
+    }
+
+    /// The socket.
+    pub fn stream(&self) -> &TcpStream {
+        self.reader.get_ref()
+    }
+
+    /// Sets how long a read may wait from now on.
+    pub fn patience(&self, limit: Duration) {
+        self.stream()
+            .set_read_timeout(Some(limit))
+            .expect("a timeout above zero can be set");
+    }
+
+    /// Writes all of these bytes.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.try_send(bytes)
+            .unwrap_or_else(|error| panic!("send {} bytes: {error}", bytes.len()));
+    }
+
+    /// Writes all of these bytes.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.reader.get_mut().write_all(bytes)
+    }
+
+    /// Writes on a thread of its own, so that the bytes may be more than the socket buffers hold.
+    pub fn send_aside(&self, bytes: Vec<u8>) -> thread::JoinHandle<io::Result<()>> {
+        let mut stream = self
+            .stream()
+            .try_clone()
+            .expect("a socket can be duplicated");
+        thread::spawn(move || stream.write_all(&bytes))
+    }
+
+    /// Sends words with spaces between them as one request, and reads its reply.
+    pub fn call(&mut self, text: &str) -> Value {
+        self.send(&words(text));
+        self.reply()
+    }
+
+    /// Sends one request and reads its reply.
+    pub fn call_args<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Value {
+        self.send(&request(args));
+        self.reply()
+    }
+
+    /// Reads one reply.
+    pub fn reply(&mut self) -> Value {
+        self.try_reply()
+            .unwrap_or_else(|error| panic!("read a reply: {error}"))
+    }
+
+    /// Reads one reply.
+    ///
+    /// # Errors
+    /// When the connection ends, or the bytes are no reply.
+    pub fn try_reply(&mut self) -> io::Result<Value> {
+        let bytes = self.try_reply_bytes()?;
+        let mut rest = bytes.as_slice();
+        let value = parse(&mut rest)?;
+        assert!(
+            rest.is_empty(),
+            "a reply that was cut out whole parses whole"
+        );
+        Ok(value)
+    }
+
+    /// The bytes of one reply, with its elements.
+    pub fn reply_bytes(&mut self) -> Vec<u8> {
+        self.try_reply_bytes()
+            .unwrap_or_else(|error| panic!("read a reply: {error}"))
+    }
+
+    /// The bytes of one reply, with its elements.
+    ///
+    /// # Errors
+    /// When the connection ends, or the bytes are no reply.
+    pub fn try_reply_bytes(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut left = 1_u64;
+        while left > 0 {
+            left -= 1;
+            let start = bytes.len();
+            if self.reader.read_until(b'\n', &mut bytes)? == 0 || !bytes.ends_with(b"\r\n") {
+                let text = format!("closed behind {:?}", bytes.escape_ascii().to_string());
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+            }
+            let line = &bytes[start..bytes.len() - 2];
+            match line[0] {
+                b'$' | b'!' | b'=' => {
+                    let len = number(&line[1..])?;
+                    if len >= 0 {
+                        let start = bytes.len();
+                        bytes.resize(start + len as usize + 2, 0);
+                        self.reader.read_exact(&mut bytes[start..])?;
+                    }
+                }
+                b'*' | b'~' | b'>' => left += number(&line[1..])?.max(0) as u64,
+                b'%' => left += 2 * number(&line[1..])?.max(0) as u64,
+                b'|' => left += 1 + 2 * number(&line[1..])?.max(0) as u64,
+                _ => {}
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Reads this many replies.
+    pub fn replies(&mut self, count: usize) -> Vec<Value> {
+        (0..count).map(|_| self.reply()).collect()
+    }
+
+    /// Writes all of these bytes while it reads this many replies.
+    pub fn exchange(&mut self, bytes: Vec<u8>, count: usize) -> Vec<Value> {
+        let writer = self.send_aside(bytes);
+        let replies = self.replies(count);
+        writer
+            .join()
+            .expect("the writer does not panic")
+            .expect("all is written");
+        replies
+    }
+
+    /// Reads exactly this many bytes.
+    ///
+    /// # Errors
+    /// When the connection ends before.
+    pub fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.reader.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads the bytes that there are, at least one; none at the end of the stream.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn some_bytes(&mut self) -> io::Result<Vec<u8>> {
+        let bytes = self.reader.fill_buf()?.to_vec();
+        self.reader.consume(bytes.len());
+        Ok(bytes)
+    }
+
+    /// Whether neither a byte nor the end of the stream comes for this long.
+    pub fn is_quiet(&mut self, time: Duration) -> bool {
+        if !self.reader.buffer().is_empty() {
+            return false;
+        }
+        self.patience(time);
+        let result = self.stream().peek(&mut [0]);
+        self.patience(PATIENCE);
+        let timed_out = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
+        matches!(result, Err(error) if timed_out.contains(&error.kind()))
+    }
+
+    /// Asserts that the peer closes the connection and sends nothing before.
+    #[track_caller]
+    pub fn expect_closed(&mut self) {
+        match self.some_bytes() {
+            Ok(bytes) if bytes.is_empty() => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+            other => {
+                let other = other.map(|bytes| bytes.escape_ascii().to_string());
+                panic!("expected the connection to be closed, got {other:?}");
+            }
+        }
+    }
+
+    /// Shuts down the sending side; replies still come.
+    pub fn close_sending(&self) {
+        self.stream()
+            .shutdown(Shutdown::Write)
+            .expect("a connected socket can be shut down");
+    }
+
+    /// Resets the connection.
+    pub fn vanish(self) {
+        reset(self.stream());
+    }
+}
+
+/// Resets the connection at once, also when other handles of its socket are open: the kernel does
+/// so when it disconnects the socket from its peer.
+pub fn reset(stream: &TcpStream) {
+    let _ = rustix::net::connect_unspec(stream);
+}
+
+/// A counter of `INFO respool`.
+pub fn counter(client: &mut Client, name: &str) -> u64 {
+    let Value::Bulk(text) = client.call("INFO respool") else {
+        panic!("INFO is a text");
+    };
+    let text = String::from_utf8(text).expect("INFO is ASCII");
+    let name = format!("respool_{name}:");
+    let line = text.lines().find_map(|line| line.strip_prefix(&name));
+    let value = line.and_then(|value| value.parse().ok());
+    value.unwrap_or_else(|| panic!("{name} is not in {text}"))
+}
+
+/// One connection for each worker of a respool, in the order of the workers.
+pub fn one_of_each_worker(address: SocketAddr) -> Vec<Client> {
+    let mut all = BTreeMap::new();
+    // The kernel spreads connections over the workers: of 400, each worker gets some.
+    for _ in 0..400 {
+        let mut client = Client::connect(address);
+        let workers = counter(&mut client, "workers") as usize;
+        all.entry(counter(&mut client, "worker")).or_insert(client);
+        if all.len() == workers {
+            return all.into_values().collect();
+        }
+    }
+    panic!("a worker gets no connection: {:?} do", all.keys())
+}
+
+/// The bulk strings of an array, as text.
+pub fn texts(value: &Value) -> Vec<String> {
+    let Value::Array(elements) = value else {
+        panic!("no array: {value:?}")
+    };
+    elements.iter().map(text).collect()
+}
+
+/// The text of a bulk string.
+pub fn text(value: &Value) -> String {
+    let Value::Bulk(bytes) = value else {
+        panic!("no text: {value:?}")
+    };
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Sends requests in one pipeline, with `;` between them, and reads their replies.
+pub fn pipelined(client: &mut Client, requests: &str) -> Vec<Value> {
+    let count = requests.split(';').count();
+    client.exchange(requests.split(';').flat_map(words).collect(), count)
+}
+
+fn number(text: &[u8]) -> io::Result<i64> {
+    let number = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    number.ok_or_else(|| broken(format!("no length: {:?}", text.escape_ascii().to_string())))
+}
+
+fn broken(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+fn parse(rest: &mut &[u8]) -> io::Result<Value> {
+    let end = rest.windows(2).position(|pair| pair == b"\r\n");
+    let end = end.ok_or_else(|| broken("a line without end".into()))?;
+    let (line, behind) = (&rest[..end], &rest[end + 2..]);
+    *rest = behind;
+    let (kind, line) = (line[0], &line[1..]);
+    let text = || String::from_utf8_lossy(line).into_owned();
+    let items = |rest: &mut &[u8], per_item: i64| -> io::Result<Option<Vec<Value>>> {
+        let count = number(line)? * per_item;
+        if count < 0 {
+            return Ok(None);
+        }
+        (0..count)
+            .map(|_| parse(rest))
+            .collect::<io::Result<_>>()
+            .map(Some)
+    };
+    Ok(match kind {
+        b'+' => Value::Simple(text()),
+        b'-' => Value::Error(text()),
+        b':' => Value::Integer(number(line)?),
+        b'_' => Value::Null,
+        b'$' | b'!' | b'=' => match usize::try_from(number(line)?) {
+            Err(_) => Value::Null,
+            Ok(len) => {
+                let content = rest
+                    .get(..len)
+                    .ok_or_else(|| broken("a bulk cut short".into()))?
+                    .to_vec();
+                *rest = &rest[len + 2..];
+                match kind {
+                    b'$' => Value::Bulk(content),
+                    b'!' => Value::Error(String::from_utf8_lossy(&content).into_owned()),
+                    _ => Value::Other('=', content),
+                }
+            }
+        },
+        b'*' => items(rest, 1)?.map_or(Value::Null, Value::Array),
+        b'~' => items(rest, 1)?.map_or(Value::Null, Value::Set),
+        b'>' => items(rest, 1)?.map_or(Value::Null, Value::Push),
+        b'%' => items(rest, 2)?.map_or(Value::Null, Value::Map),
+        b'|' => {
+            items(rest, 2)?;
+            parse(rest)?
+        }
+        b',' | b'#' | b'(' => Value::Other(char::from(kind), line.to_vec()),
+        other => {
+            return Err(broken(format!(
+                "no reply starts with {:?}",
+                char::from(other)
+            )));
+        }
+    })
+}

@@ -1,0 +1,30 @@
+//! What tests and measurements share: real servers, topologies, faults, and one random source.
+//!
+//! - [`servers`] starts one server or one respool on a reserved port.
+//! - [`topologies`] starts Clusters, Sentinels with their primaries, and plain shards.
+//! - [`scene`] lets a server of a topology fail and waits until another one has taken over.
+//! - [`fault_proxy`] stands before a server and delays, cuts or garbles its replies.
+//! - [`fake`] has nodes that answer by a script.
+//! - [`client`] is a blocking client with a RESP parser of its own, and [`reply`] finds the end of
+//!   a reply. They share no code with what they test.
+//! - [`counting`] has sessions that know what each of their keys must be.
+//! - [`random`], [`time`] and [`children`]: seeds, waiting, and processes that end with their parent.
+
+use std::io::Write;
+
+pub mod children;
+pub mod client;
+pub mod counting;
+pub mod fake;
+pub mod fault_proxy;
+pub mod random;
+pub mod reply;
+pub mod scene;
+pub mod servers;
+pub mod time;
+pub mod topologies;
+
+/// Writes a line to the terminal, also from a test that passes.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

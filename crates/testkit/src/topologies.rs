@@ -1,0 +1,315 @@
+//! Topologies of real servers, started for one test or experiment and ended with it.
+//!
+//! There are a [`Cluster`] of primaries and replicas, [`Sentinels`] with the primaries that they
+//! watch, and plain [`Shards`]. All consist of [`Node`]s, which a test can query, kill, freeze and
+//! restart one by one. Functions that wait look at what the nodes report, and never wait for a
+//! fixed time. After a bound they fail and say what was missing.
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use respool_protocol::encode;
+use respool_protocol::value::Value;
+
+use crate::reply::ReplyScanner;
+use crate::servers::{Process, Server};
+
+mod cluster;
+mod sentinels;
+
+pub use cluster::{Cluster, ClusterSettings, Seen};
+pub use sentinels::{Sentinels, SentinelsSettings, Watched};
+
+/// One process of a topology, killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Node {
+    server: Server,
+    password: Option<String>,
+}
+
+impl Node {
+    fn new(server: Server, password: Option<&str>) -> Node {
+        let password = password.map(str::to_owned);
+        Node { server, password }
+    }
+
+    /// Whether it runs and is not frozen, so that it can answer.
+    pub fn is_answering(&self) -> bool {
+        self.is_running() && !self.is_frozen()
+    }
+
+    /// A connection to it, logged in if it has a password.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn connect(&self) -> io::Result<Connection> {
+        let mut connection = Connection::open(self.address(), ASK_LIMIT)?;
+        if let Some(password) = &self.password {
+            connection.order(&["AUTH", password])?;
+        }
+        Ok(connection)
+    }
+
+    /// Its reply to one request on a new connection; error replies count.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn ask<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Value> {
+        self.connect()?.ask(args)
+    }
+
+    /// As [`Node::ask`], but an error reply is an error.
+    ///
+    /// # Errors
+    /// When it does not answer, or answers with an error.
+    pub fn order<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Value> {
+        self.connect()?.order(args)
+    }
+
+    /// A field of a section of INFO, such as `role` of `replication`.
+    ///
+    /// # Errors
+    /// When it does not answer or has no such field.
+    pub fn info(&self, section: &str, field: &str) -> io::Result<String> {
+        let info = text(&self.order(&["INFO", section])?)?;
+        let found = field_of(&info, field);
+        found.map(str::to_owned).ok_or_else(|| {
+            io::Error::other(format!("{}: INFO has no {field}: {info}", self.address()))
+        })
+    }
+
+    /// Starts it again on the same port, without its keys; kills it first if it runs.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.server.restart()
+    }
+}
+
+impl Deref for Node {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        &self.server
+    }
+}
+
+/// One connection that sends one request at a time.
+#[derive(Debug)]
+pub struct Connection {
+    address: SocketAddr,
+    stream: TcpStream,
+}
+
+impl Connection {
+    /// Connects to this address. No operation on it takes longer than `limit`.
+    ///
+    /// # Errors
+    /// When no server accepts.
+    pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Connection> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+        let stream = TcpStream::connect_timeout(&address, limit).map_err(named)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(limit))?;
+        Ok(Connection { address, stream })
+    }
+
+    /// The reply to one request; error replies count.
+    ///
+    /// # Errors
+    /// When no reply comes. The connection is then of no use.
+    pub fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
+        let result = self.exchange(args);
+        result.map_err(|error| self.about(args, error.kind(), &error.to_string()))
+    }
+
+    /// As [`Connection::ask`], but an error reply is an error.
+    ///
+    /// # Errors
+    /// When no reply comes, or an error.
+    pub fn order<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
+        match self.ask(args)? {
+            Value::Error(error) => {
+                let error = String::from_utf8_lossy(&error);
+                Err(self.about(args, io::ErrorKind::Other, &error))
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    fn exchange<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
+        let mut request = Vec::new();
+        encode::request(&mut request, args);
+        self.stream.write_all(&request)?;
+        let mut scanner = ReplyScanner::default();
+        let mut reply = Vec::new();
+        let mut buffer = [0; 16 << 10];
+        loop {
+            let length = self.stream.read(&mut buffer)?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let read = &buffer[..length];
+            reply.extend_from_slice(read);
+            let end = scanner.feed(read);
+            if end.map_err(|_| io::Error::other("no reply"))?.is_some() {
+                // Bytes behind the reply would make it unreadable, too.
+                return Value::read(&reply).ok_or_else(|| io::Error::other("not one reply"));
+            }
+        }
+    }
+
+    /// An error with the address and the request.
+    fn about<A: AsRef<[u8]>>(&self, args: &[A], kind: io::ErrorKind, what: &str) -> io::Error {
+        let mut request = String::new();
+        for arg in args.iter().take(WORDS_SHOWN) {
+            request.push_str(&arg.as_ref().escape_ascii().to_string());
+            request.push(' ');
+        }
+        io::Error::new(kind, format!("{}: {request}: {what}", self.address))
+    }
+}
+
+/// Independent servers.
+#[derive(Debug)]
+pub struct Shards {
+    nodes: Vec<Node>,
+}
+
+impl Shards {
+    /// Starts so many servers of one binary, each with these arguments.
+    ///
+    /// # Errors
+    /// When one does not start.
+    pub fn start<A: AsRef<OsStr>>(binary: &Path, count: usize, args: &[A]) -> io::Result<Shards> {
+        let start = |_| Ok(Node::new(Server::start(binary, args)?, None));
+        let nodes = (0..count).map(start).collect::<io::Result<_>>()?;
+        Ok(Shards { nodes })
+    }
+
+    /// All servers, killed ones as well.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// One server.
+    pub fn node(&self, node: usize) -> &Node {
+        &self.nodes[node]
+    }
+
+    /// One server, to restart it.
+    pub fn node_mut(&mut self, node: usize) -> &mut Node {
+        &mut self.nodes[node]
+    }
+
+    /// Where they listen.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        addresses(&self.nodes)
+    }
+}
+
+/// respool's URL for plain servers. One server alone needs no sharding.
+pub fn sharded_url(servers: &[SocketAddr]) -> String {
+    match servers {
+        [one] => format!("redis://{one}"),
+        several => format!("redis-sharded://{}", listed(several)),
+    }
+}
+
+/// respool's URL for a Cluster, with these seed nodes.
+pub fn cluster_url(nodes: &[SocketAddr]) -> String {
+    format!("redis-cluster://{}", listed(nodes))
+}
+
+/// respool's URL for a primary that these Sentinels watch under this name.
+pub fn sentinel_url(sentinels: &[SocketAddr], name: &str) -> String {
+    format!("redis-sentinel://{}/{name}", listed(sentinels))
+}
+
+fn listed(addresses: &[SocketAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    texts.join(",")
+}
+
+/// Longer than any query takes on a busy machine, MIGRATE with its own bound included.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// Words of a request in an error text.
+const WORDS_SHOWN: usize = 4;
+/// The time in which a topology has formed, or never will.
+const FORM_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+fn addresses(nodes: &[Node]) -> Vec<SocketAddr> {
+    nodes.iter().map(|node| node.address()).collect()
+}
+
+/// Polls until `look` succeeds. After `limit`, the error has what was missing last.
+fn wait_until<T>(limit: Duration, mut look: impl FnMut() -> Result<T, String>) -> io::Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match look() {
+            Ok(found) => return Ok(found),
+            Err(missing) if Instant::now() > deadline => {
+                let text = format!("not within {limit:?}: {missing}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Err(_) => std::thread::sleep(POLL),
+        }
+    }
+}
+
+/// Checks that all of these run. The error has the log of one that has ended.
+fn check_running(nodes: &[Node]) -> io::Result<()> {
+    match nodes.iter().find(|node| !node.is_running()) {
+        None => Ok(()),
+        Some(node) => Err(io::Error::other(format!(
+            "{} has ended; its log:\n{}",
+            node.address(),
+            node.log()
+        ))),
+    }
+}
+
+/// The text of a reply.
+fn text(reply: &Value) -> io::Result<String> {
+    let text = reply
+        .text()
+        .map(|text| String::from_utf8_lossy(text).into_owned());
+    text.ok_or_else(|| io::Error::other(format!("a text was expected: {reply:?}")))
+}
+
+/// The value of `field` in lines of `field:value`.
+fn field_of<'a>(lines: &'a str, field: &str) -> Option<&'a str> {
+    lines
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+}
+
+/// Checks that a replica follows this primary, has its data, and is connected.
+fn check_replica(replica: &Node, primary: SocketAddr) -> Result<(), String> {
+    let info = replica.order(&["INFO", "replication"]);
+    let info = info.and_then(|info| text(&info));
+    let info = info.map_err(|error| error.to_string())?;
+    let own = replica.address();
+    let field = |name| field_of(&info, name).unwrap_or_default();
+    match (field("master_port"), field("master_link_status")) {
+        (port, _) if port != primary.port().to_string() => {
+            Err(format!("{own} does not follow {primary}: {info}"))
+        }
+        (_, "up") => Ok(()),
+        (_, status) => Err(format!("{own}: its primary {primary} is {status}")),
+    }
+}
+
+/// Replication without a file, and without the five seconds that 7.0 and newer wait for more
+/// replicas.
+const REPLICATION: [&str; 4] = [
+    "--repl-diskless-sync",
+    "yes",
+    "--repl-diskless-sync-delay",
+    "0",
+];

@@ -1,0 +1,210 @@
+//! The generator: what it joins, what it refuses, and that its output is what is checked in.
+
+use super::policy::Rule;
+use super::*;
+
+fn entry(name: &str, arity: i16, flags: &[&str]) -> Entry {
+    Entry {
+        name: name.to_owned(),
+        arity,
+        flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+        acl: Vec::new(),
+        tips: Vec::new(),
+        keys: Vec::new(),
+        since: None,
+        deprecated_since: None,
+    }
+}
+
+fn snapshot(server: &str, commands: Vec<Entry>) -> Snapshot {
+    Snapshot {
+        server: server.to_owned(),
+        commands,
+    }
+}
+
+fn policy(text: &str) -> Policy {
+    // Columns without a rule.
+    let columns = [
+        "answer", "retry", "danger", "fan_out", "coalesce", "replica", "names", "key_scan",
+    ];
+    let empty = columns
+        .iter()
+        .filter(|column| !text.contains(&format!("[[{column}]]")));
+    let head: String = empty.map(|column| format!("{column} = []\n")).collect();
+    toml::from_str(&(head + text)).expect("a policy")
+}
+
+/// A row joined from two servers' words for it.
+fn joined(redis: Entry, valkey: Entry) -> Result<Row, String> {
+    Row::join(&[("redis-8.2", &redis), ("valkey-9.1", &valkey)])
+}
+
+/// A table, page or snapshot edited by hand, or a policy changed without the table, cannot pass.
+#[test]
+fn what_is_checked_in_is_what_would_be_written() {
+    let root = crate::root();
+    for (path, text) in generated(&root).unwrap() {
+        assert!(
+            read(&path).unwrap() == text,
+            "{} is stale: run `cargo xtask commands`",
+            path.display()
+        );
+    }
+    for (_, file) in SOURCES {
+        let text = read(&data(&root, file)).unwrap();
+        let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
+        assert!(
+            snapshot.text() == text,
+            "{file} is not as it would be written"
+        );
+    }
+}
+
+#[test]
+fn the_union_lets_pass_what_either_takes_and_refuses_what_either_warns_of() {
+    let row = joined(
+        entry("x", 3, &["readonly", "fast", "loading"]),
+        entry("x", -3, &["write", "blocking", "fast"]),
+    )
+    .unwrap();
+    assert_eq!(row.arity, -3);
+    let flags: Vec<&str> = row.flags.iter().map(String::as_str).collect();
+    assert_eq!(flags, ["blocking", "fast", "write"]);
+    assert_eq!(row.retry, RetryColumn::Write);
+    assert_eq!(
+        row.differences,
+        [
+            "arity: redis-8.2 3, valkey-9.1 -3",
+            "flags: redis-8.2 [readonly loading], valkey-9.1 [write blocking]"
+        ]
+    );
+    for (a, b, union) in [
+        (2, 2, 2),
+        (2, 3, -2),
+        (-4, 3, -3),
+        (-2, -5, -2),
+        (-2, -2, -2),
+    ] {
+        assert_eq!(
+            joined(entry("x", a, &[]), entry("x", b, &[]))
+                .unwrap()
+                .arity,
+            union,
+            "{a} and {b}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_joined_is_an_error() {
+    let key = |at| KeyEntry {
+        begin: BeginEntry::Index(at),
+        find: FindEntry::Range {
+            lastkey: 0,
+            keystep: 1,
+            limit: 0,
+        },
+        flags: vec!["RO".to_owned()],
+    };
+    let mut redis = entry("x", 2, &[]);
+    redis.keys.push(key(1));
+    let mut valkey = redis.clone();
+    assert!(joined(redis.clone(), valkey.clone()).is_ok());
+    valkey.keys[0] = key(2);
+    assert!(
+        joined(redis.clone(), valkey.clone())
+            .unwrap_err()
+            .contains("where the keys of x are")
+    );
+    valkey.keys.clear();
+    assert!(
+        joined(redis.clone(), valkey)
+            .unwrap_err()
+            .contains("how many key specs x has")
+    );
+
+    let table = |change: &dyn Fn(&mut Entry)| {
+        let mut changed = redis.clone();
+        change(&mut changed);
+        Table::join(&[snapshot("redis-8.2", vec![changed])], policy(""))
+            .and_then(|table| table.code())
+    };
+    assert!(table(&|_| {}).is_ok());
+    assert!(
+        table(&|x| x.flags.push("new".into()))
+            .unwrap_err()
+            .contains("unknown flag new")
+    );
+    assert!(
+        table(&|x| x.keys[0].flags.push("NEW".into()))
+            .unwrap_err()
+            .contains("unknown key flag NEW")
+    );
+    assert!(
+        table(&|x| x.tips.push("request_policy:new".into()))
+            .unwrap_err()
+            .contains("request_policy new")
+    );
+    assert!(
+        table(&|x| x.tips.push("response_policy:new".into()))
+            .unwrap_err()
+            .contains("response_policy new")
+    );
+    assert!(
+        table(&|x| x.name = "a-name-longer-than-a-name-can-be".into())
+            .unwrap_err()
+            .contains("longer")
+    );
+}
+
+/// A rule with a misspelt command, without effect or against another cannot pass.
+#[test]
+fn a_rule_that_does_nothing_is_an_error() {
+    let join = |rules: &str| {
+        let commands = vec![
+            entry("a", 1, &[]),
+            entry("b", -2, &[]),
+            entry("b|c", 2, &["readonly"]),
+        ];
+        Table::join(&[snapshot("redis-8.2", commands)], policy(rules))
+    };
+    let rule = |commands: &str| {
+        format!("[[retry]]\nclass = \"read\"\ncommands = [{commands}]\nreason = \"r\"\n")
+    };
+    let table = join(&rule("\"a\", \"b\"")).unwrap();
+    assert!(table.rows.iter().all(|row| row.retry == RetryColumn::Read));
+    for (rules, problem) in [
+        (rule("\"A\""), "no command is called A"),
+        (rule("\"b|*d\""), "no command is called b|*d"),
+        (rule("\"b|c\""), "retry of b|c is Read without this rule"),
+        (rule("\"*\""), "without this rule"),
+        (rule("\"a\"").replace("\"r\"", "\" \""), "gives no reason"),
+        (
+            rule("\"a\"")
+                .replace("retry", "fan_out")
+                .replace("class = \"read\"", "spread = \"all\"\nmerge = \"one\"")
+                + &rule("\"a\"")
+                    .replace("retry", "fan_out")
+                    .replace("class = \"read\"", "spread = \"home\"\nmerge = \"one\""),
+            "two rules set fan_out of a",
+        ),
+    ] {
+        let error = join(&rules).unwrap_err();
+        assert!(error.contains(problem), "{error}, not {problem}");
+    }
+    let misspelt = rule("\"a\"").replace("commands", "command");
+    assert!(
+        toml::from_str::<Rule<RetryColumn>>(misspelt.strip_prefix("[[retry]]").unwrap()).is_err()
+    );
+}
+
+#[test]
+fn a_changed_line_is_named() {
+    assert_eq!(first_difference("a\nb\n", "a\nb\n"), None);
+    assert_eq!(first_difference("a\nb\n", "a\nc\n"), Some(("b", "c")));
+    assert_eq!(
+        first_difference("a\n", "a\nc\n"),
+        Some(("nothing more", "c"))
+    );
+}
