@@ -1,138 +1,145 @@
-# Two commands are enough: `make demo` shows what respool does, `make test` proves that it works.
-# `make help` lists the others.
+# `make demo` shows what respool does, and `make test` proves that it works. `make help` lists all
+# targets.
 
 .DEFAULT_GOAL := help
-# The steps of `make test` run in their order, whatever -j says: most of them measure or need the cores.
+# The steps of `make test` run in order even with -j: most of them measure, or use all cores.
 .NOTPARALLEL:
 
 SHELL := /bin/sh
-# Where rustup puts cargo, when the shell does not look there.
+# The folder of rustup's cargo, which may not be in the shell's PATH.
 export PATH := $(PATH):$(HOME)/.cargo/bin
-# The recipes run what they built by its path.
+# The recipes run the programs in this folder.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Tests run what ships, built in a fraction of the time (see Cargo.toml).
+# Tests run the shipped code from a build that takes a fraction of the time (see Cargo.toml).
 QUICK := --profile quick --locked
 VENV := $(or $(RESPOOL_VENV),.venv)
-# The Rust whose warnings are errors. Every new one brings lints that no code here has met: with another
-# Rust they are shown and fail nothing, or `make test` would break by itself every few weeks.
+# Warnings of this Rust are errors. Every new Rust has new lints, which would break `make test`
+# every few weeks. So warnings of another Rust are only shown.
 LINTED_WITH := 1.95
 WARNINGS := $(if $(findstring rustc $(LINTED_WITH).,$(shell PATH="$(PATH)" rustc --version 2>/dev/null)),-D warnings)
 
-# What respool makes one server of.
+# Topologies of several servers that respool shows as one server.
 SEVERAL := sentinel sharded cluster
 
 .PHONY: help
-help: ## This list
+help: ## Print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# --- to see it ---
+# --- try it ---
 
 .PHONY: demo
-demo: ready-build ## One minute of the experiment: a private Redis, a respool before it, a table, a report
+demo: ready-build ## Run the experiment for a minute with a private Redis and respool: a table and a report
 	cargo build --release --locked
 	$(TARGET)/release/respool-lab eight --quick --out lab-out/demo
 
 .PHONY: bench
-bench: ready-peers ## The whole experiment at length, with peers and the floor
+bench: ready-peers ## Run the whole experiment, with other proxies and a bare echo server
 	cargo build --release --locked
 	$(TARGET)/release/respool-lab eight --all --out lab-out/bench
 
 .PHONY: build
-build: ready-build ## The programs as they ship: target/release/respool and respool-lab
+build: ready-build ## Build the programs as they ship: target/release/respool and respool-lab
 	cargo build --release --locked
 
 .PHONY: speed
-speed: ready-build ## Micro-benchmarks of a request's way, without sockets; ONLY=WORD for some
+speed: ready-build ## Run micro-benchmarks of the engine without sockets; ONLY=WORD for some
 	cargo bench --package respool-engine --bench speed --locked -- $(ONLY)
 
 .PHONY: instructions
-instructions: ready-counts ## Its instructions, against those counted last; ACCEPT=1 writes down the new counts
+instructions: ready-counts ## Compare the instructions of the engine with the recorded counts; ACCEPT=1 records new ones
 	cargo bench --package respool-engine --bench instructions --locked -- $(if $(ACCEPT),--accept)
 
-# --- to test it ---
+# --- test it ---
 
 .PHONY: test
-test: format lint docs rust generated python conformance-short fuzz-smoke lab-smoke ## All that CI runs
+test: format tidy lint docs rust generated python conformance-short fuzz-smoke lab-smoke ## Run everything that CI runs
 	@echo "make test: every step passed"
 
 .PHONY: format
-format: ready-test ## rustfmt agrees
+format: ready-test ## Check the format of the code
 	cargo fmt --all --check
 
+.PHONY: tidy
+tidy: ready-test ## Check imports between folders, line widths, type names, long functions, commit subjects
+	cargo xtask tidy
+
 .PHONY: lint
-lint: ready-test ## clippy has nothing to say
-	@$(if $(WARNINGS),,echo "lint: warnings are only shown: this is $$(rustc --version), they are errors with $(LINTED_WITH)")
+lint: ready-test ## Run clippy
+	@$(if $(WARNINGS),,echo "lint: warnings of $$(rustc --version) are only shown; with Rust $(LINTED_WITH) they are errors")
 	cargo clippy --workspace --all-targets --locked -- $(WARNINGS)
 
 .PHONY: docs
-docs: ready-test ## The documentation of every crate builds without a warning
+docs: ready-test ## Build the documentation of all crates without warnings
 	RUSTDOCFLAGS="$(WARNINGS)" cargo doc --workspace --no-deps --locked
 
-# A test that cannot try something fails, unless that is named here; Envoy comes with `make bench` alone.
+# A test fails if a program that it needs is missing, unless the program is named here. Envoy is
+# named because only `make bench` installs it.
 .PHONY: rust
-rust: ready-test ## Unit and property tests; respool before real servers of every version at hand
+rust: ready-test ## Run unit and property tests, and respool before real servers of every version at hand
 	RESPOOL_TESTS_WITHOUT=$(RESPOOL_TESTS_WITHOUT),envoy cargo test --workspace $(QUICK) --no-fail-fast
 
 .PHONY: generated
-generated: ready-test ## What is generated from a table and checked in is what the table says now
-	cargo build --workspace --bins $(QUICK)
-	$(TARGET)/quick/respool-lab commands --check
-	$(TARGET)/quick/respool docs --check
+generated: ready-test ## Check that generated files in the repository are up to date
+	cargo xtask commands --check
+	cargo xtask man --check
+	cargo xtask completions --check
+	cargo xtask reference --check
 	$(VENV)/bin/python -B tests/guarantees.py
 
 .PHONY: python
-python: ready-test ## redis-py, as it is, through respool
+python: ready-test ## Run redis-py through respool
 	cargo build -p respool --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory tests/redis_py
 
-# Not a part of `make test`: some attacks need a minute until what should come has come.
+# `make test` does not run this: some attacks take a minute to show their effect.
 .PHONY: hostile
-hostile: ready-test ## Hostile clients, hostile servers, careless operators; SERVERS="redis-7.0 valkey-9.1" and ONLY=WORD for some
+hostile: ready-test ## Try hostile clients, hostile servers and careless operators; SERVERS="redis-7.0 valkey-9.1" and ONLY=WORD for some
 	cargo build -p respool --bins $(QUICK)
 	HOSTILE_SERVERS="$(or $(SERVERS),redis-7.0 redis-8.2 valkey-9.1)" $(VENV)/bin/python -B -m unittest discover --verbose \
 	    --start-directory tests/hostile $(if $(ONLY),-k '$(ONLY)')
 
 .PHONY: fuzz-smoke
-fuzz-smoke: ready-test ## The fuzz targets, a few seconds each
-	fuzz/run --seconds 15
+fuzz-smoke: ready-test ## Run the fuzz targets for a few seconds each
+	fuzz/run --seconds 5
 
 .PHONY: fuzz
-fuzz: ready-test ## The fuzz targets, ten minutes each; SECONDS_EACH=N for another time
+fuzz: ready-test ## Run the fuzz targets for ten minutes each; SECONDS_EACH=N for another time
 	fuzz/run --seconds $(or $(SECONDS_EACH),600)
 
 .PHONY: conformance-short
-conformance-short: ready-test ## A part of other people's test suites, directly and through respool
+conformance-short: ready-test ## Run a part of other projects' test suites, directly and through respool
 	cargo build --workspace --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile short --out conformance/.cache/short
 	for kind in $(SEVERAL); do conformance/run --profile several --kind $$kind --out conformance/.cache/$$kind || exit 1; done
 
 .PHONY: conformance
-conformance: ready-test ## Other people's test suites, directly and through respool, compared test by test
+conformance: ready-test ## Run other projects' test suites, directly and through respool, and compare test by test
 	cargo build -p respool --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile full $(if $(SERVER),--server $(SERVER)) --out $(or $(OUT),conformance/.cache/out)
 	$(MAKE) applications
 
 .PHONY: applications
-applications: ready-test ## Job workers and clients lose their server, directly and through respool; needs Go, npm and Maven. ONLY=NAME for one
+applications: ready-test ## Run job workers and clients that lose their server, directly and through respool; needs Go, npm and Maven; ONLY=NAME for one
 	cargo build --workspace --bins $(QUICK)
 	conformance/run --profile applications $(if $(ONLY),--suite $(ONLY)) $(if $(SERVER),--server $(SERVER)) --out conformance/.cache/applications-out
 
 .PHONY: conformance-several
-conformance-several: ready-test ## The same before a Cluster, a primary that Sentinels watch, and sharded servers; SERVER=valkey-9.1 for other ones
+conformance-several: ready-test ## Run these suites before a Cluster, a primary with Sentinels, and sharded servers; SERVER=valkey-9.1 for another version
 	cargo build --workspace --bins $(QUICK)
 	for kind in $(SEVERAL); do \
 	    conformance/run --profile full $(if $(SERVER),--server $(SERVER)) --kind $$kind --out $(or $(OUT),conformance/.cache/out)-$$kind || exit 1; \
 	done
 
-# Not a part of `make test`: it takes Go, Node.js and a JDK with Maven, and downloads the libraries.
+# `make test` does not run this: it needs Go, Node.js and a JDK with Maven, and downloads the
+# libraries.
 .PHONY: retries
-retries: ready-test ## What client libraries do with errors and closed connections, as docs/retries.md
+retries: ready-test ## Show how client libraries handle errors and closed connections, as in docs/retries.md
 	conformance/retries/run --prepare
 
 .PHONY: histories
-histories: ready-test ## Ten million requests of concurrent clients before each server, and several servers in trouble: could one server have given these answers?
+histories: ready-test ## Check the replies to ten million concurrent requests, also during failures, for linearizability
 	cargo build --workspace --bins --release
 	@for server in $(or $(SERVERS),redis-7.0 redis-8.2 valkey-9.1); do \
 	    $(TARGET)/release/respool-lab histories --requests 5000000 --server $$server || exit 1; \
@@ -149,11 +156,11 @@ histories: ready-test ## Ten million requests of concurrent clients before each 
 	done
 
 .PHONY: lab-smoke
-lab-smoke: ready-test ## The experiment at its smallest writes its files and they hold what they should
+lab-smoke: ready-test ## Run the smallest experiment and check its files
 	cargo build --workspace --bins $(QUICK)
 	$(VENV)/bin/python -B tests/lab_smoke.py $(TARGET)/quick/respool-lab
 
-# --- what each needs on the machine ---
+# --- prepare the machine ---
 
 .PHONY: ready-build ready-counts ready-test ready-peers
 ready-build ready-counts ready-test ready-peers:

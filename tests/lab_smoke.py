@@ -17,8 +17,8 @@ EXPERIMENTS = [
     (["eight"], 10),  # SET and GET, one by one and by 20, direct and proxied; and two with three threads
     (["mget", "--mget=1,100,5000"], 6),
     (["skew", "--keys=20000", "--connections=20"], 5),
-    (["skew", "--keys=20000", "--connections=20", "--variant=held=--hold=true --max-delay-us=900"], 6),
-    (["window", "--connections=1,20", "--rules=100,200"], 2 * 2 * 3),  # closed and open loop, under three rules
+    (["skew", "--keys=20000", "--connections=20", "--variant=held=--flush-rule=server-cpu --max-delay-us=900"], 6),
+    (["window", "--connections=20", "--rates=500,2000"], 3 * 4),  # two rates and the closed loop; direct and three rules
 ]
 
 

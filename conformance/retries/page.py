@@ -74,29 +74,30 @@ def caught(outcomes, case):
 TABLES = [
     (
         "Errors of a server that says 'ask again'",
-        "The request has one of these codes as its reply, each time, for ten seconds.",
+        "The reply to the request is an error with one of these codes, each time, for ten seconds.",
         WORDS,
         single,
     ),
     ("Other errors", f"`{MAX_CLIENTS}` is Redis's `ERR max number of clients reached`.", OTHER_WORDS + [MAX_CLIENTS], single),
     (
         "Closed connections",
-        "`closed`: the server has read the request and closes the connection in place of a reply, each time. The server may\n"
-        "have executed it, and a library that sends an INCR again may count twice. `closed while idle`: the server has closed\n"
-        "the connection 0.3 s before the request; `error`: at least one of six tries fails.",
+        "`closed`: the server has read the request and closes the connection in place of a reply, each time.\n"
+        "The server may have executed it, and a library that sends an INCR again may count twice.\n"
+        "`closed while idle`: the server has closed the connection 0.3 s before the request; `error`: at\n"
+        "least one of six tries fails.",
         [CLOSED, IDLE],
         single,
     ),
     (
         "Pipelines",
-        "A pipeline has two INCRs. One is refused, the other is executed. `yes`: the library sends the executed INCR again,\n"
-        "because it repeats the whole pipeline. This counts twice.",
+        "A pipeline has two INCRs. One is refused, the other is executed. `yes`: the library sends the\n"
+        "executed INCR again, because it repeats the whole pipeline. This counts twice.",
         WORDS + ["NOTSENT", "UNKNOWN", CLOSED],
         pipeline,
     ),
     (
         "What the application catches",
-        "The class of the error at an INCR. `none`: the library asked until the server served it.",
+        "The class of the error at an INCR. `none`: the library tried until the server served it.",
         ["LOADING", "TRYAGAIN", "NOTSENT", CLOSED],
         caught,
     ),
@@ -105,41 +106,54 @@ TABLES = [
 INTRODUCTION = """\
 # What client libraries repeat
 
-Which errors does a client library answer by asking again, and which does it give to the application? This page is made by
-running each library with its default settings before a server that refuses one request. `make retries` runs all and writes the
-page; `conformance/retries/run --check` runs what is prepared and compares.
+This page says which errors a client library answers by sending the request again, and which it
+gives to the application. Each library runs with its default settings before a server that refuses
+one request. `make retries` runs all of them and writes the page; `conformance/retries/run --check`
+runs the prepared ones and compares.
 
 The cells:
+
 - `error`: the application gets the error, and the request is not sent again;
-- `N more in T s`: the request comes N times more within T seconds, then the application gets the error. T varies;
+- `N more in T s`: the request comes N times more within T seconds, then the application gets the
+  error. T varies;
 - `goes on`: the request still comes after ten seconds;
 - `served`: the request comes once, and the application gets its reply.
 
-A `plain` client takes the server for a single one, a `cluster` client for a node of a Cluster. StackExchange.Redis is not in the
-tables: there is no .NET runtime in the registries that this project uses.
+A `plain` client takes the server for a single one, a `cluster` client for a node of a Cluster.
+StackExchange.Redis is not in the tables: there is no .NET runtime in the registries that this
+project uses.
 """
 
 CONCLUSION = """\
 ## What respool answers
 
-respool says `UNKNOWN` where a request may have been executed. No library sends a request again that has this error. A closed
-connection in its place would have INCR sent again by six of the nine libraries, so a session that shares links is not closed for that.
+respool says `UNKNOWN` where a request may have been executed. No library sends a request again that
+has this error. If respool closed the connection instead, six of the nine libraries would send an
+INCR again. So it does not close a session that shares links for that.
 
-Where a request was surely not executed because its server is away, and its connection had been given all replies and had sent
-nothing else, respool says `LOADING`. The text behind it is respool's: `LOADING respool: the command was not executed; ...`. Plain
-clients of redis-py, go-redis and Redisson ask again for it, and rueidis does for reads. In redis-py its class is a `ConnectionError`,
-as for a server that is asked directly and is away. `server-away-error=tryagain` suits clients of a Cluster. It is not the default before
-a Cluster, because plain clients speak to respool there, too, and take `TRYAGAIN` for a wrong request. `server-away-error=notsent` suits
-programs that know respool.
+respool says `LOADING` where a request was surely not executed because its server is away. The
+connection must have all earlier replies by then, and must have sent nothing else. The text behind
+the word is respool's: `LOADING respool: the command was not executed; ...`. Plain clients of
+redis-py, go-redis and Redisson send the request again, and rueidis does for reads. In redis-py the
+class of this error is a `ConnectionError`, as for a direct server that is away.
 
-Everywhere else a request that was not executed has `NOTSENT`, which no library asks again for:
-- in a pipeline: redis-py, go-redis and redis-rs repeat the whole pipeline for the other words, with what was executed;
-- at a bound of respool and at a deadline: the request has waited already, and to repeat it adds load;
-- for EXEC: its transaction is gone, so EXEC alone cannot be asked again;
-- for requests larger than `request-held-bytes-max`, which may have the error before their end was sent.
+`server-down-error=tryagain` suits clients of a Cluster. It is not the default in front of a
+Cluster, because plain clients speak to respool there, too, and take `TRYAGAIN` for a wrong request.
+`server-down-error=notsent` suits programs that know respool.
 
-No word is asked again by all libraries. ioredis, node-redis, Jedis, Lettuce and redis-rs, as plain clients, ask again for none. With
-these the application sees an error once a server is away for longer than `outage-hold-ms`.
+Everywhere else a request that was not executed has `NOTSENT`, which no library repeats:
+
+- in a pipeline: redis-py, go-redis and redis-rs repeat the whole pipeline for the other words, with
+  its executed requests;
+- at a bound of respool and at a deadline: the request has waited already, and another try adds
+  load;
+- for EXEC: its transaction is gone, so EXEC alone cannot be sent again;
+- for requests larger than `request-held-bytes-max`, which may have the error before their end was
+  sent.
+
+No word makes all libraries try again. ioredis, node-redis, Jedis, Lettuce and redis-rs, as plain
+clients, try again for none. With these the application sees an error once a server is away for
+longer than `outage-hold-ms`.
 """
 
 

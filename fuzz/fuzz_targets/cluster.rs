@@ -1,4 +1,5 @@
-//! Any bytes are a whole view of a Cluster or an error, and what is made of a view is whole again.
+//! Any bytes are a valid view of a Cluster or an error. Results that derive from a view are valid,
+//! too.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -7,14 +8,14 @@ use libfuzzer_sys::fuzz_target;
 use respool_protocol::cluster::{Info, Redirect, Refusal, Role, View, choose, diff};
 use respool_protocol::slot::SLOTS;
 
-// The first byte says which answer it is, and whether the line of a text stands before it.
+// The first byte selects the command, and whether the rest is wrapped as a bulk string.
 fuzz_target!(|input: &[u8]| {
-    let Some((&which, bytes)) = input.split_first() else {
+    let Some((&choice, bytes)) = input.split_first() else {
         return;
     };
     let text = [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
-    let answer = if which & 4 == 0 { bytes } else { &text };
-    let read = match which % 4 {
+    let answer = if choice & 4 == 0 { bytes } else { &text };
+    let read = match choice % 4 {
         0 => View::from_slots,
         1 => View::from_shards,
         2 => View::from_nodes,
@@ -41,7 +42,7 @@ fuzz_target!(|input: &[u8]| {
         slots_assigned: 0,
     };
     let chosen = choose(&BTreeSet::new(), &[(view.clone(), info)]);
-    let chosen = chosen.view.expect("there is one");
+    let chosen = chosen.view.expect("there is one answer");
     check(&chosen);
     assert!(chosen == view.usable() && diff(&view, &view).is_empty());
     let lost: usize = diff(&view, &chosen)
@@ -51,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(lost, view.slots_owned() - chosen.slots_owned());
 });
 
-/// Every index leads to a node, and the ranges are the table.
+/// Asserts that each index has a node, and that the ranges give the table of owners.
 fn check(view: &View) {
     let count = view.nodes().len();
     for node in view.nodes() {
@@ -60,6 +61,6 @@ fn check(view: &View) {
             assert!(usize::from(of) < count);
         }
     }
-    let again = View::new(view.nodes().to_vec(), view.ranges()).expect("a whole view");
+    let again = View::new(view.nodes().to_vec(), view.ranges()).expect("a valid view");
     assert_eq!(again.owners(), view.owners());
 }

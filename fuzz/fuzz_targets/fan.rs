@@ -1,4 +1,5 @@
-//! Any request that is divided is there again in its shares, and whatever servers answer becomes one whole reply.
+//! The shares of a divided request are together the request. Any replies of servers merge into one
+//! complete reply.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,17 +7,17 @@ use respool_protocol::commands::{self, CommandId};
 use respool_protocol::fan::{Divided, Merger, Part, Split, scan_reply};
 use respool_protocol::{reply, request};
 
-/// Stands between the replies of two servers.
-const BETWEEN: u8 = 0xff;
+/// Separates the replies of two servers.
+const SEPARATOR: u8 = 0xff;
 
-// The first two bytes name a command, the next four say whose the keys are.
+// The first two bytes select a command, the next four the server of each key.
 fuzz_target!(|input: &[u8]| {
     let Some((&[low, high, order @ ..], bytes)) = input.split_first_chunk::<6>() else {
         return;
     };
     divide(bytes);
     let row = usize::from(u16::from_le_bytes([low, high])) % CommandId::COUNT;
-    let command = commands::all().nth(row).expect("less than there are");
+    let command = commands::all().nth(row).expect("a row of the table");
     merge(command, &order, bytes);
 });
 
@@ -68,7 +69,7 @@ fn divide(bytes: &[u8]) {
 }
 
 fn merge(command: CommandId, order: &[u8], bytes: &[u8]) {
-    let replies = bytes.split(|&byte| byte == BETWEEN);
+    let replies = bytes.split(|&byte| byte == SEPARATOR);
     let parts: Vec<Part<'_>> = replies
         .map(|reply| Part {
             server: "127.0.0.1:6379",

@@ -1,10 +1,11 @@
-//! Any chunking of any bytes gives the same replies, and those that a plain reading of the protocol gives.
+//! Any chunking of any bytes gives the same replies, and the same as a simple reader of the
+//! protocol.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use respool_protocol::reply::{Scanned, Scanner};
 
-// The first seven bytes say where to cut.
+// The first seven bytes are the cuts.
 fuzz_target!(|input: &[u8]| {
     let Some((cuts, bytes)) = input.split_at_checked(7) else {
         return;
@@ -13,11 +14,11 @@ fuzz_target!(|input: &[u8]| {
     let whole = scan(bytes, [].into_iter());
     assert_eq!(scan(bytes, cuts), whole, "cut in pieces");
     assert_eq!(scan(bytes, 0..bytes.len()), whole, "one byte at a time");
-    let plainly = plain(bytes);
-    match plainly.1 {
-        // The plain reading does not say where in an unfinished reply the first wrong byte is.
-        End::More => assert_eq!(whole.0, plainly.0, "read plainly"),
-        _ => assert_eq!(whole, plainly, "read plainly"),
+    let expected = read_simply(bytes);
+    match expected.1 {
+        // The simple reader does not find a wrong byte in an incomplete reply.
+        End::More => assert_eq!(whole.0, expected.0, "read simply"),
+        _ => assert_eq!(whole, expected, "read simply"),
     }
 });
 
@@ -28,7 +29,7 @@ enum End {
     Error,
 }
 
-/// Where each reply ends and what kind it is, and how the bytes end.
+/// Scans the bytes in pieces. Returns the end and type byte of each reply, and how the bytes end.
 fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>) -> (Vec<(usize, u8)>, End) {
     let mut cuts: Vec<usize> = cuts.chain([bytes.len()]).collect();
     cuts.sort_unstable();
@@ -61,7 +62,8 @@ fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>) -> (Vec<(usize, u8)>, E
     )
 }
 
-fn plain(bytes: &[u8]) -> (Vec<(usize, u8)>, End) {
+/// As [`scan`], by a simple reader of complete input.
+fn read_simply(bytes: &[u8]) -> (Vec<(usize, u8)>, End) {
     let mut ends = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
@@ -76,7 +78,7 @@ fn plain(bytes: &[u8]) -> (Vec<(usize, u8)>, End) {
                     };
                     left = sum;
                 }
-                Err(how) => return (ends, how),
+                Err(end) => return (ends, end),
             }
         }
         ends.push((end, bytes[at]));
@@ -85,7 +87,7 @@ fn plain(bytes: &[u8]) -> (Vec<(usize, u8)>, End) {
     (ends, End::Clean)
 }
 
-/// Where one value ends, and how many values belong to it that come behind it.
+/// The end of one value, and the number of values behind it that belong to it.
 fn value(bytes: &[u8], at: usize) -> Result<(usize, u64), End> {
     let kind = *bytes.get(at).ok_or(End::More)?;
     if !b"+-:_#,($=!*~>%|".contains(&kind) {
@@ -106,7 +108,7 @@ fn value(bytes: &[u8], at: usize) -> Result<(usize, u64), End> {
             Ok((newline + 1, 0))
         };
     }
-    // A length is no longer than a number can be.
+    // A length must have the form in which Redis writes numbers.
     let text = std::str::from_utf8(line).map_err(|_| End::Error)?;
     let number: i64 = text.parse().map_err(|_| End::Error)?;
     if number.to_string() != text {

@@ -1,4 +1,5 @@
-//! Any chunking of any bytes gives the same requests, and those that a plain reading of Redis's rules gives.
+//! Any chunking of any bytes gives the same requests, and the same as a simple reader of Redis's
+//! rules.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +16,7 @@ enum Event {
     Violation(Violation),
 }
 
-// The first byte says whether the client is trusted, the next seven where to cut.
+// The first byte says whether the client is trusted. The next seven bytes are the cuts.
 fuzz_target!(|input: &[u8]| {
     let Some((head, bytes)) = input.split_at_checked(8) else {
         return;
@@ -31,10 +32,10 @@ fuzz_target!(|input: &[u8]| {
         whole,
         "one byte at a time"
     );
-    assert_eq!(plain(bytes, trusted), whole, "read plainly");
+    assert_eq!(read_simply(bytes, trusted), whole, "read simply");
 });
 
-/// What the scanner finds when the bytes come in pieces, with where each request ends.
+/// Scans the bytes in pieces. Returns each event with the end of its request.
 fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>, trusted: bool) -> Vec<(usize, Event)> {
     let mut cuts: Vec<usize> = cuts.chain([bytes.len()]).collect();
     cuts.sort_unstable();
@@ -67,7 +68,7 @@ fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>, trusted: bool) -> Vec<(
             };
             assert!(
                 len > 0 && len <= pending.len(),
-                "the end lies in what has come"
+                "the end is within the bytes"
             );
             start += len;
             events.push((start, event));
@@ -76,8 +77,9 @@ fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>, trusted: bool) -> Vec<(
     events
 }
 
-/// Who passes the rest of a request on without holding it finds the same end as who holds it.
-fn check_tail(scanner: &Scanner, request: &[u8], come: usize, trusted: bool) {
+/// Asserts that the tail of an incomplete request finds the same end as a scan of the whole
+/// request. The first `arrived` bytes have been scanned.
+fn check_tail(scanner: &Scanner, request: &[u8], arrived: usize, trusted: bool) {
     if scanner.scanned() == 0 || !trusted {
         return;
     }
@@ -85,7 +87,7 @@ fn check_tail(scanner: &Scanner, request: &[u8], come: usize, trusted: bool) {
     let held = held.scan(request, trusted);
     let mut tail = scanner.tail();
     let (mut at, mut ended) = (scanner.scanned(), false);
-    assert!(at <= come && scanner.len_at_least() >= at as u64);
+    assert!(at <= arrived && scanner.len_at_least() >= at as u64);
     while at < request.len() && !ended {
         let step = request.len().min(at + 1 + at % 5);
         match tail.scan(&request[at..step]) {
@@ -94,7 +96,8 @@ fn check_tail(scanner: &Scanner, request: &[u8], come: usize, trusted: bool) {
                 at += len;
                 ended = end;
             }
-            // It may find one sooner: it waits for no end of a header that no number is as long as.
+            // The tail may find a violation sooner: it does not wait for the end of a header that
+            // is too long for a number.
             Err(_) => return assert!(!matches!(held, Ok(Found::Request { .. })), "{held:?}"),
         }
     }
@@ -104,12 +107,12 @@ fn check_tail(scanner: &Scanner, request: &[u8], come: usize, trusted: bool) {
     }
 }
 
-/// Redis's rules as one would read them aloud, over all the bytes at once.
-fn plain(bytes: &[u8], trusted: bool) -> Vec<(usize, Event)> {
+/// As [`scan`], by a simple reader of Redis's rules over all bytes at once.
+fn read_simply(bytes: &[u8], trusted: bool) -> Vec<(usize, Event)> {
     let mut events = Vec::new();
     let mut start = 0;
     while start < bytes.len() {
-        match plain_request(&bytes[start..], trusted) {
+        match read_request(&bytes[start..], trusted) {
             Ok(Some((len, event))) => {
                 start += len;
                 events.push((start, event));
@@ -124,9 +127,9 @@ fn plain(bytes: &[u8], trusted: bool) -> Vec<(usize, Event)> {
     events
 }
 
-fn plain_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, Violation> {
+fn read_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, Violation> {
     if bytes[0] != b'*' {
-        // To Redis the bytes are a C string, in which nothing is found behind a zero byte.
+        // Redis reads the bytes as a C string, so it finds no line end behind a zero byte.
         let end = bytes.iter().position(|byte| b"\n\0".contains(byte));
         let Some(end) = end.filter(|end| bytes[*end] == b'\n') else {
             return Ok(None);
@@ -144,10 +147,10 @@ fn plain_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, 
             },
         )));
     }
-    let Some((line, mut at)) = plain_line(bytes, 0) else {
+    let Some((line, mut at)) = read_line(bytes, 0) else {
         return Ok(None);
     };
-    let count = plain_number(&line?[1..])
+    let count = read_number(&line?[1..])
         .filter(|count| *count <= ARGS_MAX)
         .ok_or(Violation::ArrayLength)?;
     if !trusted && count > UNAUTHENTICATED_ARGS_MAX {
@@ -158,14 +161,14 @@ fn plain_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, 
     }
     let mut args = Vec::new();
     for _ in 0..count {
-        let Some((line, next)) = plain_line(bytes, at) else {
+        let Some((line, next)) = read_line(bytes, at) else {
             return Ok(None);
         };
         let kind = bytes[at];
         if kind != b'$' {
             return Err(Violation::NotABulk(kind));
         }
-        let len = plain_number(&line?[1..]).filter(|len| (0..=BULK_BYTES_MAX).contains(len));
+        let len = read_number(&line?[1..]).filter(|len| (0..=BULK_BYTES_MAX).contains(len));
         let len = len.ok_or(Violation::BulkLength)?;
         if !trusted && len > UNAUTHENTICATED_BULK_BYTES_MAX {
             return Err(Violation::UnauthenticatedBulkLength);
@@ -183,9 +186,10 @@ fn plain_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, 
     Ok(Some((at, Event::Request(args))))
 }
 
-/// The line from here to its CR, with its type byte, and where the next begins. What follows the CR must be LF.
-fn plain_line(bytes: &[u8], at: usize) -> Option<(Result<&[u8], Violation>, usize)> {
-    // A type byte that is a CR ends nothing.
+/// Reads a line with its type byte, up to its CR. Returns it with the start of the next line. The
+/// byte behind the CR must be LF.
+fn read_line(bytes: &[u8], at: usize) -> Option<(Result<&[u8], Violation>, usize)> {
+    // A CR in place of the type byte does not end the line.
     let end = at
         + 1
         + bytes
@@ -199,8 +203,8 @@ fn plain_line(bytes: &[u8], at: usize) -> Option<(Result<&[u8], Violation>, usiz
     Some((line, end + 2))
 }
 
-/// A number as Redis writes one: no plus sign, no zero in front, nothing around it.
-fn plain_number(text: &[u8]) -> Option<i64> {
+/// Reads a number in the form that Redis writes: no plus sign, no leading zero, no space.
+fn read_number(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let number: i64 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)

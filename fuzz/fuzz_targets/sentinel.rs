@@ -1,4 +1,5 @@
-//! Any bytes are an answer or a message of a Sentinel, or an error, and what is made of them keeps its bounds.
+//! Any bytes are an answer or a message of a Sentinel, or an error. Values that are read keep their
+//! bounds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +8,7 @@ use respool_protocol::sentinel::{
     Replica, Role, Roster, SURVEY_ANSWERS, Survey, choose, read_address, read_id,
 };
 
-/// What is read of all that is said of primaries, replicas and Sentinels, with a value that makes sense.
+/// The fields that are read of primaries, replicas and Sentinels, each with a valid value.
 const FIELDS: [(&str, &str); 15] = [
     ("name", "m"),
     ("ip", "h"),
@@ -26,39 +27,42 @@ const FIELDS: [(&str, &str); 15] = [
     ("slave-repl-offset", "1"),
 ];
 
-// The first byte says what is read, and whether the rest is an answer or the values in one; of an event, the second one
-// says on which channel.
+// The first byte selects the reader, and whether the rest is an answer or the values of one. For an
+// event, the second byte selects the channel.
 fuzz_target!(|input: &[u8]| {
-    let Some((&which, bytes)) = input.split_first() else {
+    let Some((&choice, bytes)) = input.split_first() else {
         return;
     };
     let mut values = bytes.split(|&byte| byte == 0xff);
-    let list = match which & 8 {
+    let list = match choice & 8 {
         0 => bytes.to_vec(),
         _ => list(&mut values),
     };
-    match which % 8 {
+    match choice % 8 {
         0 => {
-            let answer = if which & 8 == 0 { bytes } else { &list[4..] };
+            let answer = if choice & 8 == 0 { bytes } else { &list[4..] };
             Primary::read(answer).iter().for_each(check_primary);
         }
         1 => Primary::read_all(&list)
             .iter()
             .flatten()
             .for_each(check_primary),
-        2 => Replica::read_all(&list).iter().flatten().for_each(|one| {
-            check_place(&one.endpoint);
-            check_place(&one.of);
-            assert!(!one.is_usable() || one.endpoint.is_some());
-        }),
+        2 => Replica::read_all(&list)
+            .iter()
+            .flatten()
+            .for_each(|replica| {
+                check_endpoint(&replica.endpoint);
+                check_endpoint(&replica.of);
+                assert!(!replica.is_usable() || replica.endpoint.is_some());
+            }),
         3 => Peer::read_all(&list)
             .iter()
             .for_each(|peers| check_roster(peers)),
         4 => match Role::read(bytes) {
             Ok(Role::Primary { replicas, .. }) => replicas
                 .into_iter()
-                .for_each(|(at, _)| check_place(&Some(at))),
-            Ok(Role::Replica { of, .. }) => check_place(&of),
+                .for_each(|(at, _)| check_endpoint(&Some(at))),
+            Ok(Role::Replica { of, .. }) => check_endpoint(&of),
             Ok(Role::Sentinel { names }) => names.iter().for_each(|name| check_name(name)),
             Err(error) => assert!(!error.to_string().is_empty()),
         },
@@ -73,14 +77,14 @@ fuzz_target!(|input: &[u8]| {
             };
             let channel = CHANNELS[usize::from(channel) % CHANNELS.len()];
             if let Ok(event) = Event::read(channel.as_bytes(), text) {
-                check_event(&event.expect("every channel says something"));
+                check_event(&event.expect("every channel has an event"));
             }
         }
         _ => check_survey(bytes),
     }
 });
 
-/// A list of one entry with all fields, and these values where they are not empty.
+/// An answer with one entry that has all fields. An empty value is replaced by the valid one.
 fn list<'a>(values: &mut impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut answer = format!("*1\r\n%{}\r\n", FIELDS.len()).into_bytes();
     for (field, usual) in FIELDS {
@@ -91,12 +95,12 @@ fn list<'a>(values: &mut impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     answer
 }
 
-/// The next value, if it is not left out. Between them is a byte that is in none.
+/// The next value, unless it is empty.
 fn value<'a>(values: &mut impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
     values.next().filter(|value| !value.is_empty())
 }
 
-/// All that is asked of one Sentinel at once.
+/// Reads the answers of a survey, and chooses among them.
 fn check_survey(bytes: &[u8]) {
     let mut values = bytes.split(|&byte| byte == 0xff);
     let address = value(&mut values).unwrap_or(b"*2\r\n+h\r\n+2\r\n");
@@ -104,7 +108,7 @@ fn check_survey(bytes: &[u8]) {
     let (primary, peers, replicas) = (list(&mut values), list(&mut values), list(&mut values));
     let answers: [&[u8]; SURVEY_ANSWERS] = [&primary[4..], address, &peers, &replicas, id];
     let _ = read_id(id);
-    check_place(&read_address(address).ok());
+    check_endpoint(&read_address(address).ok());
     let Ok(survey) = Survey::read(answers) else {
         return;
     };
@@ -117,7 +121,7 @@ fn check_survey(bytes: &[u8]) {
         ..answer.clone()
     };
     let answers = [answer.clone(), newer.clone(), answer];
-    let chosen = choose(&answers).expect("there are some");
+    let chosen = choose(&answers).expect("there are answers");
     assert_eq!(chosen.config_epoch, newer.config_epoch);
 }
 
@@ -129,9 +133,9 @@ fn check_roster(peers: &[Peer]) {
     let mut roster = Roster::new([seed.clone()]).expect("a seed");
     roster.handle_peers(&seed, peers);
     let mut at = roster.after(None);
-    for one in roster.all() {
-        check_place(&Some(one.clone()));
-        assert_eq!(at, one);
+    for endpoint in roster.all() {
+        check_endpoint(&Some(endpoint.clone()));
+        assert_eq!(at, endpoint);
         at = roster.after(Some(at));
     }
     for peer in peers {
@@ -142,19 +146,19 @@ fn check_roster(peers: &[Peer]) {
 
 fn check_primary(primary: &Primary) {
     check_name(&primary.name);
-    check_place(&primary.endpoint);
+    check_endpoint(&primary.endpoint);
 }
 
 fn check_event(event: &Event) {
     check_name(event.name());
     match event {
         Event::Switched { from, to, .. } => {
-            check_place(from);
-            check_place(to);
+            check_endpoint(from);
+            check_endpoint(to);
         }
-        Event::Promoted { to, .. } => check_place(to),
+        Event::Promoted { to, .. } => check_endpoint(to),
         Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => {
-            check_place(&who.endpoint);
+            check_endpoint(&who.endpoint);
         }
         _ => {}
     }
@@ -164,7 +168,7 @@ fn check_name(name: &str) {
     assert!((1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(' '));
 }
 
-fn check_place(at: &Option<Endpoint>) {
+fn check_endpoint(at: &Option<Endpoint>) {
     if let Some(Endpoint { host, port }) = at {
         assert!(*port > 0 && (1..=HOST_BYTES_MAX).contains(&host.len()));
         assert!(host.bytes().all(|byte| byte.is_ascii_graphic()));

@@ -1,4 +1,5 @@
-//! Without a prefix in front of its keys a request is otherwise the same, a pattern finds the same keys, and with it a reply is one.
+//! Key prefixes: without its prefix a request is otherwise the same, a pattern matches the same
+//! keys, and a reply with the prefix is valid.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,19 +7,19 @@ use respool_protocol::commands::{self, Names};
 use respool_protocol::glob::{Left, Pattern};
 use respool_protocol::{prefix, reply, request};
 
-/// Stands between a pattern and a key.
-const BETWEEN: u8 = 0xff;
+/// Separates a pattern from a key.
+const SEPARATOR: u8 = 0xff;
 
-// The first byte says which keys a reply names, and how long the prefix is that follows it.
+// The first byte selects the keys of a reply, and the length of the prefix that follows it.
 fuzz_target!(|input: &[u8]| {
-    let Some((&how, rest)) = input.split_first() else {
+    let Some((&choice, rest)) = input.split_first() else {
         return;
     };
-    let Some((prefix, bytes)) = rest.split_at_checked(1 + usize::from(how % 3)) else {
+    let Some((prefix, bytes)) = rest.split_at_checked(1 + usize::from(choice % 3)) else {
         return;
     };
     use Names::{Each, First, None, Second, Streams, Whole};
-    let names = [None, Whole, Each, First, Second, Streams][usize::from(how) / 3 % 6];
+    let names = [None, Whole, Each, First, Second, Streams][usize::from(choice) / 3 % 6];
     take_off(bytes, prefix);
     put_back(bytes, names, prefix);
     find(bytes, prefix);
@@ -48,24 +49,24 @@ fn take_off(bytes: &[u8], prefix: &[u8]) {
     );
     assert_eq!(scanner.spans().len(), spans.len());
     for (index, (was, is)) in spans.iter().zip(scanner.spans()).enumerate() {
-        let unseen = if keys.contains(&index) { prefix } else { b"" };
-        assert_eq!(was.of(bytes), [unseen, is.of(&out)].concat());
+        let removed = if keys.contains(&index) { prefix } else { b"" };
+        assert_eq!(was.of(bytes), [removed, is.of(&out)].concat());
     }
 }
 
 fn put_back(bytes: &[u8], names: Names, prefix: &[u8]) {
-    let is_one = |bytes: &[u8]| {
+    let is_complete = |bytes: &[u8]| {
         reply::Scanner::default().scan(bytes) == Ok(reply::Scanned::Whole(bytes.len()))
     };
     let mut out = Vec::new();
-    let named = prefix::put_back(bytes, names, prefix, |_| true, &mut out);
-    if is_one(bytes) && named.is_ok() {
-        assert!(is_one(&out), "{}", out.escape_ascii());
+    let restored = prefix::put_back(bytes, names, prefix, |_| true, &mut out);
+    if is_complete(bytes) && restored.is_ok() {
+        assert!(is_complete(&out), "{}", out.escape_ascii());
     }
 }
 
 fn find(bytes: &[u8], prefix: &[u8]) {
-    let mut both = bytes.splitn(2, |&byte| byte == BETWEEN);
+    let mut both = bytes.splitn(2, |&byte| byte == SEPARATOR);
     let (pattern, key) = (both.next().unwrap_or_default(), both.next());
     let (pattern, key) = (Pattern::new(pattern), key.unwrap_or_default());
     let found = match pattern.behind(prefix) {

@@ -145,7 +145,7 @@ class Floods(HostileTest):
     def test_slow_readers_that_are_closed(self):
         """Sessions that are closed at a bound of output make a bounded number of lines."""
         args = ("--session-output-soft-bytes", "16KiB", "--session-output-hard-bytes", "64KiB", "--session-stall-ms", "50")
-        respool = self.respool(*args, "--stranger-stall-ms", "50", backend=self.server().backend)
+        respool = self.respool(*args, "--head-of-line-stall-ms", "50", backend=self.server().backend)
         with respool.client() as client:
             client.ask("SET", "big", b"x" * MIB)
         for _ in range(8):

@@ -244,7 +244,7 @@ class Signals(HostileTest):
 
     def test_other_signals_end_no_answer(self):
         """Signals of log rotation and of timers are ignored, as the table of signals says."""
-        table = (ROOT / "docs" / "operating.md").read_text()
+        table = (ROOT / "docs" / "operating" / "start.md").read_text()
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM):
             with self.subTest(signal=number.name):
                 respool = self.respool(backend=self.server().backend)
