@@ -688,7 +688,8 @@ impl Discovery {
         }
     }
 
-    /// A server has answered the questions. `server_info`, `how`: its answers, by the order of `LOOK`.
+    /// A server has answered the questions. `server_info` and `how` are its answers, in the order
+    /// of `LOOK`.
     pub(crate) fn take_look(
         &mut self,
         plane: &mut DataPlane,
