@@ -28,6 +28,7 @@ pub(crate) mod reorder;
 pub(crate) mod reply_limit;
 pub(crate) mod resume;
 pub(crate) mod session;
+pub(crate) mod session_state;
 pub(crate) mod slow_readers;
 pub(crate) mod takeover;
 pub(crate) mod untaken;

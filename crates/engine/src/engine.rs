@@ -41,7 +41,7 @@ use crate::data_plane::coalesce::{BatchMove, SetRun};
 use crate::data_plane::cork::Cork;
 use crate::data_plane::handshake::Handshake;
 use crate::data_plane::link::{Link, Role, Streaming};
-use crate::data_plane::session::{Flags, Origin, Pins, Session};
+use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
 use crate::local::Local;
@@ -317,7 +317,7 @@ impl Engine {
         let server = self.first_up(pool);
         let kind = self.plane.first_link(server);
         let link = self.plane.shared_link(kind).unwrap_or(LinkId::NONE);
-        let mut flags = Flags::default();
+        let mut flags = SessionState::default();
         if self.access.must_authenticate(&self.plane, pool) {
             flags |= Flags::UNAUTHENTICATED;
         }

@@ -25,7 +25,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Role;
-use crate::data_plane::session::Flags;
+use crate::data_plane::session::{Flags, Session};
 use crate::engine::{Engine, Event};
 use crate::pubsub::subscriber_counts::matches;
 
@@ -195,13 +195,8 @@ impl Engine {
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
-        let in_multi = |flags: Flags| flags.any(Flags::IN_MULTI);
-        if self
-            .plane
-            .sessions
-            .get(session_id)
-            .is_some_and(|session| in_multi(session.flags))
-        {
+        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
+        if self.plane.sessions.get(session_id).is_some_and(in_multi) {
             let text = b"ERR respool: its own options are not for transactions";
             return self.refuse_queued(session_id, text);
         }

@@ -19,7 +19,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::quick_code::may_hold_up;
-use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session::{Flags, Pins, Session, SessionState};
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::data_plane::takeover::is_busy;
 use crate::engine::Engine;
@@ -313,7 +313,7 @@ impl Engine {
                 session.burst.place(session.next_seq, bytes.len());
                 session.flags
             }
-            None => Flags::default(),
+            None => SessionState::default(),
         };
         if flags.any(Flags::FUSED) && self.plane.hold_until_caught_up(session_id) {
             return Dispatched::Wait;
@@ -897,7 +897,8 @@ impl DataPlane {
         let flags = self
             .sessions
             .get(id)
-            .map_or(Flags::default(), |session| session.flags);
+            .map(|session| session.flags)
+            .unwrap_or_default();
         let servers_to_say = match command.answer {
             Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
             Answer::Session | Answer::Pinned | Answer::Refused(_) => false,

@@ -369,7 +369,8 @@ impl Engine {
             .plane
             .sessions
             .get(session_id)
-            .map_or(Flags::default(), |session| session.flags);
+            .map(|session| session.flags)
+            .unwrap_or_default();
         let in_multi = flags.any(Flags::IN_MULTI);
         let unauthenticated = flags.any(Flags::UNAUTHENTICATED);
         let lesson = match unauthenticated || !may_be_a_name(&name) {
@@ -536,7 +537,8 @@ impl Engine {
             .plane
             .sessions
             .get(session_id)
-            .map_or(Flags::default(), |session| session.flags);
+            .map(|session| session.flags)
+            .unwrap_or_default();
         let row = request.command;
         let is_asked_itself = match row.answer {
             Answer::Server | Answer::Alone | Answer::Conditional(_) => true,

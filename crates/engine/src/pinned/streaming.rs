@@ -252,7 +252,8 @@ impl Pinned {
         let flags = plane
             .sessions
             .get(session_id)
-            .map_or(Flags::default(), |session| session.flags);
+            .map(|session| session.flags)
+            .unwrap_or_default();
         let too_large = |name: &str| {
             format!("ERR respool: the arguments of '{name}' are too large").into_bytes()
         };
