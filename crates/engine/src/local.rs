@@ -389,17 +389,15 @@ impl Engine {
         };
         match &mode[..] {
             b"on" => {
-                session.flags.remove(Flags::SILENT | Flags::SILENT_ONCE);
+                session.flags.reply_on();
                 self.plane.answer_reply(id, OK)
             }
             b"off" => {
-                session.flags |= Flags::SILENT;
+                session.flags.reply_off();
                 Dispatched::Done
             }
             b"skip" => {
-                if !session.flags.any(Flags::SILENT) {
-                    session.flags |= Flags::SILENT_NEXT;
-                }
+                session.flags.skip_reply();
                 Dispatched::Done
             }
             _ => self.answer_error(id, b"ERR syntax error"),
@@ -420,8 +418,8 @@ impl Engine {
         let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
         self.transactions.end_transaction(&mut self.plane, id);
         let own = self.plane.sessions.get_mut(id).and_then(|session| {
-            let state = Flags::SILENT | Flags::TUNNEL | Flags::UNPINNING;
-            session.flags.remove(state);
+            session.flags.remove(Flags::TUNNEL | Flags::UNPINNING);
+            session.flags.reset_reply_mode();
             session.pins = Pins::default();
             let own = self.plane.links.get(session.link)?.role == Role::Pinned { by: id };
             own.then_some(session.link)

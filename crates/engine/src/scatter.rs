@@ -459,7 +459,7 @@ impl Engine {
             return Dispatched::Done;
         };
         let seq = session.take_seq();
-        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        let silent = session.flags.is_silent();
         let may_be_sifted = request.id == id::KEYS && session.flags.any(Flags::STRIPS);
         let pattern = request.args().nth(1).filter(|_| may_be_sifted);
         let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);

@@ -396,7 +396,7 @@ impl Access {
         let entry = Entry {
             len: request.len() as u32,
             duty: true,
-            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+            silent: session.flags.is_silent(),
             ..Entry::of(id, session.take_seq(), plane.asked_ms)
         };
         self.login_probes.queue.push_back(QueuedLogin {

@@ -318,7 +318,7 @@ impl Engine {
             return Dispatched::Done;
         };
         let seq = session.take_seq();
-        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        let silent = session.flags.is_silent();
         self.plane.counters.requests_answered_here += 1;
         self.ask_for(id, (seq, silent), question, form, doubt);
         Dispatched::Done

@@ -220,7 +220,7 @@ impl Engine {
             }
             _ => {
                 let entry = Entry {
-                    silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+                    silent: session.flags.is_silent(),
                     ..Entry::of(session_id, session.take_seq(), at_ms)
                 };
                 let link = session.link;

@@ -528,7 +528,7 @@ impl Engine {
             return Ok(Dispatched::Done);
         };
         let seq = session.take_seq();
-        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        let silent = session.flags.is_silent();
         let entry = Entry {
             len: bytes.len() as u32,
             class: Class::of(reads),
@@ -1140,7 +1140,7 @@ impl DataPlane {
         let entry = Entry {
             len: bytes.len() as u32,
             duty: true,
-            silent: session.flags.any(Flags::SILENT | Flags::SILENT_ONCE),
+            silent: session.flags.is_silent(),
             ..Entry::of(session_id, session.take_seq(), self.asked_ms)
         };
         state.push_with(entry, bytes, duty);
@@ -1248,13 +1248,7 @@ impl DataPlane {
     /// Ends CLIENT REPLY SKIP, which is for one request: the next one.
     pub(crate) fn count_down_silence(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            let next = session.flags.any(Flags::SILENT_NEXT);
-            session
-                .flags
-                .remove(Flags::SILENT_ONCE | Flags::SILENT_NEXT);
-            if next {
-                session.flags |= Flags::SILENT_ONCE;
-            }
+            session.flags.end_request();
         }
     }
 

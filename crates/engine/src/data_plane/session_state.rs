@@ -8,9 +8,144 @@ use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 pub(crate) struct SessionState {
     /// The marks. The hot path loads this word alone.
     gate: Flags,
+    reply_mode: ReplyMode,
 }
 
+/// The replies that the client wants (CLIENT REPLY). As at the server, OFF leaves a SKIP in place:
+/// one transaction may have both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplyMode {
+    On(Skip),
+    /// No request gets a reply, and no message comes.
+    Off(Skip),
+}
+
+/// The requests that get no reply because of CLIENT REPLY SKIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Skip {
+    None,
+    /// The request that is being dispatched.
+    This,
+    /// The request after it: the request that is being dispatched is CLIENT REPLY SKIP.
+    Next,
+    Both,
+}
+
+impl Default for ReplyMode {
+    fn default() -> Self {
+        ReplyMode::On(Skip::None)
+    }
+}
+
+impl ReplyMode {
+    fn skip(self) -> Skip {
+        match self {
+            ReplyMode::On(skip) | ReplyMode::Off(skip) => skip,
+        }
+    }
+
+    /// The same mode with another skip.
+    fn with(self, skip: Skip) -> ReplyMode {
+        match self {
+            ReplyMode::On(_) => ReplyMode::On(skip),
+            ReplyMode::Off(_) => ReplyMode::Off(skip),
+        }
+    }
+
+    fn is_silent(self) -> bool {
+        matches!(self, ReplyMode::Off(_)) || matches!(self.skip(), Skip::This | Skip::Both)
+    }
+
+    /// The mode after CLIENT REPLY ON.
+    fn after_on(self) -> ReplyMode {
+        ReplyMode::On(match self.skip() {
+            Skip::None | Skip::This => Skip::None,
+            Skip::Next | Skip::Both => Skip::Next,
+        })
+    }
+
+    /// The mode after CLIENT REPLY SKIP, which OFF makes void.
+    fn after_skip(self) -> ReplyMode {
+        match self {
+            ReplyMode::Off(_) => self,
+            ReplyMode::On(Skip::None | Skip::Next) => ReplyMode::On(Skip::Next),
+            ReplyMode::On(Skip::This | Skip::Both) => ReplyMode::On(Skip::Both),
+        }
+    }
+
+    /// The mode in a request that gets no reply.
+    fn in_silent_request(self) -> ReplyMode {
+        self.with(match self.skip() {
+            Skip::None | Skip::This => Skip::This,
+            Skip::Next | Skip::Both => Skip::Both,
+        })
+    }
+
+    fn after_request(self) -> ReplyMode {
+        self.with(match self.skip() {
+            Skip::None | Skip::This => Skip::None,
+            Skip::Next | Skip::Both => Skip::This,
+        })
+    }
+}
+
+/// CLIENT REPLY.
 impl SessionState {
+    /// Whether the request that is being dispatched gets no reply.
+    #[inline]
+    pub(crate) fn is_silent(self) -> bool {
+        self.gate.any(Flags::SILENT)
+    }
+
+    /// Whether the client wants no bytes at all.
+    pub(crate) fn replies_are_off(self) -> bool {
+        matches!(self.reply_mode, ReplyMode::Off(_))
+    }
+
+    pub(crate) fn reply_on(&mut self) {
+        self.set_reply_mode(self.reply_mode.after_on());
+    }
+
+    pub(crate) fn reply_off(&mut self) {
+        self.set_reply_mode(ReplyMode::Off(self.reply_mode.skip()));
+    }
+
+    /// CLIENT REPLY SKIP: the next request gets no reply.
+    pub(crate) fn skip_reply(&mut self) {
+        self.set_reply_mode(self.reply_mode.after_skip());
+    }
+
+    /// The request that is being dispatched gets no reply.
+    pub(crate) fn silence_request(&mut self) {
+        self.set_reply_mode(self.reply_mode.in_silent_request());
+    }
+
+    /// A request is dispatched, or its last step is answered.
+    pub(crate) fn end_request(&mut self) {
+        self.set_reply_mode(self.reply_mode.after_request());
+    }
+
+    /// RESET ends OFF. The server does not end SKIP.
+    pub(crate) fn reset_reply_mode(&mut self) {
+        self.set_reply_mode(ReplyMode::On(self.reply_mode.skip()));
+    }
+
+    fn set_reply_mode(&mut self, mode: ReplyMode) {
+        self.reply_mode = mode;
+        self.set_gate(Flags::SILENT, mode.is_silent());
+    }
+}
+
+/// Marks.
+impl SessionState {
+    /// Keeps the gate word in step with a state.
+    fn set_gate(&mut self, bits: Flags, on: bool) {
+        match on {
+            true => self.gate |= bits,
+            false => self.gate.remove(bits),
+        }
+    }
+
     /// Whether any of these marks is set.
     #[inline]
     pub(crate) fn any(self, of: Flags) -> bool {
@@ -70,18 +205,14 @@ impl Flags {
     pub(crate) const UNREAD: Flags = Flags(1 << 13);
     /// A transaction is being queued: MULTI came, EXEC did not.
     pub(crate) const IN_MULTI: Flags = Flags(1 << 14);
-    /// The client wants no replies (CLIENT REPLY OFF).
-    pub(crate) const SILENT: Flags = Flags(1 << 15);
-    /// The client wants no reply to the next request (CLIENT REPLY SKIP).
-    pub(crate) const SILENT_ONCE: Flags = Flags(1 << 16);
+    /// Derived: the request that is being dispatched gets no reply.
+    const SILENT: Flags = Flags(1 << 15);
     /// Bytes go to the session's own link and come back unread (MONITOR).
     pub(crate) const TUNNEL: Flags = Flags(1 << 17);
     /// The session gives its own link back once all its requests are answered.
     pub(crate) const UNPINNING: Flags = Flags(1 << 18);
     /// A reply is being passed on in parts: no message may come in between.
     pub(crate) const MID_REPLY: Flags = Flags(1 << 19);
-    /// CLIENT REPLY SKIP is being answered. The next request gets no reply.
-    pub(crate) const SILENT_NEXT: Flags = Flags(1 << 20);
     /// A subscriber in RESP2, to which few other commands are allowed.
     pub(crate) const RESTRICTED: Flags = Flags(1 << 21);
     /// Hold: CLIENT PAUSE is on, and pauses the next request.
@@ -143,7 +274,6 @@ impl Flags {
     pub(crate) const OFF_PATH: Flags = Flags::UNAUTHENTICATED
         .with(Flags::IN_MULTI)
         .with(Flags::SILENT)
-        .with(Flags::SILENT_ONCE)
         .with(Flags::TUNNEL)
         .with(Flags::FUSED)
         .with(Flags::RESTRICTED)
@@ -200,6 +330,108 @@ impl Not for Flags {
 mod tests {
     use super::*;
 
+    /// CLIENT REPLY SKIP silences one request, the next one. OFF silences all, and leaves a SKIP.
+    #[test]
+    fn reply_mode_follows_its_table() {
+        use ReplyMode::{Off, On};
+        use Skip::{Both, Next, None, This};
+        // Mode; whether it is silent; the mode after ON, OFF, SKIP, in a silent request, after a
+        // request, after RESET.
+        let table = [
+            (
+                On(None),
+                false,
+                [On(None), Off(None), On(Next), On(This), On(None), On(None)],
+            ),
+            (
+                On(This),
+                true,
+                [On(None), Off(This), On(Both), On(This), On(None), On(This)],
+            ),
+            (
+                On(Next),
+                false,
+                [On(Next), Off(Next), On(Next), On(Both), On(This), On(Next)],
+            ),
+            (
+                On(Both),
+                true,
+                [On(Next), Off(Both), On(Both), On(Both), On(This), On(Both)],
+            ),
+            (
+                Off(None),
+                true,
+                [
+                    On(None),
+                    Off(None),
+                    Off(None),
+                    Off(This),
+                    Off(None),
+                    On(None),
+                ],
+            ),
+            (
+                Off(This),
+                true,
+                [
+                    On(None),
+                    Off(This),
+                    Off(This),
+                    Off(This),
+                    Off(None),
+                    On(This),
+                ],
+            ),
+            (
+                Off(Next),
+                true,
+                [
+                    On(Next),
+                    Off(Next),
+                    Off(Next),
+                    Off(Both),
+                    Off(This),
+                    On(Next),
+                ],
+            ),
+            (
+                Off(Both),
+                true,
+                [
+                    On(Next),
+                    Off(Both),
+                    Off(Both),
+                    Off(Both),
+                    Off(This),
+                    On(Both),
+                ],
+            ),
+        ];
+        let steps: [fn(&mut SessionState); 6] = [
+            SessionState::reply_on,
+            SessionState::reply_off,
+            SessionState::skip_reply,
+            SessionState::silence_request,
+            SessionState::end_request,
+            SessionState::reset_reply_mode,
+        ];
+        for (mode, is_silent, after) in table {
+            for (step, after) in steps.into_iter().zip(after) {
+                let mut state = SessionState::default();
+                state |= Flags::ROUTED;
+                state.set_reply_mode(mode);
+                assert_eq!(state.is_silent(), is_silent, "{mode:?}");
+                step(&mut state);
+                assert_eq!(state.reply_mode, after, "{mode:?}");
+                assert_eq!(state.is_silent(), after.is_silent(), "{after:?}");
+                // The gate word has the other marks as before.
+                let off_path = state & Flags::OFF_PATH;
+                assert_eq!(off_path != Flags::ROUTED, after.is_silent(), "{after:?}");
+                assert!(off_path.any(Flags::ROUTED));
+            }
+        }
+    }
+
     /// Every flag has a bit of its own, and no session with a hold is scanned.
     #[test]
     fn flags_have_one_bit_and_holds_stop_the_scan() {
@@ -235,12 +467,10 @@ mod tests {
             F::UNREAD,
             F::IN_MULTI,
             F::SILENT,
-            F::SILENT_ONCE,
             F::TUNNEL,
             F::UNPINNING,
             F::MID_REPLY,
             F::RESTRICTED,
-            F::SILENT_NEXT,
             F::FUSED,
             F::ASKS_AGAIN,
             F::ROUTED,

@@ -50,7 +50,7 @@ impl Engine {
             return Dispatched::Done;
         };
         session.flags |= Flags::TUNNEL;
-        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        let silent = session.flags.is_silent();
         let link = session.link;
         if let Some(link) = self.plane.links.get_mut(link) {
             let at_ms = self.plane.asked_ms;
@@ -231,7 +231,7 @@ impl Pinned {
         let Some(session) = plane.sessions.get_mut(by) else {
             return;
         };
-        if bytes.is_empty() || session.flags.any(Flags::SILENT) {
+        if bytes.is_empty() || session.flags.replies_are_off() {
             return;
         }
         session.flags.remove(Flags::MID_REPLY);

@@ -154,9 +154,7 @@ impl Engine {
     ) -> Option<Dispatched> {
         let session = self.plane.sessions.get(id)?;
         let is_free = !session.pins.is_empty() || self.pinned.may_have_own_link(&self.plane, id);
-        let is_silent = session
-            .flags
-            .any(Flags::SILENT | Flags::SILENT_ONCE | Flags::ENDED);
+        let is_silent = session.flags.is_silent() || session.flags.any(Flags::ENDED);
         let refuses = self.plane.settings.pinned_links_full == WhenFull::Refuse;
         let is_late = self.plane.is_past_deadline(id);
         if is_free || is_silent || refuses || is_late || !is_repeatable(request) {

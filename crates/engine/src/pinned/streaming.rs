@@ -97,7 +97,7 @@ impl Engine {
         session.flags |= flag;
         // The reply may come before the end of the request, and other requests may follow that end.
         session.burst.count_as_many();
-        let silent = session.flags.any(Flags::SILENT | Flags::SILENT_ONCE);
+        let silent = session.flags.is_silent();
         session.rare().large = Some(LargeRequest {
             tail: scanner.tail(),
             link,

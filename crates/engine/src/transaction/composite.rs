@@ -89,7 +89,7 @@ impl Engine {
                 return;
             }
             if session.rare().steps_silent {
-                session.flags |= Flags::SILENT_ONCE;
+                session.flags.silence_request();
             }
             let Some(step) = session.rare().reply_steps.pop_front() else {
                 break;
