@@ -113,14 +113,44 @@ impl ShapeCache {
     }
 }
 
-/// What to do after bytes that are no whole array of arguments.
-enum Next {
-    /// Go on after so many bytes.
-    Behind(usize),
-    /// Wait for more bytes. The scanner keeps its place.
-    Kept,
-    /// Scan the same bytes again when the session need not wait any more.
-    Waits,
+/// The place in the bytes of one read, and the scanner of its requests.
+pub(crate) struct Read<'a> {
+    input: &'a [u8],
+    /// The number of bytes that were taken.
+    at: usize,
+    scanner: Box<Scanner>,
+    /// Whether the input ends within a request. Then the session keeps the scanner.
+    is_inside: bool,
+}
+
+impl<'a> Read<'a> {
+    /// The bytes of the whole request at which the read is.
+    pub(crate) fn request(&self, len: usize) -> (&'a [u8], &[Span]) {
+        (&self.input[self.at..self.at + len], self.scanner.spans())
+    }
+
+    /// The bytes that are not taken yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        &self.input[self.at..]
+    }
+
+    /// Goes on after `len` more bytes.
+    pub(crate) fn advance(&mut self, len: usize) {
+        self.at += len;
+    }
+}
+
+/// Where the hot path ends.
+pub(crate) enum IngressStep {
+    /// The input is taken, or the session has to wait before its next request.
+    End,
+    /// A whole request that is not for the hot path. `id`: its command, if its first argument alone
+    /// names one of the table.
+    Request { len: usize, id: Option<CommandId> },
+    /// More bytes of a large request that the session is sending.
+    Large,
+    /// No whole array of arguments.
+    Other(Result<Found, Violation>),
 }
 
 /// The reply to EVAL after SCRIPT DEBUG.
@@ -128,47 +158,57 @@ const NO_DEBUGGER: &[u8] =
     b"ERR respool: this connection asked for SCRIPT DEBUG, which is refused, so \
     its scripts are, too: debug at the server itself, or say SCRIPT DEBUG NO";
 
-impl Engine {
-    /// Takes requests from `input` until it ends or the session must wait. Returns the number of
-    /// bytes taken. The caller gives the rest again, with more bytes after it.
-    pub(crate) fn take_requests(&mut self, id: SessionId, input: &[u8]) -> usize {
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return input.len();
-        };
-        let mut scanner = session
+/// The hot path.
+impl DataPlane {
+    /// Begins to take requests of a session. `None`: there is no such session.
+    pub(crate) fn begin_read<'a>(&mut self, id: SessionId, input: &'a [u8]) -> Option<Read<'a>> {
+        let session = self.sessions.get_mut(id)?;
+        let scanner = session
             .partial
             .take()
-            .or_else(|| self.plane.scanners.pop())
+            .or_else(|| self.scanners.pop())
             .unwrap_or_default();
-        self.plane.held_bytes -= scanner.held_bytes();
-        let mut at = 0;
-        let mut keep_scanner = false;
-        while at < input.len() {
-            let Some(session) = self.plane.sessions.get_mut(id) else {
-                break;
+        self.held_bytes -= scanner.held_bytes();
+        Some(Read {
+            input,
+            at: 0,
+            scanner,
+            is_inside: false,
+        })
+    }
+
+    /// Takes simple requests from a read, until it comes to something else.
+    pub(crate) fn ingest(&mut self, id: SessionId, read: &mut Read<'_>) -> IngressStep {
+        let (input, mut at) = (read.input, read.at);
+        let scanner = &mut *read.scanner;
+        let step = loop {
+            if at >= input.len() {
+                break IngressStep::End;
+            }
+            let Some(session) = self.sessions.get_mut(id) else {
+                break IngressStep::End;
             };
             let flags = session.flags;
             if flags.any(Flags::NOT_SCANNED) {
                 if flags.any(Flags::STREAMING | Flags::SWALLOWING)
                     && !flags.any(Flags::HOLD | Flags::CLOSING)
                 {
-                    if flags.any(Flags::STREAMING) && self.plane.pauses(id, || true) {
+                    if flags.any(Flags::STREAMING) && self.pauses(id, || true) {
                         // The command is not known any more. In a pause of writes the server must
                         // not get the rest of a write.
-                        self.plane.hold_for_pause(id);
-                        break;
+                        self.hold_for_pause(id);
+                        break IngressStep::End;
                     }
-                    at += self.take_large(id, &input[at..]);
-                    continue;
+                    break IngressStep::Large;
                 }
-                break;
+                break IngressStep::End;
             }
             let off_path = flags & Flags::OFF_PATH;
             if scanner.scanned() == 0 && (off_path == Flags::ROUTED || off_path == Flags::default())
             {
                 let used = match off_path == Flags::ROUTED {
-                    true => self.plane.dispatch_same_shape_by_key(id, &input[at..]),
-                    false => self.plane.dispatch_same_shape(id, &input[at..]),
+                    true => self.dispatch_same_shape_by_key(id, &input[at..]),
+                    false => self.dispatch_same_shape(id, &input[at..]),
                 };
                 if used > 0 {
                     at += used;
@@ -178,50 +218,121 @@ impl Engine {
             let trusted = !flags.any(Flags::UNAUTHENTICATED);
             match scanner.scan(&input[at..], trusted) {
                 Ok(Found::Request { len }) => {
-                    if self.dispatch(id, &input[at..at + len], scanner.spans()) == Dispatched::Wait
-                    {
-                        break;
+                    match self.dispatch_simple(id, &input[at..at + len], scanner.spans()) {
+                        Ok(()) => at += len,
+                        Err(command) => break IngressStep::Request { len, id: command },
                     }
-                    at += len;
                 }
-                found => match self.take_other(id, &mut scanner, &input[at..], found) {
-                    Next::Behind(used) => at += used,
-                    Next::Kept => {
-                        keep_scanner = true;
-                        break;
-                    }
-                    Next::Waits => break,
-                },
+                found => break IngressStep::Other(found),
             }
+        };
+        read.at = at;
+        step
+    }
+
+    /// Puts a whole request on its link, without checks. `Err`: it is not for the hot path. The
+    /// value is its command, if its first argument alone names one of the table.
+    #[inline]
+    pub(crate) fn dispatch_simple(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        spans: &[Span],
+    ) -> Result<(), Option<CommandId>> {
+        self.counters.requests += 1;
+        let Some(id) = commands::lookup(spans[0].of(bytes)) else {
+            return Err(None);
+        };
+        let command = id.get();
+        if let Some(class) = self.direct_classes[id.index()]
+            && command.arity_ok(spans.len())
+            && let Some(session) = self.sessions.get_mut(session_id)
+            && !session.flags.any(Flags::OFF_PATH)
+            && let Some(link) = self.links.get_mut(session.link)
+            && link.accepting
+        {
+            session.asked = Some(id);
+            let seq = session.take_seq();
+            let entry = Entry {
+                len: bytes.len() as u32,
+                class,
+                ..Entry::of(session_id, seq, self.asked_ms)
+            };
+            link.push(entry, bytes);
+            self.counters.link_requests += 1;
+            if !link.listed {
+                self.list_link_of(session_id);
+            }
+            self.shape_cache.learn(bytes, spans, id, class);
+            return Ok(());
         }
-        let partial = if keep_scanner {
+        Err(Some(id))
+    }
+
+    /// Ends a read. Returns the number of bytes taken.
+    pub(crate) fn end_read(&mut self, id: SessionId, read: Read<'_>) -> usize {
+        let mut scanner = read.scanner;
+        let partial = if read.is_inside {
             Some(scanner)
         } else {
             // A session that has to wait may leave the scanner in the middle of a request.
             scanner.reset();
-            self.plane.scanners.push(scanner);
+            self.scanners.push(scanner);
             None
         };
-        self.plane.after_requests(id, partial);
-        at
+        self.after_requests(id, partial);
+        read.at
+    }
+}
+
+impl Engine {
+    /// Takes requests from `input` until it ends or the session must wait. Returns the number of
+    /// bytes taken. The caller gives the rest again, with more bytes after it.
+    pub(crate) fn take_requests(&mut self, id: SessionId, input: &[u8]) -> usize {
+        let Some(mut read) = self.plane.begin_read(id, input) else {
+            return input.len();
+        };
+        loop {
+            let goes_on = match self.plane.ingest(id, &mut read) {
+                IngressStep::End => false,
+                IngressStep::Request { len, id: command } => {
+                    let (bytes, spans) = read.request(len);
+                    let placed = self.dispatch_other(id, bytes, spans, command);
+                    if placed == Dispatched::Done {
+                        read.advance(len);
+                    }
+                    placed == Dispatched::Done
+                }
+                IngressStep::Large => {
+                    let len = self.take_large(id, read.rest());
+                    read.advance(len);
+                    true
+                }
+                IngressStep::Other(found) => self.take_other(id, &mut read, found),
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        self.plane.end_read(id, read)
     }
 
-    /// Takes bytes that are no whole array of arguments. `rest` begins with them.
+    /// Takes bytes that are no whole array of arguments. Returns whether the read goes on.
     #[cold]
     #[inline(never)]
     fn take_other(
         &mut self,
         id: SessionId,
-        scanner: &mut Scanner,
-        rest: &[u8],
+        read: &mut Read<'_>,
         found: Result<Found, Violation>,
-    ) -> Next {
+    ) -> bool {
+        let rest = read.rest();
         let flags = self.plane.sessions.get(id).map(|session| session.flags);
         let flags = flags.unwrap_or_default();
         let trusted = !flags.any(Flags::UNAUTHENTICATED);
         match found {
             Ok(Found::More) if !trusted && rest.len() > UNAUTHENTICATED_HELD_BYTES_MAX => {
-                scanner.reset();
+                read.scanner.reset();
                 self.plane
                     .refuse_protocol(id, Violation::UnauthenticatedBulkLength);
             }
@@ -232,6 +343,7 @@ impl Engine {
                 } else {
                     limits.request_held_bytes_max
                 } as usize;
+                let scanner = &mut read.scanner;
                 let large = scanner.argc() > 0
                     && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
                 // This is decided once: a request may come in thousands of reads.
@@ -243,62 +355,46 @@ impl Engine {
                     false => None,
                 };
                 let Some(used) = begun else {
-                    return Next::Kept;
+                    // The session keeps the scanner with its place, and waits for more bytes.
+                    read.is_inside = true;
+                    return false;
                 };
                 scanner.reset();
-                return Next::Behind(used);
+                read.advance(used);
             }
-            Ok(Found::Nothing { len } | Found::Request { len }) => return Next::Behind(len),
+            Ok(Found::Nothing { len } | Found::Request { len }) => read.advance(len),
             Ok(Found::Inline { len }) => {
                 match self.dispatch_inline(id, rest.get(..len).unwrap_or(rest)) {
-                    Ok(Dispatched::Done) => return Next::Behind(len),
-                    Ok(Dispatched::Wait) => return Next::Waits,
+                    Ok(Dispatched::Done) => read.advance(len),
+                    Ok(Dispatched::Wait) => return false,
                     Err(violation) => self.plane.refuse_protocol(id, violation),
                 }
             }
             Err(violation) => {
-                scanner.reset();
+                read.scanner.reset();
                 self.plane.refuse_protocol(id, violation);
             }
         }
-        Next::Behind(0)
+        true
     }
 
-    /// Dispatches a whole request. On the hot path, the link of its server takes it without checks.
+    /// Dispatches a whole request that is not for the hot path of a pool with one server.
     #[inline]
-    fn dispatch(&mut self, session_id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
-        self.plane.counters.requests += 1;
-        let Some(id) = commands::lookup(spans[0].of(bytes)) else {
+    fn dispatch_other(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        spans: &[Span],
+        id: Option<CommandId>,
+    ) -> Dispatched {
+        let Some(id) = id else {
             return self.dispatch_slow(session_id, bytes, spans);
         };
-        let command = id.get();
-        if let Some(class) = self.plane.direct_classes[id.index()]
-            && command.arity_ok(spans.len())
-            && let Some(session) = self.plane.sessions.get_mut(session_id)
-            && !session.flags.any(Flags::OFF_PATH)
-            && let Some(link) = self.plane.links.get_mut(session.link)
-            && link.accepting
-        {
-            session.asked = Some(id);
-            let seq = session.take_seq();
-            let entry = Entry {
-                len: bytes.len() as u32,
-                class,
-                ..Entry::of(session_id, seq, self.plane.asked_ms)
-            };
-            link.push(entry, bytes);
-            self.plane.counters.link_requests += 1;
-            if !link.listed {
-                self.plane.list_link_of(session_id);
-            }
-            self.plane.shape_cache.learn(bytes, spans, id, class);
-            return Dispatched::Done;
-        }
         let request = Request {
             bytes,
             spans,
             id,
-            command,
+            command: id.get(),
         };
         match self.place_by_key(session_id, &request) {
             true => Dispatched::Done,
@@ -615,7 +711,11 @@ impl Engine {
         let mut scanner = Scanner::default();
         match scanner.scan(&bytes, true) {
             Ok(Found::Request { len }) if len == bytes.len() => {
-                Ok(self.dispatch(id, &bytes, scanner.spans()))
+                let spans = scanner.spans();
+                Ok(match self.plane.dispatch_simple(id, &bytes, spans) {
+                    Ok(()) => Dispatched::Done,
+                    Err(command) => self.dispatch_other(id, &bytes, spans, command),
+                })
             }
             _ => unreachable!("an encoded request scans as one whole request"),
         }
