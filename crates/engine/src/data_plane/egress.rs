@@ -47,6 +47,54 @@ enum SpecialReply {
     Answers,
 }
 
+/// The place in the bytes of a server, and the replies before it that are not delivered yet.
+struct Replies<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    delivery: Delivery,
+}
+
+impl<'a> Replies<'a> {
+    fn of(bytes: &'a [u8]) -> Replies<'a> {
+        Replies {
+            bytes,
+            at: 0,
+            delivery: Delivery::NONE,
+        }
+    }
+
+    /// The bytes that are not taken yet.
+    fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+}
+
+/// Where the hot path ends. All replies before this place are delivered.
+enum EgressStep {
+    /// The bytes are taken.
+    End,
+    /// The next reply goes to the completion of its request.
+    Completion { len: usize },
+    /// The next reply may answer no request.
+    Special { len: usize },
+    /// The end of a reply whose beginning came before.
+    Rest { len: usize },
+    /// The beginning of a reply, up to the end of the bytes.
+    Beginning,
+    /// The link has to be closed, for this reason.
+    Broken(String),
+}
+
+/// The use of a whole reply that answers a request.
+enum Answer {
+    /// It is delivered, or it was given to a read that was moved.
+    Taken,
+    /// It goes to the completion of its request.
+    HasCompletion,
+    /// No request waits for it.
+    Unasked,
+}
+
 /// Whether a reply that begins with this byte may answer no request. It may if it is a push (`>`)
 /// or an error (`-`). A few other bytes pass the test too, such as `=` and `,`. The test is made
 /// for every reply, so it is one comparison in place of two.
@@ -139,99 +187,49 @@ impl Engine {
         self.after_replies(id);
     }
 
+    /// Takes a server's replies.
     pub(crate) fn take_replies(&mut self, id: LinkId, bytes: &[u8]) {
-        let mut at = 0;
-        let mut delivery = Delivery::NONE;
-        while at < bytes.len() {
-            let Some(link) = self.plane.links.get_mut(id) else {
-                return;
-            };
-            let inside = link.scanner.is_inside();
-            if link.gets_are_next() && !inside && bytes[at] != b'>' {
-                // The elements of the reply are handled as single replies.
-                self.plane.end_delivery(&mut delivery, &bytes[..at]);
-                match self.plane.open_gets(id, &bytes[at..]) {
-                    Ok(Some(len)) => {
-                        at += len;
-                        continue;
+        let mut replies = Replies::of(bytes);
+        loop {
+            match self.plane.deliver_replies(id, &mut replies) {
+                EgressStep::End => return,
+                EgressStep::Completion { len } => {
+                    if !self.complete_next(id, &mut replies, len) {
+                        return;
                     }
-                    Ok(None) => return,
-                    Err(reason) => return self.lose_link(id, &reason),
                 }
-            }
-            match link.scanner.scan(&bytes[at..]) {
-                Ok(Scanned::Whole(len)) => {
-                    let end = at + len;
-                    if inside {
-                        self.end_partial(id, &bytes[at..end]);
-                        if !self.plane.links.get(id).is_some_and(Link::is_up) {
-                            return;
-                        }
-                    } else {
-                        let link = match is_special(link.scanner.kind()) {
-                            false => link,
-                            true => {
-                                self.plane.end_delivery(&mut delivery, &bytes[..at]);
-                                match self.take_special(id, &bytes[at..], end - at) {
-                                    SpecialReply::Taken => {
-                                        at = end;
-                                        continue;
-                                    }
-                                    SpecialReply::Last => return,
-                                    SpecialReply::Answers => {}
-                                }
-                                match self.plane.links.get_mut(id) {
-                                    Some(link) => link,
-                                    None => return,
-                                }
-                            }
-                        };
-                        let Some(entry) = link.first_in_flight() else {
-                            self.plane.end_delivery(&mut delivery, &bytes[..at]);
-                            return self.lose_link(id, UNASKED);
-                        };
-                        if entry.class.is_special() {
-                            let reply = &bytes[at..end];
-                            let special = entry.class.tells()
-                                || link.asks_again
-                                || link.shares_next()
-                                || entry.class == Class::OfGets && is_nil(reply);
-                            if special {
-                                self.plane.end_delivery(&mut delivery, &bytes[..at]);
-                                self.plane.settle_moved(id, entry, reply, false);
-                                at = end;
-                                continue;
-                            }
-                        }
-                        if entry.duty {
-                            self.plane.end_delivery(&mut delivery, &bytes[..at]);
-                            self.complete(id, &bytes[at..end], false);
-                            if !self.plane.links.get(id).is_some_and(Link::is_up) {
-                                // The reply ended the link: the bytes after it are not read.
+                EgressStep::Special { len } => match self.take_special(id, replies.rest(), len) {
+                    SpecialReply::Taken => replies.at += len,
+                    SpecialReply::Last => return,
+                    SpecialReply::Answers => match self.plane.take_answer(id, &mut replies, len) {
+                        Answer::Taken => {}
+                        Answer::HasCompletion => {
+                            if !self.complete_next(id, &mut replies, len) {
                                 return;
                             }
-                            at = end;
-                            continue;
                         }
-                        link.pop_answered(entry);
-                        self.plane.counters.link_replies += 1;
-                        self.plane
-                            .go_on_delivering(&mut delivery, entry, &bytes[..at]);
+                        Answer::Unasked => return self.lose_link(id, UNASKED),
+                    },
+                },
+                EgressStep::Rest { len } => {
+                    self.end_partial(id, &replies.rest()[..len]);
+                    if !self.plane.links.get(id).is_some_and(Link::is_up) {
+                        return;
                     }
-                    at = end;
+                    replies.at += len;
                 }
-                Ok(Scanned::Part) => {
-                    self.plane.end_delivery(&mut delivery, &bytes[..at]);
-                    return self.take_partial(id, &bytes[at..]);
-                }
-                Err(error) => {
-                    self.plane.end_delivery(&mut delivery, &bytes[..at]);
-                    return self
-                        .lose_link(id, &format!("its bytes are not valid replies: {error}"));
-                }
+                EgressStep::Beginning => return self.take_partial(id, replies.rest()),
+                EgressStep::Broken(reason) => return self.lose_link(id, &reason),
             }
         }
-        self.plane.end_delivery(&mut delivery, bytes);
+    }
+
+    /// Gives the next reply, of `len` bytes, to the completion of its request. Returns whether the
+    /// link is still up: a reply may end it, and then the bytes after it are not read.
+    fn complete_next(&mut self, id: LinkId, replies: &mut Replies<'_>, len: usize) -> bool {
+        self.complete(id, &replies.rest()[..len], false);
+        replies.at += len;
+        self.plane.links.get(id).is_some_and(Link::is_up)
     }
 
     /// Handles a reply that may answer no request: a push, or an error that respool handles itself.
@@ -469,6 +467,92 @@ impl Engine {
             | Role::Probe
             | Role::Idle => {}
         }
+    }
+}
+
+/// The hot path.
+impl DataPlane {
+    /// Delivers simple replies, until it comes to something else.
+    fn deliver_replies(&mut self, id: LinkId, replies: &mut Replies<'_>) -> EgressStep {
+        let bytes = replies.bytes;
+        while replies.at < bytes.len() {
+            let at = replies.at;
+            let Some(link) = self.links.get_mut(id) else {
+                return EgressStep::End;
+            };
+            let inside = link.scanner.is_inside();
+            if link.gets_are_next() && !inside && bytes[at] != b'>' {
+                // The elements of the reply are handled as single replies.
+                self.end_delivery(&mut replies.delivery, &bytes[..at]);
+                match self.open_gets(id, &bytes[at..]) {
+                    Ok(Some(len)) => {
+                        replies.at += len;
+                        continue;
+                    }
+                    Ok(None) => return EgressStep::End,
+                    Err(reason) => return EgressStep::Broken(reason),
+                }
+            }
+            match link.scanner.scan(&bytes[at..]) {
+                Ok(Scanned::Whole(len)) if inside => return EgressStep::Rest { len },
+                Ok(Scanned::Whole(len)) => {
+                    if is_special(link.scanner.kind()) {
+                        self.end_delivery(&mut replies.delivery, &bytes[..at]);
+                        return EgressStep::Special { len };
+                    }
+                    match self.take_answer(id, replies, len) {
+                        Answer::Taken => {}
+                        Answer::HasCompletion => return EgressStep::Completion { len },
+                        Answer::Unasked => return EgressStep::Broken(UNASKED.to_owned()),
+                    }
+                }
+                Ok(Scanned::Part) => {
+                    self.end_delivery(&mut replies.delivery, &bytes[..at]);
+                    return EgressStep::Beginning;
+                }
+                Err(error) => {
+                    self.end_delivery(&mut replies.delivery, &bytes[..at]);
+                    return EgressStep::Broken(format!("its bytes are not valid replies: {error}"));
+                }
+            }
+        }
+        self.end_delivery(&mut replies.delivery, bytes);
+        EgressStep::End
+    }
+
+    /// Takes the next reply, of `len` bytes, as the answer to the front request of its link.
+    #[inline(always)]
+    fn take_answer(&mut self, id: LinkId, replies: &mut Replies<'_>, len: usize) -> Answer {
+        let (bytes, at) = (replies.bytes, replies.at);
+        let Some(link) = self.links.get_mut(id) else {
+            return Answer::Taken;
+        };
+        let Some(entry) = link.first_in_flight() else {
+            self.end_delivery(&mut replies.delivery, &bytes[..at]);
+            return Answer::Unasked;
+        };
+        if entry.class.is_special() {
+            let reply = &bytes[at..at + len];
+            let special = entry.class.tells()
+                || link.asks_again
+                || link.shares_next()
+                || entry.class == Class::OfGets && is_nil(reply);
+            if special {
+                self.end_delivery(&mut replies.delivery, &bytes[..at]);
+                self.settle_moved(id, entry, reply, false);
+                replies.at += len;
+                return Answer::Taken;
+            }
+        }
+        if entry.duty {
+            self.end_delivery(&mut replies.delivery, &bytes[..at]);
+            return Answer::HasCompletion;
+        }
+        link.pop_answered(entry);
+        self.counters.link_replies += 1;
+        self.go_on_delivering(&mut replies.delivery, entry, &bytes[..at]);
+        replies.at += len;
+        Answer::Taken
     }
 }
 
