@@ -596,10 +596,7 @@ impl Engine {
         if entry.duty && self.fail_share(entry, reply) {
             return;
         }
-        if entry.session != SessionId::NONE {
-            let reply = if entry.silent { &[] } else { reply };
-            self.plane.deliver(entry.session, entry.seq, 1, reply);
-        }
+        self.plane.deliver_to(entry, reply);
     }
 
     fn settle_select(&mut self, id: LinkId, entry: Entry, db: u32, reply: &[u8]) {
@@ -640,6 +637,15 @@ impl Engine {
 }
 
 impl DataPlane {
+    /// Delivers a reply to the session of an entry that is no share of a scattered request, if the
+    /// session wants replies.
+    pub(crate) fn deliver_to(&mut self, entry: Entry, reply: &[u8]) {
+        if entry.session != SessionId::NONE {
+            let reply = if entry.silent { &[] } else { reply };
+            self.deliver(entry.session, entry.seq, 1, reply);
+        }
+    }
+
     /// The session that a reply concerns: the session of the request. If the request was given up,
     /// it is the session that has the link for itself: the server has changed the link's state.
     pub(crate) fn owner_of(&self, link: LinkId, entry: Entry) -> SessionId {

@@ -10,6 +10,8 @@
 
 use std::sync::Arc;
 
+use respool_protocol::encode;
+
 use crate::access::auth::CONFIGURED;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::LINKS_PER_SERVER;
@@ -234,6 +236,17 @@ impl DataPlane {
             self.deliver(id, seq, 1, if silent { &[] } else { reply });
         }
         crate::data_plane::ingress::Dispatched::Done
+    }
+
+    /// Answers a request with an error of respool's own.
+    pub(crate) fn answer_error(
+        &mut self,
+        id: SessionId,
+        text: &[u8],
+    ) -> crate::data_plane::ingress::Dispatched {
+        let mut reply = Vec::new();
+        encode::error(&mut reply, text);
+        self.answer_reply(id, &reply)
     }
 
     /// The next random number, by xorshift64*. Jitter needs no better one.

@@ -990,8 +990,6 @@ impl Engine {
         id: SessionId,
         text: &[u8],
     ) -> crate::data_plane::ingress::Dispatched {
-        let mut reply = Vec::new();
-        encode::error(&mut reply, text);
-        self.plane.answer_reply(id, &reply)
+        self.plane.answer_error(id, text)
     }
 }
