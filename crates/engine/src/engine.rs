@@ -17,6 +17,7 @@
 //! time out.
 
 pub(crate) mod link_events;
+pub(crate) mod pubsub;
 pub(crate) mod router;
 
 use crate::data_plane::Release;

@@ -45,7 +45,8 @@ impl Engine {
         match request.id {
             // In a subscription PING has its own reply; within a transaction it goes to the server.
             id::PING if self.plane.is_restricted(session_id) => {
-                self.pong_in_subscription(session_id, request)
+                self.pubsub
+                    .pong_in_subscription(&mut self.plane, session_id, request)
             }
             id::PING => self.dispatch_on_link(session_id, request.bytes, true, None),
             id::QUIT => {

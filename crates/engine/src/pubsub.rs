@@ -17,6 +17,7 @@ pub(crate) mod hub;
 pub(crate) mod keyspace_events;
 pub(crate) mod subscriber_counts;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use respool_protocol::cluster::Refusal;
@@ -28,10 +29,11 @@ use respool_protocol::value::Value;
 use crate::SubscriberCounts;
 use crate::access::auth::CONFIGURED;
 use crate::base::error::{self, Cause, Fate};
-use crate::base::error_text::wrong_arity;
+use crate::base::error_text::{CROSSSLOT, wrong_arity};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{LINK_UNUSED_MS, SUBSCRIBING_BYTES_MAX};
 use crate::base::settings::LostSubscriptions;
+use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
@@ -39,8 +41,7 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role, UNASKED};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::slow_readers::EVERYBODYS;
-use crate::engine::router::CROSSSLOT;
-use crate::engine::{Action, Engine};
+use crate::engine::Action;
 use crate::pubsub::hub::{
     ChannelKind, HOME, Hub, HubDone, HubId, HubLine, HubOutcome, LineId, Push, Subscriber,
 };
@@ -54,69 +55,77 @@ pub(crate) struct Pubsub {
     /// The subscribers of all workers beyond those that servers count.
     pub(crate) subscriber_counts: Arc<SubscriberCounts>,
     /// The buffer in which a message is put into the other version of the protocol.
-    pub(crate) message: Vec<u8>,
+    message: Vec<u8>,
     /// The members of the channel of a message, listed while it is delivered.
-    pub(crate) members: Vec<SessionId>,
+    members: Vec<SessionId>,
+    /// The index in `members` of the member that gets the message next.
+    next_member: usize,
     /// Bytes of messages that were delivered in this turn.
     pub(crate) fanned_out: usize,
 }
 
+/// The link of a request whose reply has a count that respool corrects.
+pub(crate) enum CountedLink {
+    /// The hub's link: the request is placed, or waits.
+    Hubs(Dispatched),
+    /// The session's link.
+    Sessions {
+        reads: bool,
+        completion: Option<Completion>,
+    },
+}
+
+/// What a push on a hub's link asks for.
+pub(crate) enum HubPush<'a> {
+    /// A message for the listed members of its channel: see [`Pubsub::fan_out`].
+    Message(Cow<'a, [u8]>),
+    /// The push is handled.
+    Done,
+    /// The link has to be given up, for this reason.
+    Broken(&'static str),
+}
+
+/// A server's refusal of a hub's request, because it does not own the slot, or not now.
+pub(crate) struct RefusedAsk {
+    pub(crate) line: LineId,
+    pub(crate) server: ServerId,
+    pub(crate) slot: Option<u16>,
+    pub(crate) refusal: Refusal,
+}
+
 /// Requests of sessions.
-impl Engine {
-    /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and the commands that undo them.
+impl Pubsub {
+    /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and the commands that undo them. All earlier
+    /// requests of the session are answered.
     pub(crate) fn change_subscriptions(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-        kind: ChannelKind,
-        on: bool,
+        change: (ChannelKind, bool),
     ) -> Dispatched {
-        if self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
-        }
-        if on && kind != ChannelKind::Shard && self.waits_for_home(id) {
-            return Dispatched::Wait;
-        }
-        if on && brings_events(kind, request) {
-            if self.waits_for_event_servers(id) {
-                return Dispatched::Wait;
-            }
-            let pool = self.plane.sessions.get(id).map(|session| session.pool);
-            let unknown = pool.and_then(|pool| self.unknown_part(usize::from(pool)));
-            if let Some(part) = unknown {
-                let text = self.discovery.no_nodes(&self.plane, part);
-                return self.answer_error(id, text.as_bytes());
-            }
-        }
-        let Some(session) = self.plane.sessions.get_mut(id) else {
+        let Some(session) = plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
         let version = session.version;
         let own = session.rare().subscriber.take();
-        let subscriber = self.subscriber(id, own);
-        match self.ask_hub(id, request, (kind, on), version, subscriber) {
-            Some(reply) => self.pubsub.confirm_to(&mut self.plane, id, None, &reply),
+        let subscriber = self.subscriber(plane, id, own);
+        match self.ask_hub(plane, id, request, change, version, subscriber) {
+            Some(reply) => self.confirm_to(plane, id, None, &reply),
             // The session's later requests wait for the confirmation.
-            None => self.plane.hold(id, Flags::HOLD_DRAIN),
+            None => plane.hold(id, Flags::HOLD_DRAIN),
         }
         Dispatched::Done
     }
 
-    /// Whether a session waits for the first topology answer of a Cluster. The answer may move
-    /// everything that is published to another node, and the session would miss messages.
-    fn waits_for_home(&mut self, id: SessionId) -> bool {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return false;
-        };
-        let part = usize::from(self.plane.pools.parts_of(usize::from(session.pool))[0]);
-        let cluster = self.plane.pools[part].cluster();
-        let is_unknown = cluster.is_some_and(|cluster| !cluster.is_known());
-        is_unknown && self.discovery.waits_for_nodes(&mut self.plane, id, part)
-    }
-
     /// The subscriptions of a session, in the hub of its pool and user. A session that listens
     /// keeps its hub, even if its user has changed since.
-    fn subscriber(&mut self, id: SessionId, own: Option<Box<Subscriber>>) -> Box<Subscriber> {
+    fn subscriber(
+        &mut self,
+        plane: &DataPlane,
+        id: SessionId,
+        own: Option<Box<Subscriber>>,
+    ) -> Box<Subscriber> {
         if let Some(own) = own
             && own.listens()
         {
@@ -125,44 +134,39 @@ impl Engine {
         // The pool's first server, whichever server the session uses now: messages are published
         // there.
         let hub_of = |session: &Session| {
-            (
-                session.pool,
-                self.home_of(session),
-                self.plane.kind_of(session).user,
-            )
+            let home = plane.pools.home_of(usize::from(session.pool));
+            (session.pool, home, plane.kind_of(session).user)
         };
-        let session = self.plane.sessions.get(id);
+        let session = plane.sessions.get(id);
         let (pool, server, user) = session.map_or((0, ServerId(0), CONFIGURED), hub_of);
-        let found = self
-            .pubsub
-            .hubs
-            .iter()
-            .position(|hub| (hub.pool, hub.user) == (pool, user));
+        Box::new(Subscriber::new(self.hub_for(pool, user, server, plane.now)))
+    }
+
+    /// The hub of a pool and user. A new one listens at `home`.
+    fn hub_for(&mut self, pool: u16, user: u16, home: ServerId, now: Time) -> HubId {
+        let mut hubs = self.hubs.iter();
+        let found = hubs.position(|hub| (hub.pool, hub.user) == (pool, user));
         let index = found.unwrap_or_else(|| {
-            let fresh = Hub::new(
-                (pool, server),
-                user,
-                self.pubsub.subscriber_counts.clone(),
-                self.plane.now,
-            );
+            let fresh = Hub::new((pool, home), user, self.subscriber_counts.clone(), now);
             // Users come and go, so the place of an unused hub is taken first.
-            match self.pubsub.hubs.iter().position(Hub::is_free) {
+            match self.hubs.iter().position(Hub::is_free) {
                 Some(index) => {
-                    self.pubsub.hubs[index] = fresh;
+                    self.hubs[index] = fresh;
                     index
                 }
                 None => {
-                    self.pubsub.hubs.push(fresh);
-                    self.pubsub.hubs.len() - 1
+                    self.hubs.push(fresh);
+                    self.hubs.len() - 1
                 }
             }
         });
-        Box::new(Subscriber::new(HubId(index as u16)))
+        HubId(index as u16)
     }
 
     /// Gives the request to the hub. Returns the reply, or `None` if the server must answer first.
     fn ask_hub(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
         (kind, on): (ChannelKind, bool),
@@ -170,13 +174,11 @@ impl Engine {
         mut subscriber: Box<Subscriber>,
     ) -> Option<Vec<u8>> {
         let names = || request.args().skip(1);
-        let line = self.line_for(id, subscriber.hub, kind, request);
+        let line = self.line_for(plane, id, subscriber.hub, kind, request);
         let (line, refused) = match line {
             Ok(line) if on => {
                 let of = (kind, line);
-                let refused =
-                    self.pubsub
-                        .refuse_subscription(&mut self.plane, id, &subscriber, of, request);
+                let refused = self.refuse_subscription(plane, id, &subscriber, of, request);
                 (line, refused)
             }
             Ok(line) => (line, None),
@@ -186,9 +188,9 @@ impl Engine {
         let outcome = match refused {
             Some(reply) => HubOutcome::Reply(reply),
             None => {
-                let now = self.plane.asked_at();
-                let seq = self.plane.sessions.get_mut(id)?.next_seq;
-                let hub = self.pubsub.hub(subscriber.hub);
+                let now = plane.asked_at();
+                let seq = plane.sessions.get_mut(id)?.next_seq;
+                let hub = self.hub(subscriber.hub);
                 let place = (id, seq);
                 if on {
                     let of = (kind, line);
@@ -198,8 +200,8 @@ impl Engine {
                 }
             }
         };
-        self.plane.held_bytes = self.plane.held_bytes + subscriber.held_bytes() - had;
-        let session = self.plane.sessions.get_mut(id)?;
+        plane.held_bytes = plane.held_bytes + subscriber.held_bytes() - had;
+        let session = plane.sessions.get_mut(id)?;
         let waits = outcome == HubOutcome::Waits;
         if waits || subscriber.listens() {
             session.rare().subscriber = Some(subscriber);
@@ -207,7 +209,7 @@ impl Engine {
         if waits {
             session.take_seq();
         }
-        self.plane.weigh(id);
+        plane.weigh(id);
         match outcome {
             HubOutcome::Reply(reply) => Some(reply),
             HubOutcome::Waits => None,
@@ -218,6 +220,7 @@ impl Engine {
     /// request must be of one slot.
     fn line_for(
         &mut self,
+        plane: &DataPlane,
         id: SessionId,
         hub: HubId,
         kind: ChannelKind,
@@ -225,7 +228,7 @@ impl Engine {
     ) -> Result<u16, Vec<u8>> {
         let mut slots = request.args().skip(1).map(hash_slot);
         let (ChannelKind::Shard, true, Some(slot)) =
-            (kind, self.channels_have_places(id), slots.next())
+            (kind, channels_have_places(plane, id), slots.next())
         else {
             return Ok(HOME);
         };
@@ -234,55 +237,49 @@ impl Engine {
             encode::error(&mut crossing, CROSSSLOT);
             return Err(crossing);
         }
-        let now = self.plane.now;
-        let pool = usize::from(self.pubsub.hub(hub).pool);
-        let pool = self.plane.pools.parts_of(pool)[0];
-        let owner = self.plane.pools.server_of(Group { pool, number: slot });
-        Ok(self.pubsub.hub(hub).line_to(owner, now))
+        let now = plane.now;
+        let pool = usize::from(self.hub(hub).pool);
+        let pool = plane.pools.parts_of(pool)[0];
+        let owner = plane.pools.server_of(Group { pool, number: slot });
+        Ok(self.hub(hub).line_to(owner, now))
     }
 
     /// PING of a subscriber in RESP2. Its reply has the shape of a message, so the client can tell
     /// it from other replies.
     pub(crate) fn pong_in_subscription(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
         if request.spans.len() > 2 {
-            return self.answer_error(id, &wrong_arity(request.command));
+            return plane.answer_error(id, &wrong_arity(request.command));
         }
         let argument = request.args().nth(1).unwrap_or_default();
         let mut reply = Vec::new();
         encode::array(&mut reply, 2);
         encode::bulk(&mut reply, b"pong");
         encode::bulk(&mut reply, argument);
-        self.plane.answer_reply(id, &reply)
+        plane.answer_reply(id, &reply)
     }
 
     /// PUBLISH, SPUBLISH and PUBSUB NUMSUB. The server answers them by its count of connections,
     /// which respool corrects.
-    pub(crate) fn dispatch_counted(
+    pub(crate) fn place_counted(
         &mut self,
+        plane: &mut DataPlane,
         session_id: SessionId,
         request: &Request<'_>,
-    ) -> Dispatched {
-        let duty = self
-            .pubsub
-            .count_duty(&self.plane, session_id, request.id, request.arg(1));
+    ) -> CountedLink {
+        let completion = self.count_duty(plane, session_id, request.id, request.arg(1));
         let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
         // A sharded channel of a Cluster is not on the hub's first line.
-        let is_elsewhere = request.id == id::SPUBLISH && self.channels_have_places(session_id);
+        let is_elsewhere = request.id == id::SPUBLISH && channels_have_places(plane, session_id);
         let uses_hub_link = |session: &Session| session.listens() && !session.pins.bind();
-        match self
-            .plane
-            .sessions
-            .get(session_id)
-            .is_some_and(uses_hub_link)
-            && !reads
-            && !is_elsewhere
-        {
-            true => self.publish_in_order(session_id, request.bytes, duty),
-            false => self.dispatch_on_link(session_id, request.bytes, reads, duty),
+        let session = plane.sessions.get(session_id);
+        match session.is_some_and(uses_hub_link) && !reads && !is_elsewhere {
+            true => self.publish_in_order(plane, session_id, request.bytes, completion),
+            false => CountedLink::Sessions { reads, completion },
         }
     }
 
@@ -291,157 +288,202 @@ impl Engine {
     /// since.
     fn publish_in_order(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         bytes: &[u8],
-        duty: Option<Completion>,
-    ) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Dispatched::Done;
+        completion: Option<Completion>,
+    ) -> CountedLink {
+        let Some(session) = plane.sessions.get(id) else {
+            return CountedLink::Hubs(Dispatched::Done);
         };
         let caught_up = session.is_caught_up();
         let subscriber = session
             .rare
             .as_ref()
             .and_then(|rare| rare.subscriber.as_ref());
-        let hub = subscriber.map(|own| &self.pubsub.hubs[usize::from(own.hub.0)]);
-        let own_user = self.plane.kind_of(session).user;
+        let hub = subscriber.map(|own| &self.hubs[usize::from(own.hub.0)]);
+        let own_user = plane.kind_of(session).user;
         // Its current user decides which channels it may publish to.
         let link = match hub {
             Some(hub) if hub.user == own_user => hub.lines[usize::from(HOME)].link,
             _ => LinkId::NONE,
         };
-        if !self.plane.links.get(link).is_some_and(Link::is_up) {
-            return self.dispatch_on_link(id, bytes, false, duty);
+        if !plane.links.get(link).is_some_and(Link::is_up) {
+            let reads = false;
+            return CountedLink::Sessions { reads, completion };
         }
         if caught_up {
-            self.plane
-                .put_on(link, id, bytes, duty.unwrap_or(Completion::Pass));
+            plane.put_on(link, id, bytes, completion.unwrap_or(Completion::Pass));
         }
         // It waits for the earlier requests, and the later ones wait for it: they use another link.
-        self.plane.hold(id, Flags::HOLD_DRAIN);
-        if caught_up {
-            Dispatched::Done
-        } else {
-            Dispatched::Wait
-        }
+        plane.hold(id, Flags::HOLD_DRAIN);
+        CountedLink::Hubs(match caught_up {
+            true => Dispatched::Done,
+            false => Dispatched::Wait,
+        })
     }
 }
 
 /// Pushes and replies of servers.
-impl Engine {
+impl Pubsub {
     /// Handles a push on a hub's link.
-    pub(crate) fn take_hub_push(&mut self, id: LinkId, LineId { hub, line }: LineId, push: &[u8]) {
+    pub(crate) fn handle_push<'a>(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LinkId,
+        LineId { hub, line }: LineId,
+        push: &'a [u8],
+    ) -> HubPush<'a> {
         match Push::read(push) {
-            Some(Push::Message { kind, name }) if self.pubsub.hub(hub).strips(line) => {
-                let whole = self.pubsub.hub(hub).with_prefix(line, (kind, name), push);
-                if let Some((name, push)) = whole {
-                    self.fan_out(LineId { hub, line }, kind, &name, &push);
-                }
+            Some(Push::Message { kind, name }) if self.hub(hub).strips(line) => {
+                let whole = self.hub(hub).with_prefix(line, (kind, name), push);
+                let Some((name, push)) = whole else {
+                    return HubPush::Done;
+                };
+                self.begin_fan_out(plane, LineId { hub, line }, (kind, &name), &push);
+                HubPush::Message(Cow::Owned(push))
             }
             Some(Push::Message { kind, name }) => {
-                self.fan_out(LineId { hub, line }, kind, name, push)
+                self.begin_fan_out(plane, LineId { hub, line }, (kind, name), push);
+                HubPush::Message(Cow::Borrowed(push))
             }
             Some(Push::Confirmed {
                 kind: ChannelKind::Shard,
                 on: false,
                 name,
             }) if line != HOME => {
-                if let Some(link) = self.plane.links.get_mut(id)
+                if let Some(link) = plane.links.get_mut(id)
                     && let Some(Completion::Leave { said }) = link.duties.front_mut()
                 {
                     *said = true;
                 }
-                self.pubsub.hub(hub).handle_dropped(line, name);
+                self.hub(hub).handle_dropped(line, name);
+                HubPush::Done
             }
             Some(Push::Confirmed { kind, on, name }) => {
-                let is_asked = self.pubsub.take_ask(&mut self.plane, id);
-                let confirmed = self
-                    .pubsub
-                    .hub(hub)
-                    .handle_confirmed(line, (kind, on), name);
+                let is_asked = self.take_ask(plane, id);
+                let confirmed = self.hub(hub).handle_confirmed(line, (kind, on), name);
                 if !is_asked || confirmed.is_err() {
-                    return self.lose_link(
-                        id,
+                    return HubPush::Broken(
                         "it confirmed a subscription that respool did not ask for",
                     );
                 }
-                self.pubsub
-                    .settle_subscriptions(&mut self.plane, LineId { hub, line });
+                self.settle_subscriptions(plane, LineId { hub, line });
+                HubPush::Done
             }
-            Some(Push::Other) | None => {}
+            Some(Push::Other) | None => HubPush::Done,
         }
     }
 
-    /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger.
-    pub(crate) fn settle_ask(&mut self, link_id: LinkId, reply: &[u8]) {
-        let Some(Role::Hub(id)) = self.plane.links.get(link_id).map(|link| link.role) else {
-            return;
+    /// Reads the reply to a hub's request. `None`: it is no refusal of a slot.
+    pub(crate) fn refused_ask(
+        &mut self,
+        plane: &DataPlane,
+        link: LinkId,
+        reply: &[u8],
+    ) -> Option<RefusedAsk> {
+        let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+            return None;
         };
-        let LineId { hub, line } = id;
-        let said = reply.strip_prefix(b"-");
-        let refusal = said.and_then(Refusal::of).filter(|_| line != HOME);
-        let settled = match (said, refusal) {
-            (Some(said), Some(refusal)) => {
-                let server = self.pubsub.line(id).server;
-                let slot = self.pubsub.hub(hub).asked_slot(line);
-                let has_no_owner = self
-                    .discovery
-                    .is_nobodys(&mut self.plane, server, said, slot);
-                if !has_no_owner {
-                    self.follow_redirect(server, slot, said, refusal);
-                }
-                let error = has_no_owner.then_some(reply);
-                let asked_again = self.pubsub.hub(hub).handle_put_off(line, error);
-                asked_again.map(|()| Vec::new())
+        let refusal = reply.strip_prefix(b"-").and_then(Refusal::of);
+        let refusal = refusal.filter(|_| id.line != HOME)?;
+        Some(RefusedAsk {
+            line: id,
+            server: self.line(id).server,
+            slot: self.hub(id.hub).asked_slot(id.line),
+            refusal,
+        })
+    }
+
+    /// Asks again for a channel whose slot the server has refused. `has_no_owner`: the request
+    /// fails instead. The error is the reason to give the link up.
+    pub(crate) fn put_off_ask(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LineId,
+        has_no_owner: bool,
+        reply: &[u8],
+    ) -> Result<(), &'static str> {
+        let error = has_no_owner.then_some(reply);
+        let hub = self.hub(id.hub);
+        hub.handle_put_off(id.line, error).map_err(|_| UNASKED)?;
+        self.settle_subscriptions(plane, id);
+        Ok(())
+    }
+
+    /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger. The
+    /// error is the reason to give the link up.
+    pub(crate) fn settle_ask(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        reply: &[u8],
+    ) -> Result<(), &'static str> {
+        let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+            return Ok(());
+        };
+        let hub = self.hub(id.hub);
+        let left_behind = match reply.starts_with(b"-") {
+            true => hub.handle_refused(id.line, reply).map_err(|_| UNASKED)?,
+            false => {
+                hub.handle_pong(id.line).map_err(|_| UNASKED)?;
+                Vec::new()
             }
-            (Some(_), None) => self.pubsub.hub(hub).handle_refused(line, reply),
-            (None, _) => self.pubsub.hub(hub).handle_pong(line).map(|()| Vec::new()),
-        };
-        let Ok(left_behind) = settled else {
-            return self.lose_link(link_id, UNASKED);
         };
         for member in left_behind {
             let why = String::from_utf8_lossy(reply).trim_end().to_owned();
-            self.plane.close_for(
-                member,
-                format!("the server refuses its subscription now: {why}"),
-            );
+            let reason = format!("the server refuses its subscription now: {why}");
+            plane.close_for(member, reason);
         }
-        self.pubsub.settle_subscriptions(&mut self.plane, id);
+        self.settle_subscriptions(plane, id);
+        Ok(())
     }
 
-    /// Handles the reply to the PING behind an unsubscribe request: it confirms the request.
-    pub(crate) fn settle_left(&mut self, link_id: LinkId) {
-        let Some(Role::Hub(id)) = self.plane.links.get(link_id).map(|link| link.role) else {
-            return;
-        };
-        if self.pubsub.hub(id.hub).handle_pong(id.line).is_err() {
-            return self.lose_link(link_id, UNASKED);
-        }
-        self.pubsub.settle_subscriptions(&mut self.plane, id);
-    }
-
-    /// Gives a message to every member of its channel.
-    fn fan_out(
+    /// Handles the reply to the PING behind an unsubscribe request: it confirms the request. The
+    /// error is the reason to give the link up.
+    pub(crate) fn settle_left(
         &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+    ) -> Result<(), &'static str> {
+        let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+            return Ok(());
+        };
+        let hub = self.hub(id.hub);
+        hub.handle_pong(id.line).map_err(|_| UNASKED)?;
+        self.settle_subscriptions(plane, id);
+        Ok(())
+    }
+}
+
+/// Messages.
+impl Pubsub {
+    /// Lists the members of a message's channel.
+    fn begin_fan_out(
+        &mut self,
+        plane: &mut DataPlane,
         LineId { hub, line }: LineId,
-        kind: ChannelKind,
-        name: &[u8],
+        channel: (ChannelKind, &[u8]),
         message: &[u8],
     ) {
-        self.plane.counters.messages_in += 1;
+        plane.counters.messages_in += 1;
+        let is_event = || Push::is_event(message).unwrap_or(false);
         // The channel's own list may change meanwhile: a message can push a session with slow reads
         // over its bound, which closes it.
-        let mut members = std::mem::take(&mut self.pubsub.members);
-        members.clear();
-        let is_event = || Push::is_event(message).unwrap_or(false);
-        let receivers = self.pubsub.hub(hub).receivers(line, (kind, name), is_event);
-        members.extend_from_slice(receivers);
-        // One copy serves all sessions of the other protocol version.
-        let mut in_resp2 = std::mem::take(&mut self.pubsub.message);
-        in_resp2.clear();
-        for &member in &members {
-            let Some(session) = self.plane.sessions.get(member) else {
+        self.members.clear();
+        self.next_member = 0;
+        let hub = &self.hubs[usize::from(hub.0)];
+        let receivers = hub.receivers(line, channel, is_event);
+        self.members.extend_from_slice(receivers);
+        self.message.clear();
+    }
+
+    /// Gives a message to the listed members, until all have it or memory is above its bound.
+    /// Returns whether all have it.
+    pub(crate) fn fan_out(&mut self, plane: &mut DataPlane, message: &[u8]) -> bool {
+        while let Some(&member) = self.members.get(self.next_member) {
+            self.next_member += 1;
+            let Some(session) = plane.sessions.get(member) else {
                 continue;
             };
             if session.flags.any(Flags::CLOSING | Flags::ENDED) {
@@ -452,109 +494,124 @@ impl Engine {
             let bytes = match session.version {
                 Version::Resp3 => message,
                 Version::Resp2 => {
-                    if in_resp2.is_empty() {
-                        in_resp2.extend_from_slice(message);
-                        in_resp2[0] = b'*';
+                    // One copy serves all sessions of the other protocol version.
+                    if self.message.is_empty() {
+                        self.message.extend_from_slice(message);
+                        self.message[0] = b'*';
                     }
-                    &in_resp2
+                    &self.message
                 }
             };
-            self.plane.counters.messages_out += 1;
-            self.pubsub.fanned_out += bytes.len();
-            self.plane.push_to(member, bytes);
-            if self.plane.memory.is_above_bound(self.plane.held_bytes) {
-                self.relieve_memory();
+            plane.counters.messages_out += 1;
+            self.fanned_out += bytes.len();
+            plane.push_to(member, bytes);
+            if plane.memory.is_above_bound(plane.held_bytes) {
+                return false;
             }
         }
-        in_resp2.shrink_to(MESSAGE_BYTES_KEPT);
-        self.pubsub.message = in_resp2;
-        self.pubsub.members = members;
-    }
-
-    /// Bytes of messages after which a turn delivers no more.
-    fn fan_out_bytes_max(&self) -> usize {
-        FAN_OUT_BYTES_MAX.min(self.links_bytes_read_max().max(MESSAGE_BYTES_KEPT))
-    }
-
-    /// Whether enough messages were delivered in this turn. If so, the rest of the hub's bytes
-    /// waits, and the sessions' outputs are written first. So a burst of messages takes no more
-    /// memory than its slow readers account for.
-    pub(crate) fn defers_push(&mut self, id: LinkId, rest: &[u8]) -> bool {
-        if self.pubsub.fanned_out < self.fan_out_bytes_max() || rest.is_empty() {
-            return false;
-        }
-        let Some(Role::Hub(line)) = self.plane.links.get(id).map(|link| link.role) else {
-            return false;
-        };
-        self.pubsub.line(line).deferred = rest.to_vec();
-        self.plane.push_action(Action::ReadLink(id, false));
+        self.message.shrink_to(MESSAGE_BYTES_KEPT);
         true
     }
 
-    /// At the start of a turn, handles the pushes that were deferred in the last one.
-    pub(crate) fn take_deferred_pushes(&mut self) {
-        self.pubsub.fanned_out = 0;
-        if !self.pubsub.has_deferred_pushes() {
-            return;
+    /// Defers the rest of a hub's bytes if enough messages were delivered in this turn. Returns
+    /// whether it is deferred. The sessions' outputs are written first, so a burst of messages
+    /// takes no more memory than its slow readers account for. `links_bytes_max`: the bytes that
+    /// may be read from links before their memory is measured anew.
+    pub(crate) fn defers_push(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LinkId,
+        links_bytes_max: usize,
+        rest: &[u8],
+    ) -> bool {
+        let bytes_max = FAN_OUT_BYTES_MAX.min(links_bytes_max.max(MESSAGE_BYTES_KEPT));
+        if self.fanned_out < bytes_max || rest.is_empty() {
+            return false;
         }
-        for id in self.pubsub.lines() {
-            let line = self.pubsub.line(id);
-            if line.deferred.is_empty() {
-                continue;
-            }
-            let (link_id, bytes) = (line.link, std::mem::take(&mut line.deferred));
-            if let Some(link) = self.plane.links.get_mut(link_id) {
-                link.progress = self.plane.now;
-                self.plane.push_action(Action::ReadLink(link_id, true));
-                self.take_replies(link_id, &bytes);
-            }
+        let Some(Role::Hub(line)) = plane.links.get(id).map(|link| link.role) else {
+            return false;
+        };
+        self.line(line).deferred = rest.to_vec();
+        plane.push_action(Action::ReadLink(id, false));
+        true
+    }
+
+    /// Takes the bytes of a line that were deferred in the last turn, with its link.
+    pub(crate) fn take_deferred(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LineId,
+    ) -> Option<(LinkId, Vec<u8>)> {
+        let line = self.line(id);
+        if line.deferred.is_empty() {
+            return None;
         }
+        let (link_id, bytes) = (line.link, std::mem::take(&mut line.deferred));
+        let link = plane.links.get_mut(link_id)?;
+        link.progress = plane.now;
+        plane.push_action(Action::ReadLink(link_id, true));
+        Some((link_id, bytes))
     }
 }
 
 /// Hubs and their links.
-impl Engine {
-    /// Messages of a pool are published at another server now. Hubs subscribe there, and listen to
-    /// the old server until the new one has confirmed.
-    pub(crate) fn move_hubs(&mut self, from: ServerId, to: ServerId) {
-        let now = self.plane.now;
-        for index in 0..self.pubsub.hubs.len() {
-            let hub = HubId(index as u16);
-            let line = self.pubsub.hub(hub).line(HOME);
-            if line.server != from {
-                continue;
+impl Pubsub {
+    pub(crate) fn hub_ids(&self) -> impl Iterator<Item = HubId> + use<> {
+        (0..self.hubs.len() as u16).map(HubId)
+    }
+
+    /// Messages of a pool are published at another server now. If the hub listens at the old one,
+    /// it subscribes at the new one, and listens to the old one until the new one has confirmed.
+    /// Returns a link that has to be given up.
+    pub(crate) fn move_hub(
+        &mut self,
+        plane: &mut DataPlane,
+        hub: HubId,
+        (from, to): (ServerId, ServerId),
+    ) -> Option<LinkId> {
+        let now = plane.now;
+        let line = self.hub(hub).line(HOME);
+        if line.server != from {
+            return None;
+        }
+        let (id, is_used) = (line.link, !line.is_unused());
+        self.hub(hub).unsettle();
+        match plane.links.get_mut(id) {
+            Some(link) if is_used && link.is_up() => {
+                let line = self.hub(hub).move_home(to, now);
+                link.role = Role::Hub(LineId { hub, line });
+                self.link_line(plane, LineId { hub, line: HOME });
+                None
             }
-            let (id, is_used) = (line.link, !line.is_unused());
-            self.pubsub.hub(hub).unsettle();
-            match self.plane.links.get_mut(id) {
-                Some(link) if is_used && link.is_up() => {
-                    let line = self.pubsub.hubs[index].move_home(to, now);
-                    link.role = Role::Hub(LineId { hub, line });
-                    self.pubsub
-                        .link_line(&mut self.plane, LineId { hub, line: HOME });
-                }
-                Some(link) => {
-                    link.kind.server = to;
-                    self.pubsub.hub(hub).line(HOME).server = to;
-                    self.lose_link(id, "messages are published at another server now");
-                }
-                None => self.pubsub.hub(hub).line(HOME).server = to,
+            Some(link) => {
+                link.kind.server = to;
+                self.hub(hub).line(HOME).server = to;
+                Some(id)
+            }
+            None => {
+                self.hub(hub).line(HOME).server = to;
+                None
             }
         }
     }
 
     /// Puts the requests of hubs on links, once per turn: the requests of all sessions in one turn
     /// leave as one batch.
-    pub(crate) fn ask_hubs(&mut self) {
-        self.open_links();
-        self.pubsub.follow_channels(&mut self.plane);
-        for index in 0..self.pubsub.hubs.len() {
-            let hub = HubId(index as u16);
-            for line in 0..self.pubsub.hubs[index].lines.len() as u16 {
-                self.pubsub.ask_line(&mut self.plane, LineId { hub, line });
+    pub(crate) fn ask_hubs(&mut self, plane: &mut DataPlane) {
+        self.follow_channels(plane);
+        for hub in self.hub_ids() {
+            for line in 0..self.hub(hub).lines.len() as u16 {
+                self.ask_line(plane, LineId { hub, line });
             }
         }
     }
+}
+
+/// Whether the sharded channels of a session's pool are with the owners of their slots.
+fn channels_have_places(plane: &DataPlane, id: SessionId) -> bool {
+    let first = |session: &Session| plane.pools.first_of(session.pool.into());
+    let session = plane.sessions.get(id);
+    session.is_some_and(|session| first(session).cluster().is_some())
 }
 
 /// Bytes of messages delivered in one turn after which the rest waits for the next turn.
@@ -1025,5 +1082,53 @@ impl Pubsub {
             error::append_reply_as(&mut error, Fate::NotSent, away, cause);
             self.settle_subscription(plane, hub, done, Some(error));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A count gains the subscribers that share one connection, and is never negative.
+    #[test]
+    fn counts_gain_the_subscribers_of_one_connection() {
+        let pubsub = Pubsub::default();
+        let name: Arc<[u8]> = b"news"[..].into();
+        let counts = &pubsub.subscriber_counts;
+        counts.add(7, ChannelKind::Channel, &name, 2);
+        let receivers = |excess, reply: &[u8]| {
+            let recounted = pubsub.recount(7, &Completion::Receivers(excess), reply);
+            String::from_utf8(recounted).expect("it is text")
+        };
+        assert_eq!(receivers(2, b":1\r\n"), ":3\r\n");
+        assert_eq!(receivers(-2, b":1\r\n"), ":0\r\n");
+        assert_eq!(receivers(2, b"-NOPERM no\r\n"), "-NOPERM no\r\n");
+        let subscribers = Completion::Subscribers(ChannelKind::Channel);
+        let reply = b"*4\r\n$4\r\nnews\r\n:1\r\n$5\r\nother\r\n:1\r\n";
+        assert_eq!(
+            pubsub.recount(7, &subscribers, reply),
+            b"*4\r\n$4\r\nnews\r\n:3\r\n$5\r\nother\r\n:1\r\n"
+        );
+        assert_eq!(pubsub.recount(6, &subscribers, reply), reply);
+    }
+
+    /// Each pool and user has one hub. A hub that is not used gives its place to the next one.
+    #[test]
+    fn unused_hub_gives_its_place_to_the_next_one() {
+        let mut pubsub = Pubsub::default();
+        let mut hub = |pool, user| pubsub.hub_for(pool, user, ServerId(0), Time(0));
+        let first = hub(0, 1);
+        assert_eq!(hub(0, 1), first);
+        assert_eq!(hub(0, 2), first, "no session listens in it");
+        assert_eq!(pubsub.hub_ids().count(), 1);
+        let mut subscriber = Subscriber::new(first);
+        let place = (SessionId::NONE, 0);
+        let names = [b"news".as_slice()].into_iter();
+        let of = (ChannelKind::Channel, HOME);
+        let hub = pubsub.hub(first);
+        hub.subscribe(place, &mut subscriber, of, names, Version::Resp2, Time(0));
+        let other = pubsub.hub_for(0, 3, ServerId(0), Time(0));
+        assert_ne!(other, first);
+        assert_eq!(pubsub.hub_ids().collect::<Vec<_>>(), [first, other]);
     }
 }

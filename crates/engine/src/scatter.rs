@@ -16,6 +16,7 @@ use respool_protocol::fan::{
 };
 use respool_protocol::glob::SIFTED_BYTES_MAX;
 
+use crate::base::error_text::CROSSSLOT;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
 use crate::data_plane::DataPlane;
@@ -27,7 +28,7 @@ use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Session};
 use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
-use crate::engine::router::{CROSSSLOT, Standing};
+use crate::engine::router::Standing;
 use crate::local::adds_our_section;
 use crate::local::scripts::ScriptEffect;
 use crate::pubsub::hub::ChannelKind;

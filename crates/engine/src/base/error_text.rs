@@ -8,6 +8,9 @@ use crate::data_plane::ingress::Request;
 /// Redis's text for a session that has to authenticate.
 pub(crate) const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
 
+/// Redis's text (`getNodeByQuery`).
+pub(crate) const CROSSSLOT: &[u8] = b"CROSSSLOT Keys in request don't hash to the same slot";
+
 /// Redis's text (`commandCheckExistence`, 7.0): at most 128 bytes of the name, and then of the
 /// arguments. Before 7.0 it has other quotes, and commas.
 pub(crate) fn unknown_command(args: &[&[u8]], before_7: bool) -> Vec<u8> {

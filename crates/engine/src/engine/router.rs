@@ -25,7 +25,7 @@ use respool_protocol::commands::{
 use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
-use crate::base::error_text::wrong_arity;
+use crate::base::error_text::{CROSSSLOT, wrong_arity};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Shows;
 use crate::data_plane::completion::Completion;
@@ -45,8 +45,6 @@ use crate::pinned::tracking::asks_for;
 use crate::pinned::wait_command::is_wait;
 use crate::routing::pool::{Group, ServerId};
 
-/// Redis's text (`getNodeByQuery`).
-pub(crate) const CROSSSLOT: &[u8] = b"CROSSSLOT Keys in request don't hash to the same slot";
 /// The refusal of a request between WATCH or MULTI and EXEC: one server has to execute all of
 /// these.
 const FOREIGN: &[u8] =

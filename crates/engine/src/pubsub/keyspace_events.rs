@@ -9,51 +9,39 @@
 
 use std::sync::Arc;
 
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::LinkId;
 use crate::base::limits::BRANCH_WAIT_MS;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::Request;
 use crate::data_plane::link::{LinkState, Role};
-use crate::discovery::cluster::Cluster;
-use crate::engine::Engine;
 use crate::pubsub::Pubsub;
 use crate::pubsub::hub::{ChannelKind, HOME, Hub, HubId, KeyOwner, LineId};
 use crate::routing::pool::{Pool, ServerId};
 
-impl Engine {
-    /// Whether a session waits until respool knows which servers send keyspace notifications.
-    pub(crate) fn waits_for_event_servers(&mut self, id: SessionId) -> bool {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return false;
-        };
-        let pool = usize::from(session.pool);
-        match self.unknown_part(pool) {
-            Some(part) => self.discovery.waits_for_nodes(&mut self.plane, id, part),
-            None => self.discovery.waits_for_owners(&mut self.plane, id, pool),
-        }
-    }
-
-    /// Opens links that have waited for the notifications of their servers. The wait ends when the
-    /// hub has subscribed, cannot subscribe, or a moment has passed.
-    pub(crate) fn open_links(&mut self) {
-        for index in 0..self.pubsub.hubs.len() {
-            for (id, since) in self.pubsub.hubs[index].take_held_links() {
-                let Some(link) = self.plane.links.get(id) else {
+impl Pubsub {
+    /// Takes the links that have waited for the notifications of their servers. The wait ends when
+    /// the hub has subscribed, cannot subscribe, or a moment has passed.
+    pub(crate) fn take_links_to_open(&mut self, plane: &DataPlane) -> Vec<LinkId> {
+        let mut open = Vec::new();
+        for index in 0..self.hubs.len() {
+            for (id, since) in self.hubs[index].take_held_links() {
+                let Some(link) = plane.links.get(id) else {
                     continue;
                 };
                 let server = link.kind.server;
                 // The link may have been lost since, and be in a new handshake.
                 let is_greeted = matches!(&link.state, LinkState::Greeting { greeting, .. } if greeting.is_done());
                 if is_greeted
-                    && self.plane.now.since_ms(since) < BRANCH_WAIT_MS
-                    && self.pubsub.awaits_branches(&self.plane, index, server)
+                    && plane.now.since_ms(since) < BRANCH_WAIT_MS
+                    && self.awaits_branches(plane, index, server)
                 {
-                    self.pubsub.hubs[index].hold_link(id, since);
-                } else if is_greeted && !self.waits_for_scripts(id) {
-                    self.link_is_up(id);
+                    self.hubs[index].hold_link(id, since);
+                } else if is_greeted {
+                    open.push(id);
                 }
             }
         }
+        open
     }
 }
 
@@ -69,7 +57,7 @@ impl Pubsub {
     fn event_servers(&self, plane: &DataPlane, pool: u16) -> Vec<KeyOwner> {
         let parts = plane.pools.parts_of(usize::from(pool)).iter();
         let parts = parts.map(|part| &plane.pools[usize::from(*part)]);
-        let known = parts.filter(|part| part.cluster().is_none_or(Cluster::is_known));
+        let known = parts.filter(|part| part.cluster().is_none_or(|cluster| cluster.is_known()));
         let owners = |part: &Pool| -> Vec<KeyOwner> {
             let unseen: Arc<[u8]> = part.unseen[..].into();
             let owner = |server: &ServerId| KeyOwner {
