@@ -8,6 +8,7 @@ pub(crate) mod error;
 pub(crate) mod error_text;
 pub(crate) mod handle;
 pub mod limits;
+pub(crate) mod session_map;
 pub mod settings;
 pub(crate) mod slab;
 pub(crate) mod time;

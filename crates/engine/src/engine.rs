@@ -314,6 +314,8 @@ impl Engine {
 
     /// A client has connected to the pool of this index.
     pub fn handle_accept(&mut self, from: impl Into<Origin>, pool: usize) -> SessionId {
+        // The new session may get the index of a closed one, which components still know.
+        self.release_links();
         let from = from.into();
         let server = self.first_up(pool);
         let kind = self.plane.first_link(server);
@@ -735,6 +737,7 @@ impl Engine {
     }
 
     fn release_closed(&mut self, id: SessionId, mut session: Session) {
+        self.access.forget_session(id);
         self.plane.held_bytes -= self.plane.polling.forget(id);
         let link = self.plane.links.get(session.link);
         if link.is_some_and(|link| link.role == Role::Pinned { by: id }) {

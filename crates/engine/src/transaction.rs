@@ -456,7 +456,7 @@ impl Engine {
                 return self.access.refuse_untried(&mut self.plane, id);
             }
         };
-        self.access.end_login_turn(&mut self.plane, id);
+        self.access.end_login_turn(id);
         self.enqueue(
             id,
             asked,

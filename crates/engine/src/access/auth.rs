@@ -247,7 +247,7 @@ impl Engine {
             LoginGate::Wait => return Err(Dispatched::Wait),
             LoginGate::Shut => return Err(self.access.refuse_untried(&mut self.plane, id)),
         };
-        self.access.end_login_turn(&mut self.plane, id);
+        self.access.end_login_turn(id);
         let Some(user) = user else {
             self.login_was_wrong(id, claim);
             return Err(self.answer_error(id, WRONG));
@@ -325,7 +325,7 @@ impl Engine {
             }
             // Only a login that the server has accepted gets a link of its own.
             None => {
-                self.access.end_login_turn(&mut self.plane, id);
+                self.access.end_login_turn(id);
                 let login = Login {
                     credentials: login,
                     hello: hello.map(|(_, rest)| rest),
@@ -337,15 +337,8 @@ impl Engine {
                     .probe_login(&mut self.plane, id, server, request, login);
             }
         };
-        if !matches!(link, Err(Blocked::Wait))
-            && let Some(rare) = self
-                .plane
-                .sessions
-                .get_mut(id)
-                .and_then(|session| session.rare.as_mut())
-        {
-            rare.login_asked_at = None;
-            rare.attempts.turn = None;
+        if !matches!(link, Err(Blocked::Wait)) {
+            self.access.end_login_wait(id);
         }
         let link = match link {
             Ok(link) => link,
@@ -602,11 +595,11 @@ impl Access {
         kind: LinkKind,
     ) -> Result<LinkId, Blocked> {
         let link = plane.shared_link_for(id, kind)?;
-        let now = plane.now;
-        let Some(session) = plane.sessions.get_mut(id) else {
+        if plane.sessions.get(id).is_none() {
             return Err(Blocked::Wait);
-        };
-        let asked_at = *session.rare().login_asked_at.get_or_insert(now);
+        }
+        let attempts = self.attempts.get_or_default(id);
+        let asked_at = *attempts.asked_at.get_or_insert(plane.now);
         let Some(state) = plane.links.get_mut(link) else {
             return Err(Blocked::Wait);
         };

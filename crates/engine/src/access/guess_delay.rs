@@ -96,6 +96,8 @@ pub(crate) struct AttemptTime {
 /// The state of a session whose logins had to wait or were wrong.
 #[derive(Default)]
 pub(crate) struct Attempts {
+    /// When the session asked the server for its user, while it waits for a link to ask on.
+    pub(crate) asked_at: Option<Time>,
     /// When the login for which the session waits is tried.
     pub(crate) turn: Option<AttemptTime>,
     /// A login of the session was refused.

@@ -106,11 +106,11 @@ impl Engine {
     /// Whether a session may try a login now. A transaction does not wait: its login is refused
     /// instead.
     pub(crate) fn login_gate(&mut self, id: SessionId, is_presumed_right: bool) -> LoginGate {
-        let Some(session) = self.plane.sessions.get_mut(id) else {
+        let Some(session) = self.plane.sessions.get(id) else {
             return LoginGate::Shut;
         };
         let source = Source::of(session.peer);
-        let attempts = session.rare.as_deref().map(|rare| &rare.attempts);
+        let attempts = self.access.attempts.get(id);
         let is_new = attempts.is_none_or(|attempts| attempts.turn.is_none());
         let turn = match attempts.and_then(|attempts| attempts.turn) {
             Some(turn) => turn,
@@ -137,7 +137,7 @@ impl Engine {
             };
         }
         if is_new {
-            session.rare().attempts.turn = Some(turn);
+            self.access.attempts.get_or_default(id).turn = Some(turn);
             self.access.login_probes.delayed.push((turn.at, id));
         }
         self.plane.hold(id, Flags::HOLD_LINK);
@@ -156,8 +156,8 @@ impl Engine {
         let mut guesses = self.pubsub.subscriber_counts.guesses();
         guesses.handle_refused(claim.source, claim.is_charged, self.plane.now);
         drop(guesses);
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            session.rare().attempts.has_failed = true;
+        if self.plane.sessions.get(id).is_some() {
+            self.access.attempts.get_or_default(id).has_failed = true;
         }
     }
 
@@ -359,16 +359,15 @@ impl Access {
     }
 
     /// The login for which a session has waited has been tried, or refused.
-    pub(crate) fn end_login_turn(&mut self, plane: &mut DataPlane, id: SessionId) {
-        let session = plane.sessions.get_mut(id);
-        if let Some(rare) = session.and_then(|session| session.rare.as_mut()) {
-            rare.attempts.turn = None;
+    pub(crate) fn end_login_turn(&mut self, id: SessionId) {
+        if let Some(attempts) = self.attempts.get_mut(id) {
+            attempts.turn = None;
         }
     }
 
     /// Refuses a login without a try because too many of its address wait already.
     pub(crate) fn refuse_untried(&mut self, plane: &mut DataPlane, id: SessionId) -> Dispatched {
-        self.end_login_turn(plane, id);
+        self.end_login_turn(id);
         plane.counters.logins_refused += 1;
         plane.answer_reply(id, UNTRIED)
     }

@@ -179,9 +179,7 @@ impl Engine {
                 continue;
             }
             session.asked = id;
-            if let Some(rare) = &mut session.rare {
-                rare.login_asked_at = None;
-            }
+            self.access.forget_login_wait(session_id);
             self.plane.asked_ms = at_ms;
             let placed = self.expire_one(session_id, id, at_ms);
             self.plane.asked_ms = self.plane.now_ms;

@@ -70,7 +70,7 @@ impl Engine {
             + self.plane.memory.table_bytes()
             + self.plane.spare_buffers.memory_bytes()
             + self.local.scripts.memory_bytes()
-            + self.access.login_probes.memory_bytes()
+            + self.access.memory_bytes()
             + scanners.sum::<usize>();
         self.plane.memory.note_shared(shared, on_links);
     }

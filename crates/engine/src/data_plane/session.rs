@@ -8,7 +8,6 @@ use respool_protocol::commands::CommandId;
 use respool_protocol::encode::Version;
 use respool_protocol::request::{Scanner, Tail};
 
-use crate::access::guess_delay::Attempts;
 use crate::base::buffer::{Outgoing, SpareBuffers};
 use crate::base::handle::LinkId;
 use crate::base::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_BYTES_MAX};
@@ -272,9 +271,6 @@ pub(crate) struct Rare {
     pub(crate) redirect_found: Option<TargetNews>,
     /// The session's tracking at several servers.
     pub(crate) tracker: Option<Box<Tracker>>,
-    /// When the session asked the server for its user, while it waits for a link to ask on.
-    pub(crate) login_asked_at: Option<Time>,
-    pub(crate) attempts: Attempts,
     /// The steps that are left of the last reply.
     pub(crate) reply_steps: VecDeque<ReplyStep>,
     /// Whether the request of these steps gets no reply.
