@@ -5,6 +5,7 @@ pub(crate) mod bounds_met;
 pub(crate) mod burst;
 pub(crate) mod coalesce;
 pub(crate) mod completion;
+pub(crate) mod composite;
 pub(crate) mod cork;
 pub(crate) mod deadlines;
 pub(crate) mod dedup;

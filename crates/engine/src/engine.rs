@@ -16,6 +16,7 @@
 //! `router` chooses the servers of a request. `link_events` handles links that come up, go down or
 //! time out.
 
+pub(crate) mod composite;
 pub(crate) mod link_events;
 pub(crate) mod pubsub;
 pub(crate) mod router;

@@ -11,8 +11,6 @@
 //! arguments, and then refuses EXEC. The block is one request in the ledger. If the block was not
 //! written whole, its EXEC was not written, and the server has executed nothing of it.
 
-pub(crate) mod composite;
-
 use std::collections::{HashSet, VecDeque};
 
 use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, Names, id};
@@ -27,6 +25,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
@@ -39,7 +38,6 @@ use crate::pinned::tracking_redirect::{TrackingRedirect, redirect_asked};
 use crate::redirect::deferred::id_of;
 use crate::redirect::refusals;
 use crate::routing::pool::Group;
-use crate::transaction::composite::{CompositeReply, ReplyStep};
 
 /// Transactions: requests between MULTI and EXEC.
 #[derive(Default)]
@@ -705,12 +703,8 @@ impl Engine {
         let given_up = entry.session == SessionId::NONE;
         let db = exec_reply.within.db;
         if !exec_reply.steps.is_empty() && !given_up {
-            self.transactions.begin_steps(
-                &mut self.plane,
-                id,
-                exec_reply.steps,
-                (entry.silent, entry.at_ms),
-            );
+            self.plane
+                .begin_steps(id, exec_reply.steps, (entry.silent, entry.at_ms));
         }
         let session = self.plane.sessions.get_mut(id);
         if let Some(session) = session.filter(|session| session.db != db)

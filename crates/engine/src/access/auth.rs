@@ -19,13 +19,13 @@ use crate::base::limits::{
 use crate::base::settings::{Credentials, User};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Session};
 use crate::engine::Engine;
 use crate::routing::pool::ServerId;
-use crate::transaction::composite::ReplyStep;
 
 /// Users of servers whose passwords clients have given. Links send them in their handshake. An
 /// entry is free when no link and no session has that user.
@@ -478,12 +478,8 @@ impl Engine {
         match login.hello {
             Some(hello) => {
                 let steps = [ReplyStep::request(hello)].into();
-                self.transactions.begin_steps(
-                    &mut self.plane,
-                    entry.session,
-                    steps,
-                    (entry.silent, entry.at_ms),
-                );
+                self.plane
+                    .begin_steps(entry.session, steps, (entry.silent, entry.at_ms));
                 self.pass_on(entry, b"");
             }
             None => self.pass_on(entry, &said),

@@ -25,6 +25,7 @@ use crate::base::handle::SessionId;
 use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::session::Flags;
@@ -32,7 +33,6 @@ use crate::engine::{Action, Engine};
 use crate::local::OK;
 use crate::local::scripts::ShownBy;
 use crate::pinned::tracking_redirect::TargetNews;
-use crate::transaction::composite::ReplyStep;
 
 /// A query to every worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -432,12 +432,8 @@ impl Engine {
                     session.rare().redirect_found = Some(TargetNews { to, is_here });
                 }
                 let steps = [ReplyStep::request(request)].into();
-                self.transactions.begin_steps(
-                    &mut self.plane,
-                    asked.session,
-                    steps,
-                    (asked.silent, asked.at.stamp_ms()),
-                );
+                self.plane
+                    .begin_steps(asked.session, steps, (asked.silent, asked.at.stamp_ms()));
             }
             _ if asked.silent => {}
             ReplyForm::Lines(named) => {

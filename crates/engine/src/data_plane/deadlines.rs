@@ -48,7 +48,7 @@ pub(crate) struct Arrivals {
     /// Bytes that wait, by session. A map keeps its memory: with pipelines, sessions come and go in
     /// each turn.
     held: HashMap<SessionId, Arrival>,
-    /// Sessions that wait with a step of a reply, see [`crate::transaction::composite`].
+    /// Sessions that wait with a step of a reply, see [`crate::data_plane::composite`].
     steps: BTreeSet<SessionId>,
 }
 

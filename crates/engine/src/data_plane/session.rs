@@ -16,6 +16,7 @@ use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::burst::Burst;
 use crate::data_plane::coalesce::{BatchMove, SetRun};
 use crate::data_plane::completion::Completion;
+use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::cork::Cork;
 use crate::data_plane::memory::{Held, Weight};
 use crate::data_plane::reorder::{AskedEarly, ReorderBuffer};
@@ -30,7 +31,6 @@ use crate::redirect::deferred::DeferredQueue;
 use crate::routing::pool::{Group, ServerId};
 use crate::scatter::ScatterRequest;
 use crate::transaction::Transaction;
-use crate::transaction::composite::{CompositeReply, ReplyStep};
 
 /// Where a client connects from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
