@@ -3,6 +3,7 @@
 pub(crate) mod arrivals;
 pub(crate) mod bounds_met;
 pub(crate) mod burst;
+pub(crate) mod charges;
 pub(crate) mod coalesce;
 pub(crate) mod completion;
 pub(crate) mod composite;

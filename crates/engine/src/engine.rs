@@ -274,7 +274,7 @@ impl Engine {
             discovery: Discovery::default(),
             redirects: Redirects::default(),
             scatter: Scatter::default(),
-            transactions: Transactions,
+            transactions: Transactions::default(),
             pinned: Pinned::default(),
             pubsub: Pubsub::default(),
             local: Local::default(),
@@ -739,6 +739,7 @@ impl Engine {
 
     fn release_closed(&mut self, id: SessionId, mut session: Session) {
         self.access.forget_session(id);
+        self.transactions.forget_session(id);
         self.plane.held_bytes -= self.plane.polling.forget(id);
         let link = self.plane.links.get(session.link);
         if link.is_some_and(|link| link.role == Role::Pinned { by: id }) {

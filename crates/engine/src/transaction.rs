@@ -22,14 +22,16 @@ use crate::access::login_probe::{LoginClaim, LoginGate};
 use crate::admin::clients::request_may_write;
 use crate::base::buffer::shrink;
 use crate::base::handle::{LinkId, SessionId};
+use crate::base::session_map::SessionMap;
 use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
+use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
-use crate::data_plane::session::{Flags, Pins};
+use crate::data_plane::session::{Flags, OpenTransaction, Pins};
 use crate::engine::Engine;
 use crate::local::HelloArgs;
 use crate::local::scripts::{ScriptHash, names_in};
@@ -41,7 +43,10 @@ use crate::routing::pool::Group;
 
 /// Transactions: requests between MULTI and EXEC.
 #[derive(Default)]
-pub(crate) struct Transactions;
+pub(crate) struct Transactions {
+    /// The requests of open transactions.
+    queued: SessionMap<Transaction>,
+}
 
 /// The requests that a session has queued since MULTI.
 #[derive(Debug, Default)]
@@ -50,19 +55,12 @@ pub(crate) struct Transaction {
     opening: Vec<u8>,
     /// The bytes of the queued requests, one behind the other.
     requests: Vec<u8>,
-    pub(crate) count: u32,
-    /// A queued request may write.
-    pub(crate) writes: bool,
     /// A queued request runs code, loads a script, or may hold up its connection.
     runs_code: bool,
     /// The scripts that the queued requests name.
     scripts: Vec<ScriptHash>,
     /// Bytes that the transaction holds.
     held: usize,
-    /// A request was refused, so EXEC will be refused, too.
-    pub(crate) aborted: bool,
-    /// The owner of its keys.
-    group: Option<Group>,
     /// A request leaves a trace on its connection. So the session needs its own link, which nothing
     /// uses afterwards.
     taints: bool,
@@ -198,17 +196,17 @@ fn left_out(local_results: &[(u32, LocalResult)]) -> u32 {
 }
 
 impl Transaction {
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held
-    }
-
     /// Its memory: the held bytes and the unused room of its buffers.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    fn charge(&self) -> Charge {
         let room = |capacity: usize, len: usize| capacity - len;
-        self.held
+        let memory = self.held
             + room(self.requests.capacity(), self.requests.len())
             + room(self.local_results.capacity(), self.local_results.len())
-                * size_of::<(u32, LocalResult)>()
+                * size_of::<(u32, LocalResult)>();
+        Charge {
+            counted: self.held,
+            memory,
+        }
     }
 }
 
@@ -231,15 +229,8 @@ impl Engine {
                 if let Some(refusal) = self.local.refusal_to_open(&self.plane, session_id) {
                     return self.plane.answer_reply(session_id, &refusal);
                 }
-                if let Some(session) = self.plane.sessions.get_mut(session_id) {
-                    session.flags |= Flags::IN_MULTI | Flags::HAS_QUEUED;
-                    session.rare().transaction = Some(Transaction {
-                        opening: request.bytes.to_vec(),
-                        held: request.bytes.len(),
-                        ..Transaction::default()
-                    });
-                    self.plane.held_bytes += request.bytes.len();
-                }
+                self.transactions
+                    .begin_transaction(&mut self.plane, session_id, request.bytes);
                 self.plane.answer_reply(session_id, b"+OK\r\n")
             }
             id::WATCH if in_multi => {
@@ -364,7 +355,7 @@ impl Engine {
             (_, id::SSUBSCRIBE) => Some(LocalResult::Constant(NO_SSUBSCRIBE)),
             (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(LocalResult::RedirectName),
             // After a SUBSCRIBE in the same transaction, PING is answered as to a subscriber.
-            (_, id::PING) if self.transactions.has_steps(&mut self.plane, session_id) => {
+            (_, id::PING) if self.transactions.has_steps(session_id) => {
                 Some(LocalResult::Local(request.keep()))
             }
             (_, id::CLIENT_TRACKING) if let Some((at, to)) = redirect_asked(request) => {
@@ -500,26 +491,29 @@ impl Engine {
             .plane
             .memory
             .is_above_bound(self.plane.held_bytes + bytes.len());
-        let Some(transaction) = self.plane.transaction_of(session_id) else {
+        let transaction = self.transactions.queued.get_mut(session_id);
+        let facts = self.plane.transaction_of(session_id);
+        let (Some(transaction), Some(facts)) = (transaction, facts) else {
             unreachable!("a session in MULTI has a transaction");
         };
-        let before = transaction.held_bytes();
-        if before + bytes.len() > max {
+        if transaction.held + bytes.len() > max {
             let text = b"ERR respool: the transaction is larger than transaction-bytes-max";
             return self.refuse_queued(session_id, text);
         }
-        if transaction.aborted {
+        if facts.aborted {
             // An aborted transaction is never sent, so nothing more of it is kept.
             return self.plane.answer_reply(session_id, b"+QUEUED\r\n");
         }
         if is_short {
             // There is no memory for the request: the transaction will never be sent.
-            transaction.aborted = true;
+            facts.aborted = true;
             let names = std::mem::take(&mut transaction.scripts).len();
             let requests = std::mem::take(&mut transaction.requests).len();
             let freed = requests + names * size_of::<ScriptHash>();
             transaction.held -= freed;
-            self.plane.held_bytes -= freed;
+            let charge = transaction.charge();
+            self.plane
+                .charge(session_id, ChargeKind::Transaction, charge);
             self.plane.weigh(session_id);
             return self
                 .plane
@@ -543,11 +537,13 @@ impl Engine {
         }
         transaction
             .local_results
-            .extend(local_result.map(|local_result| (transaction.count, local_result)));
-        transaction.count += 1;
+            .extend(local_result.map(|local_result| (facts.count, local_result)));
+        facts.count += 1;
         transaction.held += held;
         let has_grown = transaction.requests.capacity() != room;
-        self.plane.held_bytes += held;
+        let charge = transaction.charge();
+        self.plane
+            .charge(session_id, ChargeKind::Transaction, charge);
         if has_grown {
             self.plane.weigh(session_id);
         }
@@ -562,9 +558,11 @@ impl Engine {
         bytes: &[u8],
         taints: bool,
     ) -> Dispatched {
-        if let Some(transaction) = self.plane.transaction_of(id) {
+        if let Some(facts) = self.plane.transaction_of(id) {
             // The table does not say what the command does.
-            transaction.writes = true;
+            facts.writes = true;
+        }
+        if let Some(transaction) = self.transactions.queued.get_mut(id) {
             transaction.taints |= taints;
         }
         self.enqueue(id, bytes, None)
@@ -572,13 +570,14 @@ impl Engine {
 
     /// Handles EXEC: pins the session if the block needs it, and sends the block.
     fn exec(&mut self, id: SessionId, closing: &[u8]) -> Dispatched {
-        let Some(transaction) = self.plane.transaction_of(id) else {
-            unreachable!("a session in MULTI has a transaction");
-        };
-        if transaction.aborted {
+        let is_aborted = |facts: &mut OpenTransaction| facts.aborted;
+        if self.plane.transaction_of(id).is_some_and(is_aborted) {
             let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
             return self.leave_transaction(id, text);
         }
+        let Some(transaction) = self.transactions.queued.get(id) else {
+            unreachable!("a session in MULTI has a transaction");
+        };
         let local_results = || transaction.local_results.iter().map(|(_, result)| result);
         let about_session = local_results().any(LocalResult::is_about_session);
         let taints = transaction.taints || local_results().any(LocalResult::leaves_trace);
@@ -608,8 +607,9 @@ impl Engine {
             self.plane.taint_own_link(id);
         }
         let code = self
-            .plane
-            .transaction_of(id)
+            .transactions
+            .queued
+            .get(id)
             .filter(|transaction| transaction.runs_code)
             .map(|transaction| transaction.requests.clone());
         match code {
@@ -623,8 +623,9 @@ impl Engine {
     /// Sends the block of an EXEC to the server.
     fn send_block(&mut self, id: SessionId, closing: &[u8], about_session: bool) -> Dispatched {
         let scripts = self
-            .plane
-            .transaction_of(id)
+            .transactions
+            .queued
+            .get(id)
             .map(|transaction| transaction.scripts.clone());
         let mut scripts = scripts.unwrap_or_default();
         // A block may name one script a thousand times.
@@ -635,7 +636,7 @@ impl Engine {
             Err(Blocked::Wait) => return Dispatched::Wait,
             Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
         }
-        let (block, duty) = self.transactions.block_of(&mut self.plane, id, closing);
+        let (block, duty) = self.transactions.block_of(&self.plane, id, closing);
         match self.dispatch_with(id, &block, false, duty) {
             Ok(placed) => {
                 self.transactions.end_transaction(&mut self.plane, id);
@@ -650,7 +651,9 @@ impl Engine {
             }
             Err(Completion::Block { exec, .. }) => {
                 // The block has to wait. It is built again for the next attempt.
-                if let (Some(exec), Some(transaction)) = (exec, self.plane.transaction_of(id)) {
+                if let (Some(exec), Some(transaction)) =
+                    (exec, self.transactions.queued.get_mut(id))
+                {
                     transaction.local_results = exec.local_results;
                 }
                 Dispatched::Wait
@@ -662,7 +665,7 @@ impl Engine {
     /// The refusal of an EXEC with CLIENT TRACKING REDIRECT in it, if it cannot be executed now.
     fn refusal_of_redirects(&self, id: SessionId, needs_none: bool) -> Option<Vec<u8>> {
         let session = self.plane.sessions.get(id)?;
-        let transaction = session.rare.as_ref()?.transaction.as_ref()?;
+        let transaction = self.transactions.queued.get(id)?;
         let redirect = |(_, local_result): &(u32, LocalResult)| match local_result {
             LocalResult::Switch { redirect, .. } => redirect.clone(),
             _ => None,
@@ -934,6 +937,32 @@ impl Transactions {
         }
     }
 
+    /// Drops the state of a session that is closed.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        self.queued.remove(id);
+    }
+
+    /// Memory of the table by session, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.queued.table_bytes()
+    }
+
+    /// Opens a transaction with MULTI, as the client wrote it.
+    fn begin_transaction(&mut self, plane: &mut DataPlane, id: SessionId, opening: &[u8]) {
+        let Some(session) = plane.sessions.get_mut(id) else {
+            return;
+        };
+        session.flags |= Flags::IN_MULTI | Flags::HAS_QUEUED;
+        session.rare().transaction = Some(OpenTransaction::default());
+        let transaction = Transaction {
+            opening: opening.to_vec(),
+            held: opening.len(),
+            ..Transaction::default()
+        };
+        plane.charge(id, ChargeKind::Transaction, transaction.charge());
+        self.queued.insert(id, transaction);
+    }
+
     /// Ends a transaction that was sent, or never will be.
     pub(crate) fn end_transaction(&mut self, plane: &mut DataPlane, id: SessionId) {
         let Some(session) = plane.sessions.get_mut(id) else {
@@ -942,10 +971,11 @@ impl Transactions {
         session.flags.remove(Flags::IN_MULTI);
         // The transaction is gone, so a repeated EXEC would not repeat it.
         session.burst.count_as_many();
-        let rare = session.rare.as_mut();
-        if let Some(transaction) = rare.and_then(|rare| rare.transaction.take()) {
-            plane.held_bytes -= transaction.held_bytes();
+        if let Some(rare) = &mut session.rare {
+            rare.transaction = None;
         }
+        self.queued.remove(id);
+        plane.charge(id, ChargeKind::Transaction, Charge::default());
     }
 
     /// The owner of the keys that a session has queued since MULTI, if it has queued any.
@@ -966,8 +996,8 @@ impl Transactions {
     }
 
     /// Whether respool answers a request of the transaction.
-    fn has_steps(&mut self, plane: &mut DataPlane, id: SessionId) -> bool {
-        plane.transaction_of(id).is_some_and(|transaction| {
+    fn has_steps(&self, id: SessionId) -> bool {
+        self.queued.get(id).is_some_and(|transaction| {
             let mut local_results = transaction.local_results.iter();
             local_results.any(|(_, result)| matches!(result, LocalResult::Local(_)))
         })
@@ -986,13 +1016,8 @@ impl Transactions {
 
     /// The number of sessions to which a queued transaction redirects tracking messages, without
     /// the session `but`.
-    pub(crate) fn redirects_queued(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        but: u64,
-    ) -> usize {
-        let Some(transaction) = plane.transaction_of(id) else {
+    pub(crate) fn redirects_queued(&self, id: SessionId, but: u64) -> usize {
+        let Some(transaction) = self.queued.get(id) else {
             return 0;
         };
         let redirects = transaction
@@ -1012,21 +1037,22 @@ impl Transactions {
     /// The block of a session for the server, and the completion of its result.
     fn block_of(
         &mut self,
-        plane: &mut DataPlane,
+        plane: &DataPlane,
         id: SessionId,
         closing: &[u8],
     ) -> (Vec<u8>, Completion) {
-        let Some(session) = plane.sessions.get_mut(id) else {
+        let Some(session) = plane.sessions.get(id) else {
             unreachable!("the session that sent EXEC is open");
         };
         let watched = session.pins.any(Pins::WATCH);
-        let rare = session.rare.as_mut();
-        let Some(transaction) = rare.and_then(|rare| rare.transaction.as_mut()) else {
+        let facts = session.rare.as_deref();
+        let facts = facts.and_then(|rare| rare.transaction.as_ref());
+        let (Some(transaction), Some(facts)) = (self.queued.get_mut(id), facts) else {
             unreachable!("a session in MULTI has a transaction");
         };
-        let count = transaction.count;
+        let count = facts.count;
         let local_results = std::mem::take(&mut transaction.local_results);
-        let mut block = Vec::with_capacity(transaction.held_bytes() + 64);
+        let mut block = Vec::with_capacity(transaction.held + 64);
         block.extend_from_slice(&transaction.opening);
         block.extend_from_slice(&transaction.requests);
         block.extend_from_slice(closing);

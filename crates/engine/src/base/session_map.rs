@@ -61,6 +61,15 @@ impl<T> SessionMap<T> {
         &mut self.entries[place].1
     }
 
+    /// Sets the session's entry. Returns the one before.
+    pub(crate) fn insert(&mut self, id: SessionId, value: T) -> Option<T> {
+        if let Some(old) = self.get_mut(id) {
+            return Some(std::mem::replace(old, value));
+        }
+        self.add(id, value);
+        None
+    }
+
     fn add(&mut self, id: SessionId, value: T) -> usize {
         if self.places.len() <= id.index() {
             self.places.resize(id.index() + 1, NOWHERE);
@@ -107,9 +116,9 @@ mod tests {
     fn session_finds_its_own_entry() {
         let mut map = SessionMap::default();
         for index in [7, 0, 3] {
-            *map.get_or_default(session(index, 1)) = index;
+            assert_eq!(map.insert(session(index, 1), index), None);
         }
-        *map.get_or_default(session(0, 1)) += 10;
+        assert_eq!(map.insert(session(0, 1), 10), Some(0));
         assert_eq!(map.remove(session(7, 1)), Some(7));
         assert_eq!(map.remove(session(7, 1)), None);
         assert_eq!(map.get(session(7, 1)), None);

@@ -3,12 +3,11 @@
 use crate::LinkId;
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::session::Pins;
+use crate::data_plane::session::{OpenTransaction, Pins};
 use crate::data_plane::{DataPlane, Flags, Link, Role};
 use crate::pinned::tracking::Tracker;
 use crate::pinned::urgent::IDLE;
 use crate::routing::pool::ServerId;
-use crate::transaction::Transaction;
 
 impl DataPlane {
     /// Marks a session's pinned link as tainted: it carries state that no other session may find,
@@ -104,7 +103,7 @@ impl DataPlane {
         }
     }
 
-    pub(crate) fn transaction_of(&mut self, id: SessionId) -> Option<&mut Transaction> {
+    pub(crate) fn transaction_of(&mut self, id: SessionId) -> Option<&mut OpenTransaction> {
         self.sessions
             .get_mut(id)?
             .rare

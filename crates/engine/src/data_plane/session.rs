@@ -14,6 +14,7 @@ use crate::base::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_
 use crate::base::time::Time;
 use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::burst::Burst;
+use crate::data_plane::charges::Charges;
 use crate::data_plane::coalesce::{BatchMove, SetRun};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
@@ -30,7 +31,6 @@ use crate::pubsub::hub::Subscriber;
 use crate::redirect::deferred::DeferredQueue;
 use crate::routing::pool::{Group, ServerId};
 use crate::scatter::ScatterRequest;
-use crate::transaction::Transaction;
 
 /// Where a client connects from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +258,9 @@ pub(crate) struct Rare {
     /// The rest of a large request, and the link that gets it.
     pub(crate) large: Option<LargeRequest>,
     /// The transaction that is queued since MULTI.
-    pub(crate) transaction: Option<Transaction>,
+    pub(crate) transaction: Option<OpenTransaction>,
+    /// The memory that components hold for the session.
+    pub(crate) charges: Charges,
     /// The channels and patterns that the session subscribes to.
     pub(crate) subscriber: Option<Box<Subscriber>>,
     /// The link on which the session watched keys was lost, so changes of these keys are unknown.
@@ -291,6 +293,19 @@ pub(crate) struct Rare {
     pub(crate) scattered_bytes: usize,
     /// The session's state within an EXEC.
     pub(crate) composite: Option<CompositeReply>,
+}
+
+/// The facts about a transaction that is queued. Its requests are elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct OpenTransaction {
+    /// The number of its requests.
+    pub(crate) count: u32,
+    /// One of them may write.
+    pub(crate) writes: bool,
+    /// One of them was refused, so EXEC will be refused, too.
+    pub(crate) aborted: bool,
+    /// The owner of their keys.
+    pub(crate) group: Option<Group>,
 }
 
 /// A request too large to be held, while it is sent.
@@ -461,8 +476,7 @@ impl Session {
         }
         let (mut named, mut spared) = (0, false);
         if let Some(rare) = self.rare.as_deref() {
-            let transaction = rare.transaction.as_ref();
-            held.queued += transaction.map_or(0, Transaction::memory_bytes);
+            rare.charges.add_to(&mut held);
             held.queued += rare
                 .reply_steps
                 .iter()
@@ -504,11 +518,11 @@ impl Session {
             .as_ref()
             .map_or(0, |scanner| scanner.held_bytes());
         let rare = self.rare.as_deref().map_or(0, |rare| {
-            let queued = rare.transaction.as_ref().map_or(0, Transaction::held_bytes);
+            let charged = rare.charges.counted();
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
             let untold = rare.tracker.as_ref().map_or(0, |own| own.held_bytes());
-            rare.pushes.len() + queued + subscribed + left + untold + rare.deferred.held_bytes()
+            rare.pushes.len() + charged + subscribed + left + untold + rare.deferred.held_bytes()
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }

@@ -109,10 +109,7 @@ impl Engine {
         let in_multi = self.transactions.is_in_multi(&self.plane, id);
         let link = match found.is_here {
             true if in_multi
-                && self
-                    .transactions
-                    .redirects_queued(&mut self.plane, id, found.to)
-                    >= REDIRECTS_QUEUED_MAX =>
+                && self.transactions.redirects_queued(id, found.to) >= REDIRECTS_QUEUED_MAX =>
             {
                 return Err(Blocked::Refused(bound_reply("REDIRECTS_QUEUED_MAX")));
             }
