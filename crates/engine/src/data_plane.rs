@@ -16,6 +16,7 @@ pub(crate) mod gate;
 pub(crate) mod handshake;
 pub(crate) mod health;
 pub(crate) mod ingress;
+pub(crate) mod learned_commands;
 pub(crate) mod ledger;
 pub(crate) mod link;
 pub(crate) mod link_limit;
@@ -58,6 +59,7 @@ use crate::data_plane::deadlines::Arrivals;
 use crate::data_plane::flush_rule::WorkerLoad;
 use crate::data_plane::handshake::Identity;
 use crate::data_plane::ingress::{ShapeCache, may_wait};
+use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Decision, Link, LinkKind, LinkState, OpenReason, Role};
 use crate::data_plane::memory::Memory;
@@ -133,6 +135,8 @@ pub(crate) struct DataPlane {
     /// The class of each command whose requests go to a server without further checks.
     pub(crate) direct_classes: Box<[Option<Class>]>,
     pub(crate) shape_cache: ShapeCache,
+    /// The commands that the table lacks and servers have.
+    pub(crate) learned_commands: LearnedCommands,
     /// The coalescing levels of each listener. Listeners behind the end have all levels.
     pub(crate) levels: Vec<Levels>,
     /// The load of the worker, for the flush rule.
@@ -227,6 +231,7 @@ impl DataPlane {
             slow_readers: SlowReaders::default(),
             direct_classes: direct_classes(&settings),
             shape_cache: ShapeCache::default(),
+            learned_commands: LearnedCommands::default(),
             levels: Vec::new(),
             worker_load: WorkerLoad::default(),
             batch: 0,

@@ -15,10 +15,11 @@ use crate::base::settings::AwayError;
 use crate::base::time::Time;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, is_select};
+use crate::data_plane::learned_commands::ServerUser;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::session::Session;
 use crate::engine::Engine;
-use crate::local::catalog::{ServerUser, Subject};
+use crate::local::catalog::Subject;
 
 /// The replies of servers to probes, by user and by the bytes of the probe, each with its time.
 #[derive(Default)]

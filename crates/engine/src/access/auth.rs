@@ -434,7 +434,9 @@ impl Engine {
         }
         for (user, known) in (1..).zip(&mut self.access.logins.known) {
             if !used[usize::from(user)] && known.take().is_some() {
-                self.local.catalog.forget_user(user);
+                self.local
+                    .catalog
+                    .forget_user(&mut self.plane.learned_commands, user);
             }
         }
     }

@@ -1012,7 +1012,9 @@ impl Engine {
     pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
         if let Some(index) = self.free_server() {
             self.plane.servers[usize::from(index.0)] = server;
-            self.local.catalog.forget_server(index);
+            self.local
+                .catalog
+                .forget_server(&mut self.plane.learned_commands, index);
             for pool in 0..self.plane.pools.len() {
                 if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
                     cluster.foreign_nodes.remove(&index);

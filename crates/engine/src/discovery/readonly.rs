@@ -198,7 +198,9 @@ impl Engine {
         };
         // Another server may be there now, so facts learned about the old one are in doubt.
         if !is_successor {
-            self.local.catalog.doubt_server(kind.server);
+            self.local
+                .catalog
+                .doubt_server(&mut self.plane.learned_commands, kind.server);
             self.local.note_scripts_lost(&mut self.plane, kind.server);
         }
         let moved = match is_successor {

@@ -180,7 +180,9 @@ impl Engine {
         let server_id = link.kind.server;
         link.state = LinkState::Down;
         if was_up && role == Role::Shared {
-            self.local.catalog.doubt_server(server_id);
+            self.local
+                .catalog
+                .doubt_server(&mut self.plane.learned_commands, server_id);
             self.local.note_scripts_lost(&mut self.plane, server_id);
         }
         // A password that comes from a file may be replaced there at any moment.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use respool_protocol::commands::{self, Answer, CommandId, id};
 use respool_protocol::encode;
-use respool_protocol::request::{Found, Scanner, Span};
+use respool_protocol::request::Span;
 use respool_protocol::value::Value;
 
 use crate::access::acl::{KnownRights, RIGHT_MS, RightRefusal};
@@ -15,12 +15,12 @@ use crate::base::error_text::{
     NOAUTH, not_in_subscription, unknown_command, unknown_subcommand, wrong_arity,
 };
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::LEARNED_COMMANDS_MAX;
 use crate::base::slab::Slab;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, allowed_in_subscription};
+use crate::data_plane::learned_commands::{CommandInfo, KeySpec, LearnedCommands, ServerUser};
 use crate::data_plane::link::{Link, LinkKind, Role};
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
@@ -30,7 +30,6 @@ use crate::routing::pool::ServerId;
 /// The answers of servers about commands.
 #[derive(Default)]
 pub(crate) struct CommandCatalog {
-    commands: HashMap<(ServerUser, Vec<u8>), CommandInfo>,
     /// Questions without an answer: the link of each, and when it was asked.
     asking: HashMap<(ServerUser, Subject), (LinkId, Time)>,
     /// Servers that have lost the links of questions and answered none since: the number of losses
@@ -105,9 +104,6 @@ fn takes_questions(link: &Link) -> bool {
     !matches!(link.role, Role::Draining { .. })
 }
 
-/// A server and the user that asks it: rights belong to a user.
-pub(crate) type ServerUser = (ServerId, u16);
-
 /// The subject of a question to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
@@ -157,99 +153,27 @@ impl CommandCatalog {
     }
 
     /// Forgets a user whose number may be given to another one.
-    pub(crate) fn forget_user(&mut self, user: u16) {
+    pub(crate) fn forget_user(&mut self, learned: &mut LearnedCommands, user: u16) {
         self.doubt_user(user);
-        self.commands.retain(|((_, of), _), _| *of != user);
-    }
-
-    /// The key arguments of a command that the table lacks, as any server gave them.
-    pub(crate) fn keys_of(&self, name: &[u8]) -> KeySpec {
-        let said = |((_, of), lesson): (&(ServerUser, Vec<u8>), &CommandInfo)| match lesson {
-            CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys }
-                if of.eq_ignore_ascii_case(name) =>
-            {
-                Some(*keys)
-            }
-            _ => None,
-        };
-        let said = self.commands.iter().find_map(said);
-        said.unwrap_or(KeySpec::Unsaid)
-    }
-
-    /// The places of keys in a request, if a server gave those of its command.
-    pub(crate) fn keys_in(&self, request: &[u8]) -> impl Iterator<Item = usize> + use<> {
-        let mut scanner = Scanner::default();
-        let (keys, argc) = match scanner.scan(request, true) {
-            Ok(Found::Request { .. }) => {
-                let spans = scanner.spans();
-                let name = spans.first().map_or(&b""[..], |name| name.of(request));
-                (self.keys_of(name), spans.len())
-            }
-            _ => (KeySpec::None, 0),
-        };
-        keys.places(argc)
+        learned.forget_user(user);
     }
 
     /// A connection to a server was lost: another server may have its place when it is back.
     /// Requests in a transaction are still checked by the list that counted at its MULTI.
-    pub(crate) fn doubt_server(&mut self, server: ServerId) {
+    pub(crate) fn doubt_server(&mut self, learned: &mut LearnedCommands, server: ServerId) {
         if let Some(known) = self.known.get_mut(&server) {
             known.doubted = true;
         }
-        self.commands.retain(|((of, _), _), _| *of != server);
+        learned.forget_server(server);
         self.untold.retain(|(of, _), _| *of != server);
         self.unopened.retain(|(of, _), _| *of != server);
     }
 
     /// Forgets a server whose number is given to another one.
-    pub(crate) fn forget_server(&mut self, server: ServerId) {
-        self.doubt_server(server);
+    pub(crate) fn forget_server(&mut self, learned: &mut LearnedCommands, server: ServerId) {
+        self.doubt_server(learned, server);
         self.known.remove(&server);
         self.rights.doubt(|(of, _)| of == server);
-    }
-}
-
-/// The server's answer about a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CommandInfo {
-    /// A command of the table by another name.
-    Renamed(CommandId),
-    /// It works on data and never waits.
-    Shared { reads: bool, keys: KeySpec },
-    /// It may change the state of its connection.
-    Alone { keys: KeySpec },
-    /// The server refused to answer at this time: the command may do anything.
-    Unsaid { at: Time },
-    /// The server had no such command at this time.
-    Nothing { at: Time },
-}
-
-/// The key arguments of a command, as its server gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeySpec {
-    /// From the first to the last, `step` apart. A negative `last` counts from the end.
-    At {
-        first: usize,
-        last: i64,
-        step: usize,
-    },
-    /// The command has no keys.
-    None,
-    /// The keys depend on the arguments, or are not known.
-    Unsaid,
-}
-
-impl KeySpec {
-    /// The places of the keys among this many arguments.
-    pub(crate) fn places(self, argc: usize) -> impl Iterator<Item = usize> {
-        let (first, last, step) = match self {
-            KeySpec::At { first, last, step } => (first, last, step),
-            KeySpec::None | KeySpec::Unsaid => (1, 0, 1),
-        };
-        let end = argc as i64;
-        let last = if last < 0 { end + last } else { last };
-        let behind = usize::try_from(last.min(end - 1) + 1).unwrap_or_default();
-        (first..behind).step_by(step)
     }
 }
 
@@ -324,7 +248,7 @@ impl Engine {
             return Err(Dispatched::Done);
         };
         let subject = (whose, name);
-        match self.local.catalog.commands.get(&subject) {
+        match self.plane.learned_commands.get(&subject) {
             Some(CommandInfo::Nothing { at } | CommandInfo::Unsaid { at })
                 if now.since_ms(*at) >= NOTHING_MS => {}
             Some(lesson) => return Ok(*lesson),
@@ -946,11 +870,8 @@ impl Local {
                 }
             },
             (whose, Subject::Command(name)) => {
-                if self.catalog.commands.len() >= LEARNED_COMMANDS_MAX {
-                    self.catalog.commands.clear();
-                }
                 let lesson = parse_info(reply, plane.now);
-                self.catalog.commands.insert((whose, name), lesson);
+                plane.learned_commands.learn((whose, name), lesson);
             }
             (whose, Subject::Right(probe)) => {
                 self.catalog.rights.learn(whose, probe, reply, plane.now);

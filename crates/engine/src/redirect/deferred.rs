@@ -34,13 +34,13 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::{Completion, ProofStep};
 use crate::data_plane::ingress::bound_reply;
+use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::discovery::cluster::Cluster;
 use crate::discovery::replicas::{NO_READER, NoReader, Readers};
 use crate::engine::{Engine, TICK_MS};
-use crate::local::catalog::CommandCatalog;
 use crate::redirect::Redirects;
 use crate::redirect::refusals::{self, Belief, RefusedRequest, belief};
 use crate::routing::pool::ServerId;
@@ -208,7 +208,7 @@ struct RequestKeys {
 impl RequestKeys {
     /// The keys of a request, or of all requests of a block, as a server of this pool or subpool
     /// sees them.
-    fn of(learned: &CommandCatalog, requests: &[u8], pool: u16, reads: bool) -> RequestKeys {
+    fn of(learned: &LearnedCommands, requests: &[u8], pool: u16, reads: bool) -> RequestKeys {
         let mut about = RequestKeys {
             reads,
             ..RequestKeys::default()
@@ -255,7 +255,7 @@ impl RequestKeys {
 impl Engine {
     /// The slot of the first key of a request, as the servers of this pool or subpool see it.
     pub(crate) fn slot_named_in(&self, request: &[u8], pool: u16) -> Option<u16> {
-        RequestKeys::of(&self.local.catalog, request, pool, false).slot
+        RequestKeys::of(&self.plane.learned_commands, request, pool, false).slot
     }
 }
 
@@ -365,7 +365,12 @@ impl Engine {
         let is_block = asked.is_some();
         let pool = self.plane.servers[usize::from(link.kind.server.0)].pool;
         let request = as_asked(link.first_bytes());
-        let about = RequestKeys::of(&self.local.catalog, request, pool, front.class.reads());
+        let about = RequestKeys::of(
+            &self.plane.learned_commands,
+            request,
+            pool,
+            front.class.reads(),
+        );
         let (server, role) = (link.kind.server, link.role);
         let asked = asked.unwrap_or(match about.runs_code {
             true => RefusedRequest::Code,
@@ -521,7 +526,12 @@ impl Engine {
                     ..entry
                 },
                 duty: duty.take(),
-                about: RequestKeys::of(&self.local.catalog, &request, pool, entry.class.reads()),
+                about: RequestKeys::of(
+                    &self.plane.learned_commands,
+                    &request,
+                    pool,
+                    entry.class.reads(),
+                ),
                 request: request.clone(),
                 asked,
                 to,
@@ -620,7 +630,12 @@ impl Engine {
                 let request = as_asked(&request);
                 found.push(InFlight {
                     seq: entry.seq,
-                    about: RequestKeys::of(&self.local.catalog, request, pool, entry.class.reads()),
+                    about: RequestKeys::of(
+                        &self.plane.learned_commands,
+                        request,
+                        pool,
+                        entry.class.reads(),
+                    ),
                     is_deferred: false,
                 });
             }
@@ -1104,7 +1119,7 @@ impl Engine {
             return false;
         };
         let request = as_asked(link.first_bytes());
-        let keys = self.local.catalog.keys_in(request);
+        let keys = self.plane.learned_commands.keys_in(request);
         let Some(twin) = refusals::twin(request, keys) else {
             return false;
         };
@@ -1152,7 +1167,12 @@ impl Engine {
         encode::request(&mut question, &[&b"SCRIPT"[..], b"EXISTS", digest]);
         let pool = self.plane.server(asked.server).pool;
         let item = Deferred {
-            about: RequestKeys::of(&self.local.catalog, request, pool, entry.class.reads()),
+            about: RequestKeys::of(
+                &self.plane.learned_commands,
+                request,
+                pool,
+                entry.class.reads(),
+            ),
             entry: Entry {
                 len: request.len() as u32,
                 ..entry
@@ -1384,7 +1404,8 @@ impl Engine {
         let moved = |entry: &Entry, request: &[u8]| {
             let request = as_asked(request);
             let has_moved = |cluster: &Cluster| {
-                let slot = RequestKeys::of(&self.local.catalog, request, pool.index, false).slot;
+                let slot =
+                    RequestKeys::of(&self.plane.learned_commands, request, pool.index, false).slot;
                 slot.is_some_and(|slot| cluster.owner_of_slot(slot) != kind.server)
             };
             entry.session != SessionId::NONE
@@ -1467,7 +1488,12 @@ impl Engine {
         let refusal = moved_away(self.plane.label(link));
         let pool = self.plane.server(asked.server).pool;
         let item = Deferred {
-            about: RequestKeys::of(&self.local.catalog, &request, pool, entry.class.reads()),
+            about: RequestKeys::of(
+                &self.plane.learned_commands,
+                &request,
+                pool,
+                entry.class.reads(),
+            ),
             entry,
             duty,
             request,
