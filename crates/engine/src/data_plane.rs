@@ -30,6 +30,7 @@ pub(crate) mod relief;
 pub(crate) mod reorder;
 pub(crate) mod reply_limit;
 pub(crate) mod resume;
+pub(crate) mod sent_request;
 pub(crate) mod session;
 pub(crate) mod session_state;
 pub(crate) mod slow_readers;
@@ -194,6 +195,9 @@ pub(crate) struct DataPlane {
     pub(crate) paused: Vec<SessionId>,
     /// The links of a tick, listed at its start.
     pub(crate) ticking: Vec<LinkId>,
+    /// The number of events for which a deferred request may wait: a server can be reached, or a
+    /// slot has another owner.
+    pub(crate) retry_wakes: u32,
     /// Links that were not tried because their server is away. Their requests fail in this turn.
     pub(crate) untried: Vec<LinkId>,
     /// Bytes that are held for sessions.
@@ -260,6 +264,7 @@ impl DataPlane {
             pauses: Vec::new(),
             paused: Vec::new(),
             ticking: Vec::new(),
+            retry_wakes: 0,
             untried: Vec::new(),
             held_bytes: 0,
             memory: Memory::new(settings.limits.worker_memory_bytes_max),
@@ -941,6 +946,11 @@ impl DataPlane {
 
 /// Actions and events.
 impl DataPlane {
+    /// Notes an event for which deferred requests may wait.
+    pub(crate) fn wake_deferred(&mut self) {
+        self.retry_wakes = self.retry_wakes.wrapping_add(1);
+    }
+
     pub(crate) fn push_action(&mut self, action: Action) {
         self.actions.push_back(action);
     }

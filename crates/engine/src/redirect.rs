@@ -17,6 +17,4 @@ pub(crate) struct Redirects {
     pub(crate) scan_at: Time,
     /// A scan was skipped, since it came before `scan_at`.
     pub(crate) scan_missed: bool,
-    /// The number of events that a deferred request may wait for.
-    pub(crate) wakes: u32,
 }

@@ -31,13 +31,13 @@ use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::sent_request::id_of;
 use crate::data_plane::session::{Flags, OpenTransaction, Pins};
 use crate::engine::Engine;
 use crate::local::HelloArgs;
 use crate::local::scripts::{ScriptHash, names_in};
 use crate::pinned::ConnectionSwitch;
 use crate::pinned::tracking_redirect::{TrackingRedirect, redirect_asked};
-use crate::redirect::deferred::id_of;
 use crate::redirect::refusals;
 use crate::routing::pool::Group;
 

@@ -17,6 +17,7 @@ use crate::admin::runtime_config::PendingControl;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::sent_request::{ASKING, as_asked};
 use crate::data_plane::session::Pins;
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::engine::Engine;
@@ -28,7 +29,6 @@ use crate::pinned::polling::ExecPreamble;
 use crate::pinned::tracking_redirect::TrackingRedirect;
 use crate::pinned::wait_command::WaitCommand;
 use crate::pubsub::hub::ChannelKind;
-use crate::redirect::deferred::{ASKING, as_asked};
 use crate::transaction::Exec;
 
 /// The use of the reply to an entry. No session gets the replies to respool's *own* requests.

@@ -676,7 +676,7 @@ impl Engine {
 impl Engine {
     /// Replaces the topology by this one.
     fn believe(&mut self, pool: usize, view: &View, was_known: bool) {
-        self.redirects.wake_deferred();
+        self.plane.wake_deferred();
         let now = self.plane.now;
         let ids: Vec<Option<ServerId>> = view
             .nodes()
@@ -805,7 +805,7 @@ impl Engine {
         let whole = self.plane.pools[pool].whole;
         self.pinned.trackers.note_moved(whole);
         self.discovery.request_refresh(&mut self.plane, owner);
-        self.redirects.wake_deferred();
+        self.plane.wake_deferred();
         true
     }
 
@@ -979,7 +979,7 @@ impl Engine {
         if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
             cluster.introductions.take(shards, nodes, &host, now);
         }
-        self.redirects.wake_deferred();
+        self.plane.wake_deferred();
     }
 
     /// The server of a pool at this address; a new server if there is none. `None` at

@@ -420,7 +420,7 @@ impl Engine {
 
     /// Gives a server another address, and ends its links to the old one.
     fn move_server(&mut self, server: ServerId, address: Address) {
-        self.redirects.wake_deferred();
+        self.plane.wake_deferred();
         let label = address.to_string();
         let state = &mut self.plane.servers[usize::from(server.0)];
         // Links that are lost name the old address to their sessions, and links that connect use

@@ -85,7 +85,7 @@ impl Engine {
     }
 
     pub(crate) fn link_is_up(&mut self, id: LinkId) {
-        self.redirects.wake_deferred();
+        self.plane.wake_deferred();
         let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };

@@ -37,6 +37,7 @@ use crate::data_plane::ingress::bound_reply;
 use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::sent_request::{ASKING, as_asked, id_of};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::discovery::cluster::Cluster;
 use crate::discovery::replicas::{NO_READER, NoReader, Readers};
@@ -44,9 +45,6 @@ use crate::engine::{Engine, TICK_MS};
 use crate::redirect::Redirects;
 use crate::redirect::refusals::{self, Belief, RefusedRequest, belief};
 use crate::routing::pool::ServerId;
-
-/// The command in front of a request that follows an ASK.
-pub(crate) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 /// How long a refused request is retried if requests have no deadline, milliseconds.
 const ASKED_AGAIN_MS: u32 = 10_000;
@@ -116,7 +114,7 @@ pub(crate) struct DeferredQueue {
     due: Time,
     /// When the oldest of the items was read, milliseconds as in a ledger entry.
     oldest_ms: u32,
-    /// The value of [`Redirects::wakes`] at the last scan.
+    /// The value of [`DataPlane::retry_wakes`] at the last scan.
     wakes: u32,
 }
 
@@ -302,11 +300,6 @@ impl TouchedKeys {
         };
         about.keys.iter().any(|key| keys.contains(key))
     }
-}
-
-/// The bytes of a request on a link as the client sent it, without the [`ASKING`] of respool.
-pub(crate) fn as_asked(request: &[u8]) -> &[u8] {
-    request.strip_prefix(ASKING).unwrap_or(request)
 }
 
 impl Engine {
@@ -702,7 +695,7 @@ impl Engine {
             return;
         };
         let delayed = &rare.deferred;
-        let is_due = delayed.is_due(self.plane.now, self.redirects.wakes);
+        let is_due = delayed.is_due(self.plane.now, self.plane.retry_wakes);
         let is_alone = is_due && session.in_flight() == 0;
         if !is_alone
             && !delayed.is_over_bound
@@ -815,7 +808,7 @@ impl Engine {
             let delayed = &mut session.rare().deferred;
             stay.append(&mut delayed.items);
             delayed.items = stay;
-            delayed.sum_up(self.plane.now_ms, self.redirects.wakes);
+            delayed.sum_up(self.plane.now_ms, self.plane.retry_wakes);
         } else {
             // The session was closed during the scan: its deferred requests end with it.
             let left = stay.iter().map(|item| item.request.len());
@@ -1514,12 +1507,6 @@ impl Redirects {
         !self.now.is_empty() || !self.sessions.is_empty()
     }
 
-    /// Notes an event for which deferred requests may wait: a server can be reached, or a slot has
-    /// another owner.
-    pub(crate) fn wake_deferred(&mut self) {
-        self.wakes = self.wakes.wrapping_add(1);
-    }
-
     /// Whether a request that was read at `at_ms` has passed its deadline.
     pub(crate) fn is_over(&self, plane: &DataPlane, at_ms: u32) -> bool {
         let limit_ms = match plane.settings.timeouts.request_ms {
@@ -1594,7 +1581,7 @@ impl Redirects {
         let place = delayed.items.partition_point(in_front);
         delayed.due = delayed.due.min(item.due);
         delayed.items.insert(place, item);
-        self.wake_deferred();
+        plane.wake_deferred();
     }
 }
 
@@ -1625,14 +1612,4 @@ fn moved_away(server: &str) -> Vec<u8> {
     let mut reply = Vec::new();
     error::append_reply(&mut reply, Fate::NotSent, Cause::Moved { server });
     reply
-}
-
-/// The command of a request, if the table has it.
-pub(crate) fn id_of(request: &[u8]) -> Option<commands::CommandId> {
-    let mut scanner = Scanner::default();
-    let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
-        return None;
-    };
-    let spans = scanner.spans();
-    commands::resolve(spans.len(), |index| spans[index].of(request))
 }
