@@ -35,7 +35,7 @@ use crate::base::counters::Counters;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::unanswered_bytes_max;
 use crate::base::settings::{Address, PasswordSource, Settings};
-use crate::base::time::Time;
+use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::burst::Burst;
@@ -206,9 +206,6 @@ pub struct Engine {
     /// Whether sessions may send no new requests: see [`Engine::handle_drain`].
     pub(crate) draining: bool,
 }
-
-/// The longest time between two turns in milliseconds. It is the precision of every deadline.
-pub const TICK_MS: u32 = 50;
 
 /// Getters.
 impl Engine {

@@ -1,5 +1,6 @@
 //! Requests that a server refused without executing them: where they go next, and when.
 
+pub(crate) mod conflicts;
 pub(crate) mod deferred;
 pub(crate) mod refusals;
 

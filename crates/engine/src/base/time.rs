@@ -2,6 +2,9 @@
 
 use std::ops::Add;
 
+/// The longest time between two turns in milliseconds. It is the precision of every deadline.
+pub const TICK_MS: u32 = 50;
+
 /// Microseconds since the caller's own start. Never runs back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub u64);

@@ -35,11 +35,11 @@ use respool_protocol::value::Value;
 use crate::admin::runtime_config::Levels;
 use crate::base::handle::LinkId;
 use crate::base::settings::{Aim, FlushRule};
-use crate::base::time::Time;
+use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{Link, Role};
-use crate::engine::{Engine, TICK_MS};
+use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
 use controller::{Band, Controller, Sample};

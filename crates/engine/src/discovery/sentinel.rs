@@ -20,14 +20,14 @@ use crate::access::auth::CONFIGURED;
 use crate::base::handle::LinkId;
 use crate::base::limits::SENTINELS_WATCHED_MAX;
 use crate::base::settings::{Address, Credentials, ServerSettings};
-use crate::base::time::Time;
+use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::flush_rule::ServerLoad;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
-use crate::engine::{Action, Engine, TICK_MS};
+use crate::engine::{Action, Engine};
 use crate::routing::pool::{Server, ServerId};
 
 /// The time between two surveys of a Sentinel, milliseconds.

@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
+use respool_protocol::slot::hash_slot;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{POLL_AGAIN_MS, POLLS_PER_TICK};
@@ -175,8 +176,8 @@ impl Engine {
         self.plane.set_gives_up_at(id, None);
         let now = self.plane.now;
         let session = self.plane.sessions.get(id)?;
-        let (kind, pool) = (self.plane.kind_of(session), session.pool);
-        let slot = self.slot_named_in(request.bytes, pool);
+        let kind = self.plane.kind_of(session);
+        let slot = slot_of_first_key(request);
         let seq = self.plane.sessions.get_mut(id)?.take_seq();
         let one = PolledCommand {
             session: id,
@@ -319,4 +320,15 @@ impl Pinned {
             plane.close(session, false);
         }
     }
+}
+
+/// The slot of the first key that a request names.
+fn slot_of_first_key(request: &Request<'_>) -> Option<u16> {
+    let mut slot = None;
+    let arg = |index: usize| request.arg(index);
+    // If the places of the keys cannot be found, the server refuses the request.
+    let _ = request.command.keys(request.spans.len(), arg, |at, _| {
+        slot.get_or_insert_with(|| hash_slot(request.arg(at)));
+    });
+    slot
 }

@@ -25,14 +25,14 @@ use respool_protocol::{encode, number};
 
 use crate::access::auth::CONFIGURED;
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::time::Time;
+use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::session::{Pins, Session};
-use crate::engine::{Engine, TICK_MS};
+use crate::engine::Engine;
 use crate::pinned::Pinned;
 use crate::pinned::tracking_redirect::RedirectStandIn;
 use crate::routing::pool::ServerId;

@@ -17,32 +17,30 @@
 //! deferred requests may touch the same keys and go to different nodes. Then the second one leaves
 //! after the reply to the first.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hasher};
+use std::collections::{HashMap, VecDeque};
 
 use respool_protocol::cluster::{Endpoint, Redirect, Refusal};
-use respool_protocol::commands::{self, CommandId, Flags as CommandFlags, Spread, id};
+use respool_protocol::commands::id;
 use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
-use respool_protocol::slot::hash_slot;
 
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Address;
 use crate::base::slab::Slab;
-use crate::base::time::Time;
+use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::{Completion, ProofStep};
 use crate::data_plane::ingress::bound_reply;
-use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::sent_request::{ASKING, as_asked, id_of};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::discovery::cluster::Cluster;
 use crate::discovery::replicas::{NO_READER, NoReader, Readers};
-use crate::engine::{Engine, TICK_MS};
+use crate::engine::Engine;
 use crate::redirect::Redirects;
+use crate::redirect::conflicts::{AllExecuted, RequestKeys, TouchedKeys};
 use crate::redirect::refusals::{self, Belief, RefusedRequest, belief};
 use crate::routing::pool::ServerId;
 
@@ -186,119 +184,6 @@ impl DeferredQueue {
     pub(crate) fn oldest_at_ms(&self) -> Option<u32> {
         let places = self.items.iter().filter(|item| !item.waits);
         places.map(|item| item.entry.at_ms).next()
-    }
-}
-
-/// The keys that a request touches, and how.
-#[derive(Default)]
-struct RequestKeys {
-    /// The slot of its first key.
-    slot: Option<u16>,
-    /// The hashes of its keys. A collision does no harm: two requests only seem to conflict.
-    keys: Vec<u64>,
-    /// It touches all keys (FLUSHALL, DBSIZE).
-    all_keys: bool,
-    reads: bool,
-    /// Its client may write its error texts, see [`refusals::runs_code`].
-    runs_code: bool,
-}
-
-impl RequestKeys {
-    /// The keys of a request, or of all requests of a block, as a server of this pool or subpool
-    /// sees them.
-    fn of(learned: &LearnedCommands, requests: &[u8], pool: u16, reads: bool) -> RequestKeys {
-        let mut about = RequestKeys {
-            reads,
-            ..RequestKeys::default()
-        };
-        let mut at = 0;
-        let mut scanner = Scanner::default();
-        while let Ok(Found::Request { len }) = scanner.scan(&requests[at..], true) {
-            let request = &requests[at..at + len];
-            let spans = scanner.spans();
-            let arg = |index: usize| spans[index].of(request);
-            let mut note = |index: usize| {
-                let key = arg(index);
-                about.slot.get_or_insert_with(|| hash_slot(key));
-                let mut hasher = DefaultHasher::new();
-                // Two subpools may use one name for two different keys.
-                hasher.write_u16(pool);
-                hasher.write(key);
-                about.keys.push(hasher.finish());
-            };
-            match commands::resolve(spans.len(), arg) {
-                Some(id) => {
-                    // If the places of the keys cannot be found, the server refuses the request.
-                    let _ = id.get().keys(spans.len(), arg, |index, _| note(index));
-                    about.runs_code |= refusals::runs_code(Some(id));
-                    about.all_keys |= is_about_all_keys(id);
-                }
-                None => {
-                    let keys = learned.keys_of(arg(0));
-                    keys.places(spans.len()).for_each(note);
-                    about.runs_code = true;
-                }
-            }
-            at += len;
-        }
-        about
-    }
-
-    /// Whether it is a write that names no keys, and so may change any key.
-    fn may_change_all(&self) -> bool {
-        self.keys.is_empty() && !self.reads
-    }
-}
-
-impl Engine {
-    /// The slot of the first key of a request, as the servers of this pool or subpool see it.
-    pub(crate) fn slot_named_in(&self, request: &[u8], pool: u16) -> Option<u16> {
-        RequestKeys::of(&self.plane.learned_commands, request, pool, false).slot
-    }
-}
-
-/// Whether a command reads or changes all keys. Where a pool has several servers, it goes to all.
-fn is_about_all_keys(id: CommandId) -> bool {
-    let command = id.get();
-    matches!(command.fan_out.spread, Spread::All | Spread::Turns)
-        && (command.flags.has(CommandFlags::WRITE) || command.flags.has(CommandFlags::READONLY))
-}
-
-/// The keys that a set of requests touches.
-#[derive(Default)]
-struct TouchedKeys {
-    any: HashSet<u64>,
-    written: HashSet<u64>,
-    /// A request of the set may change any key.
-    all: bool,
-    /// A request of the set touches all keys.
-    all_read: bool,
-}
-
-impl TouchedKeys {
-    fn add(&mut self, about: &RequestKeys) {
-        self.all |= about.may_change_all();
-        self.all_read |= about.all_keys;
-        self.any.extend(&about.keys);
-        if !about.reads {
-            self.written.extend(&about.keys);
-        }
-    }
-
-    /// Whether the order of the set and this request matters.
-    fn conflicts_with(&self, about: &RequestKeys) -> bool {
-        let all = match about.all_keys {
-            true => !self.written.is_empty(),
-            false => self.all_read && !about.reads && !about.keys.is_empty(),
-        };
-        if self.all || all || about.may_change_all() && !self.any.is_empty() {
-            return true;
-        }
-        let keys = match about.reads {
-            true => &self.written,
-            false => &self.any,
-        };
-        about.keys.iter().any(|key| keys.contains(key))
     }
 }
 
@@ -581,7 +466,7 @@ impl Engine {
         };
         let delayed = &mut session.rare().deferred;
         let is_item = |other: &&mut InFlight| {
-            other.seq == seq && !other.is_deferred && other.about.keys == item.about.keys
+            other.seq == seq && !other.is_deferred && other.about.has_same_keys(&item.about)
         };
         if let Some(other) = delayed.others.iter_mut().find(is_item) {
             other.is_deferred = true;
@@ -715,7 +600,7 @@ impl Engine {
             let others = delayed.others.drain(..);
             others
                 .filter(|other| !other.is_deferred)
-                .for_each(|other| executed.note(&other));
+                .for_each(|other| executed.note(other.seq, &other.about));
             delayed.listed_links.clear();
         }
         let (mut stay, mut staying) = (VecDeque::new(), TouchedKeys::default());
@@ -725,7 +610,7 @@ impl Engine {
                 true => waits_since_ms,
                 false => item.entry.at_ms,
             };
-            item.overtaken |= item.is_overtaken(&executed);
+            item.overtaken |= executed.overtake(item.entry.seq, &item.about);
             let is_lost = item.overtaken && !item.is_unproven()
                 || self.redirects.has_lost_proof(&self.plane, &item);
             if is_over_bound || self.redirects.is_over(&self.plane, at_ms) || is_lost {
@@ -1028,70 +913,6 @@ impl Deferred {
     /// Whether its server named another node, and did not only refuse it for now.
     fn is_named_elsewhere(&self) -> bool {
         matches!(self.refusal_kind(), Some(Refusal::Moved | Refusal::Ask))
-    }
-
-    /// Whether a later request of the session was executed and conflicts with it on a key.
-    fn is_overtaken(&self, executed: &AllExecuted) -> bool {
-        let seq = self.entry.seq;
-        let is_behind =
-            |place: Option<u32>| place.is_some_and(|place| place.wrapping_sub(seq) as i32 > 0);
-        let about = &self.about;
-        let by = |last: &Executed| match about.reads {
-            true => is_behind(last.write),
-            false => is_behind(last.any),
-        };
-        let mut keys = about.keys.iter();
-        keys.any(|key| executed.keys.get(key).is_some_and(by))
-            || !about.keys.is_empty() && by(&executed.all)
-            || about.all_keys && by(&executed.each)
-    }
-}
-
-/// The executed requests of a session that were in flight beside its deferred ones.
-#[derive(Default)]
-struct AllExecuted {
-    keys: HashMap<u64, Executed>,
-    /// Requests that touched any key at all.
-    each: Executed,
-    /// Requests that touched all keys.
-    all: Executed,
-}
-
-impl AllExecuted {
-    /// Adds an executed request.
-    fn note(&mut self, other: &InFlight) {
-        let InFlight { seq, about, .. } = other;
-        for key in &about.keys {
-            let of_key = self.keys.entry(*key).or_default();
-            of_key.note(*seq, about.reads);
-        }
-        if about.all_keys {
-            self.all.note(*seq, about.reads);
-        }
-        if about.all_keys || !about.keys.is_empty() {
-            self.each.note(*seq, about.reads);
-        }
-    }
-}
-
-/// The places of the last executed request and of the last executed write.
-#[derive(Default)]
-struct Executed {
-    any: Option<u32>,
-    write: Option<u32>,
-}
-
-impl Executed {
-    fn note(&mut self, seq: u32, reads: bool) {
-        // The requests of one link come in order, those of several links do not.
-        let is_later =
-            |last: &Option<u32>| last.is_none_or(|last| seq.wrapping_sub(last) as i32 > 0);
-        if is_later(&self.any) {
-            self.any = Some(seq);
-        }
-        if !reads && is_later(&self.write) {
-            self.write = Some(seq);
-        }
     }
 }
 
