@@ -350,6 +350,19 @@ impl DataPlane {
         self.servers.iter().enumerate().any(withdrawn)
     }
 
+    /// Whether all servers of a pool are known.
+    pub(crate) fn knows_all(&self, pool: usize) -> bool {
+        self.unknown_part(pool).is_none()
+    }
+
+    /// The first subpool of a pool that is a Cluster of which no node has reported slots.
+    pub(crate) fn unknown_part(&self, pool: usize) -> Option<usize> {
+        let parts = self.pools.parts_of(pool).iter();
+        let cluster = |part: usize| self.pools[part].cluster();
+        let mut parts = parts.map(|part| usize::from(*part));
+        parts.find(|part| cluster(*part).is_some_and(|cluster| !cluster.is_known()))
+    }
+
     /// Whether a link's server was lost a moment ago, and discovery is finding its successor or
     /// another reader.
     pub(crate) fn awaits_owners(&self, link: &Link) -> bool {

@@ -2,6 +2,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod introductions;
+pub(crate) mod next_server;
 pub(crate) mod readonly;
 pub(crate) mod replicas;
 pub(crate) mod sentinel;

@@ -19,6 +19,7 @@
 pub(crate) mod composite;
 pub(crate) mod link_events;
 pub(crate) mod pubsub;
+pub(crate) mod redirects;
 pub(crate) mod router;
 
 use crate::data_plane::Release;

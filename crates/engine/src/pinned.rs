@@ -471,6 +471,49 @@ impl Pinned {
         }
     }
 
+    /// Separates a session from its own link after its blocking request has left it.
+    pub(crate) fn leave_own_link(&mut self, plane: &mut DataPlane, link_id: LinkId, by: SessionId) {
+        if let Some(link) = plane.links.get_mut(link_id) {
+            link.waits = false;
+        }
+        if let Some(session) = plane.sessions.get_mut(by) {
+            session.flags.remove(Flags::UNPINNING);
+        }
+        if self.is_tracking_link(plane, by, link_id) {
+            return;
+        }
+        if let Some(session) = plane.sessions.get(by) {
+            let kind = plane.shared_kind_of(session);
+            let shared = plane.shared_link(kind).unwrap_or(LinkId::NONE);
+            plane.attach_again(by, shared);
+        }
+        self.give_back(plane, link_id);
+    }
+
+    /// Gives a session a link of this kind for itself. `None`: none is free.
+    pub(crate) fn move_to_own_link(
+        &mut self,
+        plane: &mut DataPlane,
+        kind: LinkKind,
+        id: SessionId,
+    ) -> Option<LinkId> {
+        let link = self.own_link(plane, kind, id).ok()?;
+        plane.attach_again(id, link);
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.server = kind.server;
+        }
+        Some(link)
+    }
+
+    /// Notes that a session's watched keys may have changed: no link watches them any more.
+    pub(crate) fn lose_watch(&mut self, plane: &mut DataPlane, id: SessionId) {
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.rare().watch_lost = true;
+        }
+        plane.taint_own_link(id);
+        self.unpin(plane, id, Pins::WATCH);
+    }
+
     /// Gives back the link of a session that is not pinned any more: keeps it idle if it is clean,
     /// else closes it.
     pub(crate) fn give_back(&mut self, plane: &mut DataPlane, id: LinkId) {

@@ -896,7 +896,7 @@ impl Engine {
             .map(|(id, _)| id)
             .collect();
         for id in lost {
-            self.lose_watch(id);
+            self.pinned.lose_watch(&mut self.plane, id);
         }
     }
 

@@ -396,7 +396,7 @@ impl Engine {
         let silent = links.filter(|(_, link)| owes_reads(link));
         let silent: Vec<LinkId> = silent.map(|(id, _)| id).collect();
         for id in silent {
-            self.move_reads(id);
+            self.redirects.move_reads(&mut self.plane, id);
         }
     }
 }

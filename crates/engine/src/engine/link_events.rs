@@ -231,7 +231,7 @@ impl Engine {
                 self.discovery.request_survey(&mut self.plane, server_id);
                 // A server that refuses a handshake is alive, and refuses every attempt.
                 let is_lost = was_up || refusal.is_none();
-                if is_lost || !self.knows_all(usize::from(pool)) {
+                if is_lost || !self.plane.knows_all(usize::from(pool)) {
                     self.request_refresh_after_loss(server_id);
                 }
             } else if was_up {
@@ -242,7 +242,7 @@ impl Engine {
             self.discovery.rebalance_replicas(&mut self.plane, pool);
         }
         if heeds || moves {
-            self.move_left(id);
+            self.redirects.move_left(&mut self.plane, id);
         }
         let Some(link) = self.plane.links.get_mut(id) else {
             return;

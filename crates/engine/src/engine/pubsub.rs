@@ -50,7 +50,7 @@ impl Engine {
         if !brings_events(kind, request) {
             return None;
         }
-        let waits = match self.unknown_part(pool) {
+        let waits = match self.plane.unknown_part(pool) {
             Some(part) => self.discovery.waits_for_nodes(&mut self.plane, id, part),
             None => self.discovery.waits_for_owners(&mut self.plane, id, pool),
         };
@@ -59,7 +59,7 @@ impl Engine {
         }
         let text = self
             .discovery
-            .no_nodes(&self.plane, self.unknown_part(pool)?);
+            .no_nodes(&self.plane, self.plane.unknown_part(pool)?);
         Some(self.plane.answer_error(id, text.as_bytes()))
     }
 

@@ -380,7 +380,7 @@ impl Engine {
                 }
                 Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
                 // It would reach only some of the servers.
-                Spread::All | Spread::Turns if !self.knows_all(pool) => {
+                Spread::All | Spread::Turns if !self.plane.knows_all(pool) => {
                     self.know_owners(session_id, pool)
                 }
                 // One server executes the transaction, and the others would not take part.
@@ -459,7 +459,7 @@ impl Engine {
 
     /// Waits for all servers of a pool to be known. `None`: they are known.
     fn know_owners(&mut self, id: SessionId, pool: usize) -> Option<Dispatched> {
-        let part = self.unknown_part(pool)?;
+        let part = self.plane.unknown_part(pool)?;
         if let Some(text) = self.unknown_for(part, NO_NODE) {
             return Some(self.refuse_queued(id, text.as_bytes()));
         }
@@ -470,19 +470,6 @@ impl Engine {
         }
         let text = self.discovery.no_nodes(&self.plane, part);
         Some(self.refuse_queued(id, text.as_bytes()))
-    }
-
-    /// Whether all servers of a pool are known.
-    pub(crate) fn knows_all(&self, pool: usize) -> bool {
-        self.unknown_part(pool).is_none()
-    }
-
-    /// The first subpool of a pool that is a Cluster of which no node has reported slots.
-    pub(crate) fn unknown_part(&self, pool: usize) -> Option<usize> {
-        let parts = self.plane.pools.parts_of(pool).iter();
-        let cluster = |part: usize| self.plane.pools[part].cluster();
-        let mut parts = parts.map(|part| usize::from(*part));
-        parts.find(|part| cluster(*part).is_some_and(|cluster| !cluster.is_known()))
     }
 
     /// The error while a Cluster is unknown because a configured node cannot be used for this

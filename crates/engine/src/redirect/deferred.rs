@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The exception is a slot without an owner: its client gets the node's error
-//! ([`Engine::is_nobodys`]).
+//! ([`Discovery::is_nobodys`]).
 //!
 //! The session keeps a deferred request until it is sent again, and is not read meanwhile. The
 //! other requests of the session are on their way already, and respool waits for their replies.
@@ -17,16 +17,16 @@
 //! deferred requests may touch the same keys and go to different nodes. Then the second one leaves
 //! after the reply to the first.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
-use respool_protocol::cluster::{Endpoint, Redirect, Refusal};
+use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
 use respool_protocol::encode;
 use respool_protocol::request::{Found, Scanner};
 
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::settings::Address;
 use crate::base::slab::Slab;
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
@@ -36,13 +36,11 @@ use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::sent_request::{ASKING, as_asked, id_of};
 use crate::data_plane::session::{Flags, Pins, Session};
-use crate::discovery::cluster::Cluster;
-use crate::discovery::replicas::{NO_READER, NoReader, Readers};
-use crate::engine::Engine;
 use crate::redirect::Redirects;
 use crate::redirect::conflicts::{AllExecuted, RequestKeys, TouchedKeys};
 use crate::redirect::refusals::{self, Belief, RefusedRequest, belief};
-use crate::routing::pool::ServerId;
+use crate::routing::next_server::NextServer;
+use crate::routing::pool::{Pool, ServerId};
 
 /// How long a refused request is retried if requests have no deadline, milliseconds.
 const ASKED_AGAIN_MS: u32 = 10_000;
@@ -51,13 +49,15 @@ const ASKED_AGAIN_MS: u32 = 10_000;
 const WAITED_MS: u32 = 1_000;
 
 /// A request that its server did not execute.
-struct Deferred {
+pub(crate) struct Deferred {
     entry: Entry,
     duty: Option<Completion>,
     request: Vec<u8>,
     /// The kind of the link that carried it, with that link's server.
     asked: LinkKind,
-    to: RetryTarget,
+    to: NextServer,
+    /// The request may have run: the refusal awaits its proof.
+    proof: Option<AwaitedProof>,
     about: RequestKeys,
     /// The earliest time of the next attempt.
     due: Time,
@@ -72,23 +72,78 @@ struct Deferred {
 /// Memory of a deferred request, without its bytes and without the refusal.
 const DEFERRED_BYTES: usize = 2 * size_of::<Deferred>();
 
-/// The server that gets the request next.
+/// A second question to the server, whose answer proves a refusal or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetryTarget {
-    /// The owner of its slot at the time of the attempt.
-    Owner,
-    /// This server, with [`ASKING`].
-    Importer(ServerId),
-    /// This server. A replica named it as the owner of a slot. Or a node named it in a refusal of a
-    /// request whose keys respool cannot see.
-    Named(ServerId),
-    /// No server yet: the request may have run. The server got a second question on this link, at
-    /// the time `since`. `again`: the request was deferred before.
-    Unproven {
-        link: LinkId,
-        since: Time,
-        again: bool,
+struct AwaitedProof {
+    link: LinkId,
+    /// When the question was sent.
+    since: Time,
+    /// The request was deferred before.
+    again: bool,
+}
+
+/// What an error reply in front of a link means.
+pub(crate) enum Judgement<'a> {
+    /// The client gets the reply.
+    Answer,
+    /// The client gets the reply, and the server is asked for its role.
+    AskRole(ServerId),
+    /// The request is deferred until the refusal is proven.
+    AwaitsProof,
+    /// The server has not executed the request, which still is in front of the link.
+    Refused(RefusedFront<'a>),
+}
+
+/// A refused request in front of its link.
+pub(crate) struct RefusedFront<'a> {
+    pub(crate) link: LinkId,
+    pub(crate) front: Entry,
+    pub(crate) server: ServerId,
+    role: Role,
+    /// The slot of its first key, if respool can see its keys.
+    pub(crate) slot: Option<u16>,
+    /// It is a transaction: the refusal is the reply to its EXEC, or came before that.
+    pub(crate) is_block: bool,
+    pub(crate) refusal: Refusal,
+    /// The error reply that refuses it.
+    pub(crate) reply: Cow<'a, [u8]>,
+}
+
+impl RefusedFront<'_> {
+    /// The text of the error reply.
+    pub(crate) fn said(&self) -> &[u8] {
+        self.reply.strip_prefix(b"-").unwrap_or_default()
+    }
+}
+
+/// How a refused request leaves its link.
+pub(crate) enum Departure {
+    /// It is deferred, and has left the link.
+    Deferred,
+    /// It is deferred, and has left the link. The session leaves the link, too: it was its own.
+    LeavesOwnLink(SessionId),
+    /// It still is in front. Its client gets this reply.
+    Answer(Vec<u8>),
+    /// It is the WATCH of this session, which loses its watch. It still is in front, and its client
+    /// gets this reply.
+    WatchLost(SessionId, Vec<u8>),
+}
+
+/// What the answer to the second question decides about an unproven request.
+pub(crate) enum ProofOutcome {
+    /// The request has ended meanwhile.
+    Gone,
+    /// The server lacks the script of this request, which left the deferred ones. `refusal` is the
+    /// reply to it.
+    SendScript {
+        entry: Entry,
+        request: Vec<u8>,
+        refusal: Vec<u8>,
     },
+    /// The client gets this reply.
+    Answer(Entry, Vec<u8>),
+    /// The server refused the twin in this way, so it did not execute the request.
+    Refused(Deferred, Refusal),
 }
 
 /// The deferred requests of a session.
@@ -187,18 +242,23 @@ impl DeferredQueue {
     }
 }
 
-impl Engine {
-    /// Handles the error reply in front of a link whose server may redirect. Returns whether the
-    /// request has left the link: it was deferred or answered.
+impl Redirects {
+    /// Judges the error reply in front of a link whose server may redirect.
     #[cold]
-    pub(crate) fn handle_refusal(&mut self, id: LinkId, reply: &[u8]) -> bool {
+    pub(crate) fn judge<'a>(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LinkId,
+        reply: &'a [u8],
+    ) -> Judgement<'a> {
         let said = reply.strip_prefix(b"-").unwrap_or_default();
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return false;
+        let Some(link) = plane.links.get_mut(id) else {
+            return Judgement::Answer;
         };
         let Some(front) = link.first_in_flight() else {
-            return false;
+            return Judgement::Answer;
         };
+        let mut reply = Cow::Borrowed(reply);
         if let Some(Completion::Block {
             before,
             came,
@@ -213,17 +273,17 @@ impl Engine {
                     if refused && refusal.is_none() {
                         *refusal = Some(reply.to_vec());
                     }
-                    return false;
+                    return Judgement::Answer;
                 }
                 Some(first) if said.starts_with(b"EXECABORT") => {
-                    let first = std::mem::take(first);
-                    return self.handle_refusal(id, &first);
+                    reply = Cow::Owned(std::mem::take(first));
                 }
                 _ => {}
             }
         }
+        let said = reply.strip_prefix(b"-").unwrap_or_default();
         let Some(refusal) = Refusal::of(said) else {
-            return false;
+            return Judgement::Answer;
         };
         let is_of_request = match link.duties.front().filter(|_| front.duty) {
             // Other sessions may wait for this reply, too, although the first session is gone.
@@ -231,24 +291,19 @@ impl Engine {
             Some(duty) => duty.is_of_request(),
         };
         if !is_of_request || matches!(link.role, Role::Hub(_) | Role::Sentinel) {
-            return false;
+            return Judgement::Answer;
         }
         let asked = match link.duties.front().filter(|_| front.duty) {
             Some(Completion::Block { opens: true, .. }) => Some(RefusedRequest::Block),
             // The requests of such a block were executed one by one: no reply speaks for all of
             // them.
-            Some(Completion::Block { .. }) => return false,
+            Some(Completion::Block { .. }) => return Judgement::Answer,
             _ => None,
         };
         let is_block = asked.is_some();
-        let pool = self.plane.servers[usize::from(link.kind.server.0)].pool;
+        let pool = plane.servers[usize::from(link.kind.server.0)].pool;
         let request = as_asked(link.first_bytes());
-        let about = RequestKeys::of(
-            &self.plane.learned_commands,
-            request,
-            pool,
-            front.class.reads(),
-        );
+        let about = RequestKeys::of(&plane.learned_commands, request, pool, front.class.reads());
         let (server, role) = (link.kind.server, link.role);
         let asked = asked.unwrap_or(match about.runs_code {
             true => RefusedRequest::Code,
@@ -256,120 +311,62 @@ impl Engine {
         });
         match belief(asked, refusal) {
             Belief::Believed => {}
-            Belief::Confirm => return self.await_proof(id, front, refusal, reply),
-            Belief::AskRole => {
-                self.discovery.ask_role(&mut self.plane, server);
-                return false;
-            }
-            Belief::Answer => return false,
-        }
-        if self
-            .discovery
-            .is_nobodys(&mut self.plane, server, said, about.slot)
-        {
-            if is_block {
-                // The client gets this refusal. The error of EXEC says less.
-                self.answer_front(id, front, reply);
-            }
-            return is_block;
-        }
-        let to = self.follow_redirect(server, about.slot, said, refusal);
-        if front.len == 0 {
-            let mut told = Vec::new();
-            let server = self.plane.label(id);
-            error::append_reply(&mut told, Fate::NotSent, Cause::TooLargeToMove { server });
-            self.answer_front(id, front, &told);
-            return true;
-        }
-        match role {
-            Role::Pinned { by } => self.leave_own_server(id, by, front, to, refusal, reply),
-            _ => self.defer_front(id, (to, refusal), false, reply),
-        }
-        true
-    }
-
-    /// Updates the topology from a refusal, and returns the server that gets the request next.
-    /// `slot`: the slot of the request, if respool can see its keys.
-    pub(crate) fn follow_redirect(
-        &mut self,
-        server: ServerId,
-        slot: Option<u16>,
-        said: &[u8],
-        refusal: Refusal,
-    ) -> RetryTarget {
-        let pool = usize::from(self.plane.server(server).pool);
-        let of_replica = self.plane.server(server).replica_of.is_some();
-        match refusal {
-            Refusal::Moved | Refusal::Ask => {
-                let redirect = Redirect::read(said);
-                let named = redirect.as_ref();
-                let named = named.and_then(|redirect| self.server_named_by(server, redirect));
-                let Some((redirect, named)) = redirect.zip(named) else {
-                    // No known server has the named address, at least not yet.
-                    self.discovery.request_refresh(&mut self.plane, server);
-                    return RetryTarget::Owner;
+            Belief::Confirm => {
+                return match self.await_proof(plane, id, front, refusal, &reply) {
+                    true => Judgement::AwaitsProof,
+                    false => Judgement::Answer,
                 };
-                self.discovery.reach(&mut self.plane, named);
-                if redirect.ask {
-                    self.plane.counters.redirected_ask += 1;
-                    return RetryTarget::Importer(named);
-                }
-                self.plane.counters.redirected_moved += 1;
-                if of_replica {
-                    // The replica's own topology may be out of date. So only this read follows the
-                    // redirect, and respool asks the owners.
-                    if self
-                        .discovery
-                        .owner_of_slot(&self.plane, pool, redirect.slot)
-                        == Some(named)
-                    {
-                        self.discovery.note_refused_read(&mut self.plane, server);
-                    }
-                    self.discovery.request_refresh(&mut self.plane, server);
-                    return RetryTarget::Named(named);
-                }
-                self.heal_slot(pool, redirect.slot, named);
-                if slot != Some(redirect.slot) {
-                    return RetryTarget::Named(named);
-                }
             }
-            // CLUSTERDOWN does not count against the replica: every node would answer so.
-            _ if of_replica && refusal != Refusal::ClusterDown => {
-                self.plane.counters.refused_for_now += 1;
-                self.discovery.note_refused_read(&mut self.plane, server);
-            }
-            Refusal::ReadOnly | Refusal::Unblocked | Refusal::ClusterDown | Refusal::MasterDown => {
-                self.plane.counters.refused_for_now += 1;
-                self.discovery.request_survey(&mut self.plane, server);
-                self.request_refresh_after_loss(server);
-            }
-            Refusal::TryAgain | Refusal::Loading => self.plane.counters.refused_for_now += 1,
+            Belief::AskRole => return Judgement::AskRole(server),
+            Belief::Answer => return Judgement::Answer,
         }
-        RetryTarget::Owner
+        Judgement::Refused(RefusedFront {
+            link: id,
+            front,
+            server,
+            role,
+            slot: about.slot,
+            is_block,
+            refusal,
+            reply,
+        })
     }
 
-    /// The server that a redirect names. `None`: no node has named that address in an answer about
-    /// the topology. Then respool asks the node about the topology.
-    fn server_named_by(&mut self, server: ServerId, redirect: &Redirect<'_>) -> Option<ServerId> {
-        let host = match (redirect.host, &self.plane.server(server).settings.address) {
-            (Some(host), _) => host.to_owned(),
-            (None, Address::Tcp { host, .. }) => host.clone(),
-            (None, Address::Unix(_)) => return None,
-        };
-        let port = redirect.port;
-        self.known_server_at(server, Endpoint { host, port }, redirect.ask)
+    /// Takes a refused request off its link, or says how its client is answered. `next`: the server
+    /// that gets it next.
+    pub(crate) fn take_off(
+        &mut self,
+        plane: &mut DataPlane,
+        refused: &RefusedFront<'_>,
+        next: NextServer,
+    ) -> Departure {
+        let (id, why) = (refused.link, refused.refusal);
+        if refused.front.len == 0 {
+            let mut told = Vec::new();
+            let server = plane.label(id);
+            error::append_reply(&mut told, Fate::NotSent, Cause::TooLargeToMove { server });
+            return Departure::Answer(told);
+        }
+        match refused.role {
+            Role::Pinned { by } => self.take_off_own_link(plane, refused, by, next),
+            _ => {
+                self.defer_front(plane, id, (next, None, why), false, &refused.reply);
+                Departure::Deferred
+            }
+        }
     }
 
     /// Defers the request in front of the link, and the equal requests that share its reply.
     /// `waits`: the request may block at its server.
     fn defer_front(
         &mut self,
+        plane: &mut DataPlane,
         id: LinkId,
-        (to, why): (RetryTarget, Refusal),
+        (to, proof, why): (NextServer, Option<AwaitedProof>, Refusal),
         waits: bool,
         reply: &[u8],
     ) {
-        let Some(link) = self.plane.links.get_mut(id) else {
+        let Some(link) = plane.links.get_mut(id) else {
             return;
         };
         let asked = link.kind;
@@ -389,14 +386,14 @@ impl Engine {
                 (alone, request, None)
             }
         };
-        self.plane.counters.link_replies += 1;
-        let pool = self.plane.server(asked.server).pool;
+        plane.counters.link_replies += 1;
+        let pool = plane.server(asked.server).pool;
         let now = matches!(why, Refusal::Moved | Refusal::Ask);
         for entry in entries {
             // A request that was redirected before waits for a tick, so it does not circle between
             // two nodes.
             let is_again = matches!(entry.before, EarlierAttempt::Refused | EarlierAttempt::Lost);
-            let soon = now && !is_again && !matches!(to, RetryTarget::Unproven { .. });
+            let soon = now && !is_again && proof.is_none();
             let item = Deferred {
                 entry: Entry {
                     len: request.len() as u32,
@@ -405,7 +402,7 @@ impl Engine {
                 },
                 duty: duty.take(),
                 about: RequestKeys::of(
-                    &self.plane.learned_commands,
+                    &plane.learned_commands,
                     &request,
                     pool,
                     entry.class.reads(),
@@ -413,24 +410,25 @@ impl Engine {
                 request: request.clone(),
                 asked,
                 to,
+                proof,
                 due: match soon {
-                    true => self.plane.now,
-                    false => self.plane.now.plus_ms(TICK_MS),
+                    true => plane.now,
+                    false => plane.now.plus_ms(TICK_MS),
                 },
                 waits,
                 refusal: reply.to_vec(),
                 overtaken: false,
             };
-            self.defer(id, item);
+            self.defer(plane, id, item);
         }
     }
 
     /// Moves a request from this link to the deferred requests of its session.
-    fn defer(&mut self, link: LinkId, mut item: Deferred) {
+    fn defer(&mut self, plane: &mut DataPlane, link: LinkId, mut item: Deferred) {
         let (id, seq) = (item.entry.session, item.entry.seq);
-        let now_ms = self.plane.now_ms;
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            self.plane.counters.late_replies += 1;
+        let now_ms = plane.now_ms;
+        let Some(session) = plane.sessions.get_mut(id) else {
+            plane.counters.late_replies += 1;
             return;
         };
         let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
@@ -445,7 +443,7 @@ impl Engine {
             delayed.waits_since_ms = now_ms;
         }
         if !std::mem::replace(&mut delayed.is_listed, true) {
-            self.redirects.now.push(id);
+            self.now.push(id);
         }
         if delayed.items.is_empty() {
             // The last deferred requests may have ended while others were in flight: forget these.
@@ -456,12 +454,12 @@ impl Engine {
         }
         if !delayed.listed_links.contains(&link) {
             delayed.listed_links.push(link);
-            let others = self.in_flight_of(id, link);
-            if let Some(session) = self.plane.sessions.get_mut(id) {
+            let others = in_flight_of(plane, id, link);
+            if let Some(session) = plane.sessions.get_mut(id) {
                 session.rare().deferred.others.extend(others);
             }
         }
-        let Some(session) = self.plane.sessions.get_mut(id) else {
+        let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };
         let delayed = &mut session.rare().deferred;
@@ -471,7 +469,7 @@ impl Engine {
         if let Some(other) = delayed.others.iter_mut().find(is_item) {
             other.is_deferred = true;
         }
-        self.plane.held_bytes += item.request.len();
+        plane.held_bytes += item.request.len();
         let in_front = |other: &Deferred| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
         let place = delayed.items.partition_point(in_front);
         delayed.due = delayed.due.min(item.due);
@@ -481,406 +479,228 @@ impl Engine {
         }
         delayed.items.insert(place, item);
         let is_head = session.head_is_put_off();
-        self.plane.hold_until_caught_up(id);
+        plane.hold_until_caught_up(id);
         if is_head {
             // The session waits for replies that were not to be delivered before this one.
-            self.plane.unpause_draining(id);
+            plane.unpause_draining(id);
         }
     }
 
-    /// The requests of a session on a link.
-    fn in_flight_of(&self, session_id: SessionId, link: LinkId) -> Vec<InFlight> {
-        let Some(link) = self.plane.links.get(link) else {
-            return Vec::new();
+    /// Takes a refused request off a session's own link, which cannot go to another server.
+    fn take_off_own_link(
+        &mut self,
+        plane: &mut DataPlane,
+        refused: &RefusedFront<'_>,
+        by: SessionId,
+        next: NextServer,
+    ) -> Departure {
+        let (id, why) = (refused.link, refused.refusal);
+        let Some(link) = plane.links.get(id) else {
+            return Departure::Deferred;
         };
-        let pool = self.plane.server(link.kind.server).pool;
-        let mut found = Vec::new();
-        let (mut at, mut sent_at): (usize, (&[u8], _)) = (0, (b"", 0..0));
-        for entry in &link.ledger {
-            let end = at + entry.len as usize;
-            if entry.class != Class::Same {
-                sent_at = (entry.class.beginning(), at..end);
-            }
-            at = end;
-            if entry.session == session_id {
-                let (beginning, sent_at) = sent_at.clone();
-                let request = [beginning, &link.out.bytes()[sent_at]].concat();
-                let request = as_asked(&request);
-                found.push(InFlight {
-                    seq: entry.seq,
-                    about: RequestKeys::of(
-                        &self.plane.learned_commands,
-                        request,
-                        pool,
-                        entry.class.reads(),
-                    ),
-                    is_deferred: false,
-                });
-            }
-        }
-        found
-    }
-
-    /// Ends the retries: the client gets the refusal, or respool's error if the refusal is a
-    /// redirect.
-    fn deliver_refusal(&mut self, item: Deferred) {
-        self.plane.held_bytes -= item.request.len();
-        if item.is_unproven() {
-            // The request may have run: the reply may be its own text.
-            return self.pass_on(item.entry, &item.refusal);
-        }
-        let reply = match item.is_named_elsewhere() {
-            true => moved_away(&self.plane.server(item.asked.server).label),
-            false => item.refusal,
+        let is_watch = id_of(as_asked(link.first_bytes())) == Some(id::WATCH);
+        let (is_block, watched) = match link.duties.front().filter(|_| refused.front.duty) {
+            Some(Completion::Block { watched, .. }) => (true, *watched),
+            _ => (false, false),
         };
-        self.plane.counters.failed_not_sent += 1;
-        self.pass_on(item.entry, &reply);
-    }
-
-    /// Sends deferred requests again if they may be sent. Sessions that deferred a request in this
-    /// turn are scanned at once. Then all sessions with deferred requests are scanned, of which
-    /// there may be thousands. The pause between two such scans is one microsecond a session, at
-    /// most a tick. So most of the time stays for sessions that use other servers.
-    pub(crate) fn retry_deferred(&mut self) {
-        for id in std::mem::take(&mut self.redirects.now) {
-            self.scan_deferred(id);
-        }
-        self.redirects.scan_missed = self.plane.now < self.redirects.scan_at;
-        if self.redirects.scan_missed {
-            return;
-        }
-        for id in std::mem::take(&mut self.redirects.sessions) {
-            self.scan_deferred(id);
-        }
-        let pause_us = self.redirects.sessions.len().min(TICK_MS as usize * 1000);
-        self.redirects.scan_at = self.plane.now + pause_us as u32;
-    }
-
-    /// Scans the deferred requests of a session, and lists the session again if some are left.
-    fn scan_deferred(&mut self, id: SessionId) {
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            session.rare().deferred.is_listed = false;
-        }
-        self.retry_deferred_of(id);
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            let delayed = &mut session.rare().deferred;
-            let has_more = !delayed.items.is_empty();
-            if has_more && !std::mem::replace(&mut delayed.is_listed, true) {
-                self.redirects.sessions.push(id);
-            }
+        let waits = link.waits;
+        let Some(session) = plane.sessions.get(by) else {
+            return Departure::Answer(Vec::new());
+        };
+        let version = session.version;
+        let pins = session.pins;
+        let is_own = refused.front.session == by;
+        if is_watch {
+            // No link watches the keys at their new server, so EXEC will answer that they may have
+            // changed.
+            let told = match why {
+                Refusal::Moved | Refusal::Ask => b"+OK\r\n".to_vec(),
+                _ => refused.reply.to_vec(),
+            };
+            Departure::WatchLost(by, told)
+        } else if watched {
+            // The watched keys have left this server, so EXEC answers that they may have changed.
+            let mut nil = Vec::new();
+            encode::null_array(&mut nil, version);
+            Departure::Answer(nil)
+        } else if waits && is_own && !pins.bind() {
+            // The session gets another link for itself.
+            self.defer_front(plane, id, (next, None, why), true, &refused.reply);
+            Departure::LeavesOwnLink(by)
+        } else if waits || is_block && !pins.any(Pins::SPREAD) || !is_own {
+            Departure::Answer(moved_away(plane.label(id)))
+        } else {
+            self.defer_front(plane, id, (next, None, why), false, &refused.reply);
+            Departure::Deferred
         }
     }
 
-    /// Sends the deferred requests of a session again, or ends them, as far as that is due.
-    fn retry_deferred_of(&mut self, id: SessionId) {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return;
-        };
-        let Some(rare) = session.rare.as_deref() else {
-            return;
-        };
-        let delayed = &rare.deferred;
-        let is_due = delayed.is_due(self.plane.now, self.plane.retry_wakes);
-        let is_alone = is_due && session.in_flight() == 0;
-        if !is_alone
-            && !delayed.is_over_bound
-            && !self.redirects.is_over(&self.plane, delayed.oldest_ms)
-        {
-            return;
+    /// Takes the sessions whose deferred requests are scanned now. Sessions that deferred a request
+    /// in this turn are scanned at once. Then all sessions with deferred requests are scanned, of
+    /// which there may be thousands. The pause between two such scans is one microsecond a session,
+    /// at most a tick. So most of the time stays for sessions that use other servers.
+    pub(crate) fn poll_new_sessions(&mut self) -> Vec<SessionId> {
+        std::mem::take(&mut self.now)
+    }
+
+    /// Takes all sessions with deferred requests, unless the last scan of them was just now.
+    pub(crate) fn poll_sessions(&mut self, plane: &DataPlane) -> Vec<SessionId> {
+        self.scan_missed = plane.now < self.scan_at;
+        match self.scan_missed {
+            true => Vec::new(),
+            false => std::mem::take(&mut self.sessions),
         }
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return;
+    }
+
+    /// The scan of all sessions has ended.
+    pub(crate) fn end_scan_of_sessions(&mut self, plane: &DataPlane) {
+        if !self.scan_missed {
+            let pause_us = self.sessions.len().min(TICK_MS as usize * 1000);
+            self.scan_at = plane.now + pause_us as u32;
+        }
+    }
+
+    /// Begins a scan of the deferred requests of a session. `None`: nothing is due.
+    pub(crate) fn begin_scan(&mut self, plane: &mut DataPlane, id: SessionId) -> Option<RetryScan> {
+        let (now, wakes) = (plane.now, plane.retry_wakes);
+        let session = plane.sessions.get_mut(id)?;
+        session.rare().deferred.is_listed = false;
+        let session = plane.sessions.get(id)?;
+        let queue = &session.rare.as_deref()?.deferred;
+        let is_alone = queue.is_due(now, wakes) && session.in_flight() == 0;
+        if !is_alone && !queue.is_over_bound && !is_over(plane, queue.oldest_ms) {
+            return None;
+        }
+        let queue = &mut plane.sessions.get_mut(id)?.rare().deferred;
+        let mut scan = RetryScan {
+            session: id,
+            items: std::mem::take(&mut queue.items),
+            waits_since_ms: queue.waits_since_ms,
+            is_over_bound: std::mem::take(&mut queue.is_over_bound),
+            is_alone,
+            executed: AllExecuted::default(),
+            stay: VecDeque::new(),
+            staying: TouchedKeys::default(),
+            sent: HashMap::new(),
         };
-        let delayed = &mut session.rare().deferred;
-        let items = std::mem::take(&mut delayed.items);
-        let waits_since_ms = delayed.waits_since_ms;
-        let is_over_bound = std::mem::take(&mut delayed.is_over_bound);
-        let mut executed = AllExecuted::default();
         if is_alone {
-            let others = delayed.others.drain(..);
+            let others = queue.others.drain(..);
             others
                 .filter(|other| !other.is_deferred)
-                .for_each(|other| executed.note(other.seq, &other.about));
-            delayed.listed_links.clear();
+                .for_each(|other| scan.executed.note(other.seq, &other.about));
+            queue.listed_links.clear();
         }
-        let (mut stay, mut staying) = (VecDeque::new(), TouchedKeys::default());
-        let mut sent: HashMap<LinkId, TouchedKeys> = HashMap::new();
-        for mut item in items {
-            let at_ms = match item.waits {
-                true => waits_since_ms,
-                false => item.entry.at_ms,
-            };
-            item.overtaken |= executed.overtake(item.entry.seq, &item.about);
-            let is_lost = item.overtaken && !item.is_unproven()
-                || self.redirects.has_lost_proof(&self.plane, &item);
-            if is_over_bound || self.redirects.is_over(&self.plane, at_ms) || is_lost {
-                self.deliver_refusal(item);
-                continue;
-            }
-            if item.is_unproven() {
-                staying.add(&item.about);
-                item.due = self.plane.now.plus_ms(TICK_MS);
-                stay.push_back(item);
-                continue;
-            }
-            if !is_alone || item.due > self.plane.now || staying.conflicts_with(&item.about) {
-                staying.add(&item.about);
-                stay.push_back(item);
-                continue;
-            }
-            let mut item = match self.settle_by_heir(item) {
-                Some(item) => item,
-                None => continue,
-            };
-            let link = match item.waits {
-                true => match self.own_link_for(id, &item) {
-                    Some(link) => link,
-                    None => {
-                        // The request stays until a link is free.
-                        stay.push_back(item);
-                        continue;
-                    }
-                },
-                false if self.plane.tracks_several(id) => {
-                    match self.tracking_link_for(id, &item) {
-                        Some(link) => link,
-                        None => {
-                            // The request stays until a link is free or the slot has another owner.
-                            staying.add(&item.about);
-                            item.due = self.plane.now.plus_ms(TICK_MS);
-                            stay.push_back(item);
-                            continue;
-                        }
-                    }
-                }
-                false => match self.link_for(&item) {
-                    Ok(link) => link,
-                    Err(told) => {
-                        self.plane.held_bytes -= item.request.len();
-                        self.plane.counters.failed_not_sent += 1;
-                        self.pass_on(item.entry, &told);
-                        continue;
-                    }
-                },
-            };
-            let conflicts_on_other_link = |(to, touched): (&LinkId, &TouchedKeys)| {
-                *to != link && touched.conflicts_with(&item.about)
-            };
-            let waits_at = |link: &Link| {
-                matches!(link.state, LinkState::Backoff { .. }) && self.may_wait_at(link, &item)
-            };
-            let is_in_back_off = self.plane.links.get(link).is_some_and(waits_at);
-            if is_in_back_off || sent.iter().any(conflicts_on_other_link) {
-                staying.add(&item.about);
-                // A link that comes up wakes it earlier.
-                let due = if is_in_back_off {
-                    self.plane.now.plus_ms(TICK_MS)
-                } else {
-                    item.due
-                };
-                stay.push_back(Deferred { due, ..item });
-                continue;
-            }
-            sent.entry(link).or_default().add(&item.about);
-            if !item.is_named_elsewhere() {
-                // It may be refused again, and a conflicting request behind it may not.
-                staying.add(&item.about);
-            }
-            self.send_deferred(link, item);
-        }
-        if let Some(session) = self.plane.sessions.get_mut(id) {
+        Some(scan)
+    }
+
+    /// Ends a scan: the session keeps the requests that stay.
+    pub(crate) fn end_scan(&mut self, plane: &mut DataPlane, scan: RetryScan) {
+        let (now_ms, wakes) = (plane.now_ms, plane.retry_wakes);
+        let mut stay = scan.stay;
+        if let Some(session) = plane.sessions.get_mut(scan.session) {
             // Requests that were deferred during the scan come behind.
-            let delayed = &mut session.rare().deferred;
-            stay.append(&mut delayed.items);
-            delayed.items = stay;
-            delayed.sum_up(self.plane.now_ms, self.plane.retry_wakes);
+            let queue = &mut session.rare().deferred;
+            stay.append(&mut queue.items);
+            queue.items = stay;
+            queue.sum_up(now_ms, wakes);
         } else {
             // The session was closed during the scan: its deferred requests end with it.
             let left = stay.iter().map(|item| item.request.len());
-            self.plane.held_bytes -= left.sum::<usize>();
+            plane.held_bytes -= left.sum::<usize>();
         }
+    }
+
+    /// Lists a session again if it has deferred requests left.
+    pub(crate) fn list_again(&mut self, plane: &mut DataPlane, id: SessionId) {
+        if let Some(session) = plane.sessions.get_mut(id) {
+            let queue = &mut session.rare().deferred;
+            let has_more = !queue.items.is_empty();
+            if has_more && !std::mem::replace(&mut queue.is_listed, true) {
+                self.sessions.push(id);
+            }
+        }
+    }
+
+    /// Ends the retries of a request. Returns what its client gets: the refusal, or respool's error
+    /// if the refusal is a redirect.
+    pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) -> (Entry, Vec<u8>) {
+        plane.held_bytes -= item.request.len();
+        if item.is_unproven() {
+            // The request may have run: the reply may be its own text.
+            return (item.entry, item.refusal);
+        }
+        let reply = match item.is_named_elsewhere() {
+            true => moved_away(&plane.server(item.asked.server).label),
+            false => item.refusal,
+        };
+        plane.counters.failed_not_sent += 1;
+        (item.entry, reply)
+    }
+
+    /// Drops a request that will not be sent, because its client gets another reply.
+    pub(crate) fn drop_deferred(&mut self, plane: &mut DataPlane, item: Deferred) -> Entry {
+        plane.held_bytes -= item.request.len();
+        item.entry
     }
 
     /// Whether a deferred request waits for a server that is in back-off, because another server
     /// may soon take its place. The refusal decides.
-    fn may_wait_at(&self, link: &Link, item: &Deferred) -> bool {
+    pub(crate) fn may_wait_at(&self, plane: &DataPlane, link: &Link, item: &Deferred) -> bool {
+        if !matches!(link.state, LinkState::Backoff { .. }) {
+            return false;
+        }
         match item.refusal_kind() {
             // The refusal was a redirect.
-            Some(Refusal::Moved | Refusal::Ask) => self.plane.awaits_reader(link.kind.server),
+            Some(Refusal::Moved | Refusal::Ask) => plane.awaits_reader(link.kind.server),
             // The server that said so knows that a node is missing.
             Some(_) => true,
             // Its link was lost. No server takes the place of a seed node.
             None => {
-                let pool = usize::from(self.plane.server(link.kind.server).pool);
-                self.knows_all(pool) || self.plane.awaits_owners(link)
+                let pool = usize::from(plane.server(link.kind.server).pool);
+                plane.knows_all(pool) || plane.awaits_owners(link)
             }
         }
     }
 
-    /// Settles a share of a scattered request whose server has no slots any more. Its heir must
-    /// have got a share of the same request. Then the heir's answer counts for both shares. A read
-    /// is refused, so that nothing is counted twice. The exceptions are FLUSHALL and FLUSHDB: keys
-    /// may have moved to the heir after it deleted its own. So the heir gets the command once more,
-    /// which is safe, because the session has no request behind it. `None`: the share is settled.
-    fn settle_by_heir(&mut self, item: Deferred) -> Option<Deferred> {
-        let Some(Completion::Part { index, .. }) = item.duty else {
-            return Some(item);
-        };
-        if matches!(id_of(&item.request), Some(id::FLUSHALL | id::FLUSHDB)) {
-            return Some(item);
-        }
-        let heir = match (item.to, item.about.slot) {
-            (RetryTarget::Owner, None) => self.discovery.heir_of(&self.plane, item.asked.server),
-            _ => None,
-        };
-        let Some(answer) =
-            heir.and_then(|heir| self.scatter.answer_of(&mut self.plane, item.entry, heir))
-        else {
-            return Some(item);
-        };
-        if item.about.reads {
-            self.deliver_refusal(item);
-        } else {
-            self.plane.held_bytes -= item.request.len();
-            self.take_share_of(item.entry, index, &answer);
-        }
-        None
-    }
-
-    /// The kind of link for the next attempt.
-    fn kind_for(&mut self, item: &Deferred) -> Result<LinkKind, NoReader> {
-        let asked = item.asked.server;
-        let pool = usize::from(self.plane.server(asked).pool);
-        let owner = match (item.to, item.about.slot, self.plane.pools[pool].cluster()) {
-            (RetryTarget::Importer(server) | RetryTarget::Named(server), ..) => server,
-            (RetryTarget::Unproven { .. }, ..) => asked,
-            (RetryTarget::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
-            (RetryTarget::Owner, ..) => {
-                let owner = self.discovery.owner_behind(&self.plane, asked);
-                self.discovery.heir_of(&self.plane, owner).unwrap_or(owner)
-            }
-        };
-        let server = match id_of(&item.request).filter(|_| item.to == RetryTarget::Owner) {
-            Some(id) => self.discovery.server_at_last(
-                &mut self.plane,
-                item.entry.session,
-                owner,
-                id.get(),
-                item.asked,
-            )?,
-            None => owner,
-        };
-        Ok(LinkKind {
-            server,
-            ..item.asked
-        })
-    }
-
-    /// The link for the next attempt, or the error reply to the client if there is none.
-    fn link_for(&mut self, item: &Deferred) -> Result<LinkId, Vec<u8>> {
-        match self.kind_for(item) {
-            Ok(kind) => {
-                let link = self.current_link(kind);
-                link.ok_or_else(|| bound_reply("links-max"))
-            }
-            Err(NoReader) => Err(error_reply(NO_READER)),
-        }
-    }
-
-    /// The link on which the session tracks keys at the server of the next attempt. `None`: there
-    /// is no such link just now.
-    fn tracking_link_for(&mut self, id: SessionId, item: &Deferred) -> Option<LinkId> {
-        let server = self.kind_for(item).ok()?.server;
-        let first = self.plane.shared.get(&self.plane.first_link(server));
-        let waits_at = |link: &Link| {
-            matches!(link.state, LinkState::Backoff { .. }) && self.may_wait_at(link, item)
-        };
-        let is_in_back_off = first
-            .and_then(|first| self.plane.links.get(*first))
-            .is_some_and(waits_at);
-        let is_known = self.plane.tracks_on(id, server).is_some();
-        if is_in_back_off || !is_known && !self.pinned.may_have_own_link(&self.plane, id) {
-            return None;
-        }
-        let link = self.tracking_link(id, server).ok()?;
-        // The next attempt has no CLIENT CACHING in front of it.
-        self.pinned.lack_caching(&mut self.plane, id);
-        Some(link)
-    }
-
-    /// A link that the session has for itself. `None`: none is free just now.
-    fn own_link_for(&mut self, id: SessionId, item: &Deferred) -> Option<LinkId> {
-        let link = if self.plane.tracks_several(id) {
-            let link = self.tracking_link_for(id, item)?;
-            let server = self.plane.links.get(link)?.kind.server;
-            self.switch_server(id, server);
-            link
-        } else {
-            if !self.pinned.may_have_own_link(&self.plane, id) {
-                return None;
-            }
-            let kind = self.kind_for(item).ok()?;
-            let link = self.pinned.own_link(&mut self.plane, kind, id).ok()?;
-            self.plane.attach_again(id, link);
-            if let Some(session) = self.plane.sessions.get_mut(id) {
-                session.server = kind.server;
-            }
-            link
-        };
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            session.flags |= Flags::UNPINNING;
-        }
-        if let Some(link) = self.plane.links.get_mut(link) {
-            link.waits = true;
-        }
-        Some(link)
-    }
-
-    /// Sends a deferred request on this link.
-    fn send_deferred(&mut self, link: LinkId, item: Deferred) {
-        self.plane.held_bytes -= item.request.len();
-        if let Some(Completion::Part { index, .. }) = item.duty
-            && let Some(server) = self.plane.links.get(link).map(|link| link.kind.server)
-        {
-            self.scatter
-                .ask_share_of(&mut self.plane, item.entry, index, server);
-        }
-        match self.plane.links.get(link).map(|link| &link.state) {
+    /// Makes the link of the next attempt connect. Returns the reply to the client if the server is
+    /// in back-off: the request is not sent.
+    pub(crate) fn wake_link(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        entry: Entry,
+    ) -> Result<(), Vec<u8>> {
+        match plane.links.get(link).map(|link| &link.state) {
             Some(LinkState::Backoff { .. }) => {
-                self.plane.counters.failed_not_sent += 1;
-                let away = self.plane.away_error_of(item.entry);
-                let reply = self.plane.no_link_reply(link, away);
-                return self.pass_on(item.entry, &reply);
+                plane.counters.failed_not_sent += 1;
+                let away = plane.away_error_of(entry);
+                return Err(plane.no_link_reply(link, away));
             }
-            Some(LinkState::Down) => self.plane.connect(link),
+            Some(LinkState::Down) => plane.connect(link),
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Puts a deferred request on this link.
+    pub(crate) fn send(&mut self, plane: &mut DataPlane, link: LinkId, item: Deferred) {
+        plane.held_bytes -= item.request.len();
         let (request, duty) = match item.to {
-            RetryTarget::Importer(_) => {
-                if let Some(session) = self.plane.sessions.get_mut(item.entry.session) {
+            NextServer::Importer(_) => {
+                if let Some(session) = plane.sessions.get_mut(item.entry.session) {
                     session.rare().deferred.imported.push(item.entry.seq);
                 }
                 let then = item.duty.map(Box::new);
                 let request = [ASKING, &item.request].concat();
                 (request, Some(Completion::Asking { then }))
             }
-            RetryTarget::Owner | RetryTarget::Named(_) | RetryTarget::Unproven { .. } => {
-                (item.request, item.duty)
-            }
+            NextServer::Owner | NextServer::Named(_) => (item.request, item.duty),
         };
         let at_ms = match item.waits {
-            true => self.plane.now_ms,
+            true => plane.now_ms,
             false => item.entry.at_ms,
         };
-        if duty.as_ref().is_some_and(Completion::names_scripts) {
-            self.local.load_named(
-                &mut self.plane,
-                link,
-                item.entry.session,
-                as_asked(&request),
-            );
-        }
-        let Some(state) = self.plane.links.get_mut(link) else {
+        let Some(state) = plane.links.get_mut(link) else {
             return;
         };
         let entry = Entry {
@@ -893,13 +713,190 @@ impl Engine {
             Some(duty) => state.push_with(entry, &request, duty),
             None => state.push(entry, &request),
         }
-        self.plane.counters.link_requests += 1;
-        self.plane.list_link(link);
-        self.plane.close_if_full(link);
+        plane.counters.link_requests += 1;
+        plane.list_link(link);
+        plane.close_if_full(link);
+    }
+}
+
+/// The requests of a session on a link.
+fn in_flight_of(plane: &DataPlane, session_id: SessionId, link: LinkId) -> Vec<InFlight> {
+    let Some(link) = plane.links.get(link) else {
+        return Vec::new();
+    };
+    let pool = plane.server(link.kind.server).pool;
+    let mut found = Vec::new();
+    let (mut at, mut sent_at): (usize, (&[u8], _)) = (0, (b"", 0..0));
+    for entry in &link.ledger {
+        let end = at + entry.len as usize;
+        if entry.class != Class::Same {
+            sent_at = (entry.class.beginning(), at..end);
+        }
+        at = end;
+        if entry.session == session_id {
+            let (beginning, sent_at) = sent_at.clone();
+            let request = [beginning, &link.out.bytes()[sent_at]].concat();
+            let request = as_asked(&request);
+            found.push(InFlight {
+                seq: entry.seq,
+                about: RequestKeys::of(&plane.learned_commands, request, pool, entry.class.reads()),
+                is_deferred: false,
+            });
+        }
+    }
+    found
+}
+
+/// A scan of the deferred requests of one session: which are sent now, and which stay or end.
+pub(crate) struct RetryScan {
+    session: SessionId,
+    /// The requests that are not looked at yet.
+    items: VecDeque<Deferred>,
+    waits_since_ms: u32,
+    is_over_bound: bool,
+    /// The session has nothing in flight, and a request is due.
+    is_alone: bool,
+    executed: AllExecuted,
+    stay: VecDeque<Deferred>,
+    /// The keys of the requests in `stay`, and of requests that may come back.
+    staying: TouchedKeys,
+    /// The keys of the requests that this scan has sent on each link.
+    sent: HashMap<LinkId, TouchedKeys>,
+}
+
+/// The next step of a scan.
+pub(crate) enum RetryStep {
+    /// The retries of this request have ended.
+    GiveUp(Deferred),
+    /// This request is sent, if there is a link for it.
+    Send(Deferred),
+}
+
+impl RetryScan {
+    /// The next step.
+    pub(crate) fn next(&mut self, plane: &DataPlane) -> Option<RetryStep> {
+        while let Some(mut item) = self.items.pop_front() {
+            let at_ms = match item.waits {
+                true => self.waits_since_ms,
+                false => item.entry.at_ms,
+            };
+            item.overtaken |= self.executed.overtake(item.entry.seq, &item.about);
+            let is_lost = item.overtaken && !item.is_unproven() || item.has_lost_proof(plane);
+            if self.is_over_bound || is_over(plane, at_ms) || is_lost {
+                return Some(RetryStep::GiveUp(item));
+            }
+            if item.is_unproven() {
+                self.stay_until_tick(plane, item);
+                continue;
+            }
+            let may_leave = self.is_alone && item.due <= plane.now;
+            if may_leave && !self.staying.conflicts_with(&item.about) {
+                return Some(RetryStep::Send(item));
+            }
+            self.stay(item);
+        }
+        None
+    }
+
+    fn stay(&mut self, item: Deferred) {
+        self.staying.add(&item.about);
+        self.stay.push_back(item);
+    }
+
+    /// The request stays until the next tick, or until an event wakes it.
+    pub(crate) fn stay_until_tick(&mut self, plane: &DataPlane, mut item: Deferred) {
+        item.due = plane.now.plus_ms(TICK_MS);
+        self.stay(item);
+    }
+
+    /// A blocking request stays until its session gets a link for itself.
+    pub(crate) fn stay_without_link(&mut self, item: Deferred) {
+        self.stay.push_back(item);
+    }
+
+    /// Notes that a request leaves on this link. `None`: it has to stay. `is_in_back_off`: it waits
+    /// for the server of the link, or for a server in its place.
+    pub(crate) fn leave_on(
+        &mut self,
+        plane: &DataPlane,
+        link: LinkId,
+        item: Deferred,
+        is_in_back_off: bool,
+    ) -> Option<Deferred> {
+        let conflicts_on_other_link = |(to, touched): (&LinkId, &TouchedKeys)| {
+            *to != link && touched.conflicts_with(&item.about)
+        };
+        if is_in_back_off {
+            // A link that comes up wakes it earlier.
+            self.stay_until_tick(plane, item);
+            return None;
+        }
+        if self.sent.iter().any(conflicts_on_other_link) {
+            self.stay(item);
+            return None;
+        }
+        self.sent.entry(link).or_default().add(&item.about);
+        if !item.is_named_elsewhere() {
+            // It may be refused again, and a conflicting request behind it may not.
+            self.staying.add(&item.about);
+        }
+        Some(item)
     }
 }
 
 impl Deferred {
+    pub(crate) fn entry(&self) -> Entry {
+        self.entry
+    }
+
+    pub(crate) fn request(&self) -> &[u8] {
+        &self.request
+    }
+
+    /// The kind of the link that carried it, with that link's server.
+    pub(crate) fn asked(&self) -> LinkKind {
+        self.asked
+    }
+
+    /// The server that gets it next.
+    pub(crate) fn next_server(&self) -> NextServer {
+        self.to
+    }
+
+    /// The slot of its first key.
+    pub(crate) fn slot(&self) -> Option<u16> {
+        self.about.slot
+    }
+
+    /// Whether it changes no key.
+    pub(crate) fn reads(&self) -> bool {
+        self.about.reads
+    }
+
+    /// Whether it may block at its server, so that its session needs a link for itself.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// The number of its share, if it is a share of a scattered request.
+    pub(crate) fn share(&self) -> Option<u16> {
+        match self.duty {
+            Some(Completion::Part { index, .. }) => Some(index),
+            _ => None,
+        }
+    }
+
+    /// Whether it names scripts that its next server may lack.
+    pub(crate) fn names_scripts(&self) -> bool {
+        match self.to {
+            // The reply to ASKING comes first.
+            NextServer::Importer(_) => false,
+            NextServer::Owner | NextServer::Named(_) => {
+                self.duty.as_ref().is_some_and(Completion::names_scripts)
+            }
+        }
+    }
+
     /// The kind of its refusal. `None`: its link was lost, and no server refused it.
     fn refusal_kind(&self) -> Option<Refusal> {
         self.refusal.get(1..).and_then(Refusal::of)
@@ -907,7 +904,16 @@ impl Deferred {
 
     /// Whether it may have run: the proof of the refusal is missing.
     fn is_unproven(&self) -> bool {
-        matches!(self.to, RetryTarget::Unproven { .. })
+        self.proof.is_some()
+    }
+
+    /// Whether the answer to the second question is lost with its link.
+    fn has_lost_proof(&self, plane: &DataPlane) -> bool {
+        let Some(AwaitedProof { link, since, .. }) = self.proof else {
+            return false;
+        };
+        let has_it = |link: &Link| link.is_up() && link.up_since <= since;
+        !plane.links.get(link).is_some_and(has_it)
     }
 
     /// Whether its server named another node, and did not only refuse it for now.
@@ -917,37 +923,45 @@ impl Deferred {
 }
 
 /// Replies to requests that run code.
-impl Engine {
+impl Redirects {
     /// The reply in front says that its request, which runs code, was not executed. respool asks
     /// the server whether it refuses a twin, and the reply waits for the answer. `false`: no such
     /// question is possible, and the client gets the reply.
-    fn await_proof(&mut self, id: LinkId, front: Entry, refusal: Refusal, reply: &[u8]) -> bool {
-        let Some(link) = self.plane.links.get(id) else {
+    fn await_proof(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LinkId,
+        front: Entry,
+        refusal: Refusal,
+        reply: &[u8],
+    ) -> bool {
+        let Some(link) = plane.links.get(id) else {
             return false;
         };
         let is_held = match link.role {
             Role::Pinned { by } => by == front.session && !link.waits,
             role => role.is_multiplexed(),
         };
-        let Some(session) = self.plane.sessions.get(front.session).filter(|_| is_held) else {
+        let Some(session) = plane.sessions.get(front.session).filter(|_| is_held) else {
             return false;
         };
         let request = as_asked(link.first_bytes());
-        let keys = self.plane.learned_commands.keys_in(request);
+        let keys = plane.learned_commands.keys_in(request);
         let Some(twin) = refusals::twin(request, keys) else {
             return false;
         };
         let rare = session.rare.as_deref();
         let is_imported = rare.is_some_and(|rare| rare.deferred.imported.contains(&front.seq));
-        let to = RetryTarget::Unproven {
+        let proof = AwaitedProof {
             link: id,
-            since: self.plane.now,
+            since: plane.now,
             again: matches!(front.before, EarlierAttempt::Refused | EarlierAttempt::Lost),
         };
-        self.defer_front(id, (to, refusal), false, reply);
+        let next = NextServer::Owner;
+        self.defer_front(plane, id, (next, Some(proof), refusal), false, reply);
         let (session, seq) = (front.session, front.seq);
-        self.redirects.ask_for_proof(
-            &mut self.plane,
+        self.ask_for_proof(
+            plane,
             id,
             (session, seq),
             ProofStep::Twin,
@@ -958,16 +972,18 @@ impl Engine {
     }
 
     /// The reply to an EVALSHA says NOSCRIPT, which its script may have written. respool asks the
-    /// server whether it has the script. If it does not, the script may be sent along.
+    /// server whether it has the script. If it does not, the script may be sent along. `false`: no
+    /// such question is possible, and the client gets the reply.
     pub(crate) fn await_proof_of_noscript(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         entry: Entry,
         request: &[u8],
         reply: &[u8],
-    ) {
-        let Some(asked) = self.plane.links.get(link).map(|link| link.kind) else {
-            return self.pass_on(entry, reply);
+    ) -> bool {
+        let Some(asked) = plane.links.get(link).map(|link| link.kind) else {
+            return false;
         };
         let mut scanner = Scanner::default();
         let digest = match scanner.scan(request, true) {
@@ -975,18 +991,13 @@ impl Engine {
             _ => None,
         };
         let Some(digest) = digest else {
-            return self.pass_on(entry, reply);
+            return false;
         };
         let mut question = Vec::new();
         encode::request(&mut question, &[&b"SCRIPT"[..], b"EXISTS", digest]);
-        let pool = self.plane.server(asked.server).pool;
+        let pool = plane.server(asked.server).pool;
         let item = Deferred {
-            about: RequestKeys::of(
-                &self.plane.learned_commands,
-                request,
-                pool,
-                entry.class.reads(),
-            ),
+            about: RequestKeys::of(&plane.learned_commands, request, pool, entry.class.reads()),
             entry: Entry {
                 len: request.len() as u32,
                 ..entry
@@ -994,151 +1005,94 @@ impl Engine {
             duty: None,
             request: request.to_vec(),
             asked,
-            to: RetryTarget::Unproven {
+            to: NextServer::Owner,
+            proof: Some(AwaitedProof {
                 link,
-                since: self.plane.now,
+                since: plane.now,
                 again: false,
-            },
-            due: self.plane.now.plus_ms(TICK_MS),
+            }),
+            due: plane.now.plus_ms(TICK_MS),
             waits: false,
             refusal: reply.to_vec(),
             overtaken: false,
         };
-        self.defer(link, item);
+        self.defer(plane, link, item);
         let place = (entry.session, entry.seq);
-        self.redirects.ask_for_proof(
-            &mut self.plane,
-            link,
-            place,
-            ProofStep::NoScript,
-            &question,
-            false,
-        );
+        self.ask_for_proof(plane, link, place, ProofStep::NoScript, &question, false);
+        true
     }
 
     /// Decides about an unproven request after the server's answer to the second question.
     pub(crate) fn settle_proof(
         &mut self,
+        plane: &mut DataPlane,
         id: LinkId,
         (session, seq): (SessionId, u32),
         proof: ProofStep,
         reply: &[u8],
-    ) {
-        let Some(mut item) = self
-            .redirects
-            .take_unproven(&mut self.plane, id, session, seq)
-        else {
-            return;
+    ) -> ProofOutcome {
+        let Some(mut item) = self.take_unproven(plane, id, session, seq) else {
+            return ProofOutcome::Gone;
         };
         let twin = reply.strip_prefix(b"-").and_then(Refusal::of);
-        let refusal = item.refusal_kind();
-        let server = item.asked.server;
-        match proof {
-            ProofStep::NoScript if reply == NONE_EXISTS => {
-                self.plane.held_bytes -= item.request.len();
-                self.send_script_along(id, item.entry, &item.request, &item.refusal);
+        let proven = twin.zip(item.refusal_kind());
+        let proven = proven.filter(|(twin, refusal)| refusals::proves(*twin, *refusal));
+        match (proof, proven) {
+            (ProofStep::NoScript, _) if reply == NONE_EXISTS => {
+                plane.held_bytes -= item.request.len();
+                ProofOutcome::SendScript {
+                    entry: item.entry,
+                    request: item.request,
+                    refusal: item.refusal,
+                }
             }
-            ProofStep::Twin
-                if twin
-                    .zip(refusal)
-                    .is_some_and(|(twin, refusal)| refusals::proves(twin, refusal)) =>
-            {
-                let said = reply.strip_prefix(b"-").unwrap_or_default();
-                let slot = item.about.slot;
+            (ProofStep::Twin, Some((twin, _))) => {
                 item.refusal = reply.to_vec();
-                if self
-                    .discovery
-                    .is_nobodys(&mut self.plane, server, said, slot)
-                {
-                    self.plane.held_bytes -= item.request.len();
-                    return self.pass_on(item.entry, reply);
-                }
-                let RetryTarget::Unproven { again, .. } = item.to else {
-                    return;
-                };
-                if let Some(twin) = twin {
-                    item.to = self.follow_redirect(server, slot, said, twin);
-                }
-                item.due = match item.is_named_elsewhere() && !again {
-                    true => self.plane.now,
-                    false => self.plane.now.plus_ms(TICK_MS),
-                };
-                self.redirects.keep_deferred(&mut self.plane, session, item);
+                ProofOutcome::Refused(item, twin)
             }
             _ => {
-                self.plane.held_bytes -= item.request.len();
-                self.pass_on(item.entry, &item.refusal);
+                plane.held_bytes -= item.request.len();
+                ProofOutcome::Answer(item.entry, item.refusal)
             }
         }
+    }
+
+    /// Keeps a request whose refusal was proven until it is sent to the next server.
+    pub(crate) fn keep_proven(
+        &mut self,
+        plane: &mut DataPlane,
+        mut item: Deferred,
+        next: NextServer,
+    ) {
+        let Some(proof) = item.proof.take() else {
+            unreachable!("a request is proven once");
+        };
+        item.to = next;
+        item.due = match item.is_named_elsewhere() && !proof.again {
+            true => plane.now,
+            false => plane.now.plus_ms(TICK_MS),
+        };
+        let session = item.entry.session;
+        self.keep_deferred(plane, session, item);
     }
 }
 
 /// The reply to SCRIPT EXISTS of one digest that the server does not have.
 const NONE_EXISTS: &[u8] = b"*1\r\n:0\r\n";
 
-/// Requests on a link that the session has for itself.
-impl Engine {
-    /// Handles a refusal on a session's own link, which cannot go to another server.
-    fn leave_own_server(
-        &mut self,
-        link_id: LinkId,
-        by: SessionId,
-        front: Entry,
-        to: RetryTarget,
-        why: Refusal,
-        reply: &[u8],
-    ) {
-        let Some(link) = self.plane.links.get_mut(link_id) else {
-            return;
-        };
-        let is_watch = id_of(as_asked(link.first_bytes())) == Some(id::WATCH);
-        let (is_block, watched) = match link.duties.front().filter(|_| front.duty) {
-            Some(Completion::Block { watched, .. }) => (true, *watched),
-            _ => (false, false),
-        };
-        let waits = link.waits;
-        let Some(session) = self.plane.sessions.get(by) else {
-            return self.answer_front(link_id, front, b"");
-        };
-        let version = session.version;
-        let pins = session.pins;
-        let is_own = front.session == by;
-        if is_watch {
-            // No link watches the keys at their new server, so EXEC will answer that they may have
-            // changed.
-            self.lose_watch(by);
-            let told = match why {
-                Refusal::Moved | Refusal::Ask => &b"+OK\r\n"[..],
-                _ => reply,
-            };
-            self.answer_front(link_id, front, told);
-        } else if watched {
-            // The watched keys have left this server, so EXEC answers that they may have changed.
-            let mut nil = Vec::new();
-            encode::null_array(&mut nil, version);
-            self.answer_front(link_id, front, &nil);
-        } else if waits && is_own && !pins.bind() {
-            // The session gets another link for itself.
-            self.defer_front(link_id, (to, why), true, reply);
-            self.leave_own_link(link_id, by);
-        } else if waits || is_block && !pins.any(Pins::SPREAD) || !is_own {
-            let told = moved_away(self.plane.label(link_id));
-            self.answer_front(link_id, front, &told);
-        } else {
-            self.defer_front(link_id, (to, why), false, reply);
-        }
-    }
-
+/// Requests that leave their link without a refusal.
+impl Redirects {
     /// A blocking request got its answer on the session's own link. It goes on at another server,
     /// and keeps its place.
-    pub(crate) fn go_on_alone(
+    pub(crate) fn go_on_elsewhere(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         entry: Entry,
         (request, duty): (Vec<u8>, Completion),
         (server, due): (ServerId, Time),
     ) {
-        let Some(own) = self.plane.links.get(link) else {
+        let Some(own) = plane.links.get(link) else {
             return;
         };
         let item = Deferred {
@@ -1150,84 +1104,45 @@ impl Engine {
             duty: Some(duty),
             request,
             asked: LinkKind { server, ..own.kind },
-            to: RetryTarget::Owner,
+            to: NextServer::Owner,
+            proof: None,
             about: RequestKeys::default(),
             due,
             waits: true,
             refusal: bound_reply("pinned-links-max"),
             overtaken: false,
         };
-        self.defer(link, item);
-        self.leave_own_link(link, entry.session);
-    }
-
-    /// Separates a session from its own link after its blocking request has left it.
-    fn leave_own_link(&mut self, link_id: LinkId, by: SessionId) {
-        if let Some(link) = self.plane.links.get_mut(link_id) {
-            link.waits = false;
-        }
-        if let Some(session) = self.plane.sessions.get_mut(by) {
-            session.flags.remove(Flags::UNPINNING);
-        }
-        if self.pinned.is_tracking_link(&self.plane, by, link_id) {
-            return;
-        }
-        if let Some(session) = self.plane.sessions.get(by) {
-            let kind = self.plane.shared_kind_of(session);
-            let shared = self.plane.shared_link(kind).unwrap_or(LinkId::NONE);
-            self.plane.attach_again(by, shared);
-        }
-        self.pinned.give_back(&mut self.plane, link_id);
-    }
-
-    /// Notes that a session's watched keys may have changed: no link watches them any more.
-    pub(crate) fn lose_watch(&mut self, id: SessionId) {
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            session.rare().watch_lost = true;
-        }
-        self.plane.taint_own_link(id);
-        self.pinned.unpin(&mut self.plane, id, Pins::WATCH);
-    }
-
-    /// Takes the request in front off its link, and gives its session this reply.
-    fn answer_front(&mut self, id: LinkId, front: Entry, reply: &[u8]) {
-        if let Some(link) = self.plane.links.get_mut(id) {
-            if front.duty {
-                link.duties.pop_front();
-            }
-            link.pop_answered(front);
-        }
-        self.plane.counters.link_replies += 1;
-        self.pass_on(front, reply);
+        self.defer(plane, link, item);
     }
 
     /// Takes requests from a lost link that another server can answer: its slot has another owner
     /// now, or another replica can be read. They are deferred.
-    pub(crate) fn move_left(&mut self, id: LinkId) {
-        let Some(link) = self.plane.links.get(id).filter(|link| link.heeds) else {
+    pub(crate) fn move_left(&mut self, plane: &mut DataPlane, id: LinkId) {
+        let Some(link) = plane.links.get(id).filter(|link| link.heeds) else {
             return;
         };
         let kind = link.kind;
-        let server = self.plane.server(kind.server);
+        let server = plane.server(kind.server);
         let (pool, of_replica) = (
-            &self.plane.pools[usize::from(server.pool)],
+            &plane.pools[usize::from(server.pool)],
             server.replica_of.is_some(),
         );
-        let (cluster, sessions) = (pool.cluster(), &self.plane.sessions);
-        let readers = pool.readers.as_deref();
+        let (cluster, sessions) = (pool.cluster(), &plane.sessions);
         let moved = |entry: &Entry, request: &[u8]| {
             let request = as_asked(request);
-            let has_moved = |cluster: &Cluster| {
-                let slot =
-                    RequestKeys::of(&self.plane.learned_commands, request, pool.index, false).slot;
-                slot.is_some_and(|slot| cluster.owner_of_slot(slot) != kind.server)
+            let has_moved = || {
+                let learned = &plane.learned_commands;
+                let slot = RequestKeys::of(learned, request, pool.index, false).slot;
+                cluster
+                    .zip(slot)
+                    .is_some_and(|(cluster, slot)| cluster.owner_of_slot(slot) != kind.server)
             };
             entry.session != SessionId::NONE
                 && (of_replica
-                    || cluster.is_some_and(has_moved)
-                    || is_read_from_replica(readers, sessions, kind.server, entry, request))
+                    || cluster.is_some() && has_moved()
+                    || is_read_from_replica(pool, sessions, kind.server, entry, request))
         };
-        let Some(link) = self.plane.links.get_mut(id) else {
+        let Some(link) = plane.links.get_mut(id) else {
             return;
         };
         for left in link.take_left(moved) {
@@ -1240,21 +1155,20 @@ impl Engine {
                 Some(Completion::Asking { then }) => then.map(|then| *then),
                 duty => duty,
             };
-            self.move_away(id, kind, entry, duty, request);
+            self.move_away(plane, id, kind, entry, duty, request);
         }
     }
 
     /// Sends the reads of a link to other servers if its server has sent no reply for long. Their
     /// entries keep their places on this link, so that late replies are recognised and dropped.
-    pub(crate) fn move_reads(&mut self, id: LinkId) {
+    pub(crate) fn move_reads(&mut self, plane: &mut DataPlane, id: LinkId) {
         let is_shared = |link: &&mut Link| link.role.is_multiplexed();
-        let Some(link) = self.plane.links.get_mut(id).filter(is_shared) else {
+        let Some(link) = plane.links.get_mut(id).filter(is_shared) else {
             return;
         };
         let kind = link.kind;
-        let pool =
-            &self.plane.pools[usize::from(self.plane.servers[usize::from(kind.server.0)].pool)];
-        let (readers, sessions) = (pool.readers.as_deref(), &self.plane.sessions);
+        let pool = &plane.pools[usize::from(plane.servers[usize::from(kind.server.0)].pool)];
+        let sessions = &plane.sessions;
         let (mut moved, mut at, mut read) = (Vec::new(), 0, Vec::new());
         let mut duties = link.duties.iter();
         for (index, entry) in link.ledger.iter_mut().enumerate() {
@@ -1273,7 +1187,7 @@ impl Engine {
             if is_read
                 && entry.duty == again.is_some()
                 && !is_answered
-                && is_read_from_replica(readers, sessions, kind.server, entry, &read)
+                && is_read_from_replica(pool, sessions, kind.server, entry, &read)
             {
                 let entry_again = Entry {
                     len: read.len() as u32,
@@ -1286,39 +1200,36 @@ impl Engine {
             }
         }
         for (entry, duty, request) in moved {
-            self.move_away(id, kind, entry, duty, request);
+            self.move_away(plane, id, kind, entry, duty, request);
         }
     }
 
     /// Defers a request of this link, to be sent to another server.
     fn move_away(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         asked: LinkKind,
         entry: Entry,
         duty: Option<Completion>,
         request: Vec<u8>,
     ) {
-        let refusal = moved_away(self.plane.label(link));
-        let pool = self.plane.server(asked.server).pool;
+        let refusal = moved_away(plane.label(link));
+        let pool = plane.server(asked.server).pool;
         let item = Deferred {
-            about: RequestKeys::of(
-                &self.plane.learned_commands,
-                &request,
-                pool,
-                entry.class.reads(),
-            ),
+            about: RequestKeys::of(&plane.learned_commands, &request, pool, entry.class.reads()),
             entry,
             duty,
             request,
             asked,
-            to: RetryTarget::Owner,
-            due: self.plane.now,
+            to: NextServer::Owner,
+            proof: None,
+            due: plane.now,
             waits: false,
             refusal,
             overtaken: false,
         };
-        self.defer(link, item);
+        self.defer(plane, link, item);
     }
 }
 
@@ -1326,15 +1237,6 @@ impl Redirects {
     /// Whether a session has deferred requests.
     pub(crate) fn has_waiting_sessions(&self) -> bool {
         !self.now.is_empty() || !self.sessions.is_empty()
-    }
-
-    /// Whether a request that was read at `at_ms` has passed its deadline.
-    pub(crate) fn is_over(&self, plane: &DataPlane, at_ms: u32) -> bool {
-        let limit_ms = match plane.settings.timeouts.request_ms {
-            0 => ASKED_AGAIN_MS,
-            limit_ms => limit_ms,
-        };
-        plane.now_ms.wrapping_sub(at_ms) >= limit_ms
     }
 
     /// Sends the second question about an unproven request. `is_imported`: the node answers for the
@@ -1363,15 +1265,6 @@ impl Redirects {
         }
     }
 
-    /// Whether the answer to the second question is lost with its link.
-    fn has_lost_proof(&self, plane: &DataPlane, item: &Deferred) -> bool {
-        let RetryTarget::Unproven { link, since, .. } = item.to else {
-            return false;
-        };
-        let has_it = |link: &Link| link.is_up() && link.up_since <= since;
-        !plane.links.get(link).is_some_and(has_it)
-    }
-
     /// Takes an unproven request from the deferred ones of its session.
     fn take_unproven(
         &mut self,
@@ -1383,8 +1276,7 @@ impl Redirects {
         let session = plane.sessions.get_mut(session)?;
         let items = &mut session.rare().deferred.items;
         let is_unproven = |item: &Deferred| {
-            item.entry.seq == seq
-                && matches!(item.to, RetryTarget::Unproven { link: asked, .. } if asked == link)
+            item.entry.seq == seq && item.proof.is_some_and(|proof| proof.link == link)
         };
         let at = items.iter().position(is_unproven)?;
         items.remove(at)
@@ -1409,12 +1301,13 @@ impl Redirects {
 /// Whether a request is a read that its session may have from another server than the owner of its
 /// key.
 fn is_read_from_replica(
-    readers: Option<&Readers>,
+    pool: &Pool,
     sessions: &Slab<SessionId, Session>,
     owner: ServerId,
     entry: &Entry,
     request: &[u8],
 ) -> bool {
+    let readers = pool.readers.as_deref();
     let at = readers.and_then(|readers| readers.instead_of(owner, entry.session).ok());
     let wants = |session: &Session| !session.flags.any(Flags::READS_OTHERWISE);
     at.is_some_and(|at| at != owner)
@@ -1422,10 +1315,13 @@ fn is_read_from_replica(
         && id_of(request).is_some_and(|id| id.get().replica)
 }
 
-fn error_reply(text: &[u8]) -> Vec<u8> {
-    let mut reply = Vec::new();
-    encode::error(&mut reply, text);
-    reply
+/// Whether a request that was read at `at_ms` has passed its deadline.
+fn is_over(plane: &DataPlane, at_ms: u32) -> bool {
+    let limit_ms = match plane.settings.timeouts.request_ms {
+        0 => ASKED_AGAIN_MS,
+        limit_ms => limit_ms,
+    };
+    plane.now_ms.wrapping_sub(at_ms) >= limit_ms
 }
 
 /// The error reply to a request that no server would execute.

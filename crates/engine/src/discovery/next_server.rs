@@ -1,0 +1,38 @@
+//! The server of the next attempt of a refused request.
+
+use respool_protocol::commands::Command;
+
+use crate::base::handle::SessionId;
+use crate::data_plane::DataPlane;
+use crate::data_plane::link::LinkKind;
+use crate::discovery::Discovery;
+use crate::discovery::replicas::NoReader;
+use crate::routing::next_server::NextServer;
+use crate::routing::pool::ServerId;
+
+impl Discovery {
+    /// The server that gets a refused request of a session now. `asked`: the kind of the link that
+    /// carried it. `slot`: the slot of its first key.
+    pub(crate) fn next_server_of(
+        &mut self,
+        plane: &mut DataPlane,
+        session: SessionId,
+        (asked, command): (LinkKind, Option<&Command>),
+        slot: Option<u16>,
+        next: NextServer,
+    ) -> Result<ServerId, NoReader> {
+        let pool = usize::from(plane.server(asked.server).pool);
+        let owner = match (next, slot, plane.pools[pool].cluster()) {
+            (NextServer::Importer(server) | NextServer::Named(server), ..) => return Ok(server),
+            (NextServer::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
+            (NextServer::Owner, ..) => {
+                let owner = self.owner_behind(plane, asked.server);
+                self.heir_of(plane, owner).unwrap_or(owner)
+            }
+        };
+        match command {
+            Some(command) => self.server_at_last(plane, session, owner, command, asked),
+            None => Ok(owner),
+        }
+    }
+}
