@@ -21,6 +21,7 @@ pub(crate) mod link_events;
 pub(crate) mod pubsub;
 pub(crate) mod redirects;
 pub(crate) mod router;
+pub(crate) mod scatter;
 
 use crate::data_plane::Release;
 use std::sync::Arc;

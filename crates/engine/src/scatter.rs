@@ -9,7 +9,7 @@ pub(crate) mod key_prefix;
 
 use std::collections::{HashMap, VecDeque};
 
-use respool_protocol::commands::{Answer, CommandId, Names, Retry, Spread, id};
+use respool_protocol::commands::{Command, CommandId, Names, Retry, Spread, id};
 use respool_protocol::encode;
 use respool_protocol::fan::{
     self, Cursor, Divided, Merged, Merger, Part, Sections, Split, Undivided,
@@ -20,20 +20,13 @@ use crate::base::error_text::CROSSSLOT;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
 use crate::data_plane::DataPlane;
-use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Session};
-use crate::discovery::replicas::{NO_READER, NoReader};
-use crate::engine::Engine;
-use crate::engine::router::Standing;
-use crate::local::adds_our_section;
 use crate::local::scripts::ScriptEffect;
-use crate::pubsub::hub::ChannelKind;
 use crate::routing::pool::{Group, Pools, ServerId};
-use crate::scatter::key_prefix::{Scan, UNKNOWN_ARGUMENTS};
+use crate::scatter::key_prefix::Scan;
 
 /// Buffers for requests that several servers share.
 #[derive(Default)]
@@ -138,7 +131,7 @@ pub(crate) struct ScatterRequest {
 }
 
 /// How the parts become one reply.
-enum MergeRule {
+pub(crate) enum MergeRule {
     /// By key: the index of the part that has each key.
     ByKey(Vec<u16>),
     /// By the rule that the command table has for the command.
@@ -209,255 +202,249 @@ impl ScatterRequest {
     }
 }
 
-impl Engine {
+/// The servers that get a request with several keys.
+pub(crate) enum Division<'a> {
+    /// Each of these servers owns some of the keys, and gets its share. The owners are known, not
+    /// the servers that are read in their place.
+    Shares(Vec<(ServerId, &'a [u8])>, MergeRule),
+    /// This server owns all keys.
+    Whole(ServerId),
+    /// No server gets the request. Its client gets this error.
+    Refused(&'static [u8]),
+    /// The keys cannot be found: any server refuses the request.
+    NoKeys,
+}
+
+/// The next step of a SCAN.
+pub(crate) enum ScanStep {
+    /// The client gets this error.
+    Refused(&'static [u8]),
+    /// The remaining servers of the scan are gone.
+    Over,
+    /// This server is asked.
+    Ask {
+        server: ServerId,
+        at: Cursor,
+        /// The number of the server behind it.
+        next: Option<u16>,
+        /// The cursor names a server that is gone, or one that only another worker knows so far.
+        is_lost: bool,
+    },
+}
+
+/// A scattered request whose parts have all come, with the reply that was made of them.
+pub(crate) struct Finished {
+    /// The session and the place of the request.
+    pub(crate) entry: Entry,
+    pub(crate) reply: Vec<u8>,
+    id: CommandId,
+    failed: bool,
+    silent: bool,
+    /// INFO: whether respool's own section is added.
+    adds_section: Option<bool>,
+}
+
+impl Finished {
+    /// Whether respool's own section is added to this reply to INFO. `None`: the reply is no INFO.
+    pub(crate) fn adds_section(&self) -> Option<bool> {
+        self.adds_section.filter(|_| !self.failed)
+    }
+
+    /// Whether the reply counts the subscribers of sharded channels.
+    pub(crate) fn counts_shard_subscribers(&self) -> bool {
+        self.id == id::PUBSUB_SHARDNUMSUB && !self.failed
+    }
+
+    /// Whether the command is about the session's links: see [`is_agreement`].
+    pub(crate) fn is_agreement(&self) -> bool {
+        is_agreement(self.id)
+    }
+}
+
+/// The effect of an answer to a share on its request.
+pub(crate) enum ShareOutcome {
+    /// The entry is no share, or its request has ended.
+    NoShare,
+    /// Other shares have no answer yet.
+    Waits,
+    /// It was the last one.
+    Finished(Finished),
+}
+
+impl Scatter {
+    /// The buffers that divide requests. They come back with [`Scatter::keep_split`].
+    pub(crate) fn take_split(&mut self) -> Split {
+        std::mem::take(&mut self.split)
+    }
+
+    /// Keeps the buffers for the next request.
+    pub(crate) fn keep_split(&mut self, mut split: Split) {
+        split.reset();
+        self.split = split;
+    }
+
     /// Divides a request whose keys belong to several servers: each owner gets the share with its
     /// keys.
-    pub(crate) fn divide(&mut self, session_id: SessionId, request: &Request<'_>) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(session_id) else {
-            return Dispatched::Done;
+    pub(crate) fn divide<'a>(
+        &self,
+        plane: &DataPlane,
+        session: SessionId,
+        request: &Request<'_>,
+        split: &'a mut Split,
+    ) -> Division<'a> {
+        let Some(session) = plane.sessions.get(session) else {
+            return Division::NoKeys;
         };
         let (pool, any) = (session.pool, session.next_seq);
-        let kind = self.plane.kind_of(session);
-        let mut split = std::mem::take(&mut self.scatter.split);
-        let mut key_groups = KeyGroups::new(&self.plane.pools, pool);
-        let pools = &self.plane.pools;
+        let pools = &plane.pools;
+        let mut key_groups = KeyGroups::new(pools, pool);
         let group_of = |key: &[u8]| key_groups.number_of(pools.group_of(pool, key, || any));
-        let divided = split.divide(request.id, request.bytes, request.spans, group_of);
-        let placed = match divided {
-            _ if key_groups.is_over() => self.answer_error(session_id, MANY),
+        match split.divide(request.id, request.bytes, request.spans, group_of) {
+            _ if key_groups.is_over() => Division::Refused(MANY),
             Ok(Divided::Shares) => {
-                let owned = split.shares();
-                let owned = owned.map(|share| {
+                let owned = split.shares().map(|share| {
                     let group = key_groups.group_of(share.group);
-                    (self.plane.pools.server_of(group), share.request)
+                    (pools.server_of(group), share.request)
                 });
-                let mut parts: Vec<_> = owned.collect();
-                let mut parts_of = parts.iter_mut();
-                let found = parts_of.try_for_each(|(server, _)| {
-                    *server = self.discovery.server_in_reach(
-                        &mut self.plane,
-                        session_id,
-                        *server,
-                        request.command,
-                        kind,
-                    )?;
-                    Ok(())
-                });
-                let stripped = match self.plane.removes_prefix(session_id) {
-                    true => self.strip_shares(&parts, |engine, server, share| {
-                        engine
-                            .scatter
-                            .strip_share(&engine.plane, server, request.command, share)
-                    }),
-                    false => Ok(Vec::new()),
-                };
-                match (found, stripped) {
-                    (Ok(()), Ok(stripped)) => {
-                        let merge = MergeRule::ByKey(split.order().to_vec());
-                        self.ask_several(session_id, request, &as_seen(&parts, &stripped), merge)
-                    }
-                    (Ok(()), Err(text)) => self.refuse_stripped(session_id, text),
-                    (Err(NoReader), _) => self.answer_error(session_id, NO_READER),
-                }
+                let order = split.order().to_vec();
+                Division::Shares(owned.collect(), MergeRule::ByKey(order))
             }
             Ok(Divided::Whole { group }) => {
-                let owner = self.plane.pools.server_of(key_groups.group_of(group));
-                match self.discovery.server_in_reach(
-                    &mut self.plane,
-                    session_id,
-                    owner,
-                    request.command,
-                    kind,
-                ) {
-                    Ok(server) => {
-                        self.switch_server(session_id, server);
-                        match self.plane.removes_prefix(session_id) {
-                            true => self.dispatch_stripped(session_id, request, false),
-                            false => self.dispatch_on_link(
-                                session_id,
-                                request.bytes,
-                                is_read(request),
-                                None,
-                            ),
-                        }
-                    }
-                    Err(NoReader) => self.answer_error(session_id, NO_READER),
-                }
+                Division::Whole(pools.server_of(key_groups.group_of(group)))
             }
-            Err(Undivided::Together) => self.answer_error(session_id, CROSSSLOT),
-            Err(Undivided::Keys) if self.plane.removes_prefix(session_id) => {
-                self.refuse_stripped(session_id, UNKNOWN_ARGUMENTS)
-            }
-            // The server answers with its own error.
-            Err(Undivided::Keys) => self.dispatch_on_link(session_id, request.bytes, false, None),
-        };
-        split.reset();
-        self.scatter.split = split;
-        placed
+            Err(Undivided::Together) => Division::Refused(CROSSSLOT),
+            Err(Undivided::Keys) => Division::NoKeys,
+        }
     }
 
-    /// Sends the request to every server of the pool. A request about sharded channels goes only to
-    /// the servers that may have such channels.
-    pub(crate) fn ask_all(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        self.ask_each(id, request, request.bytes, MergeRule::AsSaid)
-    }
-
-    /// Sends the request to these servers.
-    pub(crate) fn ask_these(
-        &mut self,
-        id: SessionId,
-        request: &Request<'_>,
-        servers: &[ServerId],
-    ) -> Dispatched {
-        let parts: Vec<_> = servers
-            .iter()
-            .map(|server| (*server, request.bytes))
-            .collect();
-        self.ask_several(id, request, &parts, MergeRule::AsSaid)
-    }
-
-    /// Sends INFO to all servers. The sections that the client asked for are made from theirs.
-    pub(crate) fn ask_info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let sections = || request.args().skip(1);
-        let asked = Sections::asked(sections());
-        let mut bytes = Vec::new();
-        asked.request(sections(), &mut bytes);
-        let adds_section = adds_our_section(request);
-        self.ask_each(
-            id,
-            request,
-            &bytes,
-            MergeRule::Info {
-                asked,
-                adds_section,
-            },
-        )
-    }
-
-    /// Sends these bytes to every server of the pool.
-    fn ask_each(
-        &mut self,
-        session_id: SessionId,
-        request: &Request<'_>,
-        bytes: &[u8],
-        merge: MergeRule,
-    ) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(session_id) else {
-            return Dispatched::Done;
+    /// The servers that get a request for all servers of a session's pool. A request about sharded
+    /// channels goes only to the servers that may have such channels.
+    pub(crate) fn servers_for_all(
+        &self,
+        plane: &DataPlane,
+        session: SessionId,
+        spread: Spread,
+    ) -> Vec<ServerId> {
+        let Some(session) = plane.sessions.get(session) else {
+            return Vec::new();
         };
         let pool = usize::from(session.pool);
-        let servers = match request.command.fan_out.spread {
-            Spread::Channels => self.plane.pools.first_of(pool).servers(),
-            _ => self.plane.pools[pool].servers(),
-        };
-        let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
-        let stripped = match request.id {
-            id::KEYS if self.plane.removes_prefix(session_id) => self
-                .strip_shares(&parts, |engine, server, _| {
-                    engine.scatter.strip_keys(&engine.plane, server, request)
-                }),
-            _ => Ok(Vec::new()),
-        };
-        let stripped = match stripped {
-            Ok(stripped) => stripped,
-            Err(text) => return self.refuse_stripped(session_id, text),
-        };
-        let parts = as_seen(&parts, &stripped);
-        self.ask_several(session_id, request, &parts, merge)
+        match spread {
+            Spread::Channels => plane.pools.first_of(pool).servers().to_vec(),
+            _ => plane.pools[pool].servers().to_vec(),
+        }
     }
 
-    /// The share of each server without its prefix, or `None` where that changes nothing.
-    fn strip_shares<'a>(
+    /// The shares of a divided request without the prefixes of their servers. A share is `None` if
+    /// it is the same.
+    pub(crate) fn strip_shares(
         &self,
-        parts: &[(ServerId, &'a [u8])],
-        strip: impl Fn(&Engine, ServerId, &'a [u8]) -> Result<Option<Vec<u8>>, &'static [u8]>,
+        plane: &DataPlane,
+        session: SessionId,
+        command: &Command,
+        parts: &[(ServerId, &[u8])],
     ) -> Result<Vec<Option<Vec<u8>>>, &'static [u8]> {
-        let parts = parts.iter();
-        parts
-            .map(|(server, bytes)| strip(self, *server, bytes))
-            .collect()
+        if !plane.removes_prefix(session) {
+            return Ok(Vec::new());
+        }
+        let strip =
+            |(server, share): &(ServerId, &[u8])| self.strip_share(plane, *server, command, share);
+        parts.iter().map(strip).collect()
+    }
+
+    /// KEYS for servers that see keys without their prefixes. A request is `None` if it is the
+    /// same.
+    pub(crate) fn strip_keys_of_all(
+        &self,
+        plane: &DataPlane,
+        session: SessionId,
+        request: &Request<'_>,
+        servers: &[ServerId],
+    ) -> Result<Vec<Option<Vec<u8>>>, &'static [u8]> {
+        if request.id != id::KEYS || !plane.removes_prefix(session) {
+            return Ok(Vec::new());
+        }
+        let strip = |server: &ServerId| self.strip_keys(plane, *server, request);
+        servers.iter().map(strip).collect()
     }
 
     /// SCAN goes through one server after the other. The cursor says which server is next.
-    pub(crate) fn scan(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Dispatched::Done;
-        };
+    pub(crate) fn scan_step(
+        &self,
+        plane: &DataPlane,
+        session: SessionId,
+        request: &Request<'_>,
+    ) -> ScanStep {
         let cursor = request
             .spans
             .get(1)
             .and_then(|span| Cursor::parse(span.of(request.bytes)));
         let Some(cursor) = cursor else {
-            return self.answer_error(id, b"ERR invalid cursor");
+            return ScanStep::Refused(b"ERR invalid cursor");
+        };
+        let Some(session) = plane.sessions.get(session) else {
+            return ScanStep::Over;
         };
         let pool = usize::from(session.pool);
-        if !self.plane.pools.numbers_all(pool) {
-            return self.answer_error(id, MANY_SCANNED);
+        if !plane.pools.numbers_all(pool) {
+            return ScanStep::Refused(MANY_SCANNED);
         }
-        let Some(((number, server), next)) = self.plane.pools.scanned_from(pool, cursor.server)
-        else {
-            // The remaining servers of the scan are gone.
-            return self.plane.answer_reply(id, b"*2\r\n$1\r\n0\r\n*0\r\n");
+        let Some(((number, server), next)) = plane.pools.scanned_from(pool, cursor.server) else {
+            return ScanStep::Over;
         };
         let is_same_server = number == cursor.server;
-        if !is_same_server && cursor != Cursor::default() {
-            // The cursor names a server that is gone, or one that only another worker knows so far.
-            self.discovery.request_refresh(&mut self.plane, server);
+        ScanStep::Ask {
+            server,
+            at: Cursor {
+                server: number,
+                cursor: if is_same_server { cursor.cursor } else { 0 },
+            },
+            next,
+            is_lost: !is_same_server && cursor != Cursor::default(),
         }
-        let cursor = if is_same_server { cursor.cursor } else { 0 };
-        self.switch_server(id, server);
+    }
+
+    /// The SCAN for a server to which its session has switched, and the completion of its reply.
+    pub(crate) fn scan_request(
+        &self,
+        plane: &DataPlane,
+        session: SessionId,
+        request: &Request<'_>,
+        (at, next): (Cursor, Option<u16>),
+    ) -> Result<(Vec<u8>, Completion), &'static [u8]> {
         let Scan {
             request: stripped,
             sifted_by,
-        } = match self
-            .plane
-            .removes_prefix(id)
-            .then(|| self.scatter.strip_scan(&self.plane, id, request))
-        {
-            Some(Err(text)) => return self.refuse_stripped(id, text),
-            Some(Ok(stripped)) => stripped,
-            None => Scan::default(),
+        } = match plane.removes_prefix(session) {
+            true => self.strip_scan(plane, session, request)?,
+            false => Scan::default(),
         };
         let mut bytes = Vec::new();
-        let at = Cursor {
-            server: number,
-            cursor,
-        };
         // Removing the prefix changes options alone, and these come after the cursor.
         let asked = stripped.as_deref().unwrap_or(request.bytes);
+        let number = at.server;
         fan::scan_request(asked, request.spans, at, &mut bytes);
         let duty = Completion::Scan {
             number,
             next,
             sifted_by,
         };
-        self.dispatch_on_link(id, &bytes, true, Some(duty))
+        Ok((bytes, duty))
     }
 
-    /// Sends the shares of a request to their servers, or holds the session until all links are
-    /// ready.
-    fn ask_several(
+    /// Sends the shares of a request, each on its link. All links are ready, so that no request is
+    /// half sent.
+    pub(crate) fn start(
         &mut self,
+        plane: &mut DataPlane,
         session_id: SessionId,
         request: &Request<'_>,
         parts: &[(ServerId, &[u8])],
+        links: Vec<LinkId>,
         merge: MergeRule,
-    ) -> Dispatched {
-        let servers = parts.iter().map(|(server, _)| *server);
-        let links = match request.command.answer {
-            Answer::Alone => self.links_alone(session_id, servers.collect()),
-            // All links must be ready before the first share leaves, so that no request is half
-            // sent.
-            _ => servers
-                .map(|server| self.link_to(session_id, server, request))
-                .collect(),
-        };
-        let links = match links {
-            Ok(links) => links,
-            Err(blocked) => return self.plane.blocked(session_id, blocked),
-        };
-        let Some(session) = self.plane.sessions.get_mut(session_id) else {
-            return Dispatched::Done;
+    ) {
+        let Some(session) = plane.sessions.get_mut(session_id) else {
+            return;
         };
         let seq = session.take_seq();
         let silent = session.flags.is_silent();
@@ -487,136 +474,46 @@ impl Engine {
             sifted_by,
         });
         let reads = is_read(request);
-        let tracks = self.plane.tracks_several(session_id);
+        let tracks = plane.tracks_several(session_id);
         for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
             if tracks {
-                self.plane.put_caching(session_id, link);
+                plane.put_caching(session_id, link);
             }
-            let Some(state) = self.plane.links.get_mut(link) else {
+            let Some(state) = plane.links.get_mut(link) else {
                 continue;
             };
             let entry = Entry {
                 len: bytes.len() as u32,
                 class: Class::of(reads),
                 duty: true,
-                ..Entry::of(session_id, seq, self.plane.asked_ms)
+                ..Entry::of(session_id, seq, plane.asked_ms)
             };
             let duty = Completion::Part {
                 index: index as u16,
                 effect: ScriptEffect::of(request.id),
             };
             state.push_with(entry, bytes, duty);
-            self.plane.counters.link_requests += 1;
-            self.plane.list_link(link);
-            self.plane.close_if_full(link);
+            plane.counters.link_requests += 1;
+            plane.list_link(link);
+            plane.close_if_full(link);
         }
-        Dispatched::Done
-    }
-
-    /// The link to a server, ready for a request of this session: the shared link, or the link on
-    /// which the session tracks keys.
-    fn link_to(
-        &mut self,
-        session_id: SessionId,
-        server: ServerId,
-        request: &Request<'_>,
-    ) -> Result<LinkId, Blocked> {
-        if self.plane.tracks_several(session_id) {
-            let link = self.tracking_link(session_id, server)?;
-            return self.plane.ready_link(session_id, link);
-        }
-        let Some(session) = self.plane.sessions.get(session_id) else {
-            return Err(Blocked::Wait);
-        };
-        let mut kind = self.kind_at(session, server);
-        if may_hold_up(request.id) {
-            kind = self.plane.kind_for_flush(session_id, kind);
-        }
-        let link = match self.current_link(kind) {
-            Some(link) => link,
-            None => self.plane.shared_link_for(session_id, kind)?,
-        };
-        let link = self.plane.ready_link(session_id, link)?;
-        match self
-            .plane
-            .await_writes(session_id, link, request.bytes, is_read(request))
-        {
-            Some(blocked) => Err(blocked),
-            None => Ok(link),
-        }
-    }
-
-    /// A link to each server that carries nothing else, for a request that must not wait behind
-    /// others there. The links serve this one request, as streaming links do, and count among them.
-    /// At the bound of streaming links, each is an emergency link.
-    fn links_alone(
-        &mut self,
-        id: SessionId,
-        servers: Vec<ServerId>,
-    ) -> Result<Vec<LinkId>, Blocked> {
-        // The session's earlier requests are executed first.
-        if self.plane.hold_until_caught_up(id) {
-            return Err(Blocked::Wait);
-        }
-        for server in &servers {
-            let first = self
-                .plane
-                .shared
-                .get(&self.plane.first_link(*server))
-                .copied();
-            if let Some(first) = first.filter(|_| self.standing(*server) == Standing::Away) {
-                return Err(Blocked::Refused(
-                    self.plane.no_link_reply(first, self.plane.away_error(id)),
-                ));
-            }
-        }
-        let has_room = self.pinned.may_stream(&self.plane, id, servers.len())
-            && self.plane.has_room_for_link();
-        let is_urgent = !has_room
-            && servers
-                .iter()
-                .all(|server| self.pinned.has_room_for_urgent_link(&self.plane, *server));
-        if !has_room && !is_urgent {
-            return Err(self.pinned.wait_for_urgent_link(
-                &mut self.plane,
-                id,
-                Bound::StreamingLinks,
-            ));
-        }
-        self.plane.set_gives_up_at(id, None);
-        let mut links = Vec::with_capacity(servers.len());
-        for server in servers {
-            let Some(session) = self.plane.sessions.get(id) else {
-                return Err(Blocked::Wait);
-            };
-            let kind = self.plane.kind_of(session).at(server);
-            let link = match is_urgent {
-                true => self.pinned.urgent_link(&mut self.plane, kind, id),
-                false => self.pinned.link_once(&mut self.plane, kind, id),
-            };
-            match link {
-                Some(link) => links.push(link),
-                None => {
-                    links
-                        .into_iter()
-                        .for_each(|link| self.plane.close_link(link));
-                    self.plane.next_streaming();
-                    return Err(Blocked::Refused(bound_reply("links-max")));
-                }
-            }
-        }
-        Ok(links)
     }
 
     /// Keeps a server's answer to its share, and merges the parts if it is the last one.
-    pub(crate) fn take_share_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
-        let named = self.scatter.part_named(&self.plane, entry, index, reply);
+    pub(crate) fn handle_part(
+        &mut self,
+        plane: &mut DataPlane,
+        entry: Entry,
+        index: u16,
+        reply: &[u8],
+    ) -> ShareOutcome {
+        let named = self.part_named(plane, entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
-        let most = gathered_bytes_max(&self.plane.settings.limits);
-        let settings = self.plane.settings.clone();
-        let Some(gather) = self.plane.scatter_of(entry) else {
-            self.plane.counters.late_replies += 1;
-            return;
+        let most = gathered_bytes_max(&plane.settings.limits);
+        let settings = plane.settings.clone();
+        let Some(gather) = plane.scatter_of(entry) else {
+            plane.counters.late_replies += 1;
+            return ShareOutcome::NoShare;
         };
         gather.waiting -= 1;
         gather.executed |= !reply.starts_with(b"-");
@@ -631,29 +528,33 @@ impl Engine {
             gather.held_bytes += reply.len();
         }
         let after = gather.held_bytes;
-        self.plane.held_bytes = self.plane.held_bytes + after - before;
-        if let Some(session) = self.plane.sessions.get_mut(entry.session) {
+        plane.held_bytes = plane.held_bytes + after - before;
+        if let Some(session) = plane.sessions.get_mut(entry.session) {
             let gathered = &mut session.rare().scattered_bytes;
             *gathered = *gathered + after - before;
         }
-        self.scatter.bound_scattered(&mut self.plane, entry.session);
-        self.finish_scatter(entry);
+        self.bound_scattered(plane, entry.session);
+        self.finish(plane, entry)
     }
 
-    /// Notes that a share gets no reply. Returns whether the entry was a share.
-    pub(crate) fn fail_share(&mut self, entry: Entry, error: &[u8]) -> bool {
-        let Some(gather) = self.plane.scatter_of(entry) else {
-            return false;
+    /// Notes that a share gets no reply, but this error.
+    pub(crate) fn fail_share(
+        &mut self,
+        plane: &mut DataPlane,
+        entry: Entry,
+        error: &[u8],
+    ) -> ShareOutcome {
+        let Some(gather) = plane.scatter_of(entry) else {
+            return ShareOutcome::NoShare;
         };
         gather.waiting -= 1;
         gather.executed |= !error.starts_with(b"-NOTSENT");
         gather.failure.get_or_insert_with(|| error.to_vec());
-        self.finish_scatter(entry);
-        true
+        self.finish(plane, entry)
     }
 
-    /// After the last part, merges all parts and delivers the reply.
-    fn finish_scatter(&mut self, entry: Entry) {
+    /// After the last part, makes the reply of all parts.
+    fn finish(&mut self, plane: &mut DataPlane, entry: Entry) -> ShareOutcome {
         let take = |session: &mut Session| {
             let rare = session.rare.as_mut()?;
             let at = ScatterRequest::find(&rare.scatters, session.head_seq, entry.seq)?;
@@ -664,11 +565,11 @@ impl Engine {
             rare.scattered_bytes -= gather.held_bytes();
             Some(gather)
         };
-        let Some(gather) = self.plane.sessions.get_mut(entry.session).and_then(take) else {
-            return;
+        let Some(gather) = plane.sessions.get_mut(entry.session).and_then(take) else {
+            return ShareOutcome::Waits;
         };
-        self.plane.held_bytes -= gather.held_bytes();
-        let mut reply = std::mem::take(&mut self.plane.scratch);
+        plane.held_bytes -= gather.held_bytes();
+        let mut reply = std::mem::take(&mut plane.scratch);
         reply.clear();
         let failed = match &gather.failure {
             Some(failure) => {
@@ -684,11 +585,11 @@ impl Engine {
                 let answered = gather.parts.iter();
                 let parts: Vec<_> = answered
                     .map(|part| Part {
-                        server: &self.plane.servers[usize::from(part.server.0)].label,
+                        server: &plane.servers[usize::from(part.server.0)].label,
                         reply: &part.reply,
                     })
                     .collect();
-                let merger = &mut self.scatter.merger;
+                let merger = &mut self.merger;
                 let merged = match &gather.merge {
                     MergeRule::ByKey(order) => merger.merge(gather.id, order, &parts, &mut reply),
                     MergeRule::AsSaid => merger.merge(gather.id, &[], &parts, &mut reply),
@@ -697,21 +598,6 @@ impl Engine {
                 merged != Merged::Whole
             }
         };
-        if let MergeRule::Info { adds_section, .. } = gather.merge
-            && !failed
-        {
-            reply = self.with_our_section(entry.session, adds_section, &reply);
-        }
-        if gather.id == id::PUBSUB_SHARDNUMSUB
-            && !failed
-            && let Some(session) = self.plane.sessions.get(entry.session)
-        {
-            reply = self.pubsub.recount(
-                session.pool,
-                &Completion::Subscribers(ChannelKind::Shard),
-                &reply,
-            );
-        }
         // If some servers refuse, the change is undone at the others.
         let is_undone = is_agreement(gather.id);
         let writes = gather.id.get().retry == Retry::Write && !is_undone;
@@ -725,22 +611,39 @@ impl Engine {
             reply.clear();
             encode::error(&mut reply, text.as_bytes());
         }
-        if is_undone {
-            self.pinned
-                .settle_tracking(&mut self.plane, entry.session, &reply);
-        }
-        let client_reply = if gather.silent { b"" } else { reply.as_slice() };
-        self.plane
-            .deliver(entry.session, entry.seq, 1, client_reply);
+        let adds_section = match gather.merge {
+            MergeRule::Info { adds_section, .. } => Some(adds_section),
+            MergeRule::ByKey(_) | MergeRule::AsSaid => None,
+        };
+        ShareOutcome::Finished(Finished {
+            entry,
+            reply,
+            id: gather.id,
+            failed,
+            silent: gather.silent,
+            adds_section,
+        })
+    }
+
+    /// Delivers the reply to a scattered request to its session.
+    pub(crate) fn deliver(&mut self, plane: &mut DataPlane, finished: Finished) {
+        let Finished {
+            entry,
+            mut reply,
+            silent,
+            ..
+        } = finished;
+        let client_reply = if silent { b"" } else { reply.as_slice() };
+        plane.deliver(entry.session, entry.seq, 1, client_reply);
         // A large buffer is not kept.
         reply.clear();
         reply.shrink_to(REPLY_BYTES_KEPT);
-        self.plane.scratch = reply;
+        plane.scratch = reply;
     }
 }
 
 /// The shares of a request as their servers shall see them.
-fn as_seen<'a>(
+pub(crate) fn as_seen<'a>(
     parts: &[(ServerId, &'a [u8])],
     stripped: &'a [Option<Vec<u8>>],
 ) -> Vec<(ServerId, &'a [u8])> {
@@ -759,7 +662,7 @@ fn is_agreement(command: CommandId) -> bool {
     )
 }
 
-fn is_read(request: &Request<'_>) -> bool {
+pub(crate) fn is_read(request: &Request<'_>) -> bool {
     request.command.retry == Retry::Read
 }
 
