@@ -803,7 +803,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if session.flags.any(Flags::CLOSING) {
+        if session.flags.is_closing() {
             return;
         }
         if session.held.capacity() == 0 {
@@ -880,7 +880,7 @@ impl DataPlane {
     /// Takes no more requests from a session. It closes after it has its remaining replies.
     pub(crate) fn close_when_answered(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.flags |= Flags::CLOSING;
+            session.flags.close();
             self.held_bytes -= session.held.len();
             session.held = Vec::new();
             self.reading.push(id);

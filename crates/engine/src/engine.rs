@@ -386,7 +386,7 @@ impl Engine {
         session.active_at = self.plane.now;
         session.bytes_in += bytes.len() as u64;
         self.plane.counters.session_bytes_in += bytes.len() as u64;
-        if session.flags.any(Flags::CLOSING | Flags::ENDED) {
+        if session.flags.is_ending() {
             return;
         }
         if session.held.is_empty() {
@@ -444,7 +444,7 @@ impl Engine {
         let Some(session) = self.plane.sessions.get_mut(id) else {
             return;
         };
-        session.flags |= Flags::ENDED;
+        session.flags.end_input();
         if self.plane.is_to_wait(id) {
             return self.plane.close(id, false);
         }
@@ -665,7 +665,7 @@ impl Engine {
         let used = self.take_waiting(id, &held);
         self.plane.held_bytes -= held.len();
         match self.plane.sessions.get_mut(id) {
-            Some(session) if used < held.len() && !session.flags.any(Flags::CLOSING) => {
+            Some(session) if used < held.len() && !session.flags.is_closing() => {
                 held.drain(..used);
                 shrink(&mut held);
                 self.plane.held_bytes += held.len();

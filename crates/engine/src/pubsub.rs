@@ -486,7 +486,7 @@ impl Pubsub {
             let Some(session) = plane.sessions.get(member) else {
                 continue;
             };
-            if session.flags.any(Flags::CLOSING | Flags::ENDED) {
+            if session.flags.is_ending() {
                 // A session that closes gets its outstanding replies alone. Messages would keep it
                 // for ever.
                 continue;

@@ -871,7 +871,7 @@ impl Admin {
             ),
             ('t', session.pins.any(Pins::TRACKING)),
             ('B', session.pins.any(Pins::BROADCAST)),
-            ('c', session.flags.any(Flags::CLOSING)),
+            ('c', session.flags.is_closing()),
             ('U', session.peer == Peer::Unix),
             ('e', no_evict),
             ('T', session.pins.any(Pins::NO_TOUCH)),

@@ -163,8 +163,8 @@ impl Engine {
             let Some(session) = self.plane.sessions.get_mut(session_id) else {
                 break;
             };
-            let other = Flags::HOLD | Flags::CLOSING | Flags::MID_REQUEST;
-            if session.flags.any(other) {
+            let other = Flags::HOLD | Flags::MID_REQUEST;
+            if session.flags.is_closing() || session.flags.any(other) {
                 break;
             }
             // Queued requests go out with EXEC, and EXEC reports the deadline.

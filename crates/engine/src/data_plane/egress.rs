@@ -994,7 +994,7 @@ impl DataPlane {
         if asked_again {
             self.repeated_reads.remove(&id);
         }
-        if session.flags.any(Flags::CLOSING | Flags::ENDED) && session.out.is_empty() {
+        if session.flags.is_ending() && session.out.is_empty() {
             // The session wants no replies, so no write will end it.
             self.resume.push(id);
         }
@@ -1009,9 +1009,8 @@ impl DataPlane {
             };
             self.release(id, continues);
         } else if session.expected == ArrivalSlot::NOT
-            && !session
-                .flags
-                .any(Flags::CLOSING | Flags::ENDED | Flags::ROUTED)
+            && !session.flags.is_ending()
+            && !session.flags.any(Flags::ROUTED)
             && let Some(link) = self.links.get_mut(session.link)
         {
             session.expected = link.forecast.expect(self.now, session.gap_us);
@@ -1019,7 +1018,7 @@ impl DataPlane {
             session.cork.end(true);
             // The server of its next request is unknown, so all links of the pool expect it.
             if session.expected == ArrivalSlot::NOT
-                && !session.flags.any(Flags::CLOSING | Flags::ENDED)
+                && !session.flags.is_ending()
                 && session.pins.is_empty()
             {
                 let pool = &mut self.pools[usize::from(session.pool)];

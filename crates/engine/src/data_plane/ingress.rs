@@ -191,7 +191,8 @@ impl DataPlane {
             let flags = session.flags;
             if flags.any(Flags::NOT_SCANNED) {
                 if flags.any(Flags::STREAMING | Flags::SWALLOWING)
-                    && !flags.any(Flags::HOLD | Flags::CLOSING)
+                    && !flags.any(Flags::HOLD)
+                    && !flags.is_closing()
                 {
                     if flags.any(Flags::STREAMING) && self.pauses(id, || true) {
                         // The command is not known any more. In a pause of writes the server must

@@ -429,8 +429,8 @@ impl Session {
 
     /// Whether the session is done: no request comes, no reply is owed, and no output is left.
     pub(crate) fn is_finished(&self) -> bool {
-        let ending = self.flags.any(Flags::CLOSING)
-            || self.flags.any(Flags::ENDED) && !self.flags.any(Flags::HOLD | Flags::RESUMING);
+        let ending = self.flags.is_closing()
+            || self.flags.input_has_ended() && !self.flags.any(Flags::HOLD | Flags::RESUMING);
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
@@ -439,7 +439,7 @@ impl Session {
     /// are not executed.
     pub(crate) fn wants_reading(&self, limits: &Limits, now: Time) -> bool {
         let waiting_bytes_max = limits.request_held_bytes_max as usize;
-        if self.flags.any(Flags::CLOSING | Flags::ENDED) {
+        if self.flags.is_ending() {
             return false;
         }
         let mut patient = Flags::HOLD_PAUSE | Flags::HOLD_DRAIN | Flags::HOLD_ROOM;

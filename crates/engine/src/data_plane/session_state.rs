@@ -8,7 +8,77 @@ use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 pub(crate) struct SessionState {
     /// The marks. The hot path loads this word alone.
     gate: Flags,
+    phase: Phase,
     reply_mode: ReplyMode,
+}
+
+/// How far a session is from its end. A session that is not open is closed once its replies are
+/// written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Open,
+    /// The client sends no more. Its requests that have come are still executed.
+    Ended,
+    /// respool takes no more requests. `ended`: the client sends none either.
+    Closing { ended: bool },
+}
+
+impl Phase {
+    fn input_has_ended(self) -> bool {
+        matches!(self, Phase::Ended | Phase::Closing { ended: true })
+    }
+
+    /// The phase after the client has ended its input.
+    fn after_input(self) -> Phase {
+        match self {
+            Phase::Open | Phase::Ended => Phase::Ended,
+            Phase::Closing { .. } => Phase::Closing { ended: true },
+        }
+    }
+
+    /// The phase after respool has decided to close the session.
+    fn after_close(self) -> Phase {
+        let ended = self.input_has_ended();
+        Phase::Closing { ended }
+    }
+}
+
+/// The end of a session.
+impl SessionState {
+    /// Whether respool takes no more requests, or the client sends no more.
+    #[inline]
+    pub(crate) fn is_ending(self) -> bool {
+        self.gate.any(Flags::CLOSING | Flags::ENDED)
+    }
+
+    /// Whether respool takes no more requests.
+    #[inline]
+    pub(crate) fn is_closing(self) -> bool {
+        self.gate.any(Flags::CLOSING)
+    }
+
+    /// Whether the client sends no more.
+    #[inline]
+    pub(crate) fn input_has_ended(self) -> bool {
+        self.gate.any(Flags::ENDED)
+    }
+
+    /// The client sends no more. The session is closed once its replies are written.
+    pub(crate) fn end_input(&mut self) {
+        self.set_phase(self.phase.after_input());
+    }
+
+    /// The session is closed once its replies are written. Further input is ignored.
+    pub(crate) fn close(&mut self) {
+        self.set_phase(self.phase.after_close());
+    }
+
+    fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.set_gate(Flags::CLOSING, matches!(phase, Phase::Closing { .. }));
+        self.set_gate(Flags::ENDED, phase.input_has_ended());
+    }
 }
 
 /// The replies that the client wants (CLIENT REPLY). As at the server, OFF leaves a SKIP in place:
@@ -187,10 +257,10 @@ impl Flags {
     pub(crate) const HOLD_LINK: Flags = Flags(1 << 4);
     /// Hold: the worker is short of memory, and this session is owed most.
     pub(crate) const HOLD_MEMORY: Flags = Flags(1 << 5);
-    /// The session is closed once its replies are written. Further input is ignored.
-    pub(crate) const CLOSING: Flags = Flags(1 << 6);
-    /// The client sends no more. The session is closed once its replies are written.
-    pub(crate) const ENDED: Flags = Flags(1 << 7);
+    /// Derived: the phase is [`Phase::Closing`].
+    const CLOSING: Flags = Flags(1 << 6);
+    /// Derived: the client sends no more.
+    const ENDED: Flags = Flags(1 << 7);
     /// A large request is being cut through: its bytes go on as they come.
     pub(crate) const STREAMING: Flags = Flags(1 << 8);
     /// A large request was refused, and its bytes are being dropped.
@@ -428,6 +498,35 @@ mod tests {
                 let off_path = state & Flags::OFF_PATH;
                 assert_eq!(off_path != Flags::ROUTED, after.is_silent(), "{after:?}");
                 assert!(off_path.any(Flags::ROUTED));
+            }
+        }
+    }
+
+    /// A session ends in either order: by its client, by respool, or by both.
+    #[test]
+    fn phase_follows_its_table() {
+        use Phase::{Closing, Ended, Open};
+        let [both, ours] = [true, false].map(|ended| Closing { ended });
+        // Phase; whether it is closing, and its input has ended; the phase after the end of the
+        // input, and after a decision to close.
+        let table = [
+            (Open, (false, false), [Ended, ours]),
+            (Ended, (false, true), [Ended, both]),
+            (ours, (true, false), [both, ours]),
+            (both, (true, true), [both, both]),
+        ];
+        let steps: [fn(&mut SessionState); 2] = [SessionState::end_input, SessionState::close];
+        for (phase, (is_closing, has_ended), after) in table {
+            for (step, after) in steps.into_iter().zip(after) {
+                let mut state = SessionState::default();
+                state.set_phase(phase);
+                let asked = (state.is_closing(), state.input_has_ended());
+                assert_eq!(asked, (is_closing, has_ended), "{phase:?}");
+                assert_eq!(state.is_ending(), phase != Open, "{phase:?}");
+                assert_eq!(state.any(Flags::NOT_SCANNED), is_closing, "{phase:?}");
+                assert_eq!(state.any(Flags::WRITES_AT_ONCE), phase != Open);
+                step(&mut state);
+                assert_eq!(state.phase, after, "{phase:?}");
             }
         }
     }

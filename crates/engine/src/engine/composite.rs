@@ -23,7 +23,7 @@ impl Engine {
             let Some(session) = self.plane.sessions.get_mut(session_id) else {
                 return;
             };
-            if session.flags.any(Flags::HOLD | Flags::CLOSING) {
+            if session.flags.is_closing() || session.flags.any(Flags::HOLD) {
                 return;
             }
             if session.rare().steps_silent {

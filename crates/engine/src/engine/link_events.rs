@@ -940,7 +940,7 @@ impl Engine {
             return;
         };
         let by = link.role.session();
-        let has_left = |session: &Session| session.link == id && session.flags.any(Flags::ENDED);
+        let has_left = |session: &Session| session.link == id && session.flags.input_has_ended();
         if link.waits && self.plane.sessions.get(by).is_some_and(has_left) {
             self.end_wait(by);
         }

@@ -44,7 +44,7 @@ impl Engine {
             return placed;
         };
         let waits = session.flags.any(Flags::HOLD_ROOM);
-        if waits && session.flags.any(Flags::ENDED) {
+        if waits && session.flags.input_has_ended() {
             // The client has left: a reply of the server must not be lost with it.
             self.plane.close_when_answered(session_id);
             return placed;

@@ -30,7 +30,6 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, LinkState};
-use crate::data_plane::session::Flags;
 use crate::engine::Engine;
 use crate::pinned::checkout::patience_ms;
 use crate::pinned::{DataPlane, Pinned};
@@ -155,7 +154,7 @@ impl Engine {
     ) -> Option<Dispatched> {
         let session = self.plane.sessions.get(id)?;
         let is_free = !session.pins.is_empty() || self.pinned.may_have_own_link(&self.plane, id);
-        let is_silent = session.flags.is_silent() || session.flags.any(Flags::ENDED);
+        let is_silent = session.flags.is_silent() || session.flags.input_has_ended();
         let refuses = self.plane.settings.pinned_links_full == WhenFull::Refuse;
         let is_late = self.plane.is_past_deadline(id);
         if is_free || is_silent || refuses || is_late || !is_repeatable(request) {
