@@ -454,7 +454,7 @@ impl Engine {
         let Some(session) = self.plane.sessions.get(id) else {
             return;
         };
-        if session.flags.any(Flags::STREAMING | Flags::SWALLOWING) {
+        if session.flags.is_inside_large() {
             self.forget_large(id);
         }
         self.admin.end_paused(&mut self.plane, id);

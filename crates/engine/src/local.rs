@@ -419,7 +419,8 @@ impl Engine {
         let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
         self.transactions.end_transaction(&mut self.plane, id);
         let own = self.plane.sessions.get_mut(id).and_then(|session| {
-            session.flags.remove(Flags::TUNNEL | Flags::UNPINNING);
+            session.flags.remove(Flags::UNPINNING);
+            session.flags.end_tunnel();
             session.flags.reset_reply_mode();
             session.pins = Pins::default();
             let own = self.plane.links.get(session.link)?.role == Role::Pinned { by: id };

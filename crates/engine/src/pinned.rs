@@ -83,8 +83,9 @@ impl Engine {
         {
             let pins = std::mem::take(&mut session.pins);
             session.link = LinkId::NONE;
-            let tunnel = session.flags.any(Flags::TUNNEL);
-            session.flags.remove(Flags::UNPINNING | Flags::TUNNEL);
+            let tunnel = session.flags.is_tunnel();
+            session.flags.remove(Flags::UNPINNING);
+            session.flags.end_tunnel();
             if was_up && pins.any(Pins::WATCH) {
                 session.rare().watch_lost = true;
             }

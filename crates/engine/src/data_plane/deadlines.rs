@@ -163,8 +163,8 @@ impl Engine {
             let Some(session) = self.plane.sessions.get_mut(session_id) else {
                 break;
             };
-            let other = Flags::HOLD | Flags::MID_REQUEST;
-            if session.flags.is_closing() || session.flags.any(other) {
+            let flags = session.flags;
+            if flags.is_closing() || flags.is_mid_request() || flags.any(Flags::HOLD) {
                 break;
             }
             // Queued requests go out with EXEC, and EXEC reports the deadline.
@@ -377,7 +377,7 @@ impl DataPlane {
         let waits_for_links = flags.any(Flags::HOLD_LINK | Flags::HOLD_ROOM);
         let waits_for_replies = flags.any(Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
         let counts = match () {
-            () if flags.any(Flags::HOLD_BY_CLIENT | Flags::MID_REQUEST) => return,
+            () if flags.any(Flags::HOLD_BY_CLIENT) || flags.is_mid_request() => return,
             () if waits_for_replies && self.may_wait_long(id) => return,
             () if waits_for_links => true,
             () if waits_for_replies => false,

@@ -190,11 +190,8 @@ impl DataPlane {
             };
             let flags = session.flags;
             if flags.any(Flags::NOT_SCANNED) {
-                if flags.any(Flags::STREAMING | Flags::SWALLOWING)
-                    && !flags.any(Flags::HOLD)
-                    && !flags.is_closing()
-                {
-                    if flags.any(Flags::STREAMING) && self.pauses(id, || true) {
+                if flags.is_inside_large() && !flags.any(Flags::HOLD) && !flags.is_closing() {
+                    if flags.is_streaming() && self.pauses(id, || true) {
                         // The command is not known any more. In a pause of writes the server must
                         // not get the rest of a write.
                         self.hold_for_pause(id);
@@ -420,7 +417,7 @@ impl Engine {
         {
             session.flags |= Flags::UNFORESEEN;
         }
-        let placed = if flags.any(Flags::TUNNEL) {
+        let placed = if flags.is_tunnel() {
             self.dispatch_in_tunnel(session_id, bytes, spans)
         } else {
             let arg = |index: usize| spans[index].of(bytes);
@@ -940,7 +937,7 @@ impl DataPlane {
         self.held_bytes += partial.as_ref().map_or(0, |scanner| scanner.held_bytes());
         session.partial = partial;
         // A large request has to be read to its end to be answered.
-        let is_inside = session.flags.any(Flags::STREAMING | Flags::SWALLOWING);
+        let is_inside = session.flags.is_inside_large();
         if session.depth() >= self.settings.limits.session_depth_max && !is_inside {
             self.hold(id, Flags::HOLD_DEPTH);
         }

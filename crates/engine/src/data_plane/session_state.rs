@@ -9,6 +9,7 @@ pub(crate) struct SessionState {
     /// The marks. The hot path loads this word alone.
     gate: Flags,
     phase: Phase,
+    input: InputMode,
     reply_mode: ReplyMode,
 }
 
@@ -78,6 +79,118 @@ impl SessionState {
         self.phase = phase;
         self.set_gate(Flags::CLOSING, matches!(phase, Phase::Closing { .. }));
         self.set_gate(Flags::ENDED, phase.input_has_ended());
+    }
+}
+
+/// The meaning of a session's next bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum InputMode {
+    /// They begin with a request.
+    #[default]
+    Requests,
+    /// They begin with a request, which goes to the session's own link. All bytes of that link come
+    /// back unread (MONITOR).
+    Tunnel,
+    /// They are the rest of a large request, and go on as they come.
+    Streaming,
+    /// They are the rest of a large request that was refused, and are dropped. `in_tunnel`: the
+    /// session has a tunnel. A large request in a tunnel is always refused.
+    Swallowing { in_tunnel: bool },
+}
+
+impl InputMode {
+    fn is_tunnel(self) -> bool {
+        matches!(
+            self,
+            InputMode::Tunnel | InputMode::Swallowing { in_tunnel: true }
+        )
+    }
+
+    fn is_swallowing(self) -> bool {
+        matches!(self, InputMode::Swallowing { .. })
+    }
+
+    /// The input after MONITOR was refused or has ended.
+    fn without_tunnel(self) -> InputMode {
+        match self {
+            InputMode::Requests | InputMode::Tunnel => InputMode::Requests,
+            InputMode::Streaming => InputMode::Streaming,
+            InputMode::Swallowing { .. } => InputMode::Swallowing { in_tunnel: false },
+        }
+    }
+
+    /// The input after a large request was refused, at its beginning or in the middle.
+    fn after_refusal(self) -> InputMode {
+        let in_tunnel = self.is_tunnel();
+        InputMode::Swallowing { in_tunnel }
+    }
+
+    /// The input after the end of a large request.
+    fn after_large(self) -> InputMode {
+        match self.is_tunnel() {
+            true => InputMode::Tunnel,
+            false => InputMode::Requests,
+        }
+    }
+}
+
+/// The input.
+impl SessionState {
+    /// Whether the next bytes are the rest of a large request.
+    #[inline]
+    pub(crate) fn is_inside_large(self) -> bool {
+        self.gate.any(Flags::STREAMING | Flags::SWALLOWING)
+    }
+
+    /// Whether the next bytes are the rest of a large request that goes to a server.
+    #[inline]
+    pub(crate) fn is_streaming(self) -> bool {
+        self.gate.any(Flags::STREAMING)
+    }
+
+    /// Whether the session has a tunnel, or has asked for one (MONITOR).
+    #[inline]
+    pub(crate) fn is_tunnel(self) -> bool {
+        self.gate.any(Flags::TUNNEL)
+    }
+
+    /// Whether the held bytes do not begin with a request to dispatch.
+    pub(crate) fn is_mid_request(self) -> bool {
+        self.gate.any(Flags::MID_REQUEST)
+    }
+
+    /// The server was asked for MONITOR.
+    pub(crate) fn begin_tunnel(&mut self) {
+        debug_assert_eq!(self.input, InputMode::Requests);
+        self.set_input(InputMode::Tunnel);
+    }
+
+    /// MONITOR was refused or has ended, if there was one.
+    pub(crate) fn end_tunnel(&mut self) {
+        self.set_input(self.input.without_tunnel());
+    }
+
+    /// A large request goes to its server as it comes.
+    pub(crate) fn begin_streaming(&mut self) {
+        debug_assert_eq!(self.input, InputMode::Requests);
+        self.set_input(InputMode::Streaming);
+    }
+
+    /// A large request was refused: the rest of it is dropped.
+    pub(crate) fn swallow(&mut self) {
+        self.set_input(self.input.after_refusal());
+    }
+
+    /// A large request has come to its end, or its rest never comes.
+    pub(crate) fn end_large(&mut self) {
+        self.set_input(self.input.after_large());
+    }
+
+    fn set_input(&mut self, input: InputMode) {
+        self.input = input;
+        self.set_gate(Flags::STREAMING, input == InputMode::Streaming);
+        self.set_gate(Flags::SWALLOWING, input.is_swallowing());
+        self.set_gate(Flags::TUNNEL, input.is_tunnel());
     }
 }
 
@@ -261,10 +374,10 @@ impl Flags {
     const CLOSING: Flags = Flags(1 << 6);
     /// Derived: the client sends no more.
     const ENDED: Flags = Flags(1 << 7);
-    /// A large request is being cut through: its bytes go on as they come.
-    pub(crate) const STREAMING: Flags = Flags(1 << 8);
-    /// A large request was refused, and its bytes are being dropped.
-    pub(crate) const SWALLOWING: Flags = Flags(1 << 9);
+    /// Derived: the input is [`InputMode::Streaming`].
+    const STREAMING: Flags = Flags(1 << 8);
+    /// Derived: the input is [`InputMode::Swallowing`].
+    const SWALLOWING: Flags = Flags(1 << 9);
     /// The reorder buffer holds replies.
     pub(crate) const PARKED: Flags = Flags(1 << 10);
     /// The session is on the engine's list of sessions with something to write.
@@ -277,8 +390,8 @@ impl Flags {
     pub(crate) const IN_MULTI: Flags = Flags(1 << 14);
     /// Derived: the request that is being dispatched gets no reply.
     const SILENT: Flags = Flags(1 << 15);
-    /// Bytes go to the session's own link and come back unread (MONITOR).
-    pub(crate) const TUNNEL: Flags = Flags(1 << 17);
+    /// Derived: the session has a tunnel.
+    const TUNNEL: Flags = Flags(1 << 17);
     /// The session gives its own link back once all its requests are answered.
     pub(crate) const UNPINNING: Flags = Flags(1 << 18);
     /// A reply is being passed on in parts: no message may come in between.
@@ -330,7 +443,7 @@ impl Flags {
         .with(Flags::HOLD_MEMORY)
         .with(Flags::HOLD_PAUSE);
     /// States in which the held bytes do not begin with a request to dispatch.
-    pub(crate) const MID_REQUEST: Flags = Flags::STREAMING
+    const MID_REQUEST: Flags = Flags::STREAMING
         .with(Flags::SWALLOWING)
         .with(Flags::STEPS)
         .with(Flags::TUNNEL);
@@ -527,6 +640,41 @@ mod tests {
                 assert_eq!(state.any(Flags::WRITES_AT_ONCE), phase != Open);
                 step(&mut state);
                 assert_eq!(state.phase, after, "{phase:?}");
+            }
+        }
+    }
+
+    /// A large request that is refused in a tunnel is dropped, and the tunnel stays.
+    #[test]
+    fn input_mode_follows_its_table() {
+        use InputMode::{Requests, Streaming, Swallowing, Tunnel};
+        let [in_tunnel, outside] = [true, false].map(|in_tunnel| Swallowing { in_tunnel });
+        // Input; whether it is scanned, and whether it is a tunnel; the input after the end of the
+        // tunnel, after a refusal, and after the end of a large request.
+        let table = [
+            (Requests, (true, false), [Requests, outside, Requests]),
+            (Tunnel, (true, true), [Requests, in_tunnel, Tunnel]),
+            (Streaming, (false, false), [Streaming, outside, Requests]),
+            (outside, (false, false), [outside, outside, Requests]),
+            (in_tunnel, (false, true), [outside, in_tunnel, Tunnel]),
+        ];
+        let steps: [fn(&mut SessionState); 3] = [
+            SessionState::end_tunnel,
+            SessionState::swallow,
+            SessionState::end_large,
+        ];
+        for (input, (is_scanned, is_tunnel), after) in table {
+            let mut state = SessionState::default();
+            state.set_input(input);
+            assert_eq!(state.any(Flags::NOT_SCANNED), !is_scanned, "{input:?}");
+            assert_eq!(state.is_inside_large(), !is_scanned, "{input:?}");
+            assert_eq!(state.is_streaming(), input == Streaming, "{input:?}");
+            assert_eq!(state.is_tunnel(), is_tunnel, "{input:?}");
+            assert_eq!(state.any(Flags::OFF_PATH), is_tunnel, "{input:?}");
+            for (step, after) in steps.into_iter().zip(after) {
+                let mut state = state;
+                step(&mut state);
+                assert_eq!(state.input, after, "{input:?}");
             }
         }
     }

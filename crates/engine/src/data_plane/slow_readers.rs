@@ -31,7 +31,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::Session;
 use crate::engine::Engine;
 
 /// The link of a kind to which a session is attached. Most sessions share lane 0.
@@ -432,7 +432,7 @@ impl DataPlane {
         // The rest of a request that is cut through must not wait for its reply.
         let is_to_change = |session: &Session| {
             self.slow_readers.is_to_change(session.id, session.lane)
-                && !session.flags.any(Flags::STREAMING | Flags::SWALLOWING)
+                && !session.flags.is_inside_large()
         };
         if !self.sessions.get(session_id).is_some_and(is_to_change)
             || self.hold_until_caught_up(session_id)
@@ -464,9 +464,8 @@ impl DataPlane {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        let is_free = session.pins.is_empty()
-            && session.is_caught_up()
-            && !session.flags.any(Flags::STREAMING | Flags::SWALLOWING);
+        let is_free =
+            session.pins.is_empty() && session.is_caught_up() && !session.flags.is_inside_large();
         let (kind, old_link) = (self.shared_kind_of(session), session.link);
         if !is_free {
             return;

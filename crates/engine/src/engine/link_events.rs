@@ -538,8 +538,7 @@ impl Engine {
         let silent = large.silent;
         if large.link == Some(link) {
             large.link = None;
-            state.flags.remove(Flags::STREAMING);
-            state.flags |= Flags::SWALLOWING;
+            state.flags.swallow();
             let entry = Entry {
                 silent,
                 ..Entry::of(session, seq, 0)
@@ -624,7 +623,7 @@ impl Engine {
                 let over = session.is_caught_up()
                     && session.out.is_empty()
                     && !session.listens()
-                    && !session.flags.any(Flags::TUNNEL)
+                    && !session.flags.is_tunnel()
                     // These sessions wait for respool.
                     && !session.flags.any(Flags::HOLD | Flags::STEPS | Flags::RESUMING)
                     && self.plane.now.since_ms(session.active_at) >= idle_ms;
@@ -970,7 +969,7 @@ impl Engine {
         let is_ours = session
             .flags
             .any(Flags::HOLD_BY_SERVER | Flags::HOLD_MEMORY);
-        if session.flags.any(Flags::STREAMING)
+        if session.flags.is_streaming()
             && !is_ours
             && over(self.plane.now, session.active_at, limit_ms)
         {

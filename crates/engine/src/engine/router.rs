@@ -565,8 +565,8 @@ impl Engine {
         let Some(session) = self.plane.sessions.get(session_id) else {
             return false;
         };
-        let refused = Flags::IN_MULTI | Flags::UNAUTHENTICATED | Flags::TUNNEL;
-        if session.flags.any(refused) {
+        let refused = Flags::IN_MULTI | Flags::UNAUTHENTICATED;
+        if session.flags.is_tunnel() || session.flags.any(refused) {
             return false;
         }
         let pool = &self.plane.pools[usize::from(session.pool)];

@@ -175,7 +175,7 @@ impl Engine {
             .links
             .get(link)
             .map_or(SessionId::NONE, |link| link.role.session());
-        let uploads = |session: &Session| session.flags.any(Flags::STREAMING);
+        let uploads = |session: &Session| session.flags.is_streaming();
         self.plane.counters.slow_uploads_ended += 1;
         let name = Bound::StreamingLinks.name();
         let reason = format!(
@@ -200,7 +200,7 @@ impl Engine {
         };
         let seq = session.next_seq.wrapping_sub(1);
         let large = session.rare().large.take();
-        session.flags.remove(Flags::STREAMING);
+        session.flags.end_large();
         self.abandon(link);
         let entry = Entry {
             silent: large.is_some_and(|large| large.silent),
@@ -225,7 +225,8 @@ impl Engine {
             let is_idle = session.pins == Pins::WATCH
                 && session.is_caught_up()
                 && link.ledger.is_empty()
-                && !session.flags.any(Flags::UNPINNING | Flags::STREAMING);
+                && !session.flags.is_streaming()
+                && !session.flags.any(Flags::UNPINNING);
             watches.then_some((id, by, is_idle))
         };
         let all = self.plane.links.iter().filter_map(watches);
@@ -261,7 +262,7 @@ fn at_most_half(ms: u32, request_ms: u32) -> u32 {
 /// next. A client that takes no output is not read, which counts as slowness of the client.
 fn bytes_moved(session: &Session) -> Option<u64> {
     let flags = session.flags;
-    match flags.any(Flags::STREAMING) {
+    match flags.is_streaming() {
         true => (!flags.any(Flags::HOLD_BY_SERVER)).then_some(session.bytes_in),
         false => flags.any(Flags::HOLD_OUTPUT).then_some(session.bytes_out),
     }

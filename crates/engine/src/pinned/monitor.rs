@@ -49,7 +49,7 @@ impl Engine {
         let Some(session) = self.plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
-        session.flags |= Flags::TUNNEL;
+        session.flags.begin_tunnel();
         let silent = session.flags.is_silent();
         let link = session.link;
         if let Some(link) = self.plane.links.get_mut(link) {
@@ -267,7 +267,7 @@ impl Pinned {
             }
             plane.reopen(link_id);
             if let Some(session) = plane.sessions.get_mut(by) {
-                session.flags.remove(Flags::TUNNEL);
+                session.flags.end_tunnel();
             }
             self.unpin(plane, by, Pins::MONITOR);
         }

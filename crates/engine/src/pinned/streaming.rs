@@ -67,24 +67,24 @@ impl Engine {
             return None;
         }
         let mut stripped = None;
-        let (flag, link) = match refused.map(|other| stripped = other) {
+        let link = match refused.map(|other| stripped = other) {
             Err(text) => {
                 self.plane.counters.requests += 1;
                 self.refuse_queued(session_id, &text);
-                (Flags::SWALLOWING, None)
+                None
             }
             Ok(()) => match self.streaming_link(session_id) {
                 Ok(link) => {
                     self.plane.counters.requests += 1;
                     self.plane.counters.streamed_requests += 1;
-                    (Flags::STREAMING, Some(link))
+                    Some(link)
                 }
                 Err(Blocked::Wait) => return None,
                 Err(Blocked::Refused(reply)) => {
                     self.plane.counters.requests += 1;
                     self.plane.counters.failed_not_sent += 1;
                     self.plane.answer_reply(session_id, &reply);
-                    (Flags::SWALLOWING, None)
+                    None
                 }
             },
         };
@@ -94,7 +94,10 @@ impl Engine {
             counted.or_else(|| self.scatter.naming_duty(&self.plane, session_id, id.get()))
         });
         let session = self.plane.sessions.get_mut(session_id)?;
-        session.flags |= flag;
+        match link {
+            Some(_) => session.flags.begin_streaming(),
+            None => session.flags.swallow(),
+        }
         // The reply may come before the end of the request, and other requests may follow that end.
         session.burst.count_as_many();
         let silent = session.flags.is_silent();
@@ -211,7 +214,7 @@ impl Engine {
             return;
         };
         let link = session.rare().large.take().and_then(|large| large.link);
-        session.flags.remove(Flags::STREAMING | Flags::SWALLOWING);
+        session.flags.end_large();
         if let Some(link) = link {
             // The request had the last place in the order of replies.
             session.next_seq = session.next_seq.wrapping_sub(1);
@@ -229,7 +232,7 @@ impl Pinned {
     /// Reads the rest of a large request that was answered already, and drops it.
     fn swallow(&mut self, plane: &mut DataPlane, id: SessionId, scanner: &Scanner) {
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags |= Flags::SWALLOWING;
+            session.flags.swallow();
             session.rare().large = Some(LargeRequest {
                 tail: scanner.tail(),
                 link: None,
@@ -270,7 +273,7 @@ impl Pinned {
         } else if opening == Opening::Nothing {
             return Err(unknown_command(args, plane.is_before_7(session_id)));
         }
-        if flags.any(Flags::TUNNEL) {
+        if flags.is_tunnel() {
             return Err(too_large(&String::from_utf8_lossy(arg(0))));
         }
         if flags.any(Flags::IN_MULTI) {
@@ -307,7 +310,7 @@ impl Pinned {
 
     fn end_large(&mut self, plane: &mut DataPlane, id: SessionId) {
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags.remove(Flags::STREAMING | Flags::SWALLOWING);
+            session.flags.end_large();
             session.rare().large = None;
         }
     }
