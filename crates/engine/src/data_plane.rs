@@ -69,6 +69,7 @@ use crate::data_plane::quick_code::{QuickCode, may_hold_up};
 use crate::data_plane::reorder::ReplyRun;
 use crate::data_plane::resume::ResumeQueue;
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::Waiters;
@@ -533,7 +534,7 @@ impl DataPlane {
                 idle.retain(|idle| *idle != id);
             }
             for waiter in link.waiters {
-                self.release(waiter, Flags::HOLD_LINK);
+                self.release(waiter, Holds::LINK);
             }
             self.next_streaming();
             if link.role.is_dedicated() {
@@ -720,14 +721,14 @@ impl DataPlane {
 /// Reasons to wait.
 impl DataPlane {
     /// Gives a session a reason to wait.
-    pub(crate) fn hold(&mut self, id: SessionId, reason: Flags) {
+    pub(crate) fn hold(&mut self, id: SessionId, reason: Holds) {
         if let Some(session) = self.sessions.get_mut(id) {
-            if reason == Flags::HOLD_OUTPUT && !session.flags.any(reason) {
+            if reason == Holds::OUTPUT && !session.flags.holds().any(reason) {
                 self.unread_output.note(id);
             }
-            session.flags |= reason;
+            session.flags.hold(reason);
             self.reading.push(id);
-            if reason.any(Flags::HOLD_BY_CLIENT) {
+            if reason.any(Holds::BY_CLIENT) {
                 self.deadlines.forget(id);
             }
         }
@@ -738,7 +739,7 @@ impl DataPlane {
         if let Some(link) = self.links.get_mut(link) {
             link.waiters.push(session);
         }
-        self.hold(session, Flags::HOLD_LINK);
+        self.hold(session, Holds::LINK);
     }
 
     /// Makes a session wait until all its requests are answered. Returns whether it has to wait.
@@ -746,18 +747,18 @@ impl DataPlane {
         let has_unanswered = |session: &Session| !session.is_caught_up();
         let holds = self.sessions.get(id).is_some_and(has_unanswered);
         if holds {
-            self.hold(id, Flags::HOLD_DRAIN);
+            self.hold(id, Holds::DRAIN);
         }
         holds
     }
 
     /// Removes a reason to wait. Without another reason, the session continues.
-    pub(crate) fn release(&mut self, id: SessionId, reason: Flags) {
+    pub(crate) fn release(&mut self, id: SessionId, reason: Holds) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.flags.remove(reason);
-        if !session.flags.any(Flags::HOLD | Flags::RESUMING) {
+        session.flags.release(reason);
+        if !session.flags.is_held() && !session.flags.any(Flags::RESUMING) {
             session.flags |= Flags::RESUMING;
             self.resume.push(id);
         }
@@ -785,7 +786,7 @@ impl DataPlane {
     /// client should get the result.
     pub(crate) fn is_to_wait(&self, id: SessionId) -> bool {
         self.sessions.get(id).is_some_and(|session| {
-            let is_held = session.flags.any(Flags::HOLD_ROOM);
+            let is_held = session.flags.holds().any(Holds::ROOM);
             is_held && session.asked.is_some_and(may_wait)
                 || self.polling.holds(id)
                 || session
@@ -814,7 +815,7 @@ impl DataPlane {
         }
         session.held.extend_from_slice(bytes);
         self.held_bytes += bytes.len();
-        if session.flags.any(Flags::HOLD) {
+        if session.flags.is_held() {
             let len = session.held.len();
             self.reading.push(id);
             self.note_arrival(id, self.now_ms, len);

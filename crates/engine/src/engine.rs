@@ -46,6 +46,7 @@ use crate::data_plane::cork::Cork;
 use crate::data_plane::handshake::Handshake;
 use crate::data_plane::link::{Link, Role, Streaming};
 use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
 use crate::local::Local;
@@ -415,19 +416,19 @@ impl Engine {
         session.bytes_out += count as u64;
         self.plane.held_bytes -= count;
         self.plane.counters.session_bytes_out += count as u64;
-        if session.flags.any(Flags::HOLD_OUTPUT)
+        if session.flags.holds().any(Holds::OUTPUT)
             && session.out.len()
                 <= self.plane.settings.limits.session_output_soft_bytes as usize / 2
             && self.plane.unpause_draining(id)
         {
-            self.plane.release(id, Flags::HOLD_OUTPUT);
+            self.plane.release(id, Holds::OUTPUT);
         }
         let Some(session) = self.plane.sessions.get_mut(id) else {
             return;
         };
         if session.out.is_empty() {
-            if session.flags.any(Flags::HOLD_MEMORY) {
-                self.plane.release(id, Flags::HOLD_MEMORY);
+            if session.flags.holds().any(Holds::MEMORY) {
+                self.plane.release(id, Holds::MEMORY);
             }
             self.plane.finish_if_done(id);
         }
@@ -669,7 +670,7 @@ impl Engine {
                 held.drain(..used);
                 shrink(&mut held);
                 self.plane.held_bytes += held.len();
-                let (len, is_held) = (held.len(), session.flags.any(Flags::HOLD));
+                let (len, is_held) = (held.len(), session.flags.is_held());
                 session.held = held;
                 if used > 0 {
                     self.plane.memory.restart(id);
@@ -731,7 +732,7 @@ impl Engine {
             Release::Closed(id, session) => self.release_closed(id, *session),
             Release::Unpinned(id) => {
                 self.pinned.finish_unpinning(&mut self.plane, id);
-                self.plane.release(id, Flags::HOLD_DRAIN);
+                self.plane.release(id, Holds::DRAIN);
             }
         }
     }

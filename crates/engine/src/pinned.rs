@@ -30,6 +30,7 @@ use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, Role, Sends, Unblocking};
 use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session_state::Holds;
 use crate::engine::{Action, Engine};
 use crate::pinned::holders::Holders;
 use crate::pinned::monitor::Tunnel;
@@ -392,7 +393,7 @@ impl Pinned {
         }
         plane.begin_to_wait(id);
         plane.pinned_waiters.wait(id);
-        plane.hold(id, Flags::HOLD_ROOM);
+        plane.hold(id, Holds::ROOM);
         Err(Blocked::Wait)
     }
 
@@ -447,7 +448,7 @@ impl Pinned {
             if session.is_caught_up() {
                 self.finish_unpinning(plane, id);
             } else {
-                plane.hold(id, Flags::HOLD_DRAIN);
+                plane.hold(id, Holds::DRAIN);
             }
         }
     }

@@ -40,6 +40,7 @@ use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role, UNASKED};
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::engine::Action;
 use crate::pubsub::hub::{
@@ -113,7 +114,7 @@ impl Pubsub {
         match self.ask_hub(plane, id, request, change, version, subscriber) {
             Some(reply) => self.confirm_to(plane, id, None, &reply),
             // The session's later requests wait for the confirmation.
-            None => plane.hold(id, Flags::HOLD_DRAIN),
+            None => plane.hold(id, Holds::DRAIN),
         }
         Dispatched::Done
     }
@@ -316,7 +317,7 @@ impl Pubsub {
             plane.put_on(link, id, bytes, completion.unwrap_or(Completion::Pass));
         }
         // It waits for the earlier requests, and the later ones wait for it: they use another link.
-        plane.hold(id, Flags::HOLD_DRAIN);
+        plane.hold(id, Holds::DRAIN);
         CountedLink::Hubs(match caught_up {
             true => Dispatched::Done,
             false => Dispatched::Wait,

@@ -17,6 +17,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::session::Flags;
+use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
 
 /// The two requests of a check, and the first reply.
@@ -154,7 +155,7 @@ impl Access {
         }
         if self.holds_newcomers(plane, pool) {
             self.login_probes.newcomers.push(id);
-            plane.hold(id, Flags::HOLD_LINK);
+            plane.hold(id, Holds::LINK);
         }
     }
 
@@ -180,7 +181,7 @@ impl Access {
             if let Some(session) = plane.sessions.get_mut(id).filter(|_| must_log_in) {
                 session.flags |= Flags::UNAUTHENTICATED;
             }
-            plane.release(id, Flags::HOLD_LINK);
+            plane.release(id, Holds::LINK);
         }
     }
 

@@ -23,6 +23,7 @@ use crate::data_plane::ingress::{Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Peer};
+use crate::data_plane::session_state::Holds;
 use crate::engine::{Engine, Event};
 use crate::routing::pool::ServerId;
 
@@ -140,7 +141,7 @@ impl Engine {
             self.access.attempts.get_or_default(id).turn = Some(turn);
             self.access.login_probes.delayed.push((turn.at, id));
         }
-        self.plane.hold(id, Flags::HOLD_LINK);
+        self.plane.hold(id, Holds::LINK);
         LoginGate::Wait
     }
 
@@ -173,7 +174,7 @@ impl Engine {
             !is_due
         });
         for id in due {
-            self.plane.release(id, Flags::HOLD_LINK);
+            self.plane.release(id, Holds::LINK);
         }
         if now.since_ms(self.access.login_probes.reported_at) < REPORTED_MS {
             return;

@@ -23,6 +23,7 @@ use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::pause::Pause;
 use crate::data_plane::session::{Flags, LocalAddress, Peer, Pins, Session};
+use crate::data_plane::session_state::Holds;
 use crate::engine::{Engine, Event};
 use crate::local::OK;
 
@@ -622,7 +623,7 @@ impl Engine {
         put("omem", &0);
         put("tot-mem", &(size_of::<Session>() + held));
         // A session without a hold is about to be read again, so it counts as read.
-        let is_unread = session.flags.any(Flags::UNREAD) && session.flags.any(Flags::HOLD);
+        let is_unread = session.flags.any(Flags::UNREAD) && session.flags.is_held();
         put("events", &if is_unread { "" } else { "r" });
         put("cmd", &session.asked.map_or("NULL", |id| id.get().name));
         let user = within.map_or(session.user, |within| within.user);
@@ -817,7 +818,7 @@ impl Admin {
         if plane
             .sessions
             .get(id)
-            .is_some_and(|session| session.flags.any(Flags::HOLD_PAUSE))
+            .is_some_and(|session| session.flags.holds().any(Holds::PAUSE))
         {
             plane.close_when_answered(id);
         }
@@ -867,7 +868,7 @@ impl Admin {
             ('x', session.flags.any(Flags::IN_MULTI) || within.is_some()),
             (
                 'b',
-                waits || session.flags.any(Flags::HOLD_PAUSE | Flags::HOLD_ROOM),
+                waits || session.flags.holds().any(Holds::PAUSE | Holds::ROOM),
             ),
             ('t', session.pins.any(Pins::TRACKING)),
             ('B', session.pins.any(Pins::BROADCAST)),
@@ -920,7 +921,7 @@ impl Admin {
             !ends
         });
         for id in released.into_iter().rev() {
-            plane.release(id, Flags::HOLD_PAUSE);
+            plane.release(id, Holds::PAUSE);
         }
     }
 

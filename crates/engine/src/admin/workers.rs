@@ -28,7 +28,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::session::Flags;
+use crate::data_plane::session_state::Holds;
 use crate::engine::{Action, Engine};
 use crate::local::OK;
 use crate::local::scripts::ShownBy;
@@ -339,9 +339,9 @@ impl Engine {
             && session.is_caught_up()
         {
             // No reply is outstanding that would end this hold.
-            session.flags.remove(Flags::HOLD_DRAIN);
+            session.flags.release(Holds::DRAIN);
         }
-        self.plane.hold(id, Flags::HOLD_ROOM);
+        self.plane.hold(id, Holds::ROOM);
         Dispatched::Wait
     }
 
@@ -556,7 +556,7 @@ impl Admin {
     /// first.
     fn release_askers(&mut self, plane: &mut DataPlane, sessions: Vec<SessionId>) {
         for id in sessions.into_iter().rev() {
-            plane.release(id, Flags::HOLD_ROOM);
+            plane.release(id, Holds::ROOM);
         }
     }
 

@@ -20,6 +20,7 @@ use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::DeferredCheck;
 use crate::data_plane::session::Flags;
+use crate::data_plane::session_state::Holds;
 
 /// One piece of a reply.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        debug_assert!(session.flags.any(Flags::HOLD_DRAIN));
+        debug_assert!(session.flags.holds().any(Holds::DRAIN));
         session.flags |= Flags::STEPS | Flags::MID_REPLY;
         self.held_bytes += steps.iter().map(ReplyStep::held_bytes).sum::<usize>();
         let rare = session.rare();

@@ -28,6 +28,7 @@ use crate::data_plane::ingress::{Blocked, Dispatched};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 use crate::pinned::monitor::Tunnel;
 
@@ -86,7 +87,7 @@ impl Engine {
     /// Takes requests from the bytes that a session holds, now that it need not wait. Returns the
     /// number of bytes taken.
     pub(crate) fn take_waiting(&mut self, id: SessionId, held: &[u8]) -> usize {
-        let holds = |session: &Session| session.flags.any(Flags::HOLD);
+        let holds = |session: &Session| session.flags.is_held();
         if self.plane.sessions.get(id).is_none_or(holds) {
             return 0;
         }
@@ -164,7 +165,7 @@ impl Engine {
                 break;
             };
             let flags = session.flags;
-            if flags.is_closing() || flags.is_mid_request() || flags.any(Flags::HOLD) {
+            if flags.is_closing() || flags.is_mid_request() || flags.is_held() {
                 break;
             }
             // Queued requests go out with EXEC, and EXEC reports the deadline.
@@ -301,7 +302,7 @@ impl DataPlane {
         }
         over.sort_unstable();
         for id in over {
-            self.release(id, Flags::HOLD_LINK | Flags::HOLD_ROOM);
+            self.release(id, Holds::LINK | Holds::ROOM);
         }
     }
 
@@ -310,7 +311,7 @@ impl DataPlane {
             return;
         };
         for waiter in std::mem::take(&mut link.waiters) {
-            self.release(waiter, Flags::HOLD_LINK);
+            self.release(waiter, Holds::LINK);
         }
     }
 
@@ -374,10 +375,10 @@ impl DataPlane {
         let Some(flags) = self.sessions.get(id).map(|session| session.flags) else {
             return;
         };
-        let waits_for_links = flags.any(Flags::HOLD_LINK | Flags::HOLD_ROOM);
-        let waits_for_replies = flags.any(Flags::HOLD_DRAIN | Flags::HOLD_DEPTH);
+        let waits_for_links = flags.holds().any(Holds::LINK | Holds::ROOM);
+        let waits_for_replies = flags.holds().any(Holds::DRAIN | Holds::DEPTH);
         let counts = match () {
-            () if flags.any(Flags::HOLD_BY_CLIENT) || flags.is_mid_request() => return,
+            () if flags.holds().any(Holds::BY_CLIENT) || flags.is_mid_request() => return,
             () if waits_for_replies && self.may_wait_long(id) => return,
             () if waits_for_links => true,
             () if waits_for_replies => false,

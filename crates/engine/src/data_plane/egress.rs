@@ -15,6 +15,7 @@ use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkState, Role, UNASKED};
 use crate::data_plane::reorder::ReplyRun;
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::LaneReason;
 use crate::data_plane::waiters::Readiness;
 use crate::engine::{Action, Engine};
@@ -584,8 +585,8 @@ impl DataPlane {
         };
         let (link, owed) = (session.link, !session.is_caught_up());
         let is_routed = session.flags.any(Flags::ROUTED);
-        if !session.flags.any(Flags::HOLD_OUTPUT) {
-            self.hold(id, Flags::HOLD_OUTPUT);
+        if !session.flags.holds().any(Holds::OUTPUT) {
+            self.hold(id, Holds::OUTPUT);
         }
         match owed {
             // The link whose bytes are being taken brings the output.
@@ -701,9 +702,9 @@ impl DataPlane {
         }
         let free = self.free_streaming_links();
         let sessions = &self.sessions;
-        let readiness = |id| Readiness::of(sessions.get(id), Flags::HOLD_LINK);
+        let readiness = |id| Readiness::of(sessions.get(id), Holds::LINK);
         for waiter in self.streaming_waiters.wake(free, readiness) {
-            self.release(waiter, Flags::HOLD_LINK);
+            self.release(waiter, Holds::LINK);
         }
     }
 }
@@ -735,7 +736,7 @@ impl DataPlane {
             if !waits_for_itself && !have_waited {
                 self.pause(link);
             }
-            self.hold(session, Flags::HOLD_OUTPUT);
+            self.hold(session, Holds::OUTPUT);
         }
     }
 
@@ -764,7 +765,7 @@ impl DataPlane {
         let waiters = std::mem::take(&mut state.waiters);
         let stay: HashSet<SessionId> = state.ledger.iter().map(|entry| entry.session).collect();
         for waiter in waiters {
-            self.release(waiter, Flags::HOLD_LINK);
+            self.release(waiter, Holds::LINK);
         }
         for session in stay {
             // Wherever the session has switched: its next request on this link would overtake
@@ -915,7 +916,7 @@ impl DataPlane {
         let soft = self.settings.limits.session_output_soft_bytes as usize;
         let is_over_soft = session.out.len() > soft;
         // The session may have been held because of early replies, which have been delivered.
-        let held = session.flags.any(Flags::HOLD_OUTPUT) && session.out.len() <= soft / 2;
+        let held = session.flags.holds().any(Holds::OUTPUT) && session.out.len() <= soft / 2;
         if caught_up || !session.flags.any(Flags::ROUTED) {
             DataPlane::mark_dirty(&mut self.dirty, id, session);
         } else {
@@ -927,7 +928,7 @@ impl DataPlane {
         if is_over_soft {
             self.hold_output(id);
         } else if held && self.unpause_draining(id) {
-            self.release(id, Flags::HOLD_OUTPUT);
+            self.release(id, Holds::OUTPUT);
         }
     }
 
@@ -1003,9 +1004,9 @@ impl DataPlane {
             let continues = match session.flags.any(Flags::UNPINNING) {
                 true => {
                     self.releases.push_back(Release::Unpinned(id));
-                    Flags::HOLD_DEPTH
+                    Holds::DEPTH
                 }
-                false => Flags::HOLD_DRAIN | Flags::HOLD_DEPTH,
+                false => Holds::DRAIN | Holds::DEPTH,
             };
             self.release(id, continues);
         } else if session.expected == ArrivalSlot::NOT
@@ -1052,10 +1053,10 @@ impl DataPlane {
             let reason = "session-output-hard-bytes: it took its messages too slowly";
             self.close_for(id, reason.to_owned());
         } else if waiting > limits.session_output_soft_bytes as usize
-            && !session.flags.any(Flags::HOLD_OUTPUT)
+            && !session.flags.holds().any(Holds::OUTPUT)
             && !mid_reply
         {
-            self.hold(id, Flags::HOLD_OUTPUT);
+            self.hold(id, Holds::OUTPUT);
         }
     }
 

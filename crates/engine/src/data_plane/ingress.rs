@@ -20,6 +20,7 @@ use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Pins, Session, SessionState};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::data_plane::takeover::is_busy;
 use crate::engine::Engine;
@@ -190,7 +191,7 @@ impl DataPlane {
             };
             let flags = session.flags;
             if flags.any(Flags::NOT_SCANNED) {
-                if flags.is_inside_large() && !flags.any(Flags::HOLD) && !flags.is_closing() {
+                if flags.is_inside_large() && !flags.is_held() && !flags.is_closing() {
                     if flags.is_streaming() && self.pauses(id, || true) {
                         // The command is not known any more. In a pause of writes the server must
                         // not get the rest of a write.
@@ -939,7 +940,7 @@ impl DataPlane {
         // A large request has to be read to its end to be answered.
         let is_inside = session.flags.is_inside_large();
         if session.depth() >= self.settings.limits.session_depth_max && !is_inside {
-            self.hold(id, Flags::HOLD_DEPTH);
+            self.hold(id, Holds::DEPTH);
         }
         let Some(session) = self.sessions.get_mut(id) else {
             return;

@@ -20,7 +20,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
-use crate::data_plane::session::Flags;
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::waiters::Readiness;
 use crate::routing::pool::Server;
 
@@ -167,7 +167,7 @@ impl DataPlane {
         }
         self.begin_to_wait(id);
         self.bounds.link_waiters.wait(id);
-        self.hold(id, Flags::HOLD_ROOM);
+        self.hold(id, Holds::ROOM);
         Blocked::Wait
     }
 
@@ -182,11 +182,11 @@ impl DataPlane {
         let mut next = self.bounds.link_waiters.tick(is_over);
         if !self.bounds.link_waiters.is_empty() {
             let room = self.free_links() + self.idle_links().count();
-            let readiness = |id| Readiness::of(self.sessions.get(id), Flags::HOLD_ROOM);
+            let readiness = |id| Readiness::of(self.sessions.get(id), Holds::ROOM);
             next.extend(self.bounds.link_waiters.wake(room, readiness));
         }
         for id in next {
-            self.release(id, Flags::HOLD_ROOM);
+            self.release(id, Holds::ROOM);
         }
     }
 
@@ -194,9 +194,9 @@ impl DataPlane {
     pub(crate) fn next_pinned(&mut self) {
         let free = self.free_own_links();
         let sessions = &self.sessions;
-        let readiness = |id| Readiness::of(sessions.get(id), Flags::HOLD_ROOM);
+        let readiness = |id| Readiness::of(sessions.get(id), Holds::ROOM);
         for waiter in self.pinned_waiters.wake(free, readiness) {
-            self.release(waiter, Flags::HOLD_ROOM);
+            self.release(waiter, Holds::ROOM);
         }
     }
 

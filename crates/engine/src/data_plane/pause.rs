@@ -4,8 +4,9 @@ use respool_protocol::commands::id;
 
 use crate::admin::clients::request_may_write;
 use crate::base::time::Time;
+use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, Request};
-use crate::data_plane::{DataPlane, Flags};
+use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
 use crate::{LinkId, SessionId};
 
@@ -75,7 +76,7 @@ impl DataPlane {
     /// The session waits until the pause ends.
     #[cold]
     pub(crate) fn hold_for_pause(&mut self, id: SessionId) -> Dispatched {
-        self.hold(id, Flags::HOLD_PAUSE);
+        self.hold(id, Holds::PAUSE);
         if self.paused.len() > 2 * self.sessions.len() {
             // Forget sessions that were closed during a long pause.
             let sessions = &self.sessions;

@@ -4,7 +4,8 @@ use crate::LinkId;
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::session::{OpenTransaction, Pins};
-use crate::data_plane::{DataPlane, Flags, Link, Role};
+use crate::data_plane::session_state::Holds;
+use crate::data_plane::{DataPlane, Link, Role};
 use crate::pinned::tracking::Tracker;
 use crate::pinned::urgent::IDLE;
 use crate::routing::pool::ServerId;
@@ -53,7 +54,7 @@ impl DataPlane {
     pub(crate) fn next_urgent(&mut self) {
         while let Some(id) = self.urgent_waiters.pop_front() {
             if self.sessions.get(id).is_some() {
-                return self.release(id, Flags::HOLD_ROOM);
+                return self.release(id, Holds::ROOM);
             }
         }
     }

@@ -113,7 +113,7 @@ impl QuickCode {
 
 /// Whether a request may hold up its connection alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holds<'a> {
+enum HoldUp<'a> {
     Never,
     /// It may, if this code is slow.
     Code(ScriptCode<'a>),
@@ -123,16 +123,16 @@ enum Holds<'a> {
 
 /// Whether a request with these arguments may hold up its connection. `id`: `None` if the table
 /// does not have the command.
-fn holds<'a>(id: Option<CommandId>, arg: impl Fn(usize) -> Option<&'a [u8]>) -> Holds<'a> {
+fn holds<'a>(id: Option<CommandId>, arg: impl Fn(usize) -> Option<&'a [u8]>) -> HoldUp<'a> {
     let (at, of): (usize, fn(&'a [u8]) -> ScriptCode<'a>) = match id {
-        Some(id::FLUSHALL | id::FLUSHDB) => return Holds::Flush,
+        Some(id::FLUSHALL | id::FLUSHDB) => return HoldUp::Flush,
         Some(id::EVAL | id::EVAL_RO) => (1, ScriptCode::Body),
         Some(id::EVALSHA | id::EVALSHA_RO) => (1, ScriptCode::Digest),
         Some(id::FCALL | id::FCALL_RO) => (1, ScriptCode::Function),
-        Some(_) => return Holds::Never,
+        Some(_) => return HoldUp::Never,
         None => (0, ScriptCode::Command),
     };
-    arg(at).map_or(Holds::Never, |text| Holds::Code(of(text)))
+    arg(at).map_or(HoldUp::Never, |text| HoldUp::Code(of(text)))
 }
 
 /// The kind of link for code of sessions that are attached to links of this kind.
@@ -145,7 +145,7 @@ fn of_code(kind: LinkKind) -> LinkKind {
 
 /// Whether a command of the table may hold up its connection alone. Then it leaves the hot path.
 pub(crate) fn may_hold_up(id: CommandId) -> bool {
-    holds(Some(id), |_| Some(&[])) != Holds::Never
+    holds(Some(id), |_| Some(&[])) != HoldUp::Never
 }
 
 impl Engine {
@@ -208,11 +208,11 @@ impl Engine {
 }
 
 impl DataPlane {
-    fn may_hold(&mut self, pool: u16, holds: Holds<'_>) -> bool {
+    fn may_hold(&mut self, pool: u16, holds: HoldUp<'_>) -> bool {
         match holds {
-            Holds::Never => false,
-            Holds::Flush => true,
-            Holds::Code(code) => {
+            HoldUp::Never => false,
+            HoldUp::Flush => true,
+            HoldUp::Code(code) => {
                 let name = self.quick_code.name(pool, code);
                 !self.quick_code.is_quick(name)
             }
@@ -258,7 +258,7 @@ impl DataPlane {
         if let Some(state) = self.links.get(link) {
             let pool = self.pool_of(state.kind.server).whole;
             each_request(as_asked(state.first_bytes()), |id, args| {
-                if let Holds::Code(code) = holds(id, |at| args.get(at).copied()) {
+                if let HoldUp::Code(code) = holds(id, |at| args.get(at).copied()) {
                     names.push(self.quick_code.name(pool, code));
                 }
             });

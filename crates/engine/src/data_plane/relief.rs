@@ -8,6 +8,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::memory::{Audited, SharedMemory, ShedReason};
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::engine::{Engine, Event};
 
 impl Engine {
@@ -176,8 +177,8 @@ impl DataPlane {
         session.out.settle();
         let is_unauthenticated = session.flags.any(Flags::UNAUTHENTICATED);
         let much = session.out.len() > UNAUTHENTICATED_HELD_BYTES_MAX;
-        if is_unauthenticated && much && !session.flags.any(Flags::HOLD_OUTPUT) {
-            self.hold(id, Flags::HOLD_OUTPUT);
+        if is_unauthenticated && much && !session.flags.holds().any(Holds::OUTPUT) {
+            self.hold(id, Holds::OUTPUT);
         }
         self.weigh(id);
     }
@@ -194,10 +195,10 @@ impl DataPlane {
         let mut sum = 0;
         for (id, owed) in self.memory.owed_most() {
             let may_help = |session: &Session| {
-                !session.out.is_empty() && !session.flags.any(Flags::HOLD_MEMORY)
+                !session.out.is_empty() && !session.flags.holds().any(Holds::MEMORY)
             };
             if self.sessions.get(id).is_some_and(may_help) {
-                self.hold(id, Flags::HOLD_MEMORY);
+                self.hold(id, Holds::MEMORY);
                 sum += owed;
             }
             if sum >= bytes {

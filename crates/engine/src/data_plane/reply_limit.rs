@@ -41,6 +41,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS, LinkLane};
 use crate::engine::Event;
 use crate::routing::pool::ServerId;
@@ -625,15 +626,15 @@ impl DataPlane {
             && let Some(waiter) = waiters.next()
         {
             // A session that has closed, or that was released in another way, needs no room.
-            let held = |session: &&mut Session| session.flags.any(Flags::HOLD_LINK);
+            let held = |session: &&mut Session| session.flags.holds().any(Holds::LINK);
             let Some(session) = self.sessions.get_mut(waiter).filter(held) else {
                 continue;
             };
             // A session that would not send here at once gets no place. It asks anew when it can.
-            let waits_here = session.flags & Flags::HOLD == Flags::HOLD_LINK;
+            let waits_here = session.flags.holds() == Holds::LINK;
             if waits_here && session.link == id {
                 // One session may wait here twice.
-                session.flags.remove(Flags::HOLD_LINK);
+                session.flags.release(Holds::LINK);
                 woken.push(waiter);
             } else {
                 others.push(waiter);
@@ -646,7 +647,7 @@ impl DataPlane {
         }
         // The session that is released last continues first.
         for waiter in others.into_iter().chain(woken.into_iter().rev()) {
-            self.release(waiter, Flags::HOLD_LINK);
+            self.release(waiter, Holds::LINK);
         }
     }
 
@@ -682,8 +683,11 @@ impl DataPlane {
             };
             let (awaited, sessions) = (link.reply_room.woken.len(), &self.sessions);
             link.reply_room.woken.retain(|woken| {
-                let still = Flags::RESUMING | Flags::HOLD_LINK;
-                let asks = |session: &Session| session.link == id && session.flags.any(still);
+                let asks = |session: &Session| {
+                    let flags = session.flags;
+                    let waits = flags.holds().any(Holds::LINK);
+                    session.link == id && (waits || flags.any(Flags::RESUMING))
+                };
                 sessions.get(*woken).is_some_and(asks)
             });
             let left = link.reply_room.woken.len();

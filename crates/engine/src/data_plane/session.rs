@@ -21,7 +21,7 @@ use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::cork::Cork;
 use crate::data_plane::memory::{Held, Weight};
 use crate::data_plane::reorder::{AskedEarly, ReorderBuffer};
-pub(crate) use crate::data_plane::session_state::{Flags, SessionState};
+pub(crate) use crate::data_plane::session_state::{Flags, Holds, SessionState};
 use crate::data_plane::slow_readers::LinkLane;
 use crate::data_plane::untaken::is_stuck;
 use crate::discovery::replicas::OwnWriteReads;
@@ -430,7 +430,9 @@ impl Session {
     /// Whether the session is done: no request comes, no reply is owed, and no output is left.
     pub(crate) fn is_finished(&self) -> bool {
         let ending = self.flags.is_closing()
-            || self.flags.input_has_ended() && !self.flags.any(Flags::HOLD | Flags::RESUMING);
+            || self.flags.input_has_ended()
+                && !self.flags.is_held()
+                && !self.flags.any(Flags::RESUMING);
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
@@ -442,13 +444,13 @@ impl Session {
         if self.flags.is_ending() {
             return false;
         }
-        let mut patient = Flags::HOLD_PAUSE | Flags::HOLD_DRAIN | Flags::HOLD_ROOM;
+        let mut patient = Holds::PAUSE | Holds::DRAIN | Holds::ROOM;
         if !self.pins.is_empty() {
-            patient |= Flags::HOLD_DEPTH | Flags::HOLD_LINK;
+            patient = patient | Holds::DEPTH | Holds::LINK;
         }
         let is_stuck = is_stuck(self, now) && !self.flags.any(Flags::UNAUTHENTICATED);
         if is_stuck {
-            patient |= Flags::HOLD_OUTPUT | Flags::HOLD_DEPTH | Flags::HOLD_LINK;
+            patient = patient | Holds::OUTPUT | Holds::DEPTH | Holds::LINK;
         }
         let most = match () {
             () if is_stuck => limits.session_input_bytes_max as usize,
@@ -458,8 +460,8 @@ impl Session {
             () if self.flags.any(Flags::FUSED) => FUSED_WAITING_BYTES_MAX.min(waiting_bytes_max),
             () => waiting_bytes_max,
         };
-        let holds = self.flags & Flags::HOLD;
-        !holds.any(!patient) && (holds == Flags::default() || self.held.len() < most)
+        let holds = self.flags.holds();
+        holds.without(patient).is_empty() && (holds.is_empty() || self.held.len() < most)
     }
 
     /// The memory that the session holds, by account.
@@ -470,7 +472,7 @@ impl Session {
             output: self.out.memory_bytes(),
             ..Held::default()
         };
-        match self.flags.any(Flags::HOLD | Flags::STEPS) {
+        match self.flags.is_held() || self.flags.any(Flags::STEPS) {
             true => held.queued = unasked,
             false => held.incomplete = unasked,
         }

@@ -194,6 +194,82 @@ impl SessionState {
     }
 }
 
+/// Reasons for which a session's bytes wait. A session may have several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holds(u8);
+
+impl Holds {
+    /// Output is above the soft bound, until the client takes it.
+    pub(crate) const OUTPUT: Holds = Holds(1);
+    /// Too many requests are unanswered.
+    pub(crate) const DEPTH: Holds = Holds(1 << 1);
+    /// The next request takes another way, and must not overtake those in flight.
+    pub(crate) const DRAIN: Holds = Holds(1 << 2);
+    /// The link for the next request has no room, or is not up yet.
+    pub(crate) const LINK: Holds = Holds(1 << 3);
+    /// The worker is short of memory, and this session is owed most.
+    pub(crate) const MEMORY: Holds = Holds(1 << 4);
+    /// CLIENT PAUSE is on, and pauses the next request.
+    pub(crate) const PAUSE: Holds = Holds(1 << 5);
+    /// The session needs a link of its own, and there is no room for one more.
+    pub(crate) const ROOM: Holds = Holds(1 << 6);
+
+    /// Holds that a server or respool ends. The others end by an act of the client, or once memory
+    /// is free again.
+    pub(crate) const BY_SERVER: Holds = Holds::DEPTH
+        .with(Holds::DRAIN)
+        .with(Holds::LINK)
+        .with(Holds::PAUSE)
+        .with(Holds::ROOM);
+    /// Holds that end by an act of the client, once memory is free again, or by CLIENT UNPAUSE.
+    pub(crate) const BY_CLIENT: Holds = Holds::OUTPUT.with(Holds::MEMORY).with(Holds::PAUSE);
+
+    const fn with(self, other: Holds) -> Holds {
+        Holds(self.0 | other.0)
+    }
+
+    pub(crate) const fn without(self, other: Holds) -> Holds {
+        Holds(self.0 & !other.0)
+    }
+
+    #[inline]
+    pub(crate) fn any(self, of: Holds) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl BitOr for Holds {
+    type Output = Holds;
+    fn bitor(self, other: Holds) -> Holds {
+        self.with(other)
+    }
+}
+
+/// Holds. They are the low byte of the gate word.
+impl SessionState {
+    #[inline]
+    pub(crate) fn holds(self) -> Holds {
+        Holds((self.gate.0 & Flags::HELD.0) as u8)
+    }
+
+    #[inline]
+    pub(crate) fn is_held(self) -> bool {
+        self.gate.any(Flags::HELD)
+    }
+
+    pub(crate) fn hold(&mut self, reason: Holds) {
+        self.gate.0 |= u32::from(reason.0);
+    }
+
+    pub(crate) fn release(&mut self, reason: Holds) {
+        self.gate.0 &= !u32::from(reason.0);
+    }
+}
+
 /// The replies that the client wants (CLIENT REPLY). As at the server, OFF leaves a SKIP in place:
 /// one transaction may have both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,96 +435,65 @@ pub(crate) struct Flags(u32);
 
 impl Flags {
     /// Only AUTH and HELLO are allowed yet.
-    pub(crate) const UNAUTHENTICATED: Flags = Flags(1);
-    /// Hold: output is above the soft bound, until the client takes it.
-    pub(crate) const HOLD_OUTPUT: Flags = Flags(1 << 1);
-    /// Hold: too many requests are unanswered.
-    pub(crate) const HOLD_DEPTH: Flags = Flags(1 << 2);
-    /// Hold: the next request takes another way, and must not overtake those in flight.
-    pub(crate) const HOLD_DRAIN: Flags = Flags(1 << 3);
-    /// Hold: the link for the next request has no room, or is not up yet.
-    pub(crate) const HOLD_LINK: Flags = Flags(1 << 4);
-    /// Hold: the worker is short of memory, and this session is owed most.
-    pub(crate) const HOLD_MEMORY: Flags = Flags(1 << 5);
-    /// Derived: the phase is [`Phase::Closing`].
-    const CLOSING: Flags = Flags(1 << 6);
-    /// Derived: the client sends no more.
-    const ENDED: Flags = Flags(1 << 7);
-    /// Derived: the input is [`InputMode::Streaming`].
-    const STREAMING: Flags = Flags(1 << 8);
-    /// Derived: the input is [`InputMode::Swallowing`].
-    const SWALLOWING: Flags = Flags(1 << 9);
-    /// The reorder buffer holds replies.
-    pub(crate) const PARKED: Flags = Flags(1 << 10);
-    /// The session is on the engine's list of sessions with something to write.
-    pub(crate) const LISTED: Flags = Flags(1 << 11);
-    /// The session is on the engine's list of sessions to continue.
-    pub(crate) const RESUMING: Flags = Flags(1 << 12);
-    /// The driver was told not to read the session's socket.
-    pub(crate) const UNREAD: Flags = Flags(1 << 13);
+    pub(crate) const UNAUTHENTICATED: Flags = Flags(1 << 8);
     /// A transaction is being queued: MULTI came, EXEC did not.
-    pub(crate) const IN_MULTI: Flags = Flags(1 << 14);
-    /// Derived: the request that is being dispatched gets no reply.
-    const SILENT: Flags = Flags(1 << 15);
-    /// Derived: the session has a tunnel.
-    const TUNNEL: Flags = Flags(1 << 17);
-    /// The session gives its own link back once all its requests are answered.
-    pub(crate) const UNPINNING: Flags = Flags(1 << 18);
-    /// A reply is being passed on in parts: no message may come in between.
-    pub(crate) const MID_REPLY: Flags = Flags(1 << 19);
+    pub(crate) const IN_MULTI: Flags = Flags(1 << 9);
     /// A subscriber in RESP2, to which few other commands are allowed.
-    pub(crate) const RESTRICTED: Flags = Flags(1 << 21);
-    /// Hold: CLIENT PAUSE is on, and pauses the next request.
-    pub(crate) const HOLD_PAUSE: Flags = Flags(1 << 22);
-    /// Reply steps of the last request are left. They come before the next request.
-    pub(crate) const STEPS: Flags = Flags(1 << 23);
-    /// Hold: the session needs a link of its own, and there is no room for one more.
-    pub(crate) const HOLD_ROOM: Flags = Flags(1 << 24);
+    pub(crate) const RESTRICTED: Flags = Flags(1 << 10);
+    /// The pool has several servers: each request is routed by its keys.
+    pub(crate) const ROUTED: Flags = Flags(1 << 11);
+    /// A server of the pool gets keys without their prefix, so requests are rewritten.
+    pub(crate) const STRIPS: Flags = Flags(1 << 12);
     /// A coalesced request may have to be sent again. Until it is answered, no further request is
     /// sent.
-    pub(crate) const FUSED: Flags = Flags(1 << 25);
-    /// A coalesced request is being sent again, and so are the requests behind it that depend on
-    /// it.
-    pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 26);
-    /// The session has queued a transaction or watched keys before.
-    pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
-    /// The pool has several servers: each request is routed by its keys.
-    pub(crate) const ROUTED: Flags = Flags(1 << 28);
+    pub(crate) const FUSED: Flags = Flags(1 << 13);
+    /// Derived: the request that is being dispatched gets no reply.
+    const SILENT: Flags = Flags(1 << 14);
+    /// Derived: the session has a tunnel.
+    const TUNNEL: Flags = Flags(1 << 15);
+    /// Derived: the input is [`InputMode::Streaming`].
+    const STREAMING: Flags = Flags(1 << 16);
+    /// Derived: the input is [`InputMode::Swallowing`].
+    const SWALLOWING: Flags = Flags(1 << 17);
+    /// Derived: the phase is [`Phase::Closing`].
+    const CLOSING: Flags = Flags(1 << 18);
+    /// Derived: the client sends no more.
+    const ENDED: Flags = Flags(1 << 19);
+    /// Reply steps of the last request are left. They come before the next request.
+    pub(crate) const STEPS: Flags = Flags(1 << 20);
     /// A request to one of several servers took the slow path, so the time of its reply is unknown:
     /// do not cork output.
-    pub(crate) const UNFORESEEN: Flags = Flags(1 << 29);
-    /// A server of the pool gets keys without their prefix, so requests are rewritten.
-    pub(crate) const STRIPS: Flags = Flags(1 << 31);
+    pub(crate) const UNFORESEEN: Flags = Flags(1 << 21);
+    /// The session gives its own link back once all its requests are answered.
+    pub(crate) const UNPINNING: Flags = Flags(1 << 22);
+    /// A coalesced request is being sent again, and so are the requests behind it that depend on
+    /// it.
+    pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 23);
     /// The client has chosen how it reads, or its pool lets it read its own writes: see
     /// `Rare::reading`.
-    pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 30);
+    pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 24);
+    /// The reorder buffer holds replies.
+    pub(crate) const PARKED: Flags = Flags(1 << 25);
+    /// A reply is being passed on in parts: no message may come in between.
+    pub(crate) const MID_REPLY: Flags = Flags(1 << 26);
+    /// The session has queued a transaction or watched keys before.
+    pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
+    /// The driver was told not to read the session's socket.
+    pub(crate) const UNREAD: Flags = Flags(1 << 28);
+    /// The session is on the engine's list of sessions with something to write.
+    pub(crate) const LISTED: Flags = Flags(1 << 29);
+    /// The session is on the engine's list of sessions to continue.
+    pub(crate) const RESUMING: Flags = Flags(1 << 30);
 
-    /// All holds: reasons for which the session's bytes wait.
-    pub(crate) const HOLD: Flags = Flags::HOLD_OUTPUT
-        .with(Flags::HOLD_DEPTH)
-        .with(Flags::HOLD_DRAIN)
-        .with(Flags::HOLD_LINK)
-        .with(Flags::HOLD_MEMORY)
-        .with(Flags::HOLD_PAUSE)
-        .with(Flags::HOLD_ROOM);
-    /// Holds that a server or respool ends. The others end by an act of the client, or once memory
-    /// is free again.
-    pub(crate) const HOLD_BY_SERVER: Flags = Flags::HOLD_DEPTH
-        .with(Flags::HOLD_DRAIN)
-        .with(Flags::HOLD_LINK)
-        .with(Flags::HOLD_PAUSE)
-        .with(Flags::HOLD_ROOM);
-    /// Holds that end by an act of the client, once memory is free again, or by CLIENT UNPAUSE.
-    pub(crate) const HOLD_BY_CLIENT: Flags = Flags::HOLD_OUTPUT
-        .with(Flags::HOLD_MEMORY)
-        .with(Flags::HOLD_PAUSE);
+    /// Derived: the holds. The session's bytes wait.
+    const HELD: Flags = Flags(u8::MAX as u32);
     /// States in which the held bytes do not begin with a request to dispatch.
     const MID_REQUEST: Flags = Flags::STREAMING
         .with(Flags::SWALLOWING)
         .with(Flags::STEPS)
         .with(Flags::TUNNEL);
     /// States in which the session's bytes are not scanned for requests.
-    pub(crate) const NOT_SCANNED: Flags = Flags::HOLD
+    pub(crate) const NOT_SCANNED: Flags = Flags::HELD
         .with(Flags::CLOSING)
         .with(Flags::STEPS)
         .with(Flags::STREAMING)
@@ -467,9 +512,9 @@ impl Flags {
         .with(Flags::ENDED)
         .with(Flags::UNFORESEEN);
     /// States that end with the last reply that the session is owed.
-    pub(crate) const AWAITS_LAST: Flags = Flags::HOLD_DEPTH
-        .with(Flags::HOLD_DRAIN)
-        .with(Flags::UNPINNING);
+    pub(crate) const AWAITS_LAST: Flags = Flags::UNPINNING
+        .with(Flags(Holds::DEPTH.0 as u32))
+        .with(Flags(Holds::DRAIN.0 as u32));
 
     const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -679,31 +724,58 @@ mod tests {
         }
     }
 
-    /// Every flag has a bit of its own, and no session with a hold is scanned.
+    /// A hold stops the scan, corks nothing, and leaves the other states alone.
     #[test]
-    fn flags_have_one_bit_and_holds_stop_the_scan() {
+    fn holds_stop_the_scan() {
+        use Holds as H;
+        let all = [
+            H::OUTPUT,
+            H::DEPTH,
+            H::DRAIN,
+            H::LINK,
+            H::MEMORY,
+            H::PAUSE,
+            H::ROOM,
+        ];
+        for hold in all {
+            let mut state = SessionState::default();
+            state |= Flags::ROUTED;
+            state.close();
+            let before = state;
+            state.hold(hold);
+            assert!(state.is_held() && state.holds() == hold);
+            assert!(state.any(Flags::NOT_SCANNED) && state.any(Flags::WRITES_AT_ONCE));
+            let ends_with_last = hold == H::DEPTH || hold == H::DRAIN;
+            assert_eq!(state.any(Flags::AWAITS_LAST), ends_with_last, "{hold:?}");
+            let others = all.into_iter().filter(|other| *other != hold);
+            for other in others {
+                assert!(
+                    !state.holds().any(other),
+                    "{hold:?} shares its bit with {other:?}"
+                );
+                state.release(other);
+            }
+            assert_eq!(state.holds(), hold);
+            // Every hold has an end.
+            assert!(hold.any(H::BY_SERVER | H::BY_CLIENT));
+            state.release(hold);
+            assert_eq!(state, before);
+        }
+    }
+
+    /// Every flag has a bit of its own, and none is a hold.
+    #[test]
+    fn flags_have_one_bit() {
         use Flags as F;
-        let mut seen = F::default();
+        let mut seen = F::HELD;
         let mut note = |flag: Flags| {
             assert_eq!(flag.0.count_ones(), 1);
             assert!(!seen.any(flag), "{flag:?} shares its bit");
             seen |= flag;
         };
-        for hold in [
-            F::HOLD_OUTPUT,
-            F::HOLD_DEPTH,
-            F::HOLD_DRAIN,
-            F::HOLD_LINK,
-            F::HOLD_MEMORY,
-            F::HOLD_PAUSE,
-            F::HOLD_ROOM,
-        ] {
-            note(hold);
-            assert!(hold.any(F::HOLD) && hold.any(F::NOT_SCANNED));
-        }
         for other in [F::CLOSING, F::STEPS, F::STREAMING, F::SWALLOWING] {
             note(other);
-            assert!(!other.any(F::HOLD) && other.any(F::NOT_SCANNED));
+            assert!(other.any(F::NOT_SCANNED));
         }
         for other in [
             F::UNAUTHENTICATED,
@@ -727,7 +799,7 @@ mod tests {
             F::STRIPS,
         ] {
             note(other);
-            assert!(!other.any(F::HOLD) && !other.any(F::NOT_SCANNED));
+            assert!(!other.any(F::NOT_SCANNED));
         }
     }
 }

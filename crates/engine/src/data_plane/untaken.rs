@@ -13,7 +13,8 @@
 use crate::base::handle::SessionId;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::Session;
+use crate::data_plane::session_state::Holds;
 
 /// How long a client takes no reply before respool reads on, because it may write all its requests
 /// first, milliseconds.
@@ -34,7 +35,7 @@ impl UnreadOutput {
 
 /// Whether a session is unread because of its output, and its client takes nothing of that.
 pub(crate) fn is_stuck(session: &Session, now: Time) -> bool {
-    session.flags.any(Flags::HOLD_OUTPUT) && now.since_ms(session.took_at) >= STUCK_MS
+    session.flags.holds().any(Holds::OUTPUT) && now.since_ms(session.took_at) >= STUCK_MS
 }
 
 impl DataPlane {
@@ -49,7 +50,7 @@ impl DataPlane {
             let Some(session) = self.sessions.get(*id) else {
                 return false;
             };
-            if !session.flags.any(Flags::HOLD_OUTPUT) {
+            if !session.flags.holds().any(Holds::OUTPUT) {
                 return false;
             }
             let is_over = |limit_ms: u32| now.since_ms(session.took_at) >= u64::from(limit_ms);

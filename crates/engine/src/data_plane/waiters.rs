@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use crate::base::handle::SessionId;
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::{Holds, Session};
 
 /// The sessions that wait at one bound.
 #[derive(Debug, Default)]
@@ -32,15 +32,13 @@ pub(crate) enum Readiness {
 
 impl Readiness {
     /// `waits`: the hold that ends when the session is woken.
-    pub(crate) fn of(session: Option<&Session>, waits: Flags) -> Self {
+    pub(crate) fn of(session: Option<&Session>, waits: Holds) -> Self {
         let Some(session) = session else {
             return Readiness::Gone;
         };
-        let mut flags = session.flags;
-        flags.remove(waits);
-        match flags.any(Flags::HOLD) {
-            true => Readiness::Held,
-            false => Readiness::Ready,
+        match session.flags.holds().without(waits).is_empty() {
+            true => Readiness::Ready,
+            false => Readiness::Held,
         }
     }
 }

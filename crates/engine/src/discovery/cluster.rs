@@ -28,6 +28,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session_state::Holds;
 use crate::discovery::Discovery;
 use crate::discovery::introductions::{self, Introductions};
 use crate::engine::Engine;
@@ -1161,7 +1162,7 @@ impl Discovery {
         let waits = now.since_ms(since) < NODES_MS;
         if waits {
             cluster.awaiting_nodes.push(id);
-            plane.hold(id, Flags::HOLD_LINK);
+            plane.hold(id, Holds::LINK);
         }
         waits
     }
@@ -1201,7 +1202,7 @@ impl Discovery {
         let is_over = |since| now.since_ms(since) >= NODES_MS;
         if cluster.is_known() || cluster.awaiting_nodes_since.is_some_and(is_over) {
             for session in std::mem::take(&mut cluster.awaiting_nodes) {
-                plane.release(session, Flags::HOLD_LINK);
+                plane.release(session, Holds::LINK);
             }
         }
     }
@@ -1231,7 +1232,7 @@ impl Discovery {
         cluster.awaiting_refresh_since.get_or_insert(now);
         cluster.awaiting_refresh.push(id);
         cluster.want(cluster.refresh.not_before);
-        plane.hold(id, Flags::HOLD_LINK);
+        plane.hold(id, Holds::LINK);
         true
     }
 
@@ -1244,7 +1245,7 @@ impl Discovery {
         cluster.asked_at = Some(asked_at);
         cluster.awaiting_refresh_since = None;
         for session in std::mem::take(&mut cluster.awaiting_refresh) {
-            plane.release(session, Flags::HOLD_LINK);
+            plane.release(session, Holds::LINK);
         }
     }
 

@@ -5,7 +5,6 @@ use respool_protocol::request::{Found, Scanner};
 use crate::base::handle::SessionId;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{DeferredCheck, Dispatched, Request};
-use crate::data_plane::session::Flags;
 use crate::engine::Engine;
 
 impl Engine {
@@ -23,7 +22,7 @@ impl Engine {
             let Some(session) = self.plane.sessions.get_mut(session_id) else {
                 return;
             };
-            if session.flags.is_closing() || session.flags.any(Flags::HOLD) {
+            if session.flags.is_closing() || session.flags.is_held() {
                 return;
             }
             if session.rare().steps_silent {

@@ -18,6 +18,7 @@ use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::{EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::takeover::is_busy;
 use crate::discovery::cluster::SILENT_MS;
 use crate::engine::{Action, Engine, Event};
@@ -544,7 +545,7 @@ impl Engine {
                 ..Entry::of(session, seq, 0)
             };
             self.fail(entry, Fate::NotSent, cause);
-            self.plane.release(session, Flags::HOLD_LINK);
+            self.plane.release(session, Holds::LINK);
         }
     }
 
@@ -625,7 +626,8 @@ impl Engine {
                     && !session.listens()
                     && !session.flags.is_tunnel()
                     // These sessions wait for respool.
-                    && !session.flags.any(Flags::HOLD | Flags::STEPS | Flags::RESUMING)
+                    && !session.flags.is_held()
+                    && !session.flags.any(Flags::STEPS | Flags::RESUMING)
                     && self.plane.now.since_ms(session.active_at) >= idle_ms;
                 over.then_some(id)
             };
@@ -966,9 +968,7 @@ impl Engine {
             false => ("session-stall-ms", stall_ms),
         };
         // A client that takes no output is not read. It stops the request itself.
-        let is_ours = session
-            .flags
-            .any(Flags::HOLD_BY_SERVER | Flags::HOLD_MEMORY);
+        let is_ours = session.flags.holds().any(Holds::BY_SERVER | Holds::MEMORY);
         if session.flags.is_streaming()
             && !is_ours
             && over(self.plane.now, session.active_at, limit_ms)

@@ -19,7 +19,8 @@ use crate::base::settings::WhenFull;
 use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::Session;
+use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 use crate::pinned::Pinned;
 use crate::pinned::wait_command::is_wait;
@@ -43,7 +44,7 @@ impl Engine {
         let Some(session) = self.plane.sessions.get(session_id) else {
             return placed;
         };
-        let waits = session.flags.any(Flags::HOLD_ROOM);
+        let waits = session.flags.holds().any(Holds::ROOM);
         if waits && session.flags.input_has_ended() {
             // The client has left: a reply of the server must not be lost with it.
             self.plane.close_when_answered(session_id);
@@ -121,7 +122,7 @@ impl Pinned {
             state.waiters = rest;
         }
         for id in late {
-            plane.release(id, Flags::HOLD_LINK);
+            plane.release(id, Holds::LINK);
         }
     }
 
@@ -144,7 +145,7 @@ impl Pinned {
         }
         plane.begin_to_wait(id);
         plane.urgent_waiters.push_back(id);
-        plane.hold(id, Flags::HOLD_ROOM);
+        plane.hold(id, Holds::ROOM);
         Blocked::Wait
     }
 
@@ -164,10 +165,10 @@ impl Pinned {
             .partition::<VecDeque<SessionId>, _>(|id| is_over(*id));
         plane.urgent_waiters = rest;
         for id in own.into_iter().chain(urgent) {
-            plane.release(id, Flags::HOLD_ROOM);
+            plane.release(id, Holds::ROOM);
         }
         for id in streaming {
-            plane.release(id, Flags::HOLD_LINK);
+            plane.release(id, Holds::LINK);
         }
         plane.next_pinned();
         plane.next_streaming();

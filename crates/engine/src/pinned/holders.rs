@@ -23,6 +23,7 @@ use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session_state::Holds;
 use crate::engine::{Engine, Event};
 
 /// Sessions that hold links for which others wait, by link. Report all holders in every tick with
@@ -263,8 +264,11 @@ fn at_most_half(ms: u32, request_ms: u32) -> u32 {
 fn bytes_moved(session: &Session) -> Option<u64> {
     let flags = session.flags;
     match flags.is_streaming() {
-        true => (!flags.any(Flags::HOLD_BY_SERVER)).then_some(session.bytes_in),
-        false => flags.any(Flags::HOLD_OUTPUT).then_some(session.bytes_out),
+        true => (!flags.holds().any(Holds::BY_SERVER)).then_some(session.bytes_in),
+        false => flags
+            .holds()
+            .any(Holds::OUTPUT)
+            .then_some(session.bytes_out),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::data_plane::ingress::{Blocked, Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, Role};
 use crate::data_plane::session::{Flags, LargeRequest};
+use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 use crate::local::catalog::Opening;
 use crate::local::scripts::{awaits_body, body_shown};
@@ -202,7 +203,7 @@ impl Engine {
             if link.is_some() {
                 // The next request goes on the shared link again, and must not overtake this one
                 // there.
-                self.plane.hold(id, Flags::HOLD_DRAIN);
+                self.plane.hold(id, Holds::DRAIN);
             }
         }
         used
@@ -219,7 +220,7 @@ impl Engine {
             // The request had the last place in the order of replies.
             session.next_seq = session.next_seq.wrapping_sub(1);
             self.abandon(link);
-            self.plane.release(id, Flags::HOLD_LINK);
+            self.plane.release(id, Holds::LINK);
         }
         self.plane.close_when_answered(id);
     }
@@ -293,7 +294,7 @@ impl Pinned {
             plane.note_bound(Bound::StreamingLinks);
             plane.begin_to_wait(id);
             plane.streaming_waiters.wait(id);
-            plane.hold(id, Flags::HOLD_LINK);
+            plane.hold(id, Holds::LINK);
             return Err(Blocked::Wait);
         }
         plane.streaming_waiters.leave(id);

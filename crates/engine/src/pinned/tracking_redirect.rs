@@ -25,7 +25,8 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
-use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session::{Pins, Session};
+use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 use crate::pinned::{ConnectionSwitch, Pinned};
 
@@ -79,7 +80,7 @@ impl Engine {
         let found = self.plane.sessions.get(id).and_then(found);
         let Some(found) = found.filter(|found| found.to == to) else {
             // All workers are asked for the session. The request goes on with their answer.
-            self.plane.hold(id, Flags::HOLD_DRAIN);
+            self.plane.hold(id, Holds::DRAIN);
             let request = request.keep();
             let form = ReplyForm::Target { to, request };
             let pool = self.plane.pool_of_session(id);
