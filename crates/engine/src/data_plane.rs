@@ -77,7 +77,6 @@ use crate::discovery::cluster::{Cluster, TAKEN_OVER_MS};
 use crate::engine::{Action, Event, WorkerId};
 use crate::pinned::polling::PolledCommands;
 use crate::routing::pool::{Pool, Pools, Server, ServerId};
-use crate::scatter::ScatterRequest;
 use crate::settings::AwayError;
 
 /// The buffer for waiting bytes of a session doubles up to this size. Beyond it, the buffer grows
@@ -940,21 +939,6 @@ impl DataPlane {
         });
         let release = Release::Closed(id, Box::new(session));
         self.releases.push_back(release);
-    }
-}
-
-/// Scattered requests.
-impl DataPlane {
-    /// Whether the entry is the share of one server of a scattered request.
-    pub(crate) fn is_share(&mut self, entry: Entry) -> bool {
-        self.scatter_of(entry).is_some()
-    }
-
-    pub(crate) fn scatter_of(&mut self, entry: Entry) -> Option<&mut ScatterRequest> {
-        let session = self.sessions.get_mut(entry.session)?;
-        let scatters = &mut session.rare.as_mut()?.scatters;
-        let at = ScatterRequest::find(scatters, session.head_seq, entry.seq)?;
-        scatters.get_mut(at)
     }
 }
 

@@ -739,6 +739,7 @@ impl Engine {
 
     fn release_closed(&mut self, id: SessionId, mut session: Session) {
         self.access.forget_session(id);
+        self.scatter.forget_session(id);
         self.transactions.forget_session(id);
         self.plane.held_bytes -= self.plane.polling.forget(id);
         let link = self.plane.links.get(session.link);

@@ -19,11 +19,13 @@ use respool_protocol::glob::SIFTED_BYTES_MAX;
 use crate::base::error_text::CROSSSLOT;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
+use crate::base::session_map::SessionMap;
 use crate::data_plane::DataPlane;
+use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::Flags;
 use crate::local::scripts::ScriptEffect;
 use crate::routing::pool::{Group, Pools, ServerId};
 use crate::scatter::key_prefix::Scan;
@@ -35,6 +37,29 @@ pub(crate) struct Scatter {
     pub(crate) split: Split,
     /// Merges the replies of its shares.
     pub(crate) merger: Merger,
+    /// Requests that have not all their parts yet.
+    scattered: SessionMap<ScatteredRequests>,
+}
+
+/// The scattered requests of a session.
+#[derive(Default)]
+struct ScatteredRequests {
+    /// In the order of their places.
+    requests: VecDeque<ScatterRequest>,
+    /// The number of shares without an answer.
+    waiting: usize,
+    /// The requests, and the parts that have come.
+    charge: Charge,
+}
+
+impl ScatteredRequests {
+    /// The index of the request with the place `seq`. No request is before `head`.
+    fn find(&self, head: u32, seq: u32) -> Option<usize> {
+        let ahead = |seq: u32| seq.wrapping_sub(head);
+        self.requests
+            .binary_search_by_key(&ahead(seq), |gather| ahead(gather.seq))
+            .ok()
+    }
 }
 
 /// The memory that the merge buffer keeps between two replies.
@@ -146,27 +171,13 @@ struct Answered {
 }
 
 impl ScatterRequest {
-    /// The number of shares without an answer.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting
-    }
-
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
-    }
-
-    /// Its place in the session's reply order.
-    pub(crate) fn seq(&self) -> u32 {
-        self.seq
-    }
-
     /// Whether a part has come.
-    pub(crate) fn has_answers(&self) -> bool {
+    fn has_answers(&self) -> bool {
         self.waiting < self.parts.len()
     }
 
     /// Its memory without the parts' bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let order = match &self.merge {
             MergeRule::ByKey(order) => order.capacity() * size_of::<u16>(),
             MergeRule::AsSaid | MergeRule::Info { .. } => 0,
@@ -180,15 +191,6 @@ impl ScatterRequest {
             part.reply = Vec::new();
         }
         self.held_bytes = 0;
-    }
-
-    /// The index of the scattered request with the place `seq` in a session's list. The list is in
-    /// the order of places, and none is before `head`.
-    pub(crate) fn find(gathers: &VecDeque<ScatterRequest>, head: u32, seq: u32) -> Option<usize> {
-        let ahead = |seq: u32| seq.wrapping_sub(head);
-        gathers
-            .binary_search_by_key(&ahead(seq), |gather| ahead(gather.seq))
-            .ok()
     }
 
     /// The server that answers a share, and which keys its reply names.
@@ -452,10 +454,7 @@ impl Scatter {
         let pattern = request.args().nth(1).filter(|_| may_be_sifted);
         let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);
         let sifted_by = pattern.map(Into::into);
-        let gathers = &mut session.rare().scatters;
-        let is_behind = |last: &ScatterRequest| seq.wrapping_sub(last.seq) as i32 > 0;
-        debug_assert!(gathers.back().is_none_or(is_behind), "places are in order");
-        gathers.push_back(ScatterRequest {
+        let scattered = ScatterRequest {
             seq,
             id: request.id,
             merge,
@@ -472,7 +471,8 @@ impl Scatter {
             executed: false,
             silent,
             sifted_by,
-        });
+        };
+        self.add(plane, session_id, scattered);
         let reads = is_read(request);
         let tracks = plane.tracks_several(session_id);
         for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
@@ -509,29 +509,9 @@ impl Scatter {
     ) -> ShareOutcome {
         let named = self.part_named(plane, entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
-        let most = gathered_bytes_max(&plane.settings.limits);
-        let settings = plane.settings.clone();
-        let Some(gather) = plane.scatter_of(entry) else {
+        if !self.take_part(plane, entry, index, reply) {
             plane.counters.late_replies += 1;
             return ShareOutcome::NoShare;
-        };
-        gather.waiting -= 1;
-        gather.executed |= !reply.starts_with(b"-");
-        let before = gather.held_bytes;
-        if gather.failure.is_some() {
-            // The request has failed already: this part is not used.
-        } else if before + reply.len() > most {
-            gather.failure = Some(too_large(&settings.limits));
-            gather.drop_shares();
-        } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
-            part.reply = reply.to_vec();
-            gather.held_bytes += reply.len();
-        }
-        let after = gather.held_bytes;
-        plane.held_bytes = plane.held_bytes + after - before;
-        if let Some(session) = plane.sessions.get_mut(entry.session) {
-            let gathered = &mut session.rare().scattered_bytes;
-            *gathered = *gathered + after - before;
         }
         self.bound_scattered(plane, entry.session);
         self.finish(plane, entry)
@@ -544,31 +524,17 @@ impl Scatter {
         entry: Entry,
         error: &[u8],
     ) -> ShareOutcome {
-        let Some(gather) = plane.scatter_of(entry) else {
+        if !self.fail_part(plane, entry, error) {
             return ShareOutcome::NoShare;
-        };
-        gather.waiting -= 1;
-        gather.executed |= !error.starts_with(b"-NOTSENT");
-        gather.failure.get_or_insert_with(|| error.to_vec());
+        }
         self.finish(plane, entry)
     }
 
     /// After the last part, makes the reply of all parts.
     fn finish(&mut self, plane: &mut DataPlane, entry: Entry) -> ShareOutcome {
-        let take = |session: &mut Session| {
-            let rare = session.rare.as_mut()?;
-            let at = ScatterRequest::find(&rare.scatters, session.head_seq, entry.seq)?;
-            if rare.scatters[at].waiting > 0 {
-                return None;
-            }
-            let gather = rare.scatters.remove(at)?;
-            rare.scattered_bytes -= gather.held_bytes();
-            Some(gather)
-        };
-        let Some(gather) = plane.sessions.get_mut(entry.session).and_then(take) else {
+        let Some(gather) = self.take_finished(plane, entry) else {
             return ShareOutcome::Waits;
         };
-        plane.held_bytes -= gather.held_bytes();
         let mut reply = std::mem::take(&mut plane.scratch);
         reply.clear();
         let failed = match &gather.failure {
@@ -667,6 +633,123 @@ pub(crate) fn is_read(request: &Request<'_>) -> bool {
 }
 
 impl Scatter {
+    /// Drops the requests of a session that is closed.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        self.scattered.remove(id);
+    }
+
+    /// Memory of the table by session, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.scattered.table_bytes()
+    }
+
+    /// Adds a request whose shares leave now.
+    fn add(&mut self, plane: &mut DataPlane, id: SessionId, request: ScatterRequest) {
+        let of = self.scattered.get_or_default(id);
+        let is_behind = |last: &ScatterRequest| request.seq.wrapping_sub(last.seq) as i32 > 0;
+        debug_assert!(
+            of.requests.back().is_none_or(is_behind),
+            "places are in order"
+        );
+        of.waiting += request.waiting;
+        of.charge.memory += request.memory_bytes();
+        of.requests.push_back(request);
+        plane.charge(id, ChargeKind::Parts, of.charge);
+    }
+
+    /// The requests of the entry's session, and the index of the entry's own request among them.
+    fn locate(&self, plane: &DataPlane, entry: Entry) -> Option<(&ScatteredRequests, usize)> {
+        let head = plane.sessions.get(entry.session)?.head_seq;
+        let of = self.scattered.get(entry.session)?;
+        Some((of, of.find(head, entry.seq)?))
+    }
+
+    fn locate_mut(
+        &mut self,
+        plane: &DataPlane,
+        entry: Entry,
+    ) -> Option<(&mut ScatteredRequests, usize)> {
+        let head = plane.sessions.get(entry.session)?.head_seq;
+        let of = self.scattered.get_mut(entry.session)?;
+        let at = of.find(head, entry.seq)?;
+        Some((of, at))
+    }
+
+    /// Whether the entry is the share of one server of a scattered request.
+    pub(crate) fn is_share(&self, plane: &DataPlane, entry: Entry) -> bool {
+        self.locate(plane, entry).is_some()
+    }
+
+    /// Requests of a session that have not all their parts, and the parts that they wait for.
+    pub(crate) fn waiting_of(&self, id: SessionId) -> (usize, usize) {
+        let of = self.scattered.get(id);
+        of.map_or((0, 0), |of| (of.requests.len(), of.waiting))
+    }
+
+    /// The place behind the last request of which a part has come.
+    pub(crate) fn end_of_parts(&self, id: SessionId) -> Option<u32> {
+        let mut answered = self.scattered.get(id)?.requests.iter().rev();
+        let last = answered.find(|gather| gather.has_answers())?;
+        Some(last.seq.wrapping_add(1))
+    }
+
+    /// Keeps a server's answer to its share. Returns whether the request is still there.
+    fn take_part(&mut self, plane: &mut DataPlane, entry: Entry, index: u16, reply: &[u8]) -> bool {
+        let Some((of, at)) = self.locate_mut(plane, entry) else {
+            return false;
+        };
+        let limits = &plane.settings.limits;
+        let gather = &mut of.requests[at];
+        gather.waiting -= 1;
+        gather.executed |= !reply.starts_with(b"-");
+        let before = gather.held_bytes;
+        if gather.failure.is_some() {
+            // The request has failed already: this part is not used.
+        } else if before + reply.len() > gathered_bytes_max(limits) {
+            gather.failure = Some(too_large(limits));
+            gather.drop_shares();
+        } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
+            part.reply = reply.to_vec();
+            gather.held_bytes += reply.len();
+        }
+        let after = gather.held_bytes;
+        of.waiting -= 1;
+        of.charge.counted = of.charge.counted + after - before;
+        of.charge.memory = of.charge.memory + after - before;
+        plane.charge(entry.session, ChargeKind::Parts, of.charge);
+        true
+    }
+
+    /// Notes that a share gets no reply. Returns whether the entry was a share.
+    fn fail_part(&mut self, plane: &DataPlane, entry: Entry, error: &[u8]) -> bool {
+        let Some((of, at)) = self.locate_mut(plane, entry) else {
+            return false;
+        };
+        of.waiting -= 1;
+        let gather = &mut of.requests[at];
+        gather.waiting -= 1;
+        gather.executed |= !error.starts_with(b"-NOTSENT");
+        gather.failure.get_or_insert_with(|| error.to_vec());
+        true
+    }
+
+    /// Takes out the entry's request, if it waits for no more parts.
+    fn take_finished(&mut self, plane: &mut DataPlane, entry: Entry) -> Option<ScatterRequest> {
+        let (of, at) = self.locate_mut(plane, entry)?;
+        if of.requests[at].waiting > 0 {
+            return None;
+        }
+        let gather = of.requests.remove(at)?;
+        of.charge.counted -= gather.held_bytes;
+        of.charge.memory -= gather.held_bytes + gather.memory_bytes();
+        let charge = of.charge;
+        if of.requests.is_empty() {
+            self.scattered.remove(entry.session);
+        }
+        plane.charge(entry.session, ChargeKind::Parts, charge);
+        Some(gather)
+    }
+
     /// A server's reply to SCAN, with the cursor for the client.
     pub(crate) fn scanned(
         &self,
@@ -687,26 +770,28 @@ impl Scatter {
     /// Notes that a share goes to another server now.
     pub(crate) fn ask_share_of(
         &mut self,
-        plane: &mut DataPlane,
+        plane: &DataPlane,
         entry: Entry,
         index: u16,
         server: ServerId,
     ) {
-        let gather = plane.scatter_of(entry);
-        let part = gather.and_then(|gather| gather.parts.get_mut(usize::from(index)));
-        if let Some(part) = part {
+        let Some((of, at)) = self.locate_mut(plane, entry) else {
+            return;
+        };
+        if let Some(part) = of.requests[at].parts.get_mut(usize::from(index)) {
             part.server = server;
         }
     }
 
     /// The answer of a server to its share of a request, if it has a share and has answered.
     pub(crate) fn answer_of(
-        &mut self,
-        plane: &mut DataPlane,
+        &self,
+        plane: &DataPlane,
         entry: Entry,
         server: ServerId,
     ) -> Option<Vec<u8>> {
-        let mut parts = plane.scatter_of(entry)?.parts.iter();
+        let (of, at) = self.locate(plane, entry)?;
+        let mut parts = of.requests[at].parts.iter();
         let part = parts.find(|part| part.server == server && !part.reply.is_empty())?;
         Some(part.reply.clone())
     }

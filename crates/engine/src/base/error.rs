@@ -136,9 +136,10 @@ impl DataPlane {
         self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
     }
 
-    /// The code for a request that was dispatched, if its server is away.
-    pub(crate) fn away_error_of(&mut self, entry: Entry) -> AwayError {
-        if self.is_share(entry) {
+    /// The code for a request that was dispatched, if its server is away. `is_share`: it is the
+    /// share of one server of a scattered request.
+    pub(crate) fn away_error_of(&self, entry: Entry, is_share: bool) -> AwayError {
+        if is_share {
             // The other shares may have been executed.
             return AwayError::NotSent;
         }

@@ -13,10 +13,12 @@ use crate::data_plane::memory::Held;
 pub(crate) enum ChargeKind {
     /// Requests queued since MULTI.
     Transaction,
+    /// Parts of replies, and the requests that wait for them.
+    Parts,
 }
 
 /// The number of kinds.
-const KINDS: usize = 1;
+const KINDS: usize = 2;
 
 /// Memory that a component holds for one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +52,7 @@ impl Charges {
     /// Adds the memory of all charges to their accounts.
     pub(crate) fn add_to(&self, held: &mut Held) {
         held.queued += self.of(ChargeKind::Transaction).memory;
+        held.answers += self.of(ChargeKind::Parts).memory;
     }
 }
 

@@ -72,6 +72,7 @@ impl Engine {
             + self.plane.spare_buffers.memory_bytes()
             + self.local.scripts.memory_bytes()
             + self.access.memory_bytes()
+            + self.scatter.memory_bytes()
             + self.transactions.memory_bytes()
             + scanners.sum::<usize>();
         self.plane.memory.note_shared(shared, on_links);

@@ -14,7 +14,7 @@ use crate::base::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_
 use crate::base::time::Time;
 use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::burst::Burst;
-use crate::data_plane::charges::Charges;
+use crate::data_plane::charges::{ChargeKind, Charges};
 use crate::data_plane::coalesce::{BatchMove, SetRun};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
@@ -30,7 +30,6 @@ use crate::pinned::tracking_redirect::{TargetNews, TrackingRedirect};
 use crate::pubsub::hub::Subscriber;
 use crate::redirect::deferred::DeferredQueue;
 use crate::routing::pool::{Group, ServerId};
-use crate::scatter::ScatterRequest;
 
 /// Where a client connects from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,18 +280,21 @@ pub(crate) struct Rare {
     pub(crate) steps_asked_ms: u32,
     /// The place and deadline of a request that waits for a link.
     pub(crate) gives_up_at: Option<(u32, Time)>,
-    /// Requests whose parts go to several servers.
-    pub(crate) scatters: VecDeque<ScatterRequest>,
     /// The key groups of the watched keys, where keys are divided.
     pub(crate) watched: Vec<Group>,
     /// Requests that a server refused unexecuted, and that are sent again.
     pub(crate) deferred: DeferredQueue,
     /// How the session reads, where replicas are read.
     pub(crate) reading: OwnWriteReads,
-    /// Bytes of the parts that have come for scattered requests.
-    pub(crate) scattered_bytes: usize,
     /// The session's state within an EXEC.
     pub(crate) composite: Option<CompositeReply>,
+}
+
+impl Rare {
+    /// Bytes of the parts that have come for scattered requests.
+    fn parts_bytes(&self) -> usize {
+        self.charges.of(ChargeKind::Parts).counted
+    }
 }
 
 /// The facts about a transaction that is queued. Its requests are elsewhere.
@@ -333,13 +335,12 @@ impl Session {
         self.next_seq.wrapping_sub(self.head_seq)
     }
 
-    /// Requests, and parts of requests, that are neither answered nor deferred.
-    pub(crate) fn in_flight(&self) -> usize {
+    /// Requests, and parts of requests, that are neither answered nor deferred. `scattered`: the
+    /// requests whose parts go to several servers, and their parts without an answer.
+    pub(crate) fn in_flight(&self, (scattered, parts): (usize, usize)) -> usize {
         let depth = self.depth() as usize;
         self.rare.as_deref().map_or(depth, |rare| {
-            let parts: usize = rare.scatters.iter().map(ScatterRequest::waiting).sum();
-            (depth + parts)
-                .saturating_sub(rare.reorder.places() + rare.scatters.len() + rare.deferred.len())
+            (depth + parts).saturating_sub(rare.reorder.places() + scattered + rare.deferred.len())
         })
     }
 
@@ -376,16 +377,16 @@ impl Session {
     /// Bytes of replies, and of parts of replies, that came before their place.
     pub(crate) fn parked_bytes(&self) -> usize {
         let rare = self.rare.as_deref();
-        rare.map_or(0, |rare| rare.reorder.held_bytes() + rare.scattered_bytes)
+        rare.map_or(0, |rare| rare.reorder.held_bytes() + rare.parts_bytes())
     }
 
     /// The place behind the last reply, or part of one, that came before its place.
-    pub(crate) fn end_of_early_replies(&self) -> Option<u32> {
+    /// `end_of_parts`: the place behind the last request of which a part has come.
+    pub(crate) fn end_of_early_replies(&self, end_of_parts: Option<u32>) -> Option<u32> {
         let rare = self.rare.as_deref()?;
-        let parts = rare.scatters.iter().filter(|gather| gather.has_answers());
-        let ends = parts.map(|gather| gather.seq().wrapping_add(1));
         let ahead = |place: &u32| place.wrapping_sub(self.head_seq);
-        ends.chain(rare.reorder.end()).max_by_key(ahead)
+        let ends = end_of_parts.into_iter().chain(rare.reorder.end());
+        ends.max_by_key(ahead)
     }
 
     /// Whether the request whose reply is next is deferred.
@@ -488,12 +489,7 @@ impl Session {
             held.output += rare.pushes.capacity();
             let tracker = rare.tracker.as_deref();
             held.output += tracker.map_or(0, Tracker::memory_bytes);
-            held.answers += rare.reorder.memory_bytes() + rare.scattered_bytes;
-            held.answers += rare
-                .scatters
-                .iter()
-                .map(ScatterRequest::memory_bytes)
-                .sum::<usize>();
+            held.answers += rare.reorder.memory_bytes();
             if let Some(subscriber) = &rare.subscriber {
                 held.subscriptions = subscriber.held_bytes() + subscriber.slack_bytes();
                 named = subscriber.named_bytes();
@@ -520,7 +516,8 @@ impl Session {
             .as_ref()
             .map_or(0, |scanner| scanner.held_bytes());
         let rare = self.rare.as_deref().map_or(0, |rare| {
-            let charged = rare.charges.counted();
+            // Parts are among the parked bytes.
+            let charged = rare.charges.counted() - rare.parts_bytes();
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
             let untold = rare.tracker.as_ref().map_or(0, |own| own.held_bytes());

@@ -521,7 +521,7 @@ impl Engine {
             encode::error(&mut reply, words);
             self.pass_on(entry, &reply);
         } else {
-            let away = error::away_error_at(refusal.as_deref(), self.plane.away_error_of(entry));
+            let away = error::away_error_at(refusal.as_deref(), self.away_error_of(entry));
             self.fail_as(entry, entry.fate_unsent(), away, cause);
         }
     }
@@ -566,9 +566,15 @@ impl Engine {
         self.plane.next_streaming();
     }
 
+    /// The code for a request that was dispatched, if its server is away.
+    pub(crate) fn away_error_of(&self, entry: Entry) -> AwayError {
+        let is_share = self.scatter.is_share(&self.plane, entry);
+        self.plane.away_error_of(entry, is_share)
+    }
+
     /// Fails a request: its client gets an error in place of a reply.
     pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
-        let away = self.plane.away_error_of(entry);
+        let away = self.away_error_of(entry);
         self.fail_as(entry, fate, away, cause);
     }
 

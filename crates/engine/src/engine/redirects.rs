@@ -223,7 +223,9 @@ impl Engine {
 
     /// Sends the deferred requests of a session again, or ends them, as far as that is due.
     fn retry_deferred_of(&mut self, id: SessionId) {
-        if let Some(mut scan) = self.redirects.begin_scan(&mut self.plane, id) {
+        let scattered = self.scatter.waiting_of(id);
+        let scan = self.redirects.begin_scan(&mut self.plane, id, scattered);
+        if let Some(mut scan) = scan {
             while let Some(step) = scan.next(&self.plane) {
                 match step {
                     RetryStep::GiveUp(item) => self.give_up_deferred(item),
@@ -293,7 +295,7 @@ impl Engine {
             _ => None,
         };
         let Some(answer) =
-            heir.and_then(|heir| self.scatter.answer_of(&mut self.plane, item.entry(), heir))
+            heir.and_then(|heir| self.scatter.answer_of(&self.plane, item.entry(), heir))
         else {
             return Some(item);
         };
@@ -378,14 +380,16 @@ impl Engine {
 
     /// Sends a deferred request on this link.
     fn send_deferred(&mut self, link: LinkId, item: Deferred) {
-        let entry = item.entry();
+        let (entry, is_share) = (item.entry(), item.share().is_some());
         if let Some(index) = item.share()
             && let Some(server) = self.plane.links.get(link).map(|link| link.kind.server)
         {
-            self.scatter
-                .ask_share_of(&mut self.plane, entry, index, server);
+            self.scatter.ask_share_of(&self.plane, entry, index, server);
         }
-        if let Err(told) = self.redirects.wake_link(&mut self.plane, link, entry) {
+        if let Err(told) = self
+            .redirects
+            .wake_link(&mut self.plane, link, entry, is_share)
+        {
             self.redirects.drop_deferred(&mut self.plane, item);
             return self.pass_on(entry, &told);
         }

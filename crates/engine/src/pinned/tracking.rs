@@ -528,7 +528,7 @@ impl Engine {
             return;
         };
         let (place, strips) = (
-            session.end_of_early_replies(),
+            session.end_of_early_replies(self.scatter.end_of_parts(by)),
             self.plane.removes_prefix(by),
         );
         let named = match push.strip_prefix(INVALIDATE).filter(|_| strips) {

@@ -560,14 +560,20 @@ impl Redirects {
         }
     }
 
-    /// Begins a scan of the deferred requests of a session. `None`: nothing is due.
-    pub(crate) fn begin_scan(&mut self, plane: &mut DataPlane, id: SessionId) -> Option<RetryScan> {
+    /// Begins a scan of the deferred requests of a session. `None`: nothing is due. `scattered`: the
+    /// session's scattered requests, and their parts without an answer.
+    pub(crate) fn begin_scan(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        scattered: (usize, usize),
+    ) -> Option<RetryScan> {
         let (now, wakes) = (plane.now, plane.retry_wakes);
         let session = plane.sessions.get_mut(id)?;
         session.rare().deferred.is_listed = false;
         let session = plane.sessions.get(id)?;
         let queue = &session.rare.as_deref()?.deferred;
-        let is_alone = queue.is_due(now, wakes) && session.in_flight() == 0;
+        let is_alone = queue.is_due(now, wakes) && session.in_flight(scattered) == 0;
         if !is_alone && !queue.is_over_bound && !is_over(plane, queue.oldest_ms) {
             return None;
         }
@@ -669,11 +675,12 @@ impl Redirects {
         plane: &mut DataPlane,
         link: LinkId,
         entry: Entry,
+        is_share: bool,
     ) -> Result<(), Vec<u8>> {
         match plane.links.get(link).map(|link| &link.state) {
             Some(LinkState::Backoff { .. }) => {
                 plane.counters.failed_not_sent += 1;
-                let away = plane.away_error_of(entry);
+                let away = plane.away_error_of(entry, is_share);
                 return Err(plane.no_link_reply(link, away));
             }
             Some(LinkState::Down) => plane.connect(link),

@@ -31,7 +31,7 @@ use crate::engine::Engine;
 use crate::engine::router::{ELSEWHERE, UNKNOWN_KEYS, looks_elsewhere};
 use crate::local::catalog::Opening;
 use crate::routing::pool::ServerId;
-use crate::scatter::{Scatter, ScatterRequest};
+use crate::scatter::Scatter;
 
 /// The memory that the scratch buffer keeps between two rewritten requests.
 const SCRATCH_BYTES_KEPT: usize = 64 << 10;
@@ -414,8 +414,8 @@ impl Scatter {
         if !session.flags.any(Flags::STRIPS) {
             return None;
         }
-        let gathers = &session.rare.as_ref()?.scatters;
-        let gather = &gathers[ScatterRequest::find(gathers, session.head_seq, entry.seq)?];
+        let (of, at) = self.locate(plane, entry)?;
+        let gather = &of.requests[at];
         let (server, names) = gather.part(index)?;
         let prefix = plane.removed_prefix_of(server);
         if prefix.is_empty() || names == Names::None {
