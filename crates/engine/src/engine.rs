@@ -318,7 +318,7 @@ impl Engine {
         // The new session may get the index of a closed one, which components still know.
         self.release_links();
         let from = from.into();
-        let server = self.first_up(pool);
+        let server = self.plane.first_up(pool);
         let kind = self.plane.first_link(server);
         let link = self.plane.shared_link(kind).unwrap_or(LinkId::NONE);
         let mut flags = SessionState::default();

@@ -190,7 +190,7 @@ impl Engine {
 
     /// The reply to a SELECT as the session may see it: a single server does not mention a Cluster.
     pub(crate) fn refusal_of_database<'a>(&self, id: SessionId, reply: &'a [u8]) -> Cow<'a, [u8]> {
-        if !reply.starts_with(OF_NODE) || !self.hides_nodes(id) {
+        if !reply.starts_with(OF_NODE) || !self.plane.hides_nodes(id) {
             return reply.into();
         }
         let mut refusal = Vec::new();
@@ -215,7 +215,7 @@ impl Engine {
             .filter(|_| !pinned)
         {
             // The node with the fewest databases decides whether the index is valid.
-            self.switch_server(id, node);
+            self.plane.switch_server(id, node);
         }
         if self.plane.hold_until_caught_up(id) {
             return DatabaseChange::Wait;
@@ -353,7 +353,7 @@ impl Engine {
             let set = self.local.set_name(&mut self.plane, session_id, name);
             debug_assert!(set.is_ok(), "HelloArgs::read has checked the name");
         }
-        let mode = match self.shows_a_node(session_id) {
+        let mode = match self.plane.shows_a_node(session_id) {
             true => "cluster",
             false => "standalone",
         };
@@ -503,7 +503,7 @@ impl Engine {
             });
         }
         let ours = adds_our_section(request);
-        let looks_into = ours || self.has_nodes(id);
+        let looks_into = ours || self.plane.has_nodes(id);
         let completion = looks_into.then_some(Completion::Info { ours });
         self.dispatch_on_link(id, request.bytes, true, completion)
     }

@@ -595,7 +595,9 @@ impl Engine {
         if let Some(reply) = self.refusal_of_redirects(id, pins.is_empty()) {
             return self.leave_transaction(id, &reply);
         }
-        self.switch_to_queued(id);
+        if let Some(group) = self.transactions.queued_group(&self.plane, id) {
+            self.plane.switch_to_group(id, group);
+        }
         for pins in pins {
             match self.pinned.pin(&mut self.plane, id, pins) {
                 Ok(()) => {}

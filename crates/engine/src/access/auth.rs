@@ -292,8 +292,8 @@ impl Engine {
             && self.transactions.queued_group(&self.plane, id).is_none()
         {
             // Any server will do, and the server of the last request may be away.
-            let up = self.first_up(pool);
-            self.switch_server(id, up);
+            let up = self.plane.first_up(pool);
+            self.plane.switch_server(id, up);
         }
         let Some(session) = self.plane.sessions.get(id) else {
             return Dispatched::Done;

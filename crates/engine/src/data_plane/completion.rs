@@ -618,7 +618,7 @@ impl Engine {
             return reply.to_vec();
         };
         let mut text = String::from_utf8_lossy(&text).into_owned();
-        if self.hides_nodes(session) {
+        if self.plane.hides_nodes(session) {
             text = as_standalone(&text);
         }
         if ours {

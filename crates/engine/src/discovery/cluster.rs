@@ -29,10 +29,10 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
 use crate::discovery::introductions::{self, Introductions};
 use crate::engine::Engine;
-use crate::engine::router::Standing;
 use crate::routing::pool::{Group, Server, ServerId};
 
 /// Nodes that one refresh asks.
@@ -53,16 +53,11 @@ const REFRESH_QUIET_MS: u32 = 10_000;
 /// partition notice that sooner (`cluster-node-timeout`, 15 seconds by default), and do not report
 /// `ok` then.
 const BEHIND_MS: u64 = 60_000;
-/// A node that owes replies and sends nothing for this long may have been replaced, milliseconds.
-pub(crate) const SILENT_MS: u64 = 200;
 /// Links to a replaced node are given up when it was silent for this long and no node names it,
 /// milliseconds. A node that still runs keeps its clients waiting for its replica, and answers them
 /// as soon as it learns of the failover. Other nodes name it again once it has become a replica. A
 /// node that is gone was silent for longer before its replica was elected.
 const REPLACED_MS: u64 = 500;
-/// How long respool looks for the node that took over from a lost one before requests fail,
-/// milliseconds.
-pub(crate) const TAKEN_OVER_MS: u64 = 300;
 /// How long sessions wait, in all, for the first answer about the topology, milliseconds. A node
 /// that runs answers at once.
 const NODES_MS: u64 = 1_000;
@@ -498,7 +493,7 @@ impl Engine {
     pub(crate) fn request_refresh_after_loss(&mut self, server: ServerId) {
         let soon = self.plane.now.plus_ms(REFRESH_DOWN_MS);
         let pool = usize::from(self.plane.server(server).pool);
-        let other = self.first_up(pool);
+        let other = self.plane.first_up(pool);
         if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
             cluster.want(soon);
             if !cluster.is_known() {
@@ -669,7 +664,7 @@ impl Engine {
 
     fn all_owners_are_up(&self, pool: usize) -> bool {
         let mut servers = self.plane.pools[pool].servers().iter();
-        servers.all(|server| self.standing(*server) >= Standing::Refuses)
+        servers.all(|server| self.plane.standing(*server) >= Standing::Refuses)
     }
 }
 
@@ -835,7 +830,7 @@ impl Engine {
             // A worker that has just started may have no link to the agreed node yet.
             Some(agreed) if self.plane.may_be_there(agreed) => agreed,
             _ if serves(home) => home,
-            _ => self.first_up(pool),
+            _ => self.plane.first_up(pool),
         };
         // If this worker does not know the agreed node, another worker may know newer owners.
         let leaves_it = agreed.is_some() && named.is_none() && next == home;
@@ -923,7 +918,7 @@ impl Engine {
                     continue;
                 };
                 let waits_in_vain = link.is_up() && link.waits && !is_young(since);
-                if waits_in_vain || self.discovery.is_silent(&self.plane, link, REPLACED_MS) {
+                if waits_in_vain || self.plane.is_silent(link, REPLACED_MS) {
                     self.lose_link(id, "it was replaced while it owed replies");
                 }
             }
@@ -1103,7 +1098,7 @@ impl Engine {
                 .queued_group(&self.plane, session)
                 .is_none()
             {
-                self.switch_server(session, home);
+                self.plane.switch_server(session, home);
             }
         }
     }
@@ -1111,11 +1106,6 @@ impl Engine {
 
 fn is_at(address: &Address, at: &Endpoint) -> bool {
     matches!(address, Address::Tcp { host, port } if *host == at.host && *port == at.port)
-}
-
-/// Whether a link owes replies and has brought nothing for so long.
-pub(crate) fn owes_for(link: &Link, now: Time, ms: u64) -> bool {
-    link.is_up() && link.in_flight() > 0 && !link.waits && now.since_ms(link.progress) >= ms
 }
 
 impl Discovery {
@@ -1141,7 +1131,7 @@ impl Discovery {
                 && link.role == Role::Shared
                 && link.is_up()
                 && link.takes
-                && !self.is_silent(plane, link, SILENT_MS)
+                && !plane.is_silent(link, SILENT_MS)
         };
         let mut links = plane.links.iter();
         links.find(|(_, link)| answers(link)).map(|(id, _)| id)
@@ -1247,12 +1237,6 @@ impl Discovery {
         for session in std::mem::take(&mut cluster.awaiting_refresh) {
             plane.release(session, Holds::LINK);
         }
-    }
-
-    /// Whether a link's server may have been replaced: it owes replies, and has sent nothing for so
-    /// long.
-    pub(crate) fn is_silent(&self, plane: &DataPlane, link: &Link, ms: u64) -> bool {
-        link.heeds && owes_for(link, plane.now, ms)
     }
 
     /// The node that took over from this one: the primary that it follows, if it owns no slot any

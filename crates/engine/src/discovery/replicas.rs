@@ -31,8 +31,8 @@ use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::ledger::EarlierAttempt;
 use crate::data_plane::link::{Link, LinkKind, LinkState};
 use crate::data_plane::session::Flags;
+use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
-use crate::discovery::cluster::SILENT_MS;
 use crate::engine::Engine;
 use crate::local::OK;
 use crate::routing::pool::{Server, ServerId};
@@ -238,10 +238,10 @@ impl Engine {
             && (!is_read || session.flags.any(Flags::IN_MULTI))
         {
             let owner = match self.plane.server(owner).gone {
-                true => self.home_of(session),
+                true => self.plane.pools.home_of(session.pool.into()),
                 false => owner,
             };
-            self.switch_server(id, owner);
+            self.plane.switch_server(id, owner);
         }
     }
 }
@@ -378,7 +378,7 @@ impl Engine {
         };
         let is_silent = |link: &Link| {
             self.plane.server(link.kind.server).replica_of.is_some()
-                && self.discovery.is_silent(&self.plane, link, given_up_ms)
+                && self.plane.is_silent(link, given_up_ms)
                 // A read that was lost on one link before takes long everywhere, so it ends here.
                 && link.ledger.front().is_none_or(|entry| entry.before != EarlierAttempt::Lost)
         };
@@ -390,7 +390,7 @@ impl Engine {
         }
         let owes_reads = |link: &Link| {
             let pool = self.plane.pool_of(link.kind.server);
-            pool.readers.is_some() && self.discovery.is_silent(&self.plane, link, given_up_ms)
+            pool.readers.is_some() && self.plane.is_silent(link, given_up_ms)
         };
         let links = self.plane.links.iter();
         let silent = links.filter(|(_, link)| owes_reads(link));
@@ -795,7 +795,7 @@ impl Discovery {
     pub(crate) fn is_lost(&self, plane: &DataPlane, owner: ServerId) -> bool {
         plane.first_link_is(owner, |link| {
             let was_tried = link.failures > 0 || link.lost_at.is_some();
-            !link.is_up() && was_tried || self.is_silent(plane, link, GIVEN_UP_MS)
+            !link.is_up() && was_tried || plane.is_silent(link, GIVEN_UP_MS)
         })
     }
 
@@ -830,7 +830,7 @@ impl Discovery {
     /// Whether a server is connected and answers.
     pub(crate) fn speaks(&self, plane: &DataPlane, server: ServerId) -> bool {
         plane.first_link_is(server, |link| {
-            link.is_up() && !self.is_silent(plane, link, SILENT_MS)
+            link.is_up() && !plane.is_silent(link, SILENT_MS)
         })
     }
 

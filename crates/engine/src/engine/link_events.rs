@@ -19,8 +19,8 @@ use crate::data_plane::ledger::{EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::standing::SILENT_MS;
 use crate::data_plane::takeover::is_busy;
-use crate::discovery::cluster::SILENT_MS;
 use crate::engine::{Action, Engine, Event};
 use crate::pinned::monitor::Tunnel;
 use crate::pinned::tracking::AWAY;
@@ -674,7 +674,7 @@ impl Engine {
             LinkState::Greeting { .. }
                 if (link.role.is_one_requests() && timeouts.request_ms > 0
                     || self.plane.is_successor(id, link))
-                    && self.is_reachable(link.kind.server) => {}
+                    && self.plane.is_reachable(link.kind.server) => {}
             LinkState::Connecting { since } | LinkState::Greeting { since, .. }
                 if over(now, since, timeouts.connect_ms) =>
             {
@@ -732,7 +732,7 @@ impl Engine {
             _ => {}
         }
         let of_owner = self.plane.server(link.kind.server).replica_of.is_none();
-        if of_owner && self.discovery.is_silent(&self.plane, link, SILENT_MS) {
+        if of_owner && self.plane.is_silent(link, SILENT_MS) {
             let server = link.kind.server;
             self.request_refresh_after_loss(server);
         }

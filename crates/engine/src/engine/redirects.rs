@@ -326,7 +326,7 @@ impl Engine {
     fn link_for(&mut self, item: &Deferred) -> Result<LinkId, Vec<u8>> {
         match self.kind_for(item) {
             Ok(kind) => {
-                let link = self.current_link(kind);
+                let link = self.plane.current_link(kind);
                 link.ok_or_else(|| bound_reply("links-max"))
             }
             Err(NoReader) => {
@@ -360,7 +360,7 @@ impl Engine {
         let link = if self.plane.tracks_several(id) {
             let link = self.tracking_link_for(id, item)?;
             let server = self.plane.links.get(link)?.kind.server;
-            self.switch_server(id, server);
+            self.plane.switch_server(id, server);
             link
         } else {
             if !self.pinned.may_have_own_link(&self.plane, id) {

@@ -22,21 +22,17 @@ use std::cell::Cell;
 use respool_protocol::commands::{
     self, Answer, Command, CommandId, KeyFlags, Retry, Spread, id, is_word,
 };
-use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
 use crate::base::error_text::{CROSSSLOT, wrong_arity};
-use crate::base::handle::{LinkId, SessionId};
-use crate::base::settings::Shows;
+use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::{NO_CLUSTER, NO_NODE};
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::learned_commands::KeySpec;
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Pins, Session};
-use crate::discovery::cluster::{SILENT_MS, owes_for};
 use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
 use crate::local::asks_for_us_alone;
@@ -88,21 +84,6 @@ impl RequestOwner {
             RequestOwner::One(_) | RequestOwner::Several => RequestOwner::Several,
         }
     }
-}
-
-/// The state of a server, from worse to better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
-    /// It cannot be reached.
-    Away,
-    /// It is being tried.
-    Tried,
-    /// It owes replies, and sends nothing.
-    Silent,
-    /// It refuses every login, so it is alive. If clients bring the password, no server is better
-    /// before the first client.
-    Refuses,
-    Answers,
 }
 
 impl Engine {
@@ -162,7 +143,7 @@ impl Engine {
             return false;
         };
         if server != at {
-            self.switch_server(session_id, server);
+            self.plane.switch_server(session_id, server);
         }
         let Some(session) = self.plane.sessions.get_mut(session_id) else {
             return false;
@@ -234,18 +215,18 @@ impl Engine {
         }
         let home = self.plane.pools.home_of(pool);
         let of_cluster = self.plane.pools[pool].cluster().is_some();
-        let channels_have_places = self.channels_have_places(session_id);
+        let channels_have_places = self.plane.channels_have_places(session_id);
         let asks_a_node = is_of_cluster(request);
         let spread = match request.command.fan_out.spread {
             Spread::Channels if channels_have_places => Spread::All,
             Spread::Channels => Spread::Home,
             // Any plain server replies that it is no node.
-            _ if asks_a_node && !self.has_nodes(session_id) => Spread::Any,
+            _ if asks_a_node && !self.plane.has_nodes(session_id) => Spread::Any,
             spread => spread,
         };
         match owner {
             // For its clients the pool is a plain server, in this reply as in all others.
-            _ if asks_a_node && self.hides_nodes(session_id) => {
+            _ if asks_a_node && self.plane.hides_nodes(session_id) => {
                 let text = match request.command.arity_ok(request.spans.len()) {
                     true => NO_CLUSTER.to_vec(),
                     false => wrong_arity(request.command),
@@ -259,7 +240,13 @@ impl Engine {
             RequestOwner::One(_) if !of_cluster && looks_elsewhere(request) => {
                 Some(self.refuse_queued(session_id, ELSEWHERE))
             }
-            RequestOwner::One(group) if self.may_switch_to(session_id, group) => {
+            RequestOwner::One(group)
+                if self.plane.may_switch_to(
+                    session_id,
+                    group,
+                    self.transactions.queued_group(&self.plane, session_id),
+                ) =>
+            {
                 let owner = self.plane.pools.server_of(group);
                 let kind = self.plane.kind_of(self.plane.sessions.get(session_id)?);
                 match self.discovery.server_in_reach(
@@ -269,17 +256,19 @@ impl Engine {
                     request.command,
                     kind,
                 ) {
-                    Ok(server) if !is_bound && !in_multi => self.switch_server(session_id, server),
+                    Ok(server) if !is_bound && !in_multi => {
+                        self.plane.switch_server(session_id, server)
+                    }
                     Err(NoReader) if !is_bound && !in_multi => {
                         return Some(self.answer_error(session_id, NO_READER));
                     }
-                    _ => self.switch_server(session_id, owner),
+                    _ => self.plane.switch_server(session_id, owner),
                 }
                 if in_multi {
                     self.transactions
                         .bind_transaction(&mut self.plane, session_id, group);
                 } else if request.id == id::WATCH {
-                    self.note_watched(session_id, group);
+                    self.plane.note_watched(session_id, group);
                 }
                 None
             }
@@ -290,14 +279,14 @@ impl Engine {
             RequestOwner::Several => Some(self.refuse_queued(session_id, CROSSSLOT)),
             RequestOwner::NoKeys => match spread {
                 Spread::Here => None,
-                Spread::Node if !in_multi && self.shows_a_node(session_id) => {
+                Spread::Node if !in_multi && self.plane.shows_a_node(session_id) => {
                     self.answer_as_node(session_id, request)
                 }
                 Spread::Any
                     if request.id == id::CONFIG_GET
                         && !in_multi
                         && !is_bound
-                        && self.hides_nodes(session_id) =>
+                        && self.plane.hides_nodes(session_id) =>
                 {
                     Some(self.ask_any(session_id, request, Completion::AsPlainServer))
                 }
@@ -306,7 +295,7 @@ impl Engine {
                     if request.id == id::ROLE
                         && !in_multi
                         && !is_bound
-                        && self.shows_a_node(session_id) =>
+                        && self.plane.shows_a_node(session_id) =>
                 {
                     Some(self.ask_any(session_id, request, Completion::RoleOfNode))
                 }
@@ -317,8 +306,8 @@ impl Engine {
                 Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
                     // The session keeps the same server as long as that is up.
                     if !is_bound && !in_multi && !self.pinned.tracks_here(&self.plane, session_id) {
-                        let up = self.first_up(pool);
-                        self.switch_server(session_id, up);
+                        let up = self.plane.first_up(pool);
+                        self.plane.switch_server(session_id, up);
                     }
                     None
                 }
@@ -331,7 +320,7 @@ impl Engine {
                     Some(self.refuse_queued(session_id, FOREIGN))
                 }
                 Spread::Home => {
-                    self.switch_server(session_id, home);
+                    self.plane.switch_server(session_id, home);
                     if in_multi && !of_cluster {
                         let first = self.plane.pools.parts_of(pool)[0];
                         let group = self.plane.pools.group_at(first, home);
@@ -440,7 +429,7 @@ impl Engine {
     /// Chooses the server of a request in a pool whose one owner has replicas that may be read.
     fn route_to_one(&mut self, id: SessionId, request: &Request<'_>) -> Option<Dispatched> {
         let session = self.plane.sessions.get(id)?;
-        let owner = self.home_of(session);
+        let owner = self.plane.pools.home_of(session.pool.into());
         if !session.pins.is_empty() {
             return None;
         }
@@ -450,9 +439,9 @@ impl Engine {
             .discovery
             .server_in_reach(&mut self.plane, id, owner, request.command, kind)
         {
-            Ok(server) if !in_multi => self.switch_server(id, server),
+            Ok(server) if !in_multi => self.plane.switch_server(id, server),
             Err(NoReader) if !in_multi => return Some(self.answer_error(id, NO_READER)),
-            _ => self.switch_server(id, owner),
+            _ => self.plane.switch_server(id, owner),
         }
         None
     }
@@ -486,61 +475,6 @@ impl Engine {
     /// Whether a server is in the first subpool of a pool, which has all requests without keys.
     fn is_at_home(&self, server: ServerId, pool: usize) -> bool {
         self.plane.server(server).pool == self.plane.pools.parts_of(pool)[0]
-    }
-
-    /// Switches a session to the present owner of the requests that it has queued.
-    pub(crate) fn switch_to_queued(&mut self, id: SessionId) {
-        let Some(group) = self
-            .transactions
-            .queued_group(&self.plane, id)
-            .filter(|_| self.plane.is_routed(id))
-        else {
-            return;
-        };
-        let Some(session) = self.plane.sessions.get(id) else {
-            return;
-        };
-        if !session.pins.bind() {
-            let server = self.plane.pools.server_of(group);
-            self.switch_server(id, server);
-        }
-    }
-
-    /// Switches a session to the owner of this key, unless the session is bound to its server.
-    pub(crate) fn switch_to_owner(&mut self, id: SessionId, key: &[u8]) {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return;
-        };
-        let any = session.next_seq;
-        let group = self.plane.pools.group_of(session.pool, key, || any);
-        if self.may_switch_to(id, group) {
-            let owner = self.plane.pools.server_of(group);
-            self.switch_server(id, owner);
-        }
-    }
-
-    fn note_watched(&mut self, id: SessionId, group: Group) {
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            let watches = session.pins.any(Pins::WATCH);
-            let watched = &mut session.rare().watched;
-            if !watches {
-                watched.clear();
-            }
-            if !watched.contains(&group) {
-                watched.push(group);
-            }
-        }
-    }
-
-    /// Whether a session may switch to the owner of this group.
-    fn may_switch_to(&self, id: SessionId, group: Group) -> bool {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return false;
-        };
-        let server = self.plane.pools.server_of(group);
-        let queued = self.transactions.queued_group(&self.plane, id);
-        (!session.pins.bind() || session.server == server)
-            && queued.is_none_or(|queued| queued == group)
     }
 
     /// Whether a large request, which `rest` begins with, is held until it is whole. It is if it
@@ -630,9 +564,15 @@ impl Engine {
         let (command, spread) = (id.get(), id.get().fan_out.spread);
         let arg = |at: usize| args.get(at).copied().unwrap_or_default();
         match self.owner_of_keys(session_id, command, argc, arg) {
-            RequestOwner::One(group) if self.may_switch_to(session_id, group) => {
+            RequestOwner::One(group)
+                if self.plane.may_switch_to(
+                    session_id,
+                    group,
+                    self.transactions.queued_group(&self.plane, session_id),
+                ) =>
+            {
                 let server = self.plane.pools.server_of(group);
-                self.switch_server(session_id, server);
+                self.plane.switch_server(session_id, server);
                 Ok(())
             }
             RequestOwner::One(_) => Err(FOREIGN.to_vec()),
@@ -643,7 +583,7 @@ impl Engine {
                     && !self.plane.sessions.get(session_id).is_some_and(is_bound)
                 {
                     let home = self.plane.pools.home_of(pool);
-                    self.switch_server(session_id, home);
+                    self.plane.switch_server(session_id, home);
                 }
                 Ok(())
             }
@@ -672,9 +612,15 @@ impl Engine {
         let groups = keys.places(argc);
         let groups = groups.map(|at| self.plane.pools.group_of(pool, arg(at), || any));
         match groups.fold(RequestOwner::NoKeys, RequestOwner::and) {
-            RequestOwner::One(group) if self.may_switch_to(id, group) => {
+            RequestOwner::One(group)
+                if self.plane.may_switch_to(
+                    id,
+                    group,
+                    self.transactions.queued_group(&self.plane, id),
+                ) =>
+            {
                 let owner = self.plane.pools.server_of(group);
-                self.switch_server(id, owner);
+                self.plane.switch_server(id, owner);
                 if in_multi {
                     self.transactions
                         .bind_transaction(&mut self.plane, id, group);
@@ -693,38 +639,10 @@ impl Engine {
         if let Some(session) = self.plane.sessions.get(id)
             && !self.pinned.tracks_here(&self.plane, id)
         {
-            let up = self.first_up(usize::from(session.pool));
-            self.switch_server(id, up);
+            let up = self.plane.first_up(usize::from(session.pool));
+            self.plane.switch_server(id, up);
         }
         self.dispatch_on_link(id, request.bytes, true, Some(duty))
-    }
-
-    /// Whether a session has nodes of a Cluster behind it and must see a plain server.
-    pub(crate) fn hides_nodes(&self, id: SessionId) -> bool {
-        self.has_nodes(id) && !self.shows_a_node(id)
-    }
-
-    /// Whether the pool of a session has nodes of a Cluster.
-    pub(crate) fn has_nodes(&self, id: SessionId) -> bool {
-        let session = self.plane.sessions.get(id);
-        session.is_some_and(|session| self.plane.pools.has_cluster(session.pool.into()))
-    }
-
-    /// Whether a session sees a node of a Cluster.
-    pub(crate) fn shows_a_node(&self, id: SessionId) -> bool {
-        let session = self.plane.sessions.get(id);
-        session.is_some_and(|session| {
-            let pool = usize::from(session.pool);
-            self.plane.pools[pool].cluster().is_some()
-                && self.plane.settings.pools[pool].shows == Shows::Node
-        })
-    }
-
-    /// Whether the sharded channels of a session's pool are with the owners of their slots.
-    pub(crate) fn channels_have_places(&self, id: SessionId) -> bool {
-        let first = |session: &Session| self.plane.pools.first_of(session.pool.into());
-        let session = self.plane.sessions.get(id);
-        session.is_some_and(|session| first(session).cluster().is_some())
     }
 
     /// Whether sessions of a server's pool have to switch to it.
@@ -733,82 +651,11 @@ impl Engine {
         self.plane.pools[usize::from(whole)].is_routed()
     }
 
-    /// Whether the keys of a session's pool have several owners.
-    pub(crate) fn has_several_owners(&self, id: SessionId) -> bool {
-        let session = self.plane.sessions.get(id);
-        session.is_some_and(|session| self.plane.pools[usize::from(session.pool)].has_several())
-    }
-
-    /// Switches a session from a server that cannot be reached to one that can, unless the session
-    /// is bound there. Any server may answer a request without keys.
-    pub(crate) fn switch_from_dead(&mut self, id: SessionId) {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return;
-        };
-        let failed = |link: &Link| !link.is_up() && link.failures > 0;
-        let is_dead = self.plane.links.get(session.link).is_some_and(failed);
-        if is_dead
-            && !session.pins.bind()
-            && self.transactions.queued_group(&self.plane, id).is_none()
-        {
-            let up = self.first_up(usize::from(session.pool));
-            self.switch_server(id, up);
-        }
-    }
-
-    /// The first server of a pool that answers. If none does, the best of the others, by
-    /// [`Standing`]. If all are away, the home of the pool.
-    pub(crate) fn first_up(&self, pool: usize) -> ServerId {
-        let mut best = (Standing::Away, self.plane.pools.home_of(pool));
-        for server in self.plane.pools[pool].servers() {
-            let standing = self.standing(*server);
-            if standing > best.0 {
-                best = (standing, *server);
-            }
-            if standing == Standing::Answers {
-                break;
-            }
-        }
-        best.1
-    }
-
-    /// The state of a server, as its shared links show it.
-    pub(crate) fn standing(&self, server: ServerId) -> Standing {
-        let answers = |link: &Link| link.is_up() && !owes_for(link, self.plane.now, SILENT_MS);
-        if self.plane.first_link_is(server, answers) {
-            return Standing::Answers;
-        }
-        let (mut up, mut silent) = (false, false);
-        for (_, link) in self.plane.links_shared_to(server) {
-            up |= link.is_up();
-            silent |= owes_for(link, self.plane.now, SILENT_MS);
-        }
-        match up {
-            true if silent => Standing::Silent,
-            true => Standing::Answers,
-            false if self.plane.answers_by_refusals(server) => Standing::Refuses,
-            false if self.is_resting(server) => Standing::Away,
-            false => Standing::Tried,
-        }
-    }
-
-    /// Whether a shared link to a server is up.
-    pub(crate) fn is_reachable(&self, server: ServerId) -> bool {
-        self.plane
-            .links_shared_to(server)
-            .any(|(_, link)| link.is_up())
-    }
-
-    /// Whether the first link of a server is in back-off.
-    fn is_resting(&self, server: ServerId) -> bool {
-        self.plane.first_link_is(server, |link| {
-            matches!(link.state, LinkState::Backoff { .. })
-        })
-    }
-
-    /// The server to which a session's pool sends all that has no key, such as PUBLISH.
-    pub(crate) fn home_of(&self, session: &Session) -> ServerId {
-        self.plane.pools.home_of(usize::from(session.pool))
+    /// Switches a session from a server that cannot be reached to one that can, unless the session is
+    /// bound there.
+    pub(crate) fn switch_from_dead_if_free(&mut self, id: SessionId) {
+        let has_queued = self.transactions.queued_group(&self.plane, id).is_some();
+        self.plane.switch_from_dead(id, has_queued);
     }
 
     fn owner_of_keys<'a>(
@@ -822,7 +669,7 @@ impl Engine {
             return RequestOwner::NoKeys;
         };
         let (pool, any) = (session.pool, session.next_seq);
-        let channels_have_places = self.channels_have_places(id);
+        let channels_have_places = self.plane.channels_have_places(id);
         let mut owner = RequestOwner::NoKeys;
         let visited = command.keys(argc, &arg, |at, key_flags| {
             // Scatter asks for the owner of each key anew.
@@ -844,56 +691,6 @@ impl Engine {
             (Err(_), RequestOwner::Several) => RequestOwner::NoKeys,
             (_, owner) => owner,
         }
-    }
-
-    /// Switches the session to the shared link of this server. Its requests in flight stay on the
-    /// old links.
-    pub(crate) fn switch_server(&mut self, id: SessionId, server: ServerId) {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return;
-        };
-        if session.server == server {
-            return;
-        }
-        debug_assert!(!session.pins.bind(), "a pinned session keeps its server");
-        let kind = self.kind_at(session, server);
-        let link = match session.pins.any(Pins::SPREAD) {
-            // If the session has none, the request opens one.
-            true => self.plane.tracks_on(id, server),
-            false => self.current_link(kind),
-        };
-        let link = link.unwrap_or(LinkId::NONE);
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return;
-        };
-        session.server = server;
-        let old = std::mem::replace(&mut session.link, link);
-        self.plane.close_if_full(old);
-        self.plane.detach(old);
-        if let Some(link) = self.plane.links.get_mut(link) {
-            link.attached += 1;
-        }
-    }
-
-    /// The kind of link that a session shares with others to this server.
-    pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKind {
-        self.plane.shared_kind_of(session).at(server)
-    }
-
-    /// The shared link of a kind, mostly the kind of the previous request.
-    #[inline]
-    pub(crate) fn current_link(&mut self, kind: LinkKind) -> Option<LinkId> {
-        let server = usize::from(kind.server.0);
-        let is_shared = |link: &Link| link.role == Role::Shared;
-        if let Some(link) = self.plane.servers[server].current(kind)
-            && self.plane.links.get(link).is_some_and(is_shared)
-        {
-            return Some(link);
-        }
-        let link = self.plane.shared_link(kind)?;
-        let version = usize::from(kind.version == Version::Resp3);
-        self.plane.servers[server].current[version] = Some((kind, link));
-        Some(link)
     }
 
     /// Refuses a command that a pool of several servers cannot execute as one.

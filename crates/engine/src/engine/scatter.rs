@@ -9,9 +9,9 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::standing::Standing;
 use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
-use crate::engine::router::Standing;
 use crate::local::adds_our_section;
 use crate::pubsub::hub::ChannelKind;
 use crate::routing::pool::ServerId;
@@ -71,7 +71,7 @@ impl Engine {
         owner: ServerId,
     ) -> Dispatched {
         match self.server_in_reach(id, owner, request) {
-            Ok(server) => self.switch_server(id, server),
+            Ok(server) => self.plane.switch_server(id, server),
             Err(NoReader) => return self.answer_error(id, NO_READER),
         }
         match self.plane.removes_prefix(id) {
@@ -175,7 +175,7 @@ impl Engine {
                 (server, at, next)
             }
         };
-        self.switch_server(id, server);
+        self.plane.switch_server(id, server);
         let scatter = &self.scatter;
         match scatter.scan_request(&self.plane, id, request, (at, next)) {
             Ok((bytes, duty)) => self.dispatch_on_link(id, &bytes, true, Some(duty)),
@@ -226,11 +226,11 @@ impl Engine {
         let Some(session) = self.plane.sessions.get(session_id) else {
             return Err(Blocked::Wait);
         };
-        let mut kind = self.kind_at(session, server);
+        let mut kind = self.plane.kind_at(session, server);
         if may_hold_up(request.id) {
             kind = self.plane.kind_for_flush(session_id, kind);
         }
-        let link = match self.current_link(kind) {
+        let link = match self.plane.current_link(kind) {
             Some(link) => link,
             None => self.plane.shared_link_for(session_id, kind)?,
         };
@@ -262,7 +262,7 @@ impl Engine {
                 .shared
                 .get(&self.plane.first_link(*server))
                 .copied();
-            if let Some(first) = first.filter(|_| self.standing(*server) == Standing::Away) {
+            if let Some(first) = first.filter(|_| self.plane.standing(*server) == Standing::Away) {
                 return Err(Blocked::Refused(
                     self.plane.no_link_reply(first, self.plane.away_error(id)),
                 ));

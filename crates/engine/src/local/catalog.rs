@@ -264,11 +264,12 @@ impl Engine {
     /// In a pool of several servers, only some may have a module. Most commands name their first
     /// key at once, so the owner of that key is asked, or another server if the owner is away.
     fn switch_to_informed_server(&mut self, id: SessionId, first: Option<&[u8]>) {
-        if self.has_several_owners(id) {
+        if self.plane.has_several_owners(id) {
             if let Some(first) = first {
-                self.switch_to_owner(id, first);
+                let queued = self.transactions.queued_group(&self.plane, id);
+                self.plane.switch_to_owner(id, first, queued);
             }
-            self.switch_from_dead(id);
+            self.switch_from_dead_if_free(id);
         }
     }
 
@@ -310,7 +311,7 @@ impl Engine {
             CommandInfo::Renamed(_) | CommandInfo::Nothing { .. } => None,
         };
         if let Some(keys) = keys
-            && self.has_several_owners(session_id)
+            && self.plane.has_several_owners(session_id)
         {
             let arg = |at: usize| spans[at].of(bytes);
             if let Err(text) = self.route_learned(session_id, keys, spans.len(), arg) {

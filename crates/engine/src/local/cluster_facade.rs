@@ -90,7 +90,7 @@ impl Engine {
                         };
                         let server = self.plane.pools.server_of(group);
                         if !self.plane.sessions.get(session_id)?.pins.bind() {
-                            self.switch_server(session_id, server);
+                            self.plane.switch_server(session_id, server);
                         }
                         return None;
                     }

@@ -350,8 +350,8 @@ impl Engine {
         }
         match tracked.is_empty() {
             false => tracked.iter().map(|(server, _)| *server).collect(),
-            true if self.is_reachable(own) => vec![own],
-            true => vec![self.first_up(pool)],
+            true if self.plane.is_reachable(own) => vec![own],
+            true => vec![self.plane.first_up(pool)],
         }
     }
 
@@ -501,7 +501,7 @@ impl Engine {
                 .pinned
                 .known_tracking_link(&mut self.plane, id, server)
                 .is_some()
-                || !self.is_reachable(server)
+                || !self.plane.is_reachable(server)
             {
                 continue;
             }

@@ -135,7 +135,7 @@ impl Engine {
             }),
             refused_since: None,
         });
-        self.switch_server(id, first);
+        self.plane.switch_server(id, first);
         // A malformed timeout is refused by the first server.
         self.dispatch_waiting(id, request, |engine| {
             engine.dispatch_wait_of(id, request, rest.map(Box::new))
