@@ -1,5 +1,6 @@
 //! The path of a request: from a session to a link, into a batch, and its reply back.
 
+pub(crate) mod actions;
 pub(crate) mod arrivals;
 pub(crate) mod bounds_met;
 pub(crate) mod burst;
@@ -47,14 +48,14 @@ use respool_protocol::commands::{self, Coalesce, Retry};
 use respool_protocol::encode::Version;
 use respool_protocol::request::Scanner;
 
-use crate::access::auth::CONFIGURED;
 use crate::admin::runtime_config::Levels;
 use crate::base::buffer::SpareBuffers;
 use crate::base::counters::Counters;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::settings::Settings;
 use crate::base::slab::Slab;
 use crate::base::time::Time;
+use crate::data_plane::actions::{Action, Event, WorkerId};
 use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::bounds_met::Bounds;
 use crate::data_plane::coalesce::{Coalescing, RepeatedRead};
@@ -77,7 +78,6 @@ use crate::data_plane::standing::TAKEN_OVER_MS;
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::Waiters;
 use crate::discovery::cluster::Cluster;
-use crate::engine::{Action, Event, WorkerId};
 use crate::pinned::polling::PolledCommands;
 use crate::routing::pool::{Pool, Pools, Server, ServerId};
 use crate::settings::AwayError;

@@ -12,15 +12,14 @@ use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 use respool_protocol::value::Value;
 
-use crate::access::auth::CONFIGURED;
 use crate::base::counters::Counters;
 use crate::base::error_text::unknown_subcommand_before_7;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::Identity;
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
 use crate::engine::Engine;
@@ -696,7 +695,6 @@ enum DatabaseChange {
     Away(Vec<u8>),
 }
 
-pub(crate) const OK: &[u8] = b"+OK\r\n";
 /// A single server's error to a database that it does not have.
 const NO_DB: &[u8] = b"ERR DB index is out of range";
 /// The error of a Cluster's node to any database but the first one.

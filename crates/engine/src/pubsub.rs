@@ -27,14 +27,14 @@ use respool_protocol::slot::hash_slot;
 use respool_protocol::value::Value;
 
 use crate::SubscriberCounts;
-use crate::access::auth::CONFIGURED;
 use crate::base::error::{self, Cause, Fate};
 use crate::base::error_text::{CROSSSLOT, wrong_arity};
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{LINK_UNUSED_MS, SUBSCRIBING_BYTES_MAX};
 use crate::base::settings::LostSubscriptions;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
@@ -42,7 +42,6 @@ use crate::data_plane::link::{Link, LinkKind, LinkState, Role, UNASKED};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
-use crate::engine::Action;
 use crate::pubsub::hub::{
     ChannelKind, HOME, Hub, HubDone, HubId, HubLine, HubOutcome, LineId, Push, Subscriber,
 };

@@ -17,11 +17,11 @@ use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, Names
 use respool_protocol::reply::{self, Scanned};
 use respool_protocol::{encode, number};
 
-use crate::access::auth::{CONFIGURED, auth_asked, credentials};
+use crate::access::auth::{auth_asked, credentials};
 use crate::access::login_probe::{LoginClaim, LoginGate};
 use crate::admin::clients::request_may_write;
 use crate::base::buffer::shrink;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::session_map::SessionMap;
 use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;

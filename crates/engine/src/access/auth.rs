@@ -12,7 +12,7 @@ use respool_protocol::encode::{self, Version};
 use crate::access::Access;
 use crate::access::login_probe::{LoginClaim, LoginGate};
 use crate::base::error::is_servers_fault;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{
     CREDENTIALS_BYTES_MAX, DATABASES_OF_LOGIN_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX,
 };
@@ -46,9 +46,6 @@ struct KnownLogin {
     /// the login that selected it. The newest is last.
     selected: VecDeque<(u32, u16)>,
 }
-
-/// The user that the configuration names for a server.
-pub(crate) const CONFIGURED: u16 = 0;
 
 impl Logins {
     /// The credentials of a user other than the configured one.

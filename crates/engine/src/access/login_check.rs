@@ -8,9 +8,8 @@
 use respool_protocol::encode;
 
 use crate::access::Access;
-use crate::access::auth::CONFIGURED;
 use crate::access::login_state::refuses_login;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::settings::Credentials;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;

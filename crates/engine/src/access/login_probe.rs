@@ -9,22 +9,23 @@
 use std::collections::VecDeque;
 
 use crate::access::Access;
-use crate::access::auth::{CONFIGURED, Login};
+use crate::access::auth::Login;
 use crate::access::guess_delay::{AttemptTime, LoginAttempt, Source};
 use crate::access::login_state::refuses_login;
 use crate::base::error::{Cause, Fate};
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{LOGIN_PROBES_PER_SERVER, LOGIN_QUEUE_MAX, LOGINS_PER_PROBE};
 use crate::base::settings::Credentials;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Peer};
 use crate::data_plane::session_state::Holds;
-use crate::engine::{Engine, Event};
+use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
 /// The logins of one worker that wait for a server.

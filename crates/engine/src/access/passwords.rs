@@ -12,13 +12,12 @@
 use std::sync::Arc;
 
 use crate::access::Access;
-use crate::access::auth::CONFIGURED;
 use crate::access::login_state::refuses_login;
-use crate::base::handle::LinkId;
+use crate::base::handle::{CONFIGURED, LinkId};
 use crate::base::settings::{Credentials, PasswordSource};
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::link::{Link, LinkState, Role};
-use crate::engine::Event;
 use crate::routing::pool::ServerId;
 
 impl Credentials {

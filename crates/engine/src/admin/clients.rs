@@ -18,14 +18,14 @@ use crate::base::error_text::{c_string, malformed_subcommand};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::pause::Pause;
 use crate::data_plane::session::{Flags, LocalAddress, Peer, Pins, Session};
 use crate::data_plane::session_state::Holds;
-use crate::engine::{Engine, Event};
-use crate::local::OK;
+use crate::engine::Engine;
 
 /// The filter of a CLIENT LIST or KILL.
 #[derive(Clone, Debug, PartialEq, Eq)]

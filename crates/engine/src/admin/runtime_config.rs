@@ -20,13 +20,14 @@ use crate::base::handle::SessionId;
 use crate::base::settings::{Aim, FlushRule};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::arrivals::ArrivalForecast;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Role;
 use crate::data_plane::session::{Flags, Session};
-use crate::engine::{Engine, Event};
+use crate::engine::Engine;
 use crate::pubsub::subscriber_counts::matches;
 
 /// The coalescing of requests by the clients of one listener.

@@ -25,12 +25,12 @@ use crate::base::handle::SessionId;
 use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Action;
 use crate::data_plane::composite::ReplyStep;
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, bound_reply};
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::session_state::Holds;
-use crate::engine::{Action, Engine};
-use crate::local::OK;
+use crate::engine::Engine;
 use crate::local::scripts::ShownBy;
 use crate::pinned::tracking_redirect::TargetNews;
 

@@ -12,6 +12,10 @@ handle! {
     pub struct LinkId
 }
 
+/// The number of the user that the configuration names for a server. Other numbers are those of
+/// logins that clients have sent.
+pub(crate) const CONFIGURED: u16 = 0;
+
 impl SessionId {
     /// The handle of no session.
     pub(crate) const NONE: SessionId = SessionId {

@@ -6,8 +6,8 @@ use crate::base::limits::{
 };
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::waiters::Waiters;
-use crate::engine::Event;
 
 /// How often one bound is reported to the operator, milliseconds.
 const REPORT_EVERY_MS: u64 = 60_000;

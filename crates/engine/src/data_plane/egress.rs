@@ -1,13 +1,13 @@
 //! From a server's bytes to the clients of its replies: step 5 in the life of a GET.
 
-use crate::data_plane::Release;
+use crate::data_plane::{DataPlane, Release};
 use std::collections::HashSet;
 
 use respool_protocol::reply::Scanned;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::gathered_bytes_max;
-use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Action;
 use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::coalesce::is_nil;
 use crate::data_plane::completion::Completion;
@@ -18,7 +18,7 @@ use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::LaneReason;
 use crate::data_plane::waiters::Readiness;
-use crate::engine::{Action, Engine};
+use crate::engine::Engine;
 
 /// Bytes of an incomplete reply that are kept until its end comes. If the link is lost within this
 /// bound, the client gets an error. Beyond it, the beginning of the reply has gone to the client,

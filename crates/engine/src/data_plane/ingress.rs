@@ -741,6 +741,9 @@ pub(crate) enum Blocked {
     Refused(Vec<u8>),
 }
 
+/// The reply to a command that has nothing else to say.
+pub(crate) const OK: &[u8] = b"+OK\r\n";
+
 pub(crate) fn bound_reply(name: &'static str) -> Vec<u8> {
     let mut reply = Vec::new();
     error::append_reply(&mut reply, Fate::NotSent, Cause::Bound { name });

@@ -10,10 +10,8 @@
 
 use std::sync::Arc;
 
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use respool_protocol::encode;
-
-use crate::access::auth::CONFIGURED;
-use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::LINKS_PER_SERVER;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;

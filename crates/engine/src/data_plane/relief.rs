@@ -5,11 +5,12 @@ use crate::base::counters::Counters;
 use crate::base::handle::SessionId;
 use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::memory::{Audited, SharedMemory, ShedReason};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
-use crate::engine::{Engine, Event};
+use crate::engine::Engine;
 
 impl Engine {
     /// Measures anew the memory that links hold. The driver calls it once it has read

@@ -32,18 +32,17 @@
 use respool_protocol::encode;
 use respool_protocol::value::Value;
 
-use crate::access::auth::CONFIGURED;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::Limits;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS, LinkLane};
-use crate::engine::Event;
 use crate::routing::pool::ServerId;
 
 /// The server's option that limits one connection.

@@ -31,9 +31,8 @@
 use respool_protocol::commands::{Retry, id};
 use respool_protocol::encode;
 
-use crate::access::auth::CONFIGURED;
 use crate::admin::clients::may_write;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{TAKEOVER_BYTES_MAX, TAKEOVER_LINKS_PER_SERVER};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;

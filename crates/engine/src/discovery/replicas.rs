@@ -27,14 +27,13 @@ use crate::base::settings::{Address, ReadPolicy, Reads, ServerSettings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::Dispatched;
+use crate::data_plane::ingress::{Dispatched, OK};
 use crate::data_plane::ledger::EarlierAttempt;
 use crate::data_plane::link::{Link, LinkKind, LinkState};
 use crate::data_plane::session::Flags;
 use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
 use crate::engine::Engine;
-use crate::local::OK;
 use crate::routing::pool::{Server, ServerId};
 use crate::routing::replica_table::{Candidate, Seats, choose, seat_again, seat_of};
 

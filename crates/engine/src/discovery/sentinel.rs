@@ -16,18 +16,18 @@ use respool_protocol::sentinel::{
     self, Answer, Event as Heard, Message, Primary, Replica, Roster, SURVEY_ANSWERS, Survey,
 };
 
-use crate::access::auth::CONFIGURED;
-use crate::base::handle::LinkId;
+use crate::base::handle::{CONFIGURED, LinkId};
 use crate::base::limits::SENTINELS_WATCHED_MAX;
 use crate::base::settings::{Address, Credentials, ServerSettings};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::flush_rule::ServerLoad;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
-use crate::engine::{Action, Engine};
+use crate::engine::Engine;
 use crate::routing::pool::{Server, ServerId};
 
 /// The time between two surveys of a Sentinel, milliseconds.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use respool_protocol::encode;
 
-use crate::access::auth::CONFIGURED;
 use crate::access::login_state::refuses_login;
 use crate::base::error::{self, Cause, Fate};
 use crate::base::error_text::NOAUTH;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{LINK_UNUSED_MS, REFUSED_LINKS_MAX};
 use crate::base::settings::AwayError;
 use crate::base::time::Time;
+use crate::data_plane::actions::{Action, Event};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::HandshakeReply;
 use crate::data_plane::ingress::wants_password;
@@ -21,7 +21,7 @@ use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::SILENT_MS;
 use crate::data_plane::takeover::is_busy;
-use crate::engine::{Action, Engine, Event};
+use crate::engine::Engine;
 use crate::pinned::monitor::Tunnel;
 use crate::pinned::tracking::AWAY;
 use crate::pinned::urgent;

@@ -11,11 +11,11 @@ use sha1::{Digest, Sha1};
 use crate::base::error_text::wrong_arity;
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::session::{LocalAddress, Session};
 use crate::discovery::cluster::Cluster;
 use crate::engine::Engine;
-use crate::local::{Local, OK};
+use crate::local::Local;
 use crate::routing::pool::Group;
 
 /// The address and name of the node that a client sees.

@@ -20,9 +20,8 @@ use respool_protocol::request::{Found, Scanner};
 use respool_protocol::{encode, number};
 use sha1::{Digest, Sha1};
 
-use crate::access::auth::CONFIGURED;
 use crate::admin::workers::WorkerQuery;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;

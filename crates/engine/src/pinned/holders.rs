@@ -19,12 +19,13 @@ use crate::base::limits::{
     WATCH_HELD_MS,
 };
 use crate::base::time::Time;
+use crate::data_plane::actions::Event;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
-use crate::engine::{Engine, Event};
+use crate::engine::Engine;
 
 /// Sessions that hold links for which others wait, by link. Report all holders in every tick with
 /// [`Holders::slowest`] and [`Holders::longest`]. Time never runs back.

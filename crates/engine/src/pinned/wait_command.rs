@@ -23,8 +23,7 @@ use respool_protocol::slot::hash_slot;
 use respool_protocol::value::Value;
 use respool_protocol::{encode, number};
 
-use crate::access::auth::CONFIGURED;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;

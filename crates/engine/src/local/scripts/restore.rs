@@ -28,17 +28,17 @@
 
 use std::collections::HashMap;
 
-use crate::access::auth::CONFIGURED;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{
     SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX, SCRIPTS_REFUSED_MS, SCRIPTS_WAIT_MS,
 };
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{LinkState, Streaming};
 use crate::data_plane::session::Flags;
-use crate::engine::{Engine, Event};
+use crate::engine::Engine;
 use crate::local::Local;
 use crate::local::catalog::Subject;
 use crate::local::scripts::{Script, ScriptHash, names_in};
