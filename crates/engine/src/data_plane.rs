@@ -31,6 +31,7 @@ pub(crate) mod relief;
 pub(crate) mod reorder;
 pub(crate) mod reply_limit;
 pub(crate) mod resume;
+pub(crate) mod scripts;
 pub(crate) mod sent_request;
 pub(crate) mod session;
 pub(crate) mod session_state;

@@ -38,7 +38,7 @@ pub use base::time::{TICK_MS, Time};
 pub use base::{address_map, limits, settings};
 pub use data_plane::actions::{Action, Event, WorkerId};
 pub use data_plane::flush_rule::Usage;
+pub use data_plane::scripts::ShownBy;
 pub use data_plane::session::{LocalAddress, Origin, Peer};
 pub use engine::Engine;
-pub use local::scripts::ShownBy;
 pub use pubsub::subscriber_counts::SubscriberCounts;

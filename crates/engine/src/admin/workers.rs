@@ -29,9 +29,9 @@ use crate::data_plane::actions::Action;
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, bound_reply};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::scripts::ShownBy;
 use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
-use crate::local::scripts::ShownBy;
 use crate::pinned::tracking_redirect::TargetNews;
 
 /// A query to every worker.

@@ -28,11 +28,11 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::link::LinkKind;
+use crate::data_plane::scripts::{each_request, is_refusal};
 use crate::data_plane::sent_request::as_asked;
 use crate::data_plane::session::Session;
 use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS};
 use crate::engine::Engine;
-use crate::local::scripts::{each_request, is_refusal};
 
 /// The code that a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

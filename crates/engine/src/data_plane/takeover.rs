@@ -40,10 +40,10 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Departed, Link, RepeatBounds, RepeatRule, Role, Sends};
+use crate::data_plane::scripts::each_request;
 use crate::data_plane::sent_request::{as_asked, id_of};
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::engine::Engine;
-use crate::local::scripts::each_request;
 use crate::redirect::refusals;
 use crate::routing::pool::ServerId;
 

@@ -15,10 +15,8 @@ mod restore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use respool_protocol::commands::{self, CommandId, Retry, id};
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::commands::{CommandId, Retry, id};
 use respool_protocol::{encode, number};
-use sha1::{Digest, Sha1};
 
 use crate::admin::workers::WorkerQuery;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -29,17 +27,15 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Departed;
+use crate::data_plane::scripts::{
+    ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, name_said, names_in,
+};
 use crate::data_plane::session::Session;
 use crate::engine::Engine;
 use crate::local::Local;
 use crate::routing::pool::ServerId;
 
-pub use restore::ShownBy;
-pub(crate) use restore::{LoadedScripts, Showing};
 use restore::{LoadingLink, Restored};
-
-/// The SHA-1 of a body, in lower-case hexadecimal.
-pub(crate) type ScriptHash = [u8; 40];
 
 /// A script that a client has shown.
 struct Script {
@@ -236,104 +232,6 @@ impl Scripts {
 /// A script's place in the tables, which may be half empty, and the allocator's bookkeeping.
 const ENTRY_BYTES: usize =
     2 * size_of::<((u16, ScriptHash), Script)>() + 2 * size_of::<(u16, ScriptHash)>() + 32;
-
-const HEX: &[u8; 16] = b"0123456789abcdef";
-
-fn name_of(body: &[u8]) -> ScriptHash {
-    let mut name = [0; 40];
-    for (index, byte) in Sha1::digest(body).iter().enumerate() {
-        name[2 * index] = HEX[usize::from(byte >> 4)];
-        name[2 * index + 1] = HEX[usize::from(byte & 15)];
-    }
-    name
-}
-
-fn name_said(digest: &[u8]) -> Option<ScriptHash> {
-    digest.to_ascii_lowercase().try_into().ok()
-}
-
-/// Calls `visit` with the command and the arguments of each request in `bytes`. `None`: the table
-/// does not have the command.
-pub(crate) fn each_request(mut bytes: &[u8], mut visit: impl FnMut(Option<CommandId>, &[&[u8]])) {
-    let mut scanner = Scanner::default();
-    while !bytes.is_empty()
-        && let Ok(Found::Request { len }) = scanner.scan(bytes, true)
-    {
-        let args = scanner.spans().iter().map(|span| span.of(bytes));
-        let args: Vec<&[u8]> = args.collect();
-        visit(commands::resolve(args.len(), |index| args[index]), &args);
-        bytes = &bytes[len..];
-        scanner = Scanner::default();
-    }
-}
-
-/// The scripts that requests name.
-pub(crate) fn names_in(bytes: &[u8]) -> Vec<ScriptHash> {
-    let mut names = Vec::new();
-    each_request(bytes, |id, args| {
-        if matches!(id, Some(id::EVALSHA | id::EVALSHA_RO))
-            && let Some(name) = args.get(1).and_then(|digest| name_said(digest))
-            && !names.contains(&name)
-        {
-            names.push(name);
-        }
-    });
-    names
-}
-
-/// The place of a script's body in the arguments of a request that shows one.
-fn body_at(id: CommandId) -> Option<usize> {
-    match id {
-        id::EVAL | id::EVAL_RO => Some(1),
-        id::SCRIPT_LOAD => Some(2),
-        _ => None,
-    }
-}
-
-/// Whether a large request is held until the body of its script is whole, because respool is to
-/// remember the script. `args` have come; the request has `len_at_least` bytes.
-pub(crate) fn awaits_body(id: Option<CommandId>, args: &[&[u8]], len_at_least: u64) -> bool {
-    let is_missing = |at: usize| args.len() <= at;
-    id.and_then(body_at).is_some_and(is_missing) && len_at_least <= SCRIPT_BYTES_MAX as u64
-}
-
-/// The body of the script that a request shows, if it has come.
-pub(crate) fn body_shown(id: CommandId, args: &[&[u8]]) -> Option<Box<[u8]>> {
-    Some((*args.get(body_at(id)?)?).into())
-}
-
-/// First words of errors by which a server refuses a script before it keeps the body. A script may
-/// return them, too: then it is remembered at its next run.
-const REFUSALS: [&[u8]; 16] = [
-    b"NOPERM",
-    b"NOAUTH",
-    b"BUSY",
-    b"LOADING",
-    b"OOM",
-    b"MISCONF",
-    b"READONLY",
-    b"MOVED",
-    b"ASK",
-    b"TRYAGAIN",
-    b"CLUSTERDOWN",
-    b"CROSSSLOT",
-    b"MASTERDOWN",
-    b"NOREPLICAS",
-    b"NOSCRIPT",
-    b"EXECABORT",
-];
-
-/// Whether a reply to code says that the server has not run it. Other errors come from the script
-/// itself, and the server keeps its body then, too.
-pub(crate) fn is_refusal(reply: &[u8]) -> bool {
-    reply.strip_prefix(b"-").is_some_and(|error| {
-        if error.starts_with(b"ERR Error compiling script") {
-            return true;
-        }
-        let word = error.split(|byte| matches!(byte, b' ' | b'\r')).next();
-        word.is_some_and(|word| REFUSALS.contains(&word))
-    })
-}
 
 /// Whether an EVAL counts its keys right. Otherwise the server refuses it.
 fn counts_its_keys(args: &[&[u8]]) -> bool {
@@ -795,18 +693,5 @@ mod tests {
             });
         }
         assert!(here.find(0, name).is_none() && there.find(0, name).is_none());
-    }
-
-    /// The names are those of EVALSHA and EVALSHA_RO in a block, in lower case and once each.
-    #[test]
-    fn names_are_found_in_a_block() {
-        let mut block = Vec::new();
-        let name = String::from_utf8(name_of(b"return 1").to_vec()).expect("hexadecimal");
-        encode::request(&mut block, &["MULTI"]);
-        encode::request(&mut block, &["EVALSHA", &name, "0"]);
-        encode::request(&mut block, &["evalsha_ro", &name.to_uppercase(), "0"]);
-        encode::request(&mut block, &["EVALSHA", "short", "0"]);
-        encode::request(&mut block, &["EXEC"]);
-        assert_eq!(names_in(&block), [name_of(b"return 1")]);
     }
 }

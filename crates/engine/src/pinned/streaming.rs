@@ -12,11 +12,11 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, Role};
+use crate::data_plane::scripts::{awaits_body, body_shown};
 use crate::data_plane::session::{Flags, LargeRequest};
 use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 use crate::local::catalog::Opening;
-use crate::local::scripts::{awaits_body, body_shown};
 use crate::pinned::Pinned;
 use crate::redirect::refusals;
 

@@ -29,151 +29,26 @@
 use std::collections::HashMap;
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::{
-    SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX, SCRIPTS_REFUSED_MS, SCRIPTS_WAIT_MS,
-};
+use crate::base::limits::{SCRIPTS_LOADED_MAX, SCRIPTS_REFUSED_MS, SCRIPTS_WAIT_MS};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{LinkState, Streaming};
+use crate::data_plane::scripts::{ScriptHash, ScriptLoad, names_in};
 use crate::data_plane::session::Flags;
 use crate::engine::Engine;
 use crate::local::Local;
 use crate::local::catalog::Subject;
-use crate::local::scripts::{Script, ScriptHash, names_in};
+use crate::local::scripts::Script;
 use crate::routing::pool::ServerId;
 use crate::transaction::elements_of;
-
-/// How a request shows a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Showing<'a> {
-    /// By SCRIPT LOAD.
-    Load,
-    /// By EVAL of this user of the server. `None`: the configured one, which loads scripts itself.
-    Run { user: Option<&'a str> },
-}
-
-/// The users that get a script restored.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ShownBy {
-    /// It was shown by SCRIPT LOAD: any user may name it.
-    load: bool,
-    /// Names of users that have shown it by EVAL, at most [`SCRIPT_USERS_MAX`]. Names, since each
-    /// worker numbers users in its own way.
-    users: Vec<Box<str>>,
-}
-
-impl ShownBy {
-    /// Whether this showing is noted already, or does not count.
-    pub(crate) fn has(&self, showing: Showing<'_>) -> bool {
-        match showing {
-            Showing::Load => self.load,
-            Showing::Run { user } => user.is_none_or(|user| self.has_run(user)),
-        }
-    }
-
-    /// Notes a showing. Returns whether it is a new one.
-    pub(crate) fn note(&mut self, showing: Showing<'_>) -> bool {
-        match showing {
-            Showing::Load => !std::mem::replace(&mut self.load, true),
-            Showing::Run { user: Some(user) } => {
-                let is_new = !self.has_run(user) && self.users.len() < SCRIPT_USERS_MAX;
-                if is_new {
-                    self.users.push(user.into());
-                }
-                is_new
-            }
-            Showing::Run { user: None } => false,
-        }
-    }
-
-    /// Notes the showings that another worker has seen.
-    pub(crate) fn merge(&mut self, other: &ShownBy) {
-        if other.load {
-            self.note(Showing::Load);
-        }
-        for user in &other.users {
-            self.note(Showing::Run { user: Some(user) });
-        }
-    }
-
-    /// Whether the script is restored for this user.
-    fn admits(&self, user: &str) -> bool {
-        self.load || self.has_run(user)
-    }
-
-    fn has_run(&self, user: &str) -> bool {
-        self.users.iter().any(|name| **name == *user)
-    }
-
-    /// Bytes of memory, without the struct itself.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        let names: usize = self.users.iter().map(|user| user.len()).sum();
-        names + self.users.capacity() * size_of::<Box<str>>()
-    }
-}
-
-/// The states of the scripts of one connection, by their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct LoadedScripts {
-    scripts: HashMap<u32, ScriptLoad>,
-    /// Scripts that requests on the link name. The configured user loads them before the link is
-    /// up.
-    later: Vec<(u16, ScriptHash)>,
-}
 
 /// A link that is connected, and waits for the configured user to load scripts.
 pub(super) struct LoadingLink {
     link: LinkId,
     since: Time,
     scripts: Vec<(u16, ScriptHash)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ScriptLoad {
-    /// The configured user may not load it. The user of the link has not tried.
-    Untried,
-    /// SCRIPT LOAD was sent.
-    Sent,
-    /// The user of the link may not load it.
-    Denied,
-}
-
-impl LoadedScripts {
-    /// Whether the script was not sent yet, though the link's user may be allowed to load it.
-    pub(crate) fn lacks(&self, number: u32) -> bool {
-        matches!(self.scripts.get(&number), None | Some(ScriptLoad::Untried))
-    }
-
-    /// The script was sent on this connection, or its server has it.
-    pub(crate) fn note_loaded(&mut self, number: u32) {
-        self.note(number, ScriptLoad::Sent);
-    }
-
-    /// The server has refused the script with this error. After any error but NOPERM it gets the
-    /// script again.
-    pub(crate) fn note_refused(&mut self, number: u32, error: &[u8]) {
-        match error.starts_with(b"-NOPERM") {
-            true => self.note(number, ScriptLoad::Denied),
-            false => {
-                self.scripts.remove(&number);
-            }
-        }
-    }
-
-    /// The connection is another one, or the server has forgotten scripts.
-    pub(crate) fn clear(&mut self) {
-        self.scripts.clear();
-        self.later.clear();
-    }
-
-    fn note(&mut self, number: u32, loading: ScriptLoad) {
-        if self.scripts.len() >= SCRIPTS_LOADED_MAX && !self.scripts.contains_key(&number) {
-            self.scripts.clear();
-        }
-        self.scripts.insert(number, loading);
-    }
 }
 
 /// The replies of servers to SCRIPT LOAD by the configured user, by the numbers of scripts. Call
@@ -264,7 +139,7 @@ impl Engine {
         let user = Some(state.kind.user).filter(|user| *user != CONFIGURED)?;
         let script = self.local.scripts.find(pool, name)?;
         // Behind SCRIPT FLUSH the client expects NOSCRIPT.
-        let is_new = !state.loaded.scripts.contains_key(&script.number)
+        let is_new = !state.loaded.knows(script.number)
             && !state.duties.iter().any(Completion::flushes_scripts);
         let name = self.access.logins.name_of(user);
         let is_admitted = || name.is_some_and(|user| script.shown_by.admits(user));
@@ -380,7 +255,7 @@ impl Local {
             return false;
         }
         let is_lost = |name: &ScriptHash| match self.scripts.find(session.pool, *name) {
-            Some(script) => state.loaded.scripts.get(&script.number) == Some(&ScriptLoad::Denied),
+            Some(script) => state.loaded.is_denied(script.number),
             None => true,
         };
         let says_so = |elements: Vec<&[u8]>| {
@@ -428,34 +303,6 @@ impl Local {
 mod tests {
     use super::*;
 
-    /// A user that has shown a script gets it restored. SCRIPT LOAD shows it for all users.
-    #[test]
-    fn script_is_restored_for_users_that_have_shown_it() {
-        let mut shown_by = ShownBy::default();
-        assert!(!shown_by.note(Showing::Run { user: None }));
-        assert!(shown_by.note(Showing::Run { user: Some("ann") }));
-        assert!(!shown_by.note(Showing::Run { user: Some("ann") }));
-        assert!(shown_by.admits("ann") && !shown_by.admits("bob"));
-        let mut other = ShownBy::default();
-        other.merge(&shown_by);
-        assert_eq!(other, shown_by);
-        assert!(other.note(Showing::Load));
-        shown_by.merge(&other);
-        assert!(shown_by.admits("bob"));
-    }
-
-    /// A script remembers a bounded number of users.
-    #[test]
-    fn users_of_a_script_are_bounded() {
-        let mut shown_by = ShownBy::default();
-        for number in 0..2 * SCRIPT_USERS_MAX {
-            let user = number.to_string();
-            let is_new = shown_by.note(Showing::Run { user: Some(&user) });
-            assert_eq!(is_new, number < SCRIPT_USERS_MAX);
-        }
-        assert!(shown_by.admits("0") && !shown_by.admits("16"));
-    }
-
     /// A server that took a script has it until a connection is lost. A refusal counts for a while.
     #[test]
     fn reply_counts_for_all_links_of_a_server() {
@@ -476,20 +323,5 @@ mod tests {
             restored.note(server, number, b"+OK\r\n", now);
         }
         assert!(restored.servers[&server].len() <= SCRIPTS_LOADED_MAX);
-    }
-
-    /// After any error but NOPERM the script is sent again.
-    #[test]
-    fn refused_script_is_sent_again_unless_it_is_denied() {
-        let mut loaded = LoadedScripts::default();
-        assert!(loaded.lacks(1));
-        loaded.note_loaded(1);
-        assert!(!loaded.lacks(1));
-        loaded.note_refused(1, b"-BUSY a script runs\r\n");
-        assert!(loaded.lacks(1));
-        loaded.note_refused(1, b"-NOPERM no\r\n");
-        assert!(!loaded.lacks(1));
-        loaded.clear();
-        assert!(loaded.lacks(1));
     }
 }
