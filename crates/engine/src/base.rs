@@ -6,6 +6,7 @@ pub(crate) mod buffer;
 pub(crate) mod counters;
 pub(crate) mod error;
 pub(crate) mod error_text;
+pub(crate) mod glob;
 pub(crate) mod handle;
 pub mod limits;
 pub(crate) mod session_map;

@@ -28,9 +28,6 @@ mod routing;
 mod scatter;
 mod transaction;
 
-pub use admin::clients::{Filter, Unblock};
-pub use admin::listing::ClientLines;
-pub use admin::workers::{WorkerQuery, WorkerReply};
 pub use base::counters::{Counted, Counters, Sizes};
 pub use base::error::Fate;
 pub use base::handle::{LinkId, SessionId};
@@ -40,5 +37,6 @@ pub use data_plane::actions::{Action, Event, WorkerId};
 pub use data_plane::flush_rule::Usage;
 pub use data_plane::scripts::ShownBy;
 pub use data_plane::session::{LocalAddress, Origin, Peer};
+pub use data_plane::worker_query::{ClientLines, Filter, Unblock, WorkerQuery, WorkerReply};
 pub use engine::Engine;
 pub use pubsub::subscriber_counts::SubscriberCounts;

@@ -120,7 +120,10 @@ impl Engine {
             // respool makes no use of a client's capabilities, such as redirects.
             id::CLIENT_CAPA => self.plane.answer_reply(session_id, OK),
             // The subcommand is unknown. Newer servers have refused it before.
-            id::CLIENT => self.answer_error(session_id, &unknown_subcommand_before_7(request)),
+            id::CLIENT => self.answer_error(
+                session_id,
+                &unknown_subcommand_before_7(request.arg(0), request.arg(1)),
+            ),
             id::CLIENT_INFO
             | id::CLIENT_LIST
             | id::CLIENT_KILL

@@ -19,7 +19,6 @@ use respool_protocol::{encode, number};
 
 use crate::access::auth::{auth_asked, credentials};
 use crate::access::login_probe::{LoginClaim, LoginGate};
-use crate::admin::clients::request_may_write;
 use crate::base::buffer::shrink;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::session_map::SessionMap;
@@ -30,6 +29,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::scripts::{ScriptHash, names_in};
 use crate::data_plane::sent_request::id_of;

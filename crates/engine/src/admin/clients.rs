@@ -8,12 +8,10 @@
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 
-use respool_protocol::commands::{self, Command, CommandId, id};
+use respool_protocol::commands::{self, id};
 use respool_protocol::{encode, number};
 
 use crate::admin::Admin;
-use crate::admin::listing::ClientLines;
-use crate::admin::workers::{ReplyForm, WorkerQuery, WorkerReply};
 use crate::base::error_text::{c_string, malformed_subcommand};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::time::Time;
@@ -22,75 +20,14 @@ use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::link::{Link, Role};
-use crate::data_plane::pause::Pause;
+use crate::data_plane::pause::{Pause, may_write};
 use crate::data_plane::session::{Flags, LocalAddress, Peer, Pins, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::worker_query::{ClientLines, ClientTraits, ClientType, Dialect, Filter, ReplyForm, Unblock, WorkerQuery, WorkerReply};
 use crate::engine::Engine;
-
-/// The filter of a CLIENT LIST or KILL.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filter {
-    /// The session that asks.
-    asker: u64,
-    /// The pool of the asking session. The filter passes no session of another pool, since the
-    /// right to the command comes from a server of this pool.
-    pool: u16,
-    /// Whether the asking session is left out.
-    skip_asker: bool,
-    /// The syntax and texts of the server.
-    dialect: Dialect,
-    /// Least age and least idle time, seconds.
-    age: Option<u64>,
-    idle: Option<u64>,
-    /// Traits that a session must have, and traits that it must not have (`NOT-...`).
-    is: ClientTraits,
-    is_not: ClientTraits,
-}
-
-/// How the wait of a blocked session ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unblock {
-    /// As if its timeout had passed.
-    Timeout,
-    /// With the error UNBLOCKED.
-    Error,
-}
 
 /// The error if no session passes.
 type NoMatch = Option<Vec<u8>>;
-
-/// The server family that decides syntax and texts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
-    Redis,
-    Valkey,
-}
-
-/// The traits of a session in a filter. `None`: not asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct ClientTraits {
-    ids: Option<Vec<u64>>,
-    kind: Option<ClientType>,
-    addr: Option<Vec<u8>>,
-    laddr: Option<Vec<u8>>,
-    ip: Option<Vec<u8>>,
-    user: Option<Vec<u8>>,
-    flags: Option<Vec<u8>>,
-    name: Option<Vec<u8>>,
-    lib_name: Option<Vec<u8>>,
-    lib_ver: Option<Vec<u8>>,
-    db: Option<u32>,
-    capa: Option<Vec<u8>>,
-}
-
-/// The values of the filter TYPE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientType {
-    Normal,
-    PubSub,
-    Replica,
-    Primary,
-}
 
 impl ClientType {
     fn by_name(name: &[u8], dialect: Dialect) -> Option<ClientType> {
@@ -332,7 +269,7 @@ impl Engine {
                 return Err(b"ERR CLIENT PAUSE mode must be WRITE or ALL".to_vec());
             }
             5.. if self.dialect_of(id) == Dialect::Redis => {
-                return Err(malformed_subcommand(request));
+                return Err(malformed_subcommand(request.arg(0), request.arg(1)));
             }
             _ => true,
         };
@@ -362,7 +299,7 @@ impl Engine {
                 return Err(b"ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".to_vec());
             }
             5.. if self.dialect_of(session_id) == Dialect::Redis => {
-                return Err(malformed_subcommand(request));
+                return Err(malformed_subcommand(request.arg(0), request.arg(1)));
             }
             _ => Unblock::Timeout,
         };
@@ -755,44 +692,6 @@ fn known_letters(word: &str, negated: bool, value: &[u8], known: &[u8]) -> Resul
     Err([text.as_bytes(), c_string(value)].concat())
 }
 
-/// Whether CLIENT PAUSE WRITE holds a request.
-pub(crate) fn request_may_write(request: &Request<'_>) -> bool {
-    let first = || request.spans.get(1).map(|span| span.of(request.bytes));
-    may_write(request.command, request.id, first)
-}
-
-/// Whether CLIENT PAUSE WRITE holds a command: it changes data, or sends something to replicas
-/// without a change (the flag MAY_REPLICATE, which servers do not show). A script is judged by its
-/// first line.
-pub(crate) fn may_write<'a>(
-    command: &Command,
-    id: CommandId,
-    first: impl Fn() -> Option<&'a [u8]>,
-) -> bool {
-    match id {
-        id::EVAL => !first().is_some_and(says_no_writes),
-        id::EVALSHA | id::FCALL | id::PUBLISH | id::SPUBLISH | id::PFCOUNT => true,
-        _ => command.flags.has(commands::Flags::WRITE),
-    }
-}
-
-/// Whether a script begins with `#!... flags=...,no-writes,...`.
-fn says_no_writes(script: &[u8]) -> bool {
-    let line = script
-        .split(|&byte| byte == b'\n')
-        .next()
-        .unwrap_or_default();
-    line.starts_with(b"#!")
-        && line
-            .split(|byte| byte.is_ascii_whitespace())
-            .filter_map(|word| word.strip_prefix(b"flags="))
-            .any(|flags| {
-                flags
-                    .split(|&byte| byte == b',')
-                    .any(|flag| flag == b"no-writes")
-            })
-}
-
 const SYNTAX: &[u8] = b"ERR syntax error";
 
 impl Admin {
@@ -930,33 +829,6 @@ impl Admin {
         let now = plane.now;
         while let Some(over) = plane.pauses.iter().find(|pause| now >= pause.until) {
             self.end_pause(plane, over.pool);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::says_no_writes;
-
-    /// A pause of writes holds every script but one whose first line has the flag `no-writes`.
-    #[test]
-    fn script_with_no_writes_passes_a_pause_of_writes() {
-        for reads in [
-            "#!lua flags=no-writes\nreturn 1",
-            "#!lua flags=allow-stale,no-writes\nreturn 1",
-            "#!lua name=x flags=no-writes",
-        ] {
-            assert!(says_no_writes(reads.as_bytes()), "{reads}");
-        }
-        for unknown in [
-            "return 1",
-            "#!lua\nreturn 1",
-            "#!lua\n#!lua flags=no-writes",
-            "#!lua flags=no-writesx\n",
-            "-- #!lua flags=no-writes",
-            "",
-        ] {
-            assert!(!says_no_writes(unknown.as_bytes()), "{unknown}");
         }
     }
 }

@@ -2,46 +2,7 @@
 
 use respool_protocol::encode::{self, Version};
 
-/// The lines of one worker's sessions, in one buffer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientLines {
-    text: String,
-    /// Each session by its id, and where its line ends.
-    ends: Vec<(u64, usize)>,
-}
-
-impl ClientLines {
-    /// Appends the line of a session: `write` appends it to the text.
-    pub(crate) fn push(&mut self, id: u64, write: impl FnOnce(&mut String)) {
-        write(&mut self.text);
-        self.ends.push((id, self.text.len()));
-    }
-
-    /// No more lines come.
-    pub(crate) fn shrink(&mut self) {
-        self.text.shrink_to_fit();
-        self.ends.shrink_to_fit();
-    }
-
-    /// Whether there is no line.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Bytes of memory.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.text.capacity() + self.ends.capacity() * size_of::<(u64, usize)>()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (u64, &str)> {
-        let mut start = 0;
-        self.ends.iter().map(move |&(id, end)| {
-            let line = &self.text[start..end];
-            start = end;
-            (id, line)
-        })
-    }
-}
+use crate::data_plane::worker_query::ClientLines;
 
 /// Appends the reply with all lines, the oldest session first. If the client named sessions, their
 /// lines come in the order and as often as it named them.

@@ -15,7 +15,7 @@ use respool_protocol::commands::id;
 use respool_protocol::encode;
 
 use crate::admin::Admin;
-use crate::admin::workers::{ReplyForm, WorkerQuery};
+use crate::base::glob::matches;
 use crate::base::handle::SessionId;
 use crate::base::settings::{Aim, FlushRule};
 use crate::base::time::Time;
@@ -26,41 +26,10 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Role;
+use crate::data_plane::own_options::{Levels, is_ours, names};
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
 use crate::engine::Engine;
-use crate::pubsub::subscriber_counts::matches;
-
-/// The coalescing of requests by the clients of one listener.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Levels {
-    /// The aim of the flush rule. `None`: that of the pool.
-    pub(crate) aim: Option<Aim>,
-    /// The pool of the listener, once an option of the listener was set.
-    pool: u16,
-    pub(crate) fuse: bool,
-    pub(crate) collapse: bool,
-}
-
-impl Levels {
-    pub(crate) const ALL: Levels = Levels {
-        aim: None,
-        pool: 0,
-        fuse: true,
-        collapse: true,
-    };
-
-    /// Whether the listener belongs to this pool and has this aim of its own.
-    pub(crate) fn aims_at(&self, aim: Aim, pool: u16) -> bool {
-        self.aim == Some(aim) && self.pool == pool
-    }
-
-    /// The levels of a listener, or the defaults if none were set.
-    #[inline]
-    pub(crate) fn of(set: &[Levels], listener: u16) -> Levels {
-        let levels = set.get(usize::from(listener));
-        levels.copied().unwrap_or(Levels::ALL)
-    }
-}
 
 /// A CONFIG SET or GET that waits for the server's reply.
 #[derive(Debug)]
@@ -163,31 +132,6 @@ const DIALS: [Dial; 8] = [
         set: |_, levels, value| levels.collapse = value != 0,
     },
 ];
-
-const PREFIX: &[u8] = b"respool.";
-
-/// Whether a name or a pattern is about respool's options.
-fn is_ours(name: &[u8]) -> bool {
-    name.len() >= PREFIX.len() && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
-}
-
-/// Whether a CONFIG SET or GET names an option of respool.
-pub(crate) fn is_control(request: &Request<'_>) -> bool {
-    names(request).any(is_ours)
-}
-
-fn names<'a>(request: &Request<'a>) -> impl Iterator<Item = &'a [u8]> {
-    let step = match request.id {
-        id::CONFIG_SET => 2,
-        _ => 1,
-    };
-    let asks = matches!(request.id, id::CONFIG_SET | id::CONFIG_GET);
-    request
-        .args()
-        .skip(2)
-        .step_by(step)
-        .take(if asks { usize::MAX } else { 0 })
-}
 
 impl Engine {
     /// CONFIG SET or GET of respool's options. The server answers a malformed one.

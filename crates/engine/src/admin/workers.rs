@@ -12,14 +12,11 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use respool_protocol::encode;
 
-use crate::admin::Admin;
-use crate::admin::clients::{Filter, Unblock};
 use crate::admin::lanes::{QueryLane, QueryLanes};
-use crate::admin::listing::{self, ClientLines};
+use crate::admin::{Admin, listing};
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::SessionId;
 use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
@@ -27,89 +24,12 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::composite::ReplyStep;
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, OK, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::scripts::ShownBy;
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::worker_query::{ClientLines, ReplyForm, WorkerQuery, WorkerReply};
 use crate::engine::Engine;
 use crate::pinned::tracking_redirect::TargetNews;
-
-/// A query to every worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WorkerQuery {
-    /// The sessions that pass, each as a line of CLIENT LIST.
-    List(Box<Filter>),
-    /// Close the sessions that pass. The answer is their number.
-    Kill(Box<Filter>),
-    /// Hold the requests that CLIENT PAUSE names. Answered when no request that passed before is
-    /// still in flight.
-    Pause {
-        /// The pool of the sessions.
-        pool: u16,
-        /// The end, by the clock that all workers share.
-        until: Time,
-        /// Whether all requests are held, not only those that may write.
-        all: bool,
-    },
-    /// End the pause of a pool.
-    Unpause {
-        /// The pool of the sessions.
-        pool: u16,
-    },
-    /// End the wait of a session in a blocking command. The answer is 1 if it waited.
-    Unblock {
-        /// The id of the session.
-        id: u64,
-        /// The pool of the session; a session of another pool is not found.
-        pool: u16,
-        /// The reply to the blocking command.
-        how: Unblock,
-    },
-    /// Whether this worker has the session to which another one redirects its invalidations.
-    Target {
-        /// The id of the session.
-        to: u64,
-        /// The pool of the session; a session of another pool is not found.
-        pool: u16,
-    },
-    /// Pass an invalidation on to the target of a redirect.
-    Tell {
-        /// The id of the target.
-        to: u64,
-        /// The push, in RESP3.
-        push: Vec<u8>,
-    },
-    /// The target of redirects has left.
-    TargetGone {
-        /// The id of the target.
-        to: u64,
-    },
-    /// Set options of respool, by their indices and values.
-    Set {
-        /// The time of the change, and the worker of the session that made it.
-        at: (Time, usize),
-        /// The pool whose options change.
-        pool: u16,
-        /// The listener whose options change.
-        listener: u16,
-        /// Pairs of option and value.
-        values: Vec<(usize, u32)>,
-    },
-    /// Drop the scripts of a pool. No session waits for the answer.
-    ForgetScripts {
-        /// The pool of the scripts.
-        pool: u16,
-    },
-    /// Remember a script. No session waits for the answer.
-    ShowScript {
-        /// The pool of the script.
-        pool: u16,
-        /// The body of the script.
-        body: Arc<[u8]>,
-        /// The users that have shown it.
-        shown_by: ShownBy,
-    },
-}
 
 impl WorkerQuery {
     /// The lane in which a session waits to ask this query.
@@ -122,30 +42,6 @@ impl WorkerQuery {
             _ => QueryLane::Quick,
         }
     }
-}
-
-/// The answer of one worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WorkerReply {
-    /// Lines of sessions.
-    Lines(ClientLines),
-    /// A number of sessions.
-    Count(u64),
-}
-
-/// The way in which the answers become a reply.
-#[derive(Debug)]
-pub(crate) enum ReplyForm {
-    /// The lines, in the order of these ids or by age.
-    Lines(Option<Vec<u64>>),
-    /// The sum.
-    Sum,
-    /// OK if the sum is not 0, as in the old form of CLIENT KILL.
-    AnyKilled,
-    /// OK.
-    Ok,
-    /// The request goes on, now that it is known whether its redirect target exists.
-    Target { to: u64, request: DeferredCheck },
 }
 
 /// A query that some workers have not answered.

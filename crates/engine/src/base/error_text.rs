@@ -3,8 +3,6 @@
 
 use respool_protocol::commands::{Command, Refusal};
 
-use crate::data_plane::ingress::Request;
-
 /// Redis's text for a session that has to authenticate.
 pub(crate) const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
 
@@ -50,15 +48,15 @@ pub(crate) fn unknown_subcommand(container: &[u8], sub: &[u8]) -> Vec<u8> {
 }
 
 /// Redis's text (`addReplySubcommandSyntaxError`, 7.0).
-pub(crate) fn malformed_subcommand(request: &Request<'_>) -> Vec<u8> {
+pub(crate) fn malformed_subcommand(container: &[u8], sub: &[u8]) -> Vec<u8> {
     let text = b"ERR unknown subcommand or wrong number of arguments for '";
-    wrong_subcommand(text, request.arg(0), request.arg(1), 128)
+    wrong_subcommand(text, container, sub, 128)
 }
 
 /// Redis's text before 7.0, also for an unknown subcommand.
-pub(crate) fn unknown_subcommand_before_7(request: &Request<'_>) -> Vec<u8> {
+pub(crate) fn unknown_subcommand_before_7(container: &[u8], sub: &[u8]) -> Vec<u8> {
     let text = b"ERR Unknown subcommand or wrong number of arguments for '";
-    wrong_subcommand(text, request.arg(0), request.arg(1), usize::MAX)
+    wrong_subcommand(text, container, sub, usize::MAX)
 }
 
 fn wrong_subcommand(text: &[u8], container: &[u8], sub: &[u8], shown: usize) -> Vec<u8> {

@@ -1,8 +1,8 @@
 //! Actions for the driver, and events for the operator's log. Every component emits them.
 
-use crate::admin::workers::{WorkerQuery, WorkerReply};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::{Address, PasswordSource};
+use crate::data_plane::worker_query::{WorkerQuery, WorkerReply};
 
 /// A task for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]

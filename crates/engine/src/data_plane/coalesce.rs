@@ -43,7 +43,6 @@
 use respool_protocol::number;
 use respool_protocol::slot::hash_slot;
 
-use crate::admin::runtime_config::Levels;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{FUSED_BYTES_MAX, RIGHT_SEEN_MS};
 use crate::base::slab::Slab;
@@ -53,6 +52,7 @@ use crate::data_plane::dedup::{Dedup, hash};
 use crate::data_plane::egress::Delivery;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry, GET, SET};
 use crate::data_plane::link::Link;
+use crate::data_plane::own_options::Levels;
 use crate::data_plane::session::{Flags, Session};
 
 /// The work space in which a batch is rearranged; kept for the next batch.

@@ -15,11 +15,11 @@
 //! the servers may wait. If the other replies did not come in that time, the session does not wait
 //! the next 1, 3, 7, ... times.
 
-use crate::admin::runtime_config::Levels;
 use crate::base::handle::SessionId;
 use crate::base::limits::KEPT_BYTES_MAX;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::own_options::Levels;
 use crate::data_plane::session::Flags;
 
 /// The most pieces that are written at once, after waits in vain.

@@ -32,13 +32,13 @@ mod controller;
 
 use respool_protocol::value::Value;
 
-use crate::admin::runtime_config::Levels;
 use crate::base::handle::LinkId;
 use crate::base::settings::{Aim, FlushRule};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{Link, Role};
+use crate::data_plane::own_options::Levels;
 use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 

@@ -5,7 +5,6 @@ use respool_protocol::encode;
 use respool_protocol::request::{self, Found, Scanner, Span, Violation};
 use respool_protocol::shape::Shape;
 
-use crate::admin::runtime_config::is_control;
 use crate::base::error::{self, Cause, Fate};
 use crate::base::error_text::{
     NOAUTH, RENAMED_SELECT, not_in_subscription, refusal, unknown_subcommand, wrong_arity,
@@ -18,6 +17,7 @@ use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::own_options::is_control;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Pins, Session, SessionState};
 use crate::data_plane::session_state::Holds;

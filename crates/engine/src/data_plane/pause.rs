@@ -1,8 +1,7 @@
 //! Pauses (CLIENT PAUSE) that hold requests back.
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{self, Command, CommandId, id};
 
-use crate::admin::clients::request_may_write;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, Request};
@@ -94,6 +93,71 @@ impl DataPlane {
             if let Some(link) = self.links.get_mut(id) {
                 link.admit(link.takes, paused);
             }
+        }
+    }
+}
+
+/// Whether CLIENT PAUSE WRITE holds a request.
+pub(crate) fn request_may_write(request: &Request<'_>) -> bool {
+    let first = || request.spans.get(1).map(|span| span.of(request.bytes));
+    may_write(request.command, request.id, first)
+}
+
+/// Whether CLIENT PAUSE WRITE holds a command: it changes data, or sends something to replicas
+/// without a change (the flag MAY_REPLICATE, which servers do not show). A script is judged by its
+/// first line.
+pub(crate) fn may_write<'a>(
+    command: &Command,
+    id: CommandId,
+    first: impl Fn() -> Option<&'a [u8]>,
+) -> bool {
+    match id {
+        id::EVAL => !first().is_some_and(says_no_writes),
+        id::EVALSHA | id::FCALL | id::PUBLISH | id::SPUBLISH | id::PFCOUNT => true,
+        _ => command.flags.has(commands::Flags::WRITE),
+    }
+}
+
+/// Whether a script begins with `#!... flags=...,no-writes,...`.
+fn says_no_writes(script: &[u8]) -> bool {
+    let line = script
+        .split(|&byte| byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    line.starts_with(b"#!")
+        && line
+            .split(|byte| byte.is_ascii_whitespace())
+            .filter_map(|word| word.strip_prefix(b"flags="))
+            .any(|flags| {
+                flags
+                    .split(|&byte| byte == b',')
+                    .any(|flag| flag == b"no-writes")
+            })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says_no_writes;
+
+    /// A pause of writes holds every script but one whose first line has the flag `no-writes`.
+    #[test]
+    fn script_with_no_writes_passes_a_pause_of_writes() {
+        for reads in [
+            "#!lua flags=no-writes\nreturn 1",
+            "#!lua flags=allow-stale,no-writes\nreturn 1",
+            "#!lua name=x flags=no-writes",
+        ] {
+            assert!(says_no_writes(reads.as_bytes()), "{reads}");
+        }
+        for unknown in [
+            "return 1",
+            "#!lua\nreturn 1",
+            "#!lua\n#!lua flags=no-writes",
+            "#!lua flags=no-writesx\n",
+            "-- #!lua flags=no-writes",
+            "",
+        ] {
+            assert!(!says_no_writes(unknown.as_bytes()), "{unknown}");
         }
     }
 }

@@ -31,7 +31,6 @@
 use respool_protocol::commands::{Retry, id};
 use respool_protocol::encode;
 
-use crate::admin::clients::may_write;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{TAKEOVER_BYTES_MAX, TAKEOVER_LINKS_PER_SERVER};
 use crate::base::time::Time;
@@ -40,6 +39,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Departed, Link, RepeatBounds, RepeatRule, Role, Sends};
+use crate::data_plane::pause::may_write;
 use crate::data_plane::scripts::each_request;
 use crate::data_plane::sent_request::{as_asked, id_of};
 use crate::data_plane::slow_readers::CODE_LANE;

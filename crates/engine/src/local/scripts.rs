@@ -18,7 +18,6 @@ use std::sync::Arc;
 use respool_protocol::commands::{CommandId, Retry, id};
 use respool_protocol::{encode, number};
 
-use crate::admin::workers::WorkerQuery;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
 use crate::base::time::Time;
@@ -31,6 +30,7 @@ use crate::data_plane::scripts::{
     ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, name_said, names_in,
 };
 use crate::data_plane::session::Session;
+use crate::data_plane::worker_query::WorkerQuery;
 use crate::engine::Engine;
 use crate::local::Local;
 use crate::routing::pool::ServerId;

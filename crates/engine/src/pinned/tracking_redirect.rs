@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 
-use crate::admin::workers::{ReplyForm, WorkerQuery};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::REDIRECTS_QUEUED_MAX;
 use crate::data_plane::DataPlane;
@@ -27,6 +26,7 @@ use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
 use crate::engine::Engine;
 use crate::pinned::{ConnectionSwitch, Pinned};
 

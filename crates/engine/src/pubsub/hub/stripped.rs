@@ -15,7 +15,7 @@ use respool_protocol::encode;
 use respool_protocol::events::{self, Event};
 use respool_protocol::glob::{Left, Pattern};
 
-use crate::pubsub::subscriber_counts::matches;
+use crate::base::glob::matches;
 
 use super::{ChannelKind, Push, bulk, line};
 
