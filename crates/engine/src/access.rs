@@ -8,17 +8,15 @@ pub(crate) mod login_probe;
 pub(crate) mod login_state;
 pub(crate) mod passwords;
 
-use auth::Logins;
 use guess_delay::Attempts;
 use login_probe::LoginProbes;
 
 use crate::base::handle::SessionId;
 use crate::base::session_map::SessionMap;
 
-/// The users that clients have named, and logins that are being tried.
+/// Logins that are being tried, and checks of the configured one.
 #[derive(Default)]
 pub(crate) struct Access {
-    pub(crate) logins: Logins,
     pub(crate) login_probes: LoginProbes,
     /// Logins that had to wait or were wrong.
     attempts: SessionMap<Attempts>,

@@ -21,6 +21,7 @@ pub(crate) mod learned_commands;
 pub(crate) mod ledger;
 pub(crate) mod link;
 pub(crate) mod link_limit;
+pub(crate) mod logins;
 pub(crate) mod memory;
 pub(crate) mod outage;
 pub(crate) mod own_options;
@@ -68,6 +69,7 @@ use crate::data_plane::ingress::{ShapeCache, may_wait};
 use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Decision, Link, LinkKind, LinkState, OpenReason, Role};
+use crate::data_plane::logins::Logins;
 use crate::data_plane::memory::Memory;
 use crate::data_plane::own_options::Levels;
 use crate::data_plane::pause::Pause;
@@ -118,6 +120,8 @@ pub(crate) struct DataPlane {
     pub(crate) deadlines: Arrivals,
     pub(crate) pools: Pools,
     pub(crate) servers: Vec<Server>,
+    /// The logins of links and sessions other than the configured one.
+    pub(crate) logins: Logins,
     pub(crate) sessions: Slab<SessionId, Session>,
     pub(crate) links: Slab<LinkId, Link>,
     /// The shared link of each kind.
@@ -243,6 +247,7 @@ impl DataPlane {
             shape_cache: ShapeCache::default(),
             learned_commands: LearnedCommands::default(),
             levels: Vec::new(),
+            logins: Logins::default(),
             worker_load: WorkerLoad::default(),
             batch: 0,
             coalescing: Coalescing::default(),

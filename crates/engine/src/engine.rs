@@ -189,7 +189,7 @@ impl Engine {
         let kind = self.plane.first_link(server);
         let link = self.plane.shared_link(kind).unwrap_or(LinkId::NONE);
         let mut flags = SessionState::default();
-        if self.access.must_authenticate(&self.plane, pool) {
+        if self.plane.must_authenticate(pool) {
             flags |= Flags::UNAUTHENTICATED;
         }
         if self.plane.pools[pool].is_routed() {
@@ -393,13 +393,13 @@ impl Engine {
         if let Some(link) = self.plane.links.get_mut(link) {
             let credentials = match link.kind.user {
                 CONFIGURED => configured,
-                user => self.access.logins.get(user),
+                user => self.plane.logins.get(user),
             };
             let handshake = match link.role {
                 Role::Probe => Handshake::of_probe(),
                 _ => {
                     let other_logins =
-                        self.access
+                        self.plane
                             .logins
                             .beside(link.kind.user, link.kind.db, configured);
                     Handshake::new(link.kind, (credentials, other_logins), reads_only, to_node)

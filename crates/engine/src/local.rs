@@ -441,7 +441,7 @@ impl Engine {
             .sessions
             .get(id)
             .map_or(0, |session| session.pool);
-        let protected = self.access.must_authenticate(&self.plane, pool.into());
+        let protected = self.plane.must_authenticate(pool.into());
         if let Some(session) = self.plane.sessions.get_mut(id) {
             session.version = first.version;
             session.db = first.db;

@@ -411,9 +411,7 @@ impl Engine {
                 let rest = Some(hello.without_credentials());
                 self.queue_login(id, request, (Some(name), password), &asked, rest)
             }
-            Some((name, password))
-                if self.access.own_user(&self.plane, name, password).is_none() =>
-            {
+            Some((name, password)) if self.plane.own_user(name, password).is_none() => {
                 self.queue_local(id, request)
             }
             _ => {

@@ -5,18 +5,14 @@
 //! the server's own rules hold for the session. The server answers every AUTH: a password is never
 //! believed because it was right an hour ago.
 
-use std::collections::VecDeque;
-
 use respool_protocol::encode::{self, Version};
 
 use crate::access::Access;
 use crate::access::login_probe::{LoginClaim, LoginGate};
 use crate::base::error::is_servers_fault;
-use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::{
-    CREDENTIALS_BYTES_MAX, DATABASES_OF_LOGIN_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX,
-};
-use crate::base::settings::{Credentials, User};
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX};
+use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::composite::ReplyStep;
@@ -26,144 +22,6 @@ use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Session};
 use crate::engine::Engine;
 use crate::routing::pool::ServerId;
-
-/// Users of servers whose passwords clients have given. Links send them in their handshake. An
-/// entry is free when no link and no session has that user.
-#[derive(Default)]
-pub(crate) struct Logins {
-    known: Vec<Option<KnownLogin>>,
-    /// Number of entries made so far.
-    taken: u64,
-}
-
-/// A login that a server of the pool has accepted.
-struct KnownLogin {
-    pool: u16,
-    login: Credentials,
-    /// The number of this entry in the order of all entries.
-    number: u64,
-    /// Databases that sessions had selected before they became this user, each with the entry of
-    /// the login that selected it. The newest is last.
-    selected: VecDeque<(u32, u16)>,
-}
-
-impl Logins {
-    /// The credentials of a user other than the configured one.
-    pub(crate) fn get(&self, user: u16) -> Option<&Credentials> {
-        let index = usize::from(user).checked_sub(1)?;
-        self.known.get(index)?.as_ref().map(|known| &known.login)
-    }
-
-    /// The name of a user other than the configured one, at its server. `None`: the entry is free.
-    pub(crate) fn name_of(&self, user: u16) -> Option<&str> {
-        self.get(user).map(name_of)
-    }
-
-    fn find(&self, pool: u16, login: &Credentials) -> Option<u16> {
-        let same_as = |known: &KnownLogin| known.pool == pool && known.login == *login;
-        let mut all = self.known.iter();
-        let index = all.position(|known| known.as_ref().is_some_and(same_as))?;
-        Some(index as u16 + 1)
-    }
-
-    /// The newest of a user's entries in a pool, and their number.
-    fn of_name(&self, pool: u16, login: &Credentials) -> (Option<u16>, usize) {
-        let name = name_of(login);
-        let places = || {
-            let all = (1..).zip(&self.known);
-            all.filter_map(move |(user, known)| {
-                let known = known.as_ref()?;
-                let same = known.pool == pool && name_of(&known.login) == name;
-                same.then_some((known.number, user))
-            })
-        };
-        (places().max().map(|(_, user)| user), places().count())
-    }
-
-    fn add(&mut self, pool: u16, login: Credentials) -> Option<u16> {
-        let index = match self.known.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if self.known.len() < LOGINS_MAX => {
-                self.known.push(None);
-                self.known.len() - 1
-            }
-            None => return None,
-        };
-        self.taken += 1;
-        self.known[index] = Some(KnownLogin {
-            pool,
-            login,
-            number: self.taken,
-            selected: VecDeque::new(),
-        });
-        Some(index as u16 + 1)
-    }
-
-    /// The links of this entry send another password of its user from now on.
-    fn renew(&mut self, user: u16, login: Credentials) {
-        if let Some(known) = self.known_mut(user) {
-            known.login = login;
-        }
-    }
-
-    fn known_mut(&mut self, user: u16) -> Option<&mut KnownLogin> {
-        let index = usize::from(user).checked_sub(1)?;
-        self.known.get_mut(index)?.as_mut()
-    }
-
-    /// Notes that a session becomes the user `new` and keeps the database `db`, which it has
-    /// selected as `old`. A link of `new` to that database may need a login that may select it.
-    fn note_database(&mut self, db: u32, old: u16, new: u16) {
-        let by = self.selected_by(old, db).unwrap_or(old);
-        if db == 0 || by == new || by == CONFIGURED {
-            return;
-        }
-        let Some(known) = self.known_mut(new) else {
-            return;
-        };
-        known.selected.retain(|(of, _)| *of != db);
-        if known.selected.len() >= DATABASES_OF_LOGIN_MAX {
-            known.selected.pop_front();
-        }
-        known.selected.push_back((db, by));
-    }
-
-    /// The login that selected `db` for sessions before they became this user.
-    fn selected_by(&self, user: u16, db: u32) -> Option<u16> {
-        let index = usize::from(user).checked_sub(1)?;
-        let known = self.known.get(index)?.as_ref()?;
-        let mut all = known.selected.iter();
-        all.find_map(|(of, by)| (*of == db).then_some(*by))
-    }
-
-    /// The logins that may set up a connection to `db` if `user` has no right to select it. The
-    /// best one is last.
-    pub(crate) fn beside(
-        &self,
-        user: u16,
-        db: u32,
-        configured: Option<&Credentials>,
-    ) -> Vec<Credentials> {
-        if user == CONFIGURED {
-            return Vec::new();
-        }
-        let default = || Credentials {
-            user: None,
-            // Without a configured login the default user takes any password.
-            password: String::new(),
-            source: None,
-        };
-        let mut logins = vec![configured.cloned().unwrap_or_else(default)];
-        let former = self.selected_by(user, db);
-        logins.extend(former.and_then(|by| self.get(by)).cloned());
-        logins
-    }
-}
-
-/// The user's name at its server.
-fn name_of(login: &Credentials) -> &str {
-    login.user.as_deref().unwrap_or("default")
-}
 
 /// An AUTH that waits for the answer of the server, and the request that it is part of.
 #[derive(Debug)]
@@ -231,7 +89,7 @@ impl Engine {
         name: &[u8],
         password: &[u8],
     ) -> Result<(), Dispatched> {
-        let user = self.access.own_user(&self.plane, name, password);
+        let user = self.plane.own_user(name, password);
         let is_same = |session: &Session| {
             !session.flags.any(Flags::UNAUTHENTICATED) && user == Some(session.user)
         };
@@ -305,14 +163,14 @@ impl Engine {
         encode::request(&mut request, &["HELLO"]);
         let (server, pool, db) = (old.server, session.pool, session.db);
         let former = session.user;
-        let known = self.access.logins.find(pool, &login);
+        let known = self.plane.logins.find(pool, &login);
         let known = known.filter(|user| !self.access.is_login_refused(&self.plane, *user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
         let link = match known {
             _ if pinned => self.usable_link(id),
             Some(user) => {
                 // The link may finish its handshake before the server answers this AUTH.
-                self.access.logins.note_database(db, former, user);
+                self.plane.logins.note_database(db, former, user);
                 let kind = LinkKind {
                     user,
                     version,
@@ -373,12 +231,12 @@ impl Engine {
         let session = self.plane.sessions.get(id);
         if let Some(session) = session
             && !session.flags.any(Flags::UNAUTHENTICATED)
-            && self.access.logins.get(session.user) == Some(login)
+            && self.plane.logins.get(session.user) == Some(login)
         {
             return LoginGate::Open(LoginClaim::free(session.peer));
         }
         let was_right =
-            session.is_some_and(|session| self.access.logins.find(session.pool, login).is_some());
+            session.is_some_and(|session| self.plane.logins.find(session.pool, login).is_some());
         let presumed_right = was_right || self.access.is_being_asked(&self.plane, login);
         self.login_gate(id, presumed_right)
     }
@@ -390,23 +248,22 @@ impl Engine {
     /// that the server has accepted last.
     pub(crate) fn place_of_login(&mut self, id: SessionId, login: Credentials) -> Option<u16> {
         let pool = self.plane.sessions.get(id)?.pool;
-        if let Some(known) = self.access.logins.find(pool, &login) {
+        if let Some(known) = self.plane.logins.find(pool, &login) {
             return Some(known);
         }
-        if self.access.logins.of_name(pool, &login).1 >= PASSWORDS_OF_USER_MAX {
+        if self.plane.logins.of_name(pool, &login).1 >= PASSWORDS_OF_USER_MAX {
             self.forget_unused_logins();
-            let (newest, count) = self.access.logins.of_name(pool, &login);
+            let (newest, count) = self.plane.logins.of_name(pool, &login);
             if count >= PASSWORDS_OF_USER_MAX {
                 let place = newest?;
-                self.access.logins.renew(place, login);
+                self.plane.logins.renew(place, login);
                 return Some(place);
             }
         }
-        let logins = &self.access.logins.known;
-        if logins.iter().all(Option::is_some) && logins.len() >= LOGINS_MAX {
+        if self.plane.logins.is_full() {
             self.forget_unused_logins();
         }
-        self.access.logins.add(pool, login)
+        self.plane.logins.add(pool, login)
     }
 
     /// Frees the entries of users that no link and no session has.
@@ -421,20 +278,10 @@ impl Engine {
         for hub in &self.pubsub.hubs {
             used[usize::from(hub.user)] = true;
         }
-        let users = (1..).zip(&self.access.logins.known);
-        let selected = users
-            .filter(|(user, _)| used[*user])
-            .filter_map(|(_, known)| known.as_ref());
-        let of_databases = selected.flat_map(|known| known.selected.iter().map(|(_, by)| *by));
-        for user in of_databases.collect::<Vec<u16>>() {
-            used[usize::from(user)] = true;
-        }
-        for (user, known) in (1..).zip(&mut self.access.logins.known) {
-            if !used[usize::from(user)] && known.take().is_some() {
-                self.local
-                    .catalog
-                    .forget_user(&mut self.plane.learned_commands, user);
-            }
+        for user in self.plane.logins.forget_unused(used) {
+            self.local
+                .catalog
+                .forget_user(&mut self.plane.learned_commands, user);
         }
     }
 
@@ -515,7 +362,7 @@ impl Engine {
         if let Some(session) = self.plane.sessions.get_mut(session_id) {
             let former = std::mem::replace(&mut session.user, user);
             session.flags.remove(Flags::UNAUTHENTICATED);
-            self.access.logins.note_database(db, former, user);
+            self.plane.logins.note_database(db, former, user);
         }
         let session = self.plane.sessions.get(session_id);
         let kind = session.map(|session| self.plane.shared_kind_of(session));
@@ -537,50 +384,7 @@ pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Creden
     })
 }
 
-/// Compares without showing by its time where the difference lies.
-fn same(ours: &[u8], theirs: &[u8]) -> bool {
-    let mut difference = ours.len() ^ theirs.len();
-    for (index, byte) in theirs.iter().enumerate() {
-        difference |= usize::from(byte ^ ours.get(index).copied().unwrap_or(0));
-    }
-    difference == 0
-}
-
 impl Access {
-    pub(crate) fn own_user(&self, plane: &DataPlane, name: &[u8], password: &[u8]) -> Option<u16> {
-        let is = |user: &User| {
-            same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
-        };
-        let found = plane.settings.users.iter().position(is);
-        found.map(|index| index as u16)
-    }
-
-    /// The name of a session's user.
-    pub(crate) fn user_name<'a>(&'a self, plane: &'a DataPlane, user: u16) -> &'a str {
-        let name = if plane.settings.users.is_empty() {
-            self.logins
-                .get(user)
-                .and_then(|login| login.user.as_deref())
-        } else {
-            let user = plane.settings.users.get(usize::from(user));
-            user.map(|user| user.name.as_str())
-        };
-        name.unwrap_or("default")
-    }
-
-    /// Whether a new session must authenticate first: to respool, or because a server demands it.
-    pub(crate) fn must_authenticate(&self, plane: &DataPlane, pool: usize) -> bool {
-        let first = plane.first_link(plane.pools.home_of(pool));
-        let refusal = plane
-            .shared
-            .get(&first)
-            .and_then(|link| plane.links.get(*link))
-            .and_then(|link| link.refusal.as_deref());
-        !plane.settings.users.is_empty()
-            || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
-            || plane.is_login_withdrawn(pool)
-    }
-
     /// The shared link of a user. It is returned once it is up: then the server has agreed to the
     /// password already.
     fn login_link(
@@ -642,28 +446,5 @@ impl Access {
                 plane.connect(id);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A free entry has no name, not even that of the default user.
-    #[test]
-    fn free_place_has_no_name() {
-        let mut logins = Logins::default();
-        let login = |user: Option<&str>| Credentials {
-            user: user.map(str::to_owned),
-            password: "secret".to_owned(),
-            source: None,
-        };
-        assert_eq!(logins.name_of(CONFIGURED), None);
-        assert_eq!(logins.name_of(1), None);
-        let bob = logins.add(0, login(Some("bob"))).expect("a free place");
-        let default = logins.add(0, login(None)).expect("a free place");
-        assert_eq!(logins.name_of(bob), Some("bob"));
-        assert_eq!(logins.name_of(default), Some("default"));
-        assert_eq!(logins.name_of(default + 1), None);
     }
 }

@@ -23,7 +23,10 @@ use crate::data_plane::link::{Link, Role};
 use crate::data_plane::pause::{Pause, may_write};
 use crate::data_plane::session::{Flags, LocalAddress, Peer, Pins, Session};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::worker_query::{ClientLines, ClientTraits, ClientType, Dialect, Filter, ReplyForm, Unblock, WorkerQuery, WorkerReply};
+use crate::data_plane::worker_query::{
+    ClientLines, ClientTraits, ClientType, Dialect, Filter, ReplyForm, Unblock, WorkerQuery,
+    WorkerReply,
+};
 use crate::engine::Engine;
 
 /// The error if no session passes.
@@ -460,7 +463,7 @@ impl Engine {
             plain(&|| laddr(session), &traits.laddr),
             traits.ip.as_ref().map(|ip| is_from(session, ip)),
             plain(
-                &|| self.access.user_name(&self.plane, session.user).to_owned(),
+                &|| self.plane.user_name(session.user).to_owned(),
                 &traits.user,
             ),
             traits.flags.as_ref().map(flags),
@@ -492,9 +495,11 @@ impl Engine {
                 .users
                 .iter()
                 .any(|user| user.name.as_bytes() == name)
-            || self.plane.sessions.iter().any(|(_, session)| {
-                self.access.user_name(&self.plane, session.user).as_bytes() == name
-            })
+            || self
+                .plane
+                .sessions
+                .iter()
+                .any(|(_, session)| self.plane.user_name(session.user).as_bytes() == name)
     }
 
     /// Appends a session's line as CLIENT LIST and INFO show it. Its memory is that which the
@@ -564,7 +569,7 @@ impl Engine {
         put("events", &if is_unread { "" } else { "r" });
         put("cmd", &session.asked.map_or("NULL", |id| id.get().name));
         let user = within.map_or(session.user, |within| within.user);
-        put("user", &self.access.user_name(&self.plane, user));
+        put("user", &self.plane.user_name(user));
         let redirect = match rare.and_then(|rare| rare.redirect.as_ref()) {
             Some(redirect) => redirect.to as i64,
             None if session.pins.any(Pins::TRACKING) => 0,

@@ -48,7 +48,7 @@ pub(crate) struct LinkKind {
     pub(crate) server: ServerId,
     pub(crate) version: Version,
     pub(crate) db: u32,
-    /// The user of the link at the server: see [`crate::access::auth`].
+    /// The user of the link at the server: see [`crate::data_plane::logins`].
     pub(crate) user: u16,
     /// The group of sessions that share it: see [`crate::data_plane::slow_readers`].
     pub(crate) lane: LinkLane,

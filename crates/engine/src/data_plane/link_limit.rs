@@ -11,7 +11,6 @@
 use std::sync::Arc;
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use respool_protocol::encode;
 use crate::base::limits::LINKS_PER_SERVER;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
@@ -21,6 +20,7 @@ use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::waiters::Readiness;
 use crate::routing::pool::Server;
+use respool_protocol::encode;
 
 /// The cost of closing an idle link. The cheapest one is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -406,7 +406,7 @@ impl Engine {
         let showing = match user.filter(|user| *user != CONFIGURED) {
             _ if loads => Showing::Load,
             user => Showing::Run {
-                user: user.and_then(|user| self.access.logins.name_of(user)),
+                user: user.and_then(|user| self.plane.logins.name_of(user)),
             },
         };
         let number = self.local.scripts.remember(pool, body, showing);
