@@ -21,6 +21,7 @@ pub(crate) mod learned_commands;
 pub(crate) mod ledger;
 pub(crate) mod link;
 pub(crate) mod link_limit;
+pub(crate) mod link_loss;
 pub(crate) mod logins;
 pub(crate) mod memory;
 pub(crate) mod outage;
@@ -69,6 +70,7 @@ use crate::data_plane::ingress::{ShapeCache, may_wait};
 use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Decision, Link, LinkKind, LinkState, OpenReason, Role};
+use crate::data_plane::link_loss::LostLink;
 use crate::data_plane::logins::Logins;
 use crate::data_plane::memory::Memory;
 use crate::data_plane::own_options::Levels;
@@ -208,6 +210,8 @@ pub(crate) struct DataPlane {
     /// The number of events for which a deferred request may wait: a server can be reached, or a
     /// slot has another owner.
     pub(crate) retry_wakes: u32,
+    /// Links that are lost, until the engine has handled the loss.
+    pub(crate) lost_links: VecDeque<LostLink>,
     /// Links that were not tried because their server is away. Their requests fail in this turn.
     pub(crate) untried: Vec<LinkId>,
     /// Bytes that are held for sessions.
@@ -276,6 +280,7 @@ impl DataPlane {
             paused: Vec::new(),
             ticking: Vec::new(),
             retry_wakes: 0,
+            lost_links: VecDeque::new(),
             untried: Vec::new(),
             held_bytes: 0,
             memory: Memory::new(settings.limits.worker_memory_bytes_max),

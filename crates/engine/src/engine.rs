@@ -458,6 +458,7 @@ impl Engine {
 
     /// Ends a turn: all events have been handled. Decides which batches leave.
     pub fn end_turn(&mut self) {
+        self.settle_losses();
         self.admin.end_pauses(&mut self.plane);
         self.plane.slow_down_all();
         self.fail_untried();

@@ -294,6 +294,7 @@ impl Engine {
                 };
             }
             LinkState::Down
+            | LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
             | LinkState::Greeting { .. } => {}
@@ -546,7 +547,7 @@ impl Engine {
         let links = links.filter(|link| is_shown(link.kind.server));
         for (index, link) in links.enumerate() {
             let state = match link.state {
-                LinkState::Down => "down",
+                LinkState::Down | LinkState::Lost => "down",
                 LinkState::Retrying { .. } => "retrying",
                 LinkState::Connecting { .. } => "connecting",
                 LinkState::Greeting { .. } => "greeting",
@@ -746,6 +747,7 @@ impl Local {
                 plane.answer_reply(id, &reply)
             }
             LinkState::Down
+            | LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
             | LinkState::Greeting { .. } => match plane.wait_until_up(id, link) {

@@ -418,6 +418,7 @@ impl Access {
                 }));
             }
             LinkState::Down
+            | LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
             | LinkState::Greeting { .. } => {}

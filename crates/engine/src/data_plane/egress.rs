@@ -150,7 +150,10 @@ impl Engine {
         link.progress = self.plane.now;
         self.plane.counters.link_bytes_in += bytes.len() as u64;
         match &mut link.state {
-            LinkState::Up if link.tunnel.is_some() => self.take_tunnel_bytes(id, bytes),
+            LinkState::Up if link.tunnel.is_some() => {
+                self.take_tunnel_bytes(id, bytes);
+                self.settle_losses();
+            }
             LinkState::Up => {
                 if !link.partial.is_empty() && !link.scanner.is_inside() {
                     return self.take_rest_of_head(id, bytes);
@@ -162,6 +165,7 @@ impl Engine {
                     return;
                 }
                 self.take_replies(id, bytes);
+                self.settle_losses();
                 self.after_replies(id);
                 if is_limited {
                     self.plane.note_whole_replies(id, bytes.len(), owed);
@@ -170,6 +174,7 @@ impl Engine {
             LinkState::Greeting { greeting, .. } => {
                 let greeted = greeting.read(bytes, &mut link.identity, &mut link.client_id);
                 self.handshake_replied(id, greeted);
+                self.settle_losses();
             }
             // The link was given up in this turn.
             _ => {}
@@ -185,6 +190,7 @@ impl Engine {
         let mut head = std::mem::take(&mut link.partial);
         head.extend_from_slice(bytes);
         self.take_replies(id, &head);
+        self.settle_losses();
         self.after_replies(id);
     }
 
@@ -202,6 +208,10 @@ impl Engine {
                 EgressStep::Special { len } => match self.take_special(id, replies.rest(), len) {
                     SpecialReply::Taken => replies.at += len,
                     SpecialReply::Last => return,
+                    // The error may have ended the link.
+                    SpecialReply::Answers if !self.plane.links.get(id).is_some_and(Link::is_up) => {
+                        return;
+                    }
                     SpecialReply::Answers => match self.plane.take_answer(id, &mut replies, len) {
                         Answer::Taken => {}
                         Answer::HasCompletion => {
@@ -209,7 +219,7 @@ impl Engine {
                                 return;
                             }
                         }
-                        Answer::Unasked => return self.lose_link(id, UNASKED),
+                        Answer::Unasked => return self.plane.lose_link(id, UNASKED),
                     },
                 },
                 EgressStep::Rest { len } => {
@@ -220,7 +230,7 @@ impl Engine {
                     replies.at += len;
                 }
                 EgressStep::Beginning => return self.take_partial(id, replies.rest()),
-                EgressStep::Broken(reason) => return self.lose_link(id, &reason),
+                EgressStep::Broken(reason) => return self.plane.lose_link(id, &reason),
             }
         }
     }
@@ -279,7 +289,7 @@ impl Engine {
             }
         } else {
             let Some(entry) = link.first_in_flight() else {
-                return self.lose_link(id, UNASKED);
+                return self.plane.lose_link(id, UNASKED);
             };
             let is_refused = link.scanner.kind() == b'-' && !cut;
             if is_refused && self.is_refusal_handled(id, whole) {
@@ -337,12 +347,13 @@ impl Engine {
                 let beginning = std::mem::take(&mut link.partial);
                 self.pubsub.refuse_message(&mut self.plane, hub, &beginning);
             } else if link.partial.len() > whole_bytes_max {
-                self.lose_link(id, "it sent a push larger than session-output-hard-bytes");
+                self.plane
+                    .lose_link(id, "it sent a push larger than session-output-hard-bytes");
             }
             return;
         }
         let Some(entry) = link.first_in_flight() else {
-            return self.lose_link(id, UNASKED);
+            return self.plane.lose_link(id, UNASKED);
         };
         if !link.cutting {
             link.partial.extend_from_slice(bytes);
@@ -436,7 +447,9 @@ impl Engine {
             return;
         };
         if link.is_overtaken() {
-            return self.lose_link(id, "it answered a request that was not written whole");
+            self.plane
+                .lose_link(id, "it answered a request that was not written whole");
+            return self.settle_losses();
         }
         match link.role {
             Role::Shared if link.accepting => {}

@@ -111,7 +111,8 @@ impl Engine {
         for id in std::mem::take(&mut self.plane.untried) {
             if let Some(link) = self.plane.links.get(id).filter(|link| link.untried) {
                 let reason = self.plane.server(link.kind.server).health.reason.clone();
-                self.link_down(id, &reason, None);
+                self.plane.note_link_lost(id, &reason, None);
+                self.settle_losses();
             }
         }
     }

@@ -180,6 +180,9 @@ pub(crate) enum LinkState {
     },
     /// In use.
     Up,
+    /// Not connected any more. The engine has not handled the loss yet: see
+    /// [`crate::data_plane::link_loss`].
+    Lost,
     /// Not connected; the next attempt is at `until`, and requests fail until then.
     Backoff { until: Time },
     /// Not connected; the next attempt is at `at`, and requests wait: see
@@ -421,7 +424,7 @@ impl Link {
     pub(crate) fn tries(&self) -> bool {
         !matches!(
             self.state,
-            LinkState::Down | LinkState::Up | LinkState::Backoff { .. }
+            LinkState::Down | LinkState::Up | LinkState::Lost | LinkState::Backoff { .. }
         )
     }
 

@@ -42,7 +42,7 @@ impl IdleCost {
             | LinkState::Down
             | LinkState::Backoff { .. }
             | LinkState::Retrying { .. } => true,
-            LinkState::Connecting { .. } | LinkState::Greeting { .. } => false,
+            LinkState::Connecting { .. } | LinkState::Greeting { .. } | LinkState::Lost => false,
         };
         let is_idle = link.role == Role::Shared
             && is_connected

@@ -66,7 +66,8 @@ impl Engine {
                 // `link_down` counts no failed attempt.
                 link.untried = true;
             }
-            self.link_down(id, &reason, None);
+            self.plane.note_link_lost(id, &reason, None);
+            self.settle_losses();
         } else if self.plane.now >= at {
             self.plane.connect(id);
         }

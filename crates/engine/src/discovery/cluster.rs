@@ -919,7 +919,8 @@ impl Engine {
                 };
                 let waits_in_vain = link.is_up() && link.waits && !is_young(since);
                 if waits_in_vain || self.plane.is_silent(link, REPLACED_MS) {
-                    self.lose_link(id, "it was replaced while it owed replies");
+                    self.plane
+                        .lose_link(id, "it was replaced while it owed replies");
                 }
             }
         }

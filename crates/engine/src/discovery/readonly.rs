@@ -166,7 +166,7 @@ impl Engine {
                         self.plane.connect(successor);
                     }
                 }
-                Role::Probe => self.lose_link(id, "respool reconnects to its server"),
+                Role::Probe => self.plane.lose_link(id, "respool reconnects to its server"),
                 // A session keeps its own link, and no other session gets the link afterwards.
                 // Subscriptions keep their link until it has a successor.
                 _ => link.tainted = true,
@@ -228,12 +228,14 @@ impl Engine {
                 link.kind.server == kind.server && link.tainted && matches!(link.role, Role::Hub(_))
             };
             if self.plane.links.get(hub).is_some_and(stays_behind) {
-                self.lose_link(
+                self.plane.lose_link(
                     hub,
                     "its server refuses writes, and respool reconnects to it",
                 );
             }
         }
+        // In the log, the loss of the old links stands before the new one.
+        self.settle_losses();
     }
 }
 

@@ -385,8 +385,11 @@ impl Engine {
         let silent = links.filter(|(_, link)| is_silent(link));
         let silent: Vec<LinkId> = silent.map(|(id, _)| id).collect();
         for id in silent {
-            self.lose_link(id, "it sent nothing for long, and its reads go elsewhere");
+            self.plane
+                .lose_link(id, "it sent nothing for long, and its reads go elsewhere");
         }
+        // Reads of the lost links move first.
+        self.settle_losses();
         let owes_reads = |link: &Link| {
             let pool = self.plane.pool_of(link.kind.server);
             pool.readers.is_some() && self.plane.is_silent(link, given_up_ms)

@@ -217,7 +217,7 @@ impl Engine {
                 // SUBSCRIBE has no other reply than this error, so later answers would be taken for
                 // earlier ones.
                 watcher.refuses_events = true;
-                return self.lose_link(
+                return self.plane.lose_link(
                     id,
                     "it refuses SUBSCRIBE, and is asked every second instead",
                 );
@@ -442,7 +442,9 @@ impl Engine {
             };
             match link.state {
                 LinkState::Up => {
-                    self.lose_link(id, "the Sentinels have another primary now");
+                    self.plane
+                        .lose_link(id, "the Sentinels have another primary now");
+                    self.settle_losses();
                     // What was learned was about the old server.
                     self.plane.servers[usize::from(server.0)].health.forget();
                 }
@@ -451,7 +453,10 @@ impl Engine {
                     self.plane.push_action(Action::CloseLink(id));
                     self.plane.connect(id);
                 }
-                LinkState::Down | LinkState::Backoff { .. } | LinkState::Retrying { .. } => {}
+                LinkState::Down
+                | LinkState::Lost
+                | LinkState::Backoff { .. }
+                | LinkState::Retrying { .. } => {}
             }
         }
         self.plane.servers[usize::from(server.0)].label = label;

@@ -40,7 +40,7 @@ impl Discovery {
                 LinkState::Up => seen.up = true,
                 LinkState::Connecting { .. } | LinkState::Greeting { .. } => seen.tries = true,
                 LinkState::Backoff { .. } | LinkState::Retrying { .. } => seen.rests = true,
-                LinkState::Down => {}
+                LinkState::Down | LinkState::Lost => {}
             }
         }
         let slots = self.slots_of_servers(plane);

@@ -17,6 +17,7 @@ use crate::data_plane::handshake::HandshakeReply;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::{EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
+use crate::data_plane::link_loss::LostLink;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::SILENT_MS;
@@ -35,14 +36,20 @@ impl Engine {
         // The link was given up in this turn: its next connection is not the lost one.
         if !self.plane.is_to_close(link) {
             let reason = self.plane.why_lost(link, reason);
-            self.link_down(link, &reason, None);
+            self.plane.note_link_lost(link, &reason, None);
+            self.settle_losses();
         }
     }
 
-    /// Gives a link up: closes its connection, and handles the loss.
-    pub(crate) fn lose_link(&mut self, id: LinkId, reason: &str) {
-        self.plane.push_action(Action::CloseLink(id));
-        self.link_down(id, reason, None);
+    /// Handles the losses of links that the data plane has noted. It is called
+    /// - after the bytes of a link, before the rest of the turn looks at that link;
+    /// - after each step of a tick, and at the beginning of the end of a turn;
+    /// - at once, where the code behind a loss relies on its consequences.
+    #[inline]
+    pub(crate) fn settle_losses(&mut self) {
+        while let Some(lost) = self.plane.lost_links.pop_front() {
+            self.link_down(lost);
+        }
     }
 
     /// Handles the server's replies to the handshake so far.
@@ -55,7 +62,10 @@ impl Engine {
                     return;
                 };
                 if !self.leave_heir(server) {
-                    self.lose_link(id, "it is a replica, and the Sentinels call it the primary");
+                    let reason = "it is a replica, and the Sentinels call it the primary";
+                    self.plane.lose_link(id, reason);
+                    // The loss asks for a refresh sooner than the survey does.
+                    self.settle_losses();
                 }
                 self.discovery.request_survey(&mut self.plane, server);
             }
@@ -76,12 +86,8 @@ impl Engine {
                     .greeted_as_configured(&mut self.plane, id, Some(&text));
                 self.link_is_up(id);
             }
-            HandshakeReply::Broken(reason) => self.lose_link(id, &reason),
-            HandshakeReply::Refused(text) => {
-                self.plane.push_action(Action::CloseLink(id));
-                let reason = format!("the server refused: {}", String::from_utf8_lossy(&text));
-                self.link_down(id, &reason, Some(text));
-            }
+            HandshakeReply::Broken(reason) => self.plane.lose_link(id, &reason),
+            HandshakeReply::Refused(text) => self.plane.lose_refused_link(id, text),
         }
     }
 
@@ -140,22 +146,29 @@ impl Engine {
         }
     }
 
-    pub(crate) fn link_down(&mut self, id: LinkId, reason: &str, refusal: Option<Vec<u8>>) {
-        self.plane.note_lost_questions(id);
+    #[cold]
+    #[inline(never)]
+    fn link_down(&mut self, lost: LostLink) {
+        let LostLink {
+            link: id,
+            was_up,
+            reason,
+            refusal,
+        } = lost;
+        let reason = reason.as_str();
         self.pinned.lose_polls(&mut self.plane, id);
         self.plane.ask_again(id);
         self.plane.lose_successor(id, refusal.as_deref());
-        if !self.plane.links.get(id).is_some_and(Link::is_up) {
+        if !was_up {
             self.leave_code_lane(id);
         }
         let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        let was_up = link.is_up();
+        link.state = LinkState::Down;
         let begins_to_track = link.is_asked_to_track();
         let mut stable = was_up && self.plane.now.since_ms(link.up_since) >= STABLE_MS;
         if was_up && !stable {
-            link.state = LinkState::Down;
             stable = self.plane.reconnects_at_once(id);
         }
         let Some(link) = self.plane.links.get_mut(id) else {
@@ -179,7 +192,6 @@ impl Engine {
             link.lost_at = Some(self.plane.now);
         }
         let server_id = link.kind.server;
-        link.state = LinkState::Down;
         if was_up && role == Role::Shared {
             self.local
                 .catalog
@@ -601,11 +613,13 @@ impl Engine {
         links.extend(self.plane.links.iter().map(|(id, _)| id));
         for id in links.drain(..) {
             self.tick_link(id);
+            self.settle_losses();
         }
         self.plane.ticking = links;
         self.plane.tick_takeovers();
         self.tick_polls();
         self.tick_clusters();
+        self.settle_losses();
         self.tick_trackers();
         self.tick_sentinels();
         self.tick_readers();
@@ -666,7 +680,7 @@ impl Engine {
         if is_connecting
             && let Some(reason) = self.discovery.why_refused(&self.plane, link.kind.server)
         {
-            return self.lose_link(id, &reason);
+            return self.plane.lose_link(id, &reason);
         }
         match link.state {
             // A server that executes a long request answers no handshake, though it is alive. A
@@ -681,7 +695,7 @@ impl Engine {
                 let server = link.kind.server;
                 let late = || self.plane.why_no_answer(server, timeouts.connect_ms);
                 let reason = self.discovery.why_unknown(&self.plane, server).unwrap_or_else(late);
-                return self.lose_link(id, &reason);
+                return self.plane.lose_link(id, &reason);
             }
             // No session uses this link, which may be for a database that does not exist. The
             // client has got its error.
@@ -724,7 +738,7 @@ impl Engine {
                     && over(now, link.progress, timeouts.link_stall_ms)
                     && !self.plane.outlasts_stall(id, link) =>
             {
-                return self.lose_link(
+                return self.plane.lose_link(
                     id,
                     &format!("it sent nothing for {} ms", timeouts.link_stall_ms),
                 );
@@ -750,6 +764,7 @@ impl Engine {
         self.plane.tick_silent(id);
         self.tick_probe(id);
         self.tick_requests(id, timeouts.request_ms);
+        self.settle_losses();
         self.tick_paused(id);
         self.tick_upload(id);
         self.tick_waiting(id);
@@ -783,10 +798,14 @@ impl Engine {
             return;
         };
         if !link.is_up() && self.plane.is_link_expired(link) {
-            return self.lose_link(id, &format!("not connected within {request_ms} ms"));
+            return self
+                .plane
+                .lose_link(id, &format!("not connected within {request_ms} ms"));
         }
         if matches!(link.tunnel, Some(Tunnel::Asked { .. })) && self.plane.is_link_expired(link) {
-            return self.lose_link(id, &format!("no reply to MONITOR within {request_ms} ms"));
+            return self
+                .plane
+                .lose_link(id, &format!("no reply to MONITOR within {request_ms} ms"));
         }
         if let Some(link) = self.plane.links.get_mut(id).filter(|link| !link.is_up()) {
             // Requests of respool's own stay: other requests rely on them.
@@ -847,10 +866,11 @@ impl Engine {
         }
         if is_late && self.plane.links.get(id).is_some_and(urgent::is_urgent) {
             // Such links are few: this one makes room for another.
-            self.lose_link(id, "its request was not answered in time");
+            self.plane
+                .lose_link(id, "its request was not answered in time");
         }
         if uncertain && self.plane.links.get(id).is_some() {
-            self.lose_link(
+            self.plane.lose_link(
                 id,
                 "a request that may change its user was not answered in time",
             );

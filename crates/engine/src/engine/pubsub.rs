@@ -82,7 +82,7 @@ impl Engine {
                 }
             }
             HubPush::Done => {}
-            HubPush::Broken(reason) => self.lose_link(link, reason),
+            HubPush::Broken(reason) => self.plane.lose_link(link, reason),
         }
     }
 
@@ -104,14 +104,14 @@ impl Engine {
             None => self.pubsub.settle_ask(&mut self.plane, link, reply),
         };
         if let Err(reason) = settled {
-            self.lose_link(link, reason);
+            self.plane.lose_link(link, reason);
         }
     }
 
     /// Handles the reply to the PING behind an unsubscribe request.
     pub(crate) fn settle_left(&mut self, link: LinkId) {
         if let Err(reason) = self.pubsub.settle_left(&mut self.plane, link) {
-            self.lose_link(link, reason);
+            self.plane.lose_link(link, reason);
         }
     }
 
@@ -139,7 +139,8 @@ impl Engine {
     pub(crate) fn move_hubs(&mut self, from: ServerId, to: ServerId) {
         for hub in self.pubsub.hub_ids() {
             if let Some(link) = self.pubsub.move_hub(&mut self.plane, hub, (from, to)) {
-                self.lose_link(link, "messages are published at another server now");
+                self.plane
+                    .lose_link(link, "messages are published at another server now");
             }
         }
     }

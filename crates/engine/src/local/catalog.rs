@@ -441,9 +441,11 @@ impl Engine {
             .find(is_lasting);
         let has_ended = executed.starts_with(b"*") || executed.starts_with(b"-EXECABORT");
         if !opened.starts_with(b"-") && !has_ended {
-            self.lose_link(link, "it opens transactions and does not execute them");
+            self.plane
+                .lose_link(link, "it opens transactions and does not execute them");
+            // The loss drops the answers known before.
+            self.settle_losses();
         }
-        // After `lose_link`, which drops the answers known before.
         self.local
             .catalog
             .unopened

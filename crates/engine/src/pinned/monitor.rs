@@ -174,7 +174,9 @@ impl Engine {
                     break;
                 }
                 Err(error) => {
-                    return self.lose_link(id, &format!("its bytes are no replies: {error}"));
+                    return self
+                        .plane
+                        .lose_link(id, &format!("its bytes are no replies: {error}"));
                 }
             };
             let is_reply = match link.scanner.kind() {

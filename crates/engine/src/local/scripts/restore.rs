@@ -112,7 +112,8 @@ impl Engine {
             // Requests on it fail: the server is away for long, or refuses the configured user.
             LinkState::Backoff { .. } => return None,
             LinkState::Down => self.plane.connect(first),
-            LinkState::Retrying { .. }
+            LinkState::Lost
+            | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
             | LinkState::Greeting { .. } => {}
             LinkState::Up => {
