@@ -324,6 +324,12 @@ impl DataPlane {
         &self.pools[usize::from(self.server(server).pool)]
     }
 
+    /// Whether sessions of a server's pool have to switch to it.
+    pub(crate) fn is_routed_to(&self, server: ServerId) -> bool {
+        let whole = self.pool_of(server).whole;
+        self.pools[usize::from(whole)].is_routed()
+    }
+
     /// The configured name of a server's pool.
     pub(crate) fn pool_name(&self, server: ServerId) -> &str {
         let whole = self.pool_of(server).whole;

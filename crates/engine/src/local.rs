@@ -21,6 +21,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::Identity;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
 use crate::engine::Engine;
 use crate::local::catalog::CommandCatalog;
@@ -713,6 +714,21 @@ pub(crate) fn is_plain(text: &[u8]) -> bool {
 }
 
 impl Local {
+    /// A link is lost: its questions are not answered, and another server may come back in the
+    /// place of its server.
+    pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        // A failed attempt says nothing about the server's replies.
+        match down.was_up {
+            true => self.catalog.lose_questions(down.link, plane.now),
+            false => self.catalog.leave_questions(down.link),
+        }
+        if down.was_up && down.role == Role::Shared {
+            self.catalog
+                .doubt_server(&mut plane.learned_commands, down.server);
+            self.note_scripts_lost(plane, down.server);
+        }
+    }
+
     /// A client sends HELLO while no server can be reached. Its connection is closed, as a dead server's
     /// would be: libraries connect again then, while they take an error as final.
     pub(crate) fn close_greeting(&mut self, plane: &mut DataPlane, id: SessionId) -> Dispatched {

@@ -14,7 +14,9 @@ use crate::base::settings::Credentials;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::wants_password;
 use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
@@ -200,6 +202,19 @@ impl Access {
                 && link.role == Role::Shared
                 && link.is_up()
         })
+    }
+
+    /// A link is lost. If its handshake was refused, the configured login may be.
+    pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        let wants_password = plane.links.get(down.link).is_some_and(wants_password);
+        if down.refusal.is_some() && down.role != Role::Probe {
+            self.greeted_as_configured(plane, down.link, down.refusal.as_deref());
+        }
+        // Clients cannot give the password of a Sentinel.
+        let is_clients = !matches!(down.role, Role::Sentinel | Role::Probe);
+        if wants_password && down.kind.user == CONFIGURED && is_clients {
+            self.flag_unauthenticated(plane, down.link);
+        }
     }
 
     /// A handshake on this link was refused for want of a password. Sessions that have lost their

@@ -20,7 +20,6 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::data_plane::outage::Outage;
 use crate::data_plane::reconnects::Reconnects;
-use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 use crate::settings::PoolKind;
 
@@ -75,15 +74,16 @@ impl Health {
 }
 
 /// Events.
-impl Engine {
-    /// A link is up: links of this server that wait for their next attempt try now.
-    pub(crate) fn note_reached(&mut self, server: ServerId) {
-        let health = self.plane.health(server);
+impl DataPlane {
+    /// A link is up: links of this server that wait for their next attempt try now. Returns whether
+    /// the server was away.
+    pub(crate) fn note_reached(&mut self, server: ServerId) -> bool {
+        let health = self.health(server);
         let was_away = health.rest_until.is_some() || health.outage.is_on();
         health.forget();
         health.answered = true;
         if was_away {
-            for id in self.plane.links.ids() {
+            for id in self.links.ids() {
                 let rests = |link: &Link| {
                     link.kind.server == server
                         && link.refusal.is_none()
@@ -92,57 +92,46 @@ impl Engine {
                             LinkState::Backoff { .. } | LinkState::Retrying { .. }
                         )
                 };
-                if self.plane.links.get(id).is_some_and(rests) {
-                    self.plane.connect(id);
+                if self.links.get(id).is_some_and(rests) {
+                    self.connect(id);
                 }
             }
-            self.access.pump(&mut self.plane, server);
         }
+        was_away
     }
-}
 
-/// Consequences of events.
-impl Engine {
-    /// Fails the links that were to be connected while their server was known to be away.
-    pub(crate) fn fail_untried(&mut self) {
-        if self.plane.untried.is_empty() {
-            return;
-        }
-        for id in std::mem::take(&mut self.plane.untried) {
-            if let Some(link) = self.plane.links.get(id).filter(|link| link.untried) {
-                let reason = self.plane.server(link.kind.server).health.reason.clone();
-                self.plane.note_link_lost(id, &reason, None);
-                self.settle_losses();
-            }
+    /// Notes that a link is lost that was to be connected while its server was known to be away.
+    pub(crate) fn lose_untried(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get(id).filter(|link| link.untried) {
+            let reason = self.server(link.kind.server).health.reason.clone();
+            self.note_link_lost(id, &reason, None);
         }
     }
 
-    /// Fails the requests that wait on a link whose attempt takes longer than `PROBE_MS`, if its
-    /// server was away before.
-    pub(crate) fn tick_probe(&mut self, id: LinkId) {
-        let now = self.plane.now;
+    /// Notes a link whose attempt takes longer than `PROBE_MS`, if its server was away before.
+    /// Returns whether the requests that wait on the link fail.
+    pub(crate) fn note_late(&mut self, id: LinkId) -> bool {
+        let now = self.now;
         let is_late = |link: &Link, since: Time| {
             link.role == Role::Shared && !link.is_late && now.since_ms(since) >= PROBE_MS
         };
-        let Some(link) = self.plane.links.get(id) else {
-            return;
+        let Some(link) = self.links.get(id) else {
+            return false;
         };
         match link.state {
             LinkState::Connecting { since } | LinkState::Greeting { since, .. }
-                if is_late(link, since) && self.plane.away_until(link.kind.server).is_some() => {}
-            _ => return,
+                if is_late(link, since) && self.away_until(link.kind.server).is_some() => {}
+            _ => return false,
         }
-        let reason = self.plane.why_late(link.kind.server);
-        if let Some(link) = self.plane.links.get_mut(id) {
+        let reason = self.why_late(link.kind.server);
+        if let Some(link) = self.links.get_mut(id) {
             link.is_late = true;
-            link.reason.clone_from(&reason);
+            link.reason = reason;
         }
-        self.fail_waiting(id);
-        self.plane.wake_waiters(id);
+        true
     }
-}
 
-impl DataPlane {
+    /// The state of the connections to a server.
     pub(crate) fn health(&mut self, server: ServerId) -> &mut Health {
         &mut self.servers[usize::from(server.0)].health
     }

@@ -8,10 +8,19 @@
 //! plane closes its connection at once, and nobody uses the link from then on. The consequences
 //! concern all components, so the engine handles them, between two events at the latest.
 
-use crate::base::handle::LinkId;
+use crate::base::error::Cause;
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::limits::REFUSED_LINKS_MAX;
+use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::LinkState;
-use crate::engine::Action;
+use crate::data_plane::actions::{Action, Event};
+use crate::data_plane::ingress::wants_password;
+use crate::data_plane::ledger::{EarlierAttempt, Entry};
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role, Sends, Streaming};
+use crate::routing::pool::ServerId;
+
+/// A connection that lasted this long was a good one. After its loss, the link connects at once.
+const STABLE_MS: u64 = 1_000;
 
 /// A link that is lost, and whose loss is not handled yet.
 #[derive(Debug)]
@@ -24,6 +33,93 @@ pub(crate) struct LostLink {
     pub(crate) refusal: Option<Vec<u8>>,
 }
 
+/// The facts about the loss of a link on which the steps of its handling rely.
+#[derive(Debug)]
+pub(crate) struct LinkDown {
+    pub(crate) link: LinkId,
+    pub(crate) server: ServerId,
+    pub(crate) kind: LinkKind,
+    pub(crate) role: Role,
+    /// The name of the server.
+    pub(crate) label: String,
+    /// The cause, for the log and for error replies.
+    pub(crate) reason: String,
+    /// The server's error reply to the handshake, if that is the cause.
+    pub(crate) refusal: Option<Vec<u8>>,
+    pub(crate) was_up: bool,
+    /// The connection lasted, or its server is well. Reads that were in flight are sent again.
+    pub(crate) connects_at_once: bool,
+    /// The server refuses a configured password that may be replaced at any moment.
+    pub(crate) awaits_password: bool,
+    /// Requests wait for the next attempt.
+    pub(crate) retries: bool,
+    /// The server is away, or has ended the connection.
+    pub(crate) is_away: bool,
+    /// It is a shared link, and discovery may find another server for its requests.
+    pub(crate) heeds: bool,
+    /// Other servers may answer the link's reads.
+    pub(crate) reads_move: bool,
+    /// The link has the first part of a waiting large request, which is no whole request yet.
+    pub(crate) keeps_part: bool,
+    /// Nothing more was to be sent on the link: respool has shut down its half of the connection.
+    pub(crate) has_left: bool,
+    /// An attempt to connect was made.
+    pub(crate) tried: bool,
+    /// When the last attempt began.
+    pub(crate) began: Time,
+    /// The link's session waits for the answer to its CLIENT TRACKING ON.
+    pub(crate) begins_to_track: bool,
+    /// The session that has got a part of a reply.
+    pub(crate) cut_off: Option<SessionId>,
+    /// The session whose SHUTDOWN was with the server.
+    pub(crate) shut_down_by: Option<SessionId>,
+    /// Requests that may have been executed, and are not sent again.
+    pub(crate) gone: Vec<Entry>,
+}
+
+/// The next attempt of a lost link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextAttempt {
+    /// Now. Requests stay on the link.
+    Now,
+    /// After a short pause, in which requests wait.
+    Soon,
+    /// After a back-off, in which requests fail.
+    AfterBackoff,
+    /// The link is removed.
+    Never,
+}
+
+impl LinkDown {
+    /// The cause that error replies name.
+    pub(crate) fn cause(&self) -> Cause<'_> {
+        Cause::LinkLost {
+            server: &self.label,
+            reason: &self.reason,
+        }
+    }
+
+    pub(crate) fn next_attempt(&self) -> NextAttempt {
+        match self.role {
+            Role::Shared | Role::Sentinel | Role::Hub(_) if self.connects_at_once => {
+                NextAttempt::Now
+            }
+            _ if self.retries => NextAttempt::Soon,
+            Role::Shared | Role::Sentinel | Role::Hub(_) => NextAttempt::AfterBackoff,
+            // A stand-in that never was up has lost nothing.
+            Role::Redirect { .. } if !self.was_up => NextAttempt::AfterBackoff,
+            Role::Redirect { .. }
+            | Role::Streaming { .. }
+            | Role::Pinned { .. }
+            | Role::Emergency { .. }
+            | Role::Probe
+            | Role::Draining { .. }
+            | Role::Idle => NextAttempt::Never,
+        }
+    }
+}
+
+/// Losing a link.
 impl DataPlane {
     /// Gives a link up: closes its connection.
     #[cold]
@@ -65,5 +161,297 @@ impl DataPlane {
     fn is_link_lost(&self, id: LinkId) -> bool {
         let link = self.links.get(id);
         link.is_some_and(|link| matches!(link.state, LinkState::Lost))
+    }
+}
+
+/// Steps of the handling of a loss.
+impl DataPlane {
+    /// Takes a lost link down: sorts out its ledger, and gathers the facts for the other steps.
+    pub(crate) fn take_down(&mut self, lost: LostLink, awaits_password: bool) -> Option<LinkDown> {
+        let LostLink {
+            link: id,
+            was_up,
+            reason,
+            refusal,
+        } = lost;
+        // Requests between two blocks are in the ledger again before it is sorted out.
+        self.ask_again(id);
+        self.lose_successor(id, refusal.as_deref());
+        let now = self.now;
+        let link = self.links.get_mut(id)?;
+        link.state = LinkState::Down;
+        let (kind, role) = (link.kind, link.role);
+        let lasted = was_up && now.since_ms(link.up_since) >= STABLE_MS;
+        if was_up {
+            link.lost_at = Some(now);
+        }
+        let connects_at_once = lasted || was_up && self.reconnects_at_once(id);
+        // A password that comes from a file may be replaced there at any moment.
+        let may_retry = refusal.is_none() || awaits_password;
+        if may_retry {
+            self.begin_outage(kind.server, was_up);
+        }
+        let retries = may_retry && self.retries(id, was_up);
+        // Reads need not wait for this link: other servers may execute them.
+        let reads_move = role.is_multiplexed() && self.pool_of(kind.server).readers.is_some();
+        let label = self.label(id).to_owned();
+        let link = self.links.get_mut(id)?;
+        let begins_to_track = link.is_asked_to_track();
+        let cut_off = match link.cutting && link.scanner.kind() != b'>' {
+            true => link.first_in_flight().map(|entry| entry.session),
+            false => None,
+        };
+        // A server that refuses the link is alive: its error goes to the client.
+        let is_away = was_up || !retries && refusal.is_none();
+        let shut_down_by = link.is_shut_down_by().filter(|_| was_up);
+        let has_left = link.sends == Sends::Nothing;
+        if has_left || is_away && link.holds_a_waiter() || shut_down_by.is_some() {
+            // The client has left, or its connection is closed in place of an error.
+            link.ledger.iter_mut().for_each(|entry| entry.silent = true);
+        }
+        let keeps_part = retries && !was_up && link.streaming != Streaming::No;
+        let again = reads_move || connects_at_once && role == Role::Shared;
+        let gone = match keeps_part {
+            true => Vec::new(),
+            false => link.disconnect(again),
+        };
+        link.is_late = false;
+        let tried = !std::mem::take(&mut link.untried);
+        let (began, heeds) = (link.attempted_at, link.heeds && role == Role::Shared);
+        self.forget_asking(id);
+        Some(LinkDown {
+            link: id,
+            server: kind.server,
+            kind,
+            role,
+            label,
+            reason,
+            refusal,
+            was_up,
+            connects_at_once,
+            awaits_password,
+            retries,
+            is_away,
+            heeds,
+            reads_move,
+            keeps_part,
+            has_left,
+            tried,
+            began,
+            begins_to_track,
+            cut_off,
+            shut_down_by,
+            gone,
+        })
+    }
+
+    /// Takes the requests that do not wait for the link's next connection.
+    pub(crate) fn take_stranded(&mut self, down: &LinkDown) -> Vec<Entry> {
+        let Some(link) = self.links.get_mut(down.link) else {
+            return Vec::new();
+        };
+        match down.role {
+            Role::Shared | Role::Probe => Vec::new(),
+            // The questions of a hub are asked anew.
+            Role::Hub(_) => link.take_unsent(|_| true),
+            _ if down.retries => Vec::new(),
+            _ => link.take_unsent(|_| true),
+        }
+    }
+
+    /// Notes the loss at the link and in the health of its server. Returns whether the log reports
+    /// it.
+    pub(crate) fn note_down(&mut self, down: &LinkDown) -> bool {
+        let Some(link) = self.links.get_mut(down.link) else {
+            return false;
+        };
+        if down.connects_at_once {
+            let lost = |entry: &&Entry| entry.before == EarlierAttempt::Lost;
+            self.counters.reads_sent_again += link.ledger.iter().filter(lost).count() as u64;
+        }
+        link.failures = match down.connects_at_once {
+            true => 0,
+            false => link.failures.saturating_add(1),
+        };
+        down.reason.clone_into(&mut link.reason);
+        let is_refused = down.refusal.is_some();
+        // No session uses the link: a client asked for it, and the refusal concerns that client
+        // alone.
+        let concerns_client = is_refused && link.attached == 0 && !link.waiters.is_empty();
+        // A server that wanted a password still wants it, until a link is up without one.
+        if is_refused || !wants_password(link) {
+            link.refusal.clone_from(&down.refusal);
+        }
+        if !down.tried {
+            return false;
+        }
+        self.counters.link_downs += 1;
+        let attempt = (down.began, down.retries);
+        match is_refused {
+            _ if down.was_up && down.has_left => {}
+            _ if down.was_up => self.note_lost(down.server),
+            true if concerns_client || down.kind.user != CONFIGURED => {}
+            true if !down.awaits_password => self.note_refused(down.server),
+            _ => self.note_unreachable(down.server, attempt, &down.reason),
+        }
+        // The loss of a session's own link tells no more than that of the shared link.
+        !concerns_client && matches!(down.role, Role::Shared | Role::Hub(_) | Role::Sentinel)
+    }
+
+    /// Reports a loss in the log.
+    pub(crate) fn report_down(&mut self, down: &LinkDown) {
+        self.emit(Event::LinkDown {
+            server: down.label.clone(),
+            pool: self.pool_name(down.server).to_owned(),
+            reason: down.reason.clone(),
+        });
+    }
+
+    /// Puts a link into back-off.
+    pub(crate) fn back_off(&mut self, id: LinkId) {
+        let Some(link) = self.links.get(id) else {
+            return;
+        };
+        let (server, failures) = (link.kind.server, link.failures);
+        let until = match self.away_until(server) {
+            Some(until) => until,
+            None => self.now.plus_ms(self.back_off_ms(failures)),
+        };
+        if let Some(link) = self.links.get_mut(id) {
+            link.state = LinkState::Backoff { until };
+        }
+    }
+
+    /// Bounds the refused links of a server, for example to a database that it does not have. If
+    /// there are too many, the oldest one is removed. The next tick removes all refused links that
+    /// no session uses. Until then, a client could fill `links-max` with them.
+    pub(crate) fn bound_refused(&mut self, newest: LinkId) {
+        let links = self.links.iter();
+        let refused = links.filter_map(|(id, link)| match link.state {
+            LinkState::Backoff { until } if id != newest && self.is_refused_to_all(link) => {
+                Some((until, id))
+            }
+            _ => None,
+        });
+        let refused: Vec<(Time, LinkId)> = refused.collect();
+        if refused.len() >= REFUSED_LINKS_MAX
+            && let Some((_, oldest)) = refused.into_iter().min()
+        {
+            self.remove_link(oldest);
+        }
+    }
+
+    /// Whether the server has refused a shared link, and no session uses it or waits for it.
+    fn is_refused_to_all(&self, link: &Link) -> bool {
+        link.refusal.is_some()
+            && link.attached == 0
+            && link.waiters.is_empty()
+            && link.role == Role::Shared
+            && link.kind.user == CONFIGURED
+            && link.kind != self.first_link(link.kind.server)
+            && !self.is_routed_to(link.kind.server)
+    }
+
+    /// Closes the sessions of a link if the server refuses the link's user: it does not know the
+    /// user any more, or has another password. The server has closed that user's connections, too.
+    /// Returns the user if it is deleted.
+    pub(crate) fn close_disowned(&mut self, id: LinkId) -> Option<u16> {
+        let link = self.links.get(id)?;
+        let refusal = link.refusal.as_deref().unwrap_or_default();
+        let is_disowned = link.kind.user != CONFIGURED
+            // Users are not replicated: the primary may know the user.
+            && self.server(link.kind.server).replica_of.is_none()
+            && [&b"WRONGPASS"[..], b"NOAUTH", b"NOPERM"]
+                .iter()
+                .any(|code| refusal.starts_with(code));
+        if !is_disowned {
+            return None;
+        }
+        let user = link.kind.user;
+        // NOPERM refuses a command of the handshake, and not the user.
+        let is_deleted = !refusal.starts_with(b"NOPERM");
+        let sessions = self.sessions.iter();
+        let sessions = sessions.filter(|(_, session)| session.link == id);
+        for session in sessions.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.close_when_answered(session);
+        }
+        is_deleted.then_some(user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pubsub::hub::{HubId, LineId};
+    use crate::routing::pool::ServerId;
+    use respool_protocol::encode::Version;
+
+    fn down(role: Role, was_up: bool, connects_at_once: bool, retries: bool) -> LinkDown {
+        let server = ServerId(0);
+        LinkDown {
+            link: LinkId::NONE,
+            server,
+            kind: LinkKind {
+                server,
+                version: Version::Resp2,
+                db: 0,
+                user: CONFIGURED,
+                lane: 0,
+            },
+            role,
+            label: String::new(),
+            reason: String::new(),
+            refusal: None,
+            was_up,
+            connects_at_once,
+            awaits_password: false,
+            retries,
+            is_away: true,
+            heeds: false,
+            reads_move: false,
+            keeps_part: false,
+            has_left: false,
+            tried: true,
+            began: Time(0),
+            begins_to_track: false,
+            cut_off: None,
+            shut_down_by: None,
+            gone: Vec::new(),
+        }
+    }
+
+    /// Links that serve everybody always try again, others only while nothing of their session is
+    /// lost.
+    #[test]
+    fn next_attempt_follows_from_role_and_loss() {
+        use NextAttempt::{AfterBackoff, Never, Now, Soon};
+        let by = SessionId::NONE;
+        let hub = Role::Hub(LineId {
+            hub: HubId(0),
+            line: 0,
+        });
+        // After a lasting connection, during an outage, after a failed attempt, after a young
+        // connection.
+        let cases = [
+            (Role::Shared, [Now, Soon, AfterBackoff, AfterBackoff]),
+            (hub, [Now, Soon, AfterBackoff, AfterBackoff]),
+            (Role::Sentinel, [Now, Soon, AfterBackoff, AfterBackoff]),
+            (Role::Redirect { to: 1 }, [Never, Soon, AfterBackoff, Never]),
+            (Role::Pinned { by }, [Never, Soon, Never, Never]),
+            (Role::Streaming { by }, [Never, Soon, Never, Never]),
+            (Role::Draining { by }, [Never, Soon, Never, Never]),
+            (Role::Emergency { by }, [Never, Soon, Never, Never]),
+            (Role::Probe, [Never, Soon, Never, Never]),
+            (Role::Idle, [Never, Soon, Never, Never]),
+        ];
+        for (role, expected) in cases {
+            let losses = [
+                down(role, true, true, false),
+                down(role, false, false, true),
+                down(role, false, false, false),
+                down(role, true, false, false),
+            ];
+            assert_eq!(losses.map(|down| down.next_attempt()), expected, "{role:?}");
+        }
     }
 }

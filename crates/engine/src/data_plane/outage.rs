@@ -15,7 +15,6 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::discovery::cluster::Cluster;
-use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
 /// The longest pause between two attempts while requests wait, milliseconds.
@@ -50,31 +49,28 @@ impl Outage {
     }
 }
 
-impl Engine {
-    /// Connects a link in state `Retrying` when its next attempt is due. Fails it once requests no
+impl DataPlane {
+    /// Connects a link in state `Retrying` when its next attempt is due. Loses it once requests no
     /// longer wait for its server.
     pub(crate) fn tick_retry(&mut self, id: LinkId) {
-        let Some(link) = self.plane.links.get(id) else {
+        let Some(link) = self.links.get(id) else {
             return;
         };
         let LinkState::Retrying { at } = link.state else {
             return;
         };
-        if !self.plane.retries(id, false) {
+        if !self.retries(id, false) {
             let reason = link.reason.clone();
-            if let Some(link) = self.plane.links.get_mut(id) {
-                // `link_down` counts no failed attempt.
+            if let Some(link) = self.links.get_mut(id) {
+                // The loss counts no failed attempt.
                 link.untried = true;
             }
-            self.plane.note_link_lost(id, &reason, None);
-            self.settle_losses();
-        } else if self.plane.now >= at {
-            self.plane.connect(id);
+            self.note_link_lost(id, &reason, None);
+        } else if self.now >= at {
+            self.connect(id);
         }
     }
-}
 
-impl DataPlane {
     /// Whether a link that is down retries, with the requests that wait on it. A link of one
     /// session retries only if it never was up: otherwise the server has lost that session's state.
     pub(crate) fn retries(&self, id: LinkId, was_up: bool) -> bool {

@@ -30,9 +30,8 @@ use crate::base::limits::{
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Departed, Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::Session;
-use crate::engine::Engine;
 
 /// The link of a kind to which a session is attached. Most sessions share lane 0.
 pub(crate) type LinkLane = u8;
@@ -242,35 +241,24 @@ fn small(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-impl Engine {
-    /// Moves the requests of a code link that could not be connected to the common link, if that is
-    /// up.
-    pub(crate) fn leave_code_lane(&mut self, id: LinkId) {
-        let Some(link) = self.plane.links.get(id) else {
-            return;
-        };
+impl DataPlane {
+    /// Takes the requests of a code link that could not be connected, for the common link. `None`
+    /// if that is not up.
+    pub(crate) fn take_code_requests(&mut self, id: LinkId) -> Option<(LinkId, Vec<Departed>)> {
+        let link = self.links.get(id)?;
         let kind = LinkKind {
             lane: EVERYBODYS,
             ..link.kind
         };
         let is_code_link = link.kind.lane == CODE_LANE && link.role == Role::Shared;
-        let common = self
-            .plane
-            .shared
-            .get(&kind)
-            .copied()
-            .filter(|_| is_code_link);
-        let is_up = |link: &LinkId| self.plane.links.get(*link).is_some_and(Link::is_up);
-        if let Some(common) = common.filter(is_up)
-            && let Some(link) = self.plane.links.get_mut(id)
-        {
-            let left = link.take_left(|_, _| true);
-            self.put_moved(common, left);
+        let common = self.shared.get(&kind).copied().filter(|_| is_code_link)?;
+        if !self.links.get(common).is_some_and(Link::is_up) {
+            return None;
         }
+        let left = self.links.get_mut(id)?.take_left(|_, _| true);
+        Some((common, left))
     }
-}
 
-impl DataPlane {
     /// The kind of the shared link to which a session belongs.
     pub(crate) fn shared_kind_of(&self, session: &Session) -> LinkKind {
         LinkKind {

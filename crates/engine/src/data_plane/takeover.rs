@@ -43,7 +43,6 @@ use crate::data_plane::pause::may_write;
 use crate::data_plane::scripts::each_request;
 use crate::data_plane::sent_request::{as_asked, id_of};
 use crate::data_plane::slow_readers::CODE_LANE;
-use crate::engine::Engine;
 use crate::redirect::refusals;
 use crate::routing::pool::ServerId;
 
@@ -202,30 +201,6 @@ fn may_outlast(link: &Link) -> bool {
         && link.sends == Sends::More
         && link.paused.is_none()
         && link.tunnel.is_none()
-}
-
-impl Engine {
-    /// Puts requests that left a stuck link on its successor.
-    pub(crate) fn put_moved(&mut self, successor: LinkId, moved: Vec<Departed>) {
-        if moved.is_empty() {
-            return;
-        }
-        for left in moved {
-            if left.duty.as_ref().is_some_and(Completion::names_scripts) {
-                self.local.load_named(
-                    &mut self.plane,
-                    successor,
-                    left.entry.session,
-                    &left.request,
-                );
-            }
-            if let Some(link) = self.plane.links.get_mut(successor) {
-                link.push_left(left);
-            }
-        }
-        self.plane.list_link(successor);
-        self.plane.close_if_full(successor);
-    }
 }
 
 impl DataPlane {

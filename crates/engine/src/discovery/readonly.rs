@@ -213,7 +213,7 @@ impl Engine {
         }
         self.plane.shared.insert(kind, id);
         self.plane.limit_link(id);
-        self.put_moved(id, moved);
+        self.local.put_moved(&mut self.plane, id, moved);
         self.plane.reopen(id);
         if self
             .plane

@@ -8,16 +8,16 @@ use crate::access::login_state::refuses_login;
 use crate::base::error::{self, Cause, Fate};
 use crate::base::error_text::NOAUTH;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::{LINK_UNUSED_MS, REFUSED_LINKS_MAX};
+use crate::base::limits::LINK_UNUSED_MS;
 use crate::base::settings::AwayError;
 use crate::base::time::Time;
 use crate::data_plane::actions::{Action, Event};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::HandshakeReply;
 use crate::data_plane::ingress::wants_password;
-use crate::data_plane::ledger::{EarlierAttempt, Entry};
+use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
-use crate::data_plane::link_loss::LostLink;
+use crate::data_plane::link_loss::{LinkDown, LostLink, NextAttempt};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::SILENT_MS;
@@ -26,9 +26,6 @@ use crate::engine::Engine;
 use crate::pinned::monitor::Tunnel;
 use crate::pinned::tracking::AWAY;
 use crate::pinned::urgent;
-
-/// A connection that lasted this long was a good one. After its loss, the link connects at once.
-const STABLE_MS: u64 = 1_000;
 
 impl Engine {
     /// A link's socket failed, or could not be connected.
@@ -49,6 +46,15 @@ impl Engine {
     pub(crate) fn settle_losses(&mut self) {
         while let Some(lost) = self.plane.lost_links.pop_front() {
             self.link_down(lost);
+        }
+    }
+
+    /// Fails the links that were to be connected while their server was known to be away.
+    pub(crate) fn fail_untried(&mut self) {
+        for id in std::mem::take(&mut self.plane.untried) {
+            self.plane.lose_untried(id);
+            // The loss of one link may connect another one.
+            self.settle_losses();
         }
     }
 
@@ -125,7 +131,9 @@ impl Engine {
         self.access.pump_logins(&mut self.plane, id);
         self.plane.note_handshake(server_id, greeted_since);
         self.plane.wake_waiters(id);
-        self.note_reached(server_id);
+        if self.plane.note_reached(server_id) {
+            self.access.pump(&mut self.plane, server_id);
+        }
         self.succeed(id);
         let Some(link) = self.plane.links.get(id) else {
             return;
@@ -146,354 +154,178 @@ impl Engine {
         }
     }
 
+    /// Handles the loss of a link. The order of the steps matters: each says why it has its place.
     #[cold]
     #[inline(never)]
     fn link_down(&mut self, lost: LostLink) {
-        let LostLink {
-            link: id,
-            was_up,
-            reason,
-            refusal,
-        } = lost;
-        let reason = reason.as_str();
-        self.pinned.lose_polls(&mut self.plane, id);
-        self.plane.ask_again(id);
-        self.plane.lose_successor(id, refusal.as_deref());
-        if !was_up {
-            self.leave_code_lane(id);
-        }
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        link.state = LinkState::Down;
-        let begins_to_track = link.is_asked_to_track();
-        let mut stable = was_up && self.plane.now.since_ms(link.up_since) >= STABLE_MS;
-        if was_up && !stable {
-            stable = self.plane.reconnects_at_once(id);
-        }
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        let cut_off = if link.cutting && link.scanner.kind() != b'>' {
-            link.first_in_flight().map(|entry| entry.session)
-        } else {
-            None
-        };
-        // A failed attempt says nothing about the server's replies.
-        match was_up {
-            true => self.local.catalog.lose_questions(id, self.plane.now),
-            false => self.local.catalog.leave_questions(id),
-        }
-        // Reads need not wait for this link: other servers may execute them.
-        let pool = self.plane.servers[usize::from(link.kind.server.0)].pool;
-        let is_read_elsewhere = self.plane.pools[usize::from(pool)].readers.is_some();
-        let role = link.role;
-        if was_up {
-            link.lost_at = Some(self.plane.now);
-        }
-        let server_id = link.kind.server;
-        if was_up && role == Role::Shared {
-            self.local
-                .catalog
-                .doubt_server(&mut self.plane.learned_commands, server_id);
-            self.local.note_scripts_lost(&mut self.plane, server_id);
-        }
-        // A password that comes from a file may be replaced there at any moment.
-        let awaits_password = self
-            .access
-            .awaits_password(&self.plane, id, refusal.as_deref());
-        let may_retry = refusal.is_none() || awaits_password;
-        if may_retry {
-            self.plane.begin_outage(server_id, was_up);
-        }
-        let retries = may_retry && self.plane.retries(id, was_up);
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        let shared = role.is_multiplexed();
-        // A server that refuses the link is alive: its error goes to the client.
-        let is_away = was_up || !retries && refusal.is_none();
-        let shut_down_by = link.is_shut_down_by().filter(|_| was_up);
-        if link.sends == Sends::Nothing
-            || is_away && link.holds_a_waiter()
-            || shut_down_by.is_some()
+        // The plane asks which sessions the link has answered: sessions that are closed for their
+        // polled commands do not count.
+        self.pinned.lose_polls(&mut self.plane, lost.link);
+        if !lost.was_up
+            && let Some((common, left)) = self.plane.take_code_requests(lost.link)
         {
-            // The client has left, or its connection is closed in place of an error.
-            link.ledger.iter_mut().for_each(|entry| entry.silent = true);
+            // Before the ledger is sorted out: these requests need not wait for the next attempt.
+            self.local.put_moved(&mut self.plane, common, left);
         }
-        let moves = is_read_elsewhere && shared;
-        // The link has the first part of a waiting large request, which is no whole request yet.
-        let keeps_part = retries && !was_up && link.streaming != Streaming::No;
-        let gone = match keeps_part {
-            true => Vec::new(),
-            false => link.disconnect(moves || stable && role == Role::Shared),
-        };
-        if !keeps_part {
-            self.load_again(id);
-        }
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        link.is_late = false;
-        let (tried, began) = (!std::mem::take(&mut link.untried), link.attempted_at);
-        let has_left = link.sends == Sends::Nothing;
-        let heeds = link.heeds && role == Role::Shared;
-        self.plane.forget_asking(id);
-        if heeds {
-            if self.plane.server(server_id).replica_of.is_none() {
-                self.discovery.request_survey(&mut self.plane, server_id);
-                // A server that refuses a handshake is alive, and refuses every attempt.
-                let is_lost = was_up || refusal.is_none();
-                if is_lost || !self.plane.knows_all(usize::from(pool)) {
-                    self.request_refresh_after_loss(server_id);
-                }
-            } else if was_up {
-                self.discovery.request_refresh(&mut self.plane, server_id);
-            }
-            self.discovery.forget_look(&mut self.plane, id);
-            let pool = usize::from(self.plane.server(server_id).pool);
-            self.discovery.rebalance_replicas(&mut self.plane, pool);
-        }
-        if heeds || moves {
-            self.redirects.move_left(&mut self.plane, id);
-        }
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        // If the link retries, its remaining requests wait for the next connection.
-        let stranded: Vec<Entry> = match role {
-            Role::Shared | Role::Probe => Vec::new(),
-            _ if retries && !matches!(role, Role::Hub(_)) => Vec::new(),
-            _ => link.take_unsent(|_| true),
-        };
-        if stable {
-            let lost = |entry: &&Entry| entry.before == EarlierAttempt::Lost;
-            self.plane.counters.reads_sent_again += link.ledger.iter().filter(lost).count() as u64;
-        }
-        link.failures = if stable {
-            0
-        } else {
-            link.failures.saturating_add(1)
-        };
-        link.reason = reason.to_owned();
-        // No session uses the link: a client asked for it, and the refusal concerns that client
-        // alone.
-        let concerns_client = refusal.is_some() && link.attached == 0 && !link.waiters.is_empty();
-        // The loss of a session's own link tells no more than that of the shared link.
-        let is_logged = tried
-            && !concerns_client
-            && matches!(role, Role::Shared | Role::Hub(_) | Role::Sentinel);
-        let refused = refusal.is_some();
-        let refused_with = refusal.clone();
-        // A server that wanted a password still wants it, until a link is up without one.
-        if refusal.is_some() || !wants_password(link) {
-            link.refusal = refusal;
-        }
-        let (wanted, kind) = (wants_password(link), link.kind);
-        let server = self.plane.label(id).to_owned();
-        if tried {
-            self.plane.counters.link_downs += 1;
-            match refused {
-                _ if was_up && has_left => {}
-                _ if was_up => self.plane.note_lost(kind.server),
-                true if concerns_client || kind.user != CONFIGURED => {}
-                true if awaits_password => {
-                    self.plane
-                        .note_unreachable(kind.server, (began, retries), reason);
-                }
-                true => self.plane.note_refused(kind.server),
-                false => self
-                    .plane
-                    .note_unreachable(kind.server, (began, retries), reason),
-            }
-        }
-        if refused && role != Role::Probe {
+        // A link that awaits a password tries again, and its requests stay.
+        let awaits_password =
             self.access
-                .greeted_as_configured(&mut self.plane, id, refused_with.as_deref());
-        }
-        // Clients cannot give the password of a Sentinel.
-        let is_clients = !matches!(role, Role::Sentinel | Role::Probe);
-        if wanted && kind.user == CONFIGURED && is_clients {
-            self.access.flag_unauthenticated(&mut self.plane, id);
-        }
-        if is_logged {
-            self.plane.emit(Event::LinkDown {
-                server: server.clone(),
-                pool: self.plane.pool_name(kind.server).to_owned(),
-                reason: reason.to_owned(),
-            });
-        }
-        let lost = Cause::LinkLost {
-            server: &server,
-            reason,
+                .awaits_password(&self.plane, lost.link, lost.refusal.as_deref());
+        let Some(down) = self.plane.take_down(lost, awaits_password) else {
+            return;
         };
-        if let Role::Pinned { by } = role
-            && !retries
+        self.local.link_down(&mut self.plane, &down);
+        if !down.keeps_part {
+            // Behind `take_down`, which decides the requests that stay; in front of all steps that
+            // take requests away with their bytes.
+            self.load_again(down.link);
+        }
+        // The routes change first: requests that move follow them.
+        self.leave_server(&down);
+        if down.heeds || down.reads_move {
+            self.redirects.move_left(&mut self.plane, down.link);
+        }
+        // Requests that have moved are neither stranded nor counted as sent again.
+        let stranded = self.plane.take_stranded(&down);
+        // Behind the routes: a first attempt that fails does not make an owner lost for them.
+        let is_logged = self.plane.note_down(&down);
+        // It asks whether the link has been refused, which `note_down` notes.
+        self.access.link_down(&mut self.plane, &down);
+        if is_logged {
+            self.plane.report_down(&down);
+        }
+        self.fail_lost(&down, &stranded);
+        if down.was_up && down.connects_at_once && down.role == Role::Shared && !down.heeds {
+            // The sessions that are closed have left their requests.
+            self.plane.ask_pipelines_apart(down.link, down.cut_off);
+        }
+        // Last, because connecting may send what is left in the ledger.
+        if self.try_next(&down) {
+            self.stay_down(&down);
+        }
+    }
+
+    /// Discovery looks for another owner or other readers, since a link is lost.
+    fn leave_server(&mut self, down: &LinkDown) {
+        if !down.heeds {
+            return;
+        }
+        let state = self.plane.server(down.server);
+        let (pool, is_owner) = (usize::from(state.pool), state.replica_of.is_none());
+        if is_owner {
+            self.discovery.request_survey(&mut self.plane, down.server);
+            // A server that refuses a handshake is alive, and refuses every attempt.
+            let is_lost = down.was_up || down.refusal.is_none();
+            if is_lost || !self.plane.knows_all(pool) {
+                self.request_refresh_after_loss(down.server);
+            }
+        } else if down.was_up {
+            self.discovery.request_refresh(&mut self.plane, down.server);
+        }
+        self.discovery.forget_look(&mut self.plane, down.link);
+        self.discovery.rebalance_replicas(&mut self.plane, pool);
+    }
+
+    /// Fails the requests that a lost link does not send again, and closes sessions that cannot go
+    /// on without it.
+    fn fail_lost(&mut self, down: &LinkDown, stranded: &[Entry]) {
+        let lost = down.cause();
+        if let Role::Pinned { by } = down.role
+            && !down.retries
         {
-            self.lose_pins(by, id, (was_up, is_away), lost);
-            if begins_to_track {
+            // In front of the errors: a session that is closed gets none.
+            self.lose_pins(by, down.link, (down.was_up, down.is_away), lost);
+            if down.begins_to_track {
                 self.plane.close_for(by, String::from(AWAY));
             }
         }
-        if let Some(session) = cut_off {
-            // The client has a part of a reply: it would take the next bytes for the rest of it.
+        if let Some(session) = down.cut_off {
+            // The client has a part of a reply: it would take an error for the rest of it.
+            let server = &down.label;
             self.plane.close_for(
                 session,
                 format!("connection to {server} lost in the middle of its reply"),
             );
         }
-        for entry in gone {
-            self.fail(entry, Fate::Unknown, lost);
+        for entry in &down.gone {
+            self.fail(*entry, Fate::Unknown, lost);
         }
-        if let Some(session) = shut_down_by {
-            // The server closes that client's connection after SHUTDOWN, and so does respool.
+        if let Some(session) = down.shut_down_by {
+            // The server closes that client's connection after SHUTDOWN, and so does respool. The
+            // session has its earlier replies by now.
             self.plane.close_when_answered(session);
         }
         for entry in stranded {
-            self.fail_unsent(id, entry, lost);
+            self.fail_unsent(down.link, *entry, lost);
         }
-        if was_up && stable && role == Role::Shared && !heeds {
-            self.plane.ask_pipelines_apart(id, cut_off);
-        }
-        match role {
-            // The remaining requests leave when the link is back.
-            Role::Shared | Role::Sentinel if stable => self.plane.connect(id),
-            Role::Hub(hub) => {
-                if was_up {
-                    self.pubsub
-                        .lose_subscriptions(&mut self.plane, hub, &server);
-                }
-                self.pubsub.hub_down(&mut self.plane, hub);
-                if stable {
-                    self.plane.connect(id);
-                } else if retries {
-                    self.plane.retry_later(id);
-                } else {
-                    self.rest(id);
-                }
-            }
-            _ if retries => self.plane.retry_later(id),
-            Role::Shared | Role::Sentinel => self.rest(id),
-            Role::Streaming { by } => {
-                self.fail_large(by, id, lost);
-                self.plane.remove_link(id);
-                self.plane.next_streaming();
-                return;
-            }
-            Role::Pinned { by } => {
-                self.fail_large(by, id, lost);
-                return self.plane.remove_link(id);
-            }
-            Role::Emergency { .. } => return self.plane.remove_link(id),
-            Role::Redirect { .. } if was_up => {
-                self.pinned.lose_redirect(&mut self.plane, id);
-                return self.plane.remove_link(id);
-            }
-            Role::Redirect { .. } => self.rest(id),
-            Role::Probe => {
-                self.fail_waiting(id);
-                self.plane.remove_link(id);
-                if !was_up {
-                    self.probe_failed(server_id, reason, refused);
-                }
-                return self.access.probe_lost(&mut self.plane, server_id, id);
-            }
-            Role::Draining { .. } | Role::Idle => return self.plane.remove_link(id),
-        }
-        if heeds {
-            let pool = usize::from(self.plane.server(server_id).pool);
-            self.discovery.rebalance_replicas(&mut self.plane, pool);
-        }
-        self.close_disowned(id);
-        self.plane.wake_waiters(id);
     }
 
-    /// Closes the sessions of a link if the server refuses the link's user: it does not know the
-    /// user any more, or has another password. The server has closed that user's connections, too.
-    fn close_disowned(&mut self, id: LinkId) {
-        let refusal_is = |link: &Link, code: &str| {
-            let refusal = link.refusal.as_deref().unwrap_or_default();
-            refusal.starts_with(code.as_bytes())
-        };
-        let is_disowned = |link: &Link| {
-            link.kind.user != CONFIGURED
-                // Users are not replicated: the primary may know the user.
-                && self.plane.server(link.kind.server).replica_of.is_none()
-                && ["WRONGPASS", "NOAUTH", "NOPERM"]
-                    .iter()
-                    .any(|code| refusal_is(link, code))
-        };
-        let Some(link) = self.plane.links.get(id).filter(|link| is_disowned(link)) else {
-            return;
-        };
-        let (user, server) = (link.kind.user, link.kind.server);
-        // NOPERM refuses a command of the handshake, and not the user.
-        let is_deleted = !refusal_is(link, "NOPERM");
-        let sessions = self
-            .plane
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.link == id);
-        for session_id in sessions
-            .map(|(session_id, _)| session_id)
-            .collect::<Vec<_>>()
-        {
-            self.plane.close_when_answered(session_id);
+    /// Begins the next attempt of a lost link, or removes the link. Returns whether it stays.
+    fn try_next(&mut self, down: &LinkDown) -> bool {
+        if let Role::Hub(hub) = down.role {
+            // The hub forgets its questions before the link may take new ones.
+            if down.was_up {
+                self.pubsub
+                    .lose_subscriptions(&mut self.plane, hub, &down.label);
+            }
+            self.pubsub.hub_down(&mut self.plane, hub);
         }
-        if is_deleted {
-            self.pinned.close_waits_of(&mut self.plane, user, server);
+        match down.next_attempt() {
+            NextAttempt::Now => self.plane.connect(down.link),
+            NextAttempt::Soon => self.plane.retry_later(down.link),
+            NextAttempt::AfterBackoff => self.rest(down.link),
+            NextAttempt::Never => {
+                self.end_lost(down);
+                return false;
+            }
         }
+        true
+    }
+
+    /// Removes a link that is lost for good.
+    fn end_lost(&mut self, down: &LinkDown) {
+        let id = down.link;
+        match down.role {
+            Role::Streaming { by } | Role::Pinned { by } => self.fail_large(by, id, down.cause()),
+            Role::Redirect { .. } => self.pinned.lose_redirect(&mut self.plane, id),
+            Role::Probe => self.fail_waiting(id),
+            Role::Shared
+            | Role::Draining { .. }
+            | Role::Emergency { .. }
+            | Role::Hub(_)
+            | Role::Sentinel
+            | Role::Idle => {}
+        }
+        self.plane.remove_link(id);
+        if down.role == Role::Probe {
+            // Logins wait for any probing link, so this one is gone when they look for another.
+            if !down.was_up {
+                self.probe_failed(down.server, &down.reason, down.refusal.is_some());
+            }
+            self.access.probe_lost(&mut self.plane, down.server, id);
+        }
+    }
+
+    /// Ends the handling of a loss: the link has its new state.
+    fn stay_down(&mut self, down: &LinkDown) {
+        if down.heeds {
+            // Once more: now the count of failures tells whether an owner is lost.
+            let pool = usize::from(self.plane.server(down.server).pool);
+            self.discovery.rebalance_replicas(&mut self.plane, pool);
+        }
+        if let Some(user) = self.plane.close_disowned(down.link) {
+            self.pinned
+                .close_waits_of(&mut self.plane, user, down.server);
+        }
+        // They look at the new state, and ask again or fail.
+        self.plane.wake_waiters(down.link);
     }
 
     /// Ends the attempts of a link: requests that wait for it fail, and it goes into back-off.
     fn rest(&mut self, id: LinkId) {
-        let Some((server, failures)) = self
-            .plane
-            .links
-            .get(id)
-            .map(|link| (link.kind.server, link.failures))
-        else {
-            return;
-        };
-        let until = match self.plane.away_until(server) {
-            Some(until) => until,
-            None => self.plane.now.plus_ms(self.plane.back_off_ms(failures)),
-        };
-        if let Some(link) = self.plane.links.get_mut(id) {
-            link.state = LinkState::Backoff { until };
-        }
+        self.plane.back_off(id);
         self.fail_waiting(id);
-        self.bound_refused(id);
-    }
-
-    /// Bounds the refused links of a server, for example to a database that it does not have. If
-    /// there are too many, the oldest one is removed. The next tick removes all refused links that
-    /// no session uses. Until then, a client could fill `links-max` with them.
-    fn bound_refused(&mut self, newest: LinkId) {
-        let links = self.plane.links.iter();
-        let refused = links.filter_map(|(id, link)| match link.state {
-            LinkState::Backoff { until } if id != newest && self.is_refused_to_all(link) => {
-                Some((until, id))
-            }
-            _ => None,
-        });
-        let refused: Vec<(Time, LinkId)> = refused.collect();
-        if refused.len() >= REFUSED_LINKS_MAX
-            && let Some((_, oldest)) = refused.into_iter().min()
-        {
-            self.plane.remove_link(oldest);
-        }
-    }
-
-    /// Whether the server has refused a shared link, and no session uses it or waits for it.
-    fn is_refused_to_all(&self, link: &Link) -> bool {
-        link.refusal.is_some()
-            && link.attached == 0
-            && link.waiters.is_empty()
-            && link.role == Role::Shared
-            && link.kind.user == CONFIGURED
-            && link.kind != self.plane.first_link(link.kind.server)
-            && !self.is_routed_to(link.kind.server)
+        self.plane.bound_refused(id);
     }
 
     /// Fails the requests that wait at a link that is not up.
@@ -706,7 +538,7 @@ impl Engine {
                     && (link.kind != self.plane.first_link(link.kind.server) || self.is_gone(link))
                     // A session that has switched to another server comes back, and must not wait
                     // for the same attempts again.
-                    && (!self.is_routed_to(link.kind.server)
+                    && (!self.plane.is_routed_to(link.kind.server)
                         || over(now, link.unused_since, LINK_UNUSED_MS)) =>
             {
                 return self.plane.remove_link(id);
@@ -719,7 +551,8 @@ impl Engine {
                 return;
             }
             LinkState::Retrying { .. } => {
-                self.tick_retry(id);
+                self.plane.tick_retry(id);
+                self.settle_losses();
                 self.pinned.tick_at_link(&mut self.plane, id);
                 return self.tick_requests(id, timeouts.request_ms);
             }
@@ -762,7 +595,10 @@ impl Engine {
         self.plane.tick_reply_room(id);
         self.plane.tick_stuck(id);
         self.plane.tick_silent(id);
-        self.tick_probe(id);
+        if self.plane.note_late(id) {
+            self.fail_waiting(id);
+            self.plane.wake_waiters(id);
+        }
         self.tick_requests(id, timeouts.request_ms);
         self.settle_losses();
         self.tick_paused(id);

@@ -645,12 +645,6 @@ impl Engine {
         self.dispatch_on_link(id, request.bytes, true, Some(duty))
     }
 
-    /// Whether sessions of a server's pool have to switch to it.
-    pub(crate) fn is_routed_to(&self, server: ServerId) -> bool {
-        let whole = self.plane.pool_of(server).whole;
-        self.plane.pools[usize::from(whole)].is_routed()
-    }
-
     /// Switches a session from a server that cannot be reached to one that can, unless the session is
     /// bound there.
     pub(crate) fn switch_from_dead_if_free(&mut self, id: SessionId) {

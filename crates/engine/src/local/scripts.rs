@@ -535,6 +535,23 @@ impl Local {
         }
     }
 
+    /// Puts requests that have left a link on another one, behind the scripts that they name.
+    pub(crate) fn put_moved(&mut self, plane: &mut DataPlane, to: LinkId, moved: Vec<Departed>) {
+        if moved.is_empty() {
+            return;
+        }
+        for left in moved {
+            if left.duty.as_ref().is_some_and(Completion::names_scripts) {
+                self.load_named(plane, to, left.entry.session, &left.request);
+            }
+            if let Some(link) = plane.links.get_mut(to) {
+                link.push_left(left);
+            }
+        }
+        plane.list_link(to);
+        plane.close_if_full(to);
+    }
+
     /// Puts SCRIPT LOAD on a link for each script that a request names. The request was meant for
     /// another link.
     pub(crate) fn load_named(
