@@ -18,6 +18,7 @@
 
 pub(crate) mod composite;
 pub(crate) mod link_events;
+mod memory;
 pub(crate) mod pubsub;
 pub(crate) mod redirects;
 pub(crate) mod router;

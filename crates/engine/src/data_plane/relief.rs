@@ -10,44 +10,28 @@ use crate::data_plane::link::{Link, Role};
 use crate::data_plane::memory::{Audited, SharedMemory, ShedReason};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
-use crate::engine::Engine;
 
-impl Engine {
-    /// Measures anew the memory that links hold. The driver calls it once it has read
-    /// [`Engine::links_bytes_read_max`] bytes since the last call.
-    pub fn measure_links(&mut self) {
-        self.measure_shared();
+impl DataPlane {
+    /// Memory of all workers' sessions. The figures of other workers are a moment old.
+    pub(crate) fn memory_bytes_of_all(&self) -> u64 {
+        self.memory.total(self.held_bytes) as u64 + self.other_workers.memory_bytes
     }
 
-    /// The bytes that the driver may read from links between two calls of
-    /// [`Engine::measure_links`].
-    pub fn links_bytes_read_max(&self) -> usize {
-        let max = self.plane.settings.limits.worker_memory_bytes_max;
+    /// The bytes that the driver may read from links before they are measured again.
+    pub(crate) fn links_bytes_read_max(&self) -> usize {
+        let max = self.settings.limits.worker_memory_bytes_max;
         usize::try_from(max / RECOUNT_SHARE).unwrap_or(usize::MAX)
     }
 
-    /// Whether memory has grown so much in this turn that ready sockets wait for the next turn.
-    /// Replies take memory until they are written, at the end of the turn.
-    pub fn turn_is_full(&self) -> bool {
-        self.plane.memory.turn_is_full(self.plane.held_bytes)
-    }
-
-    /// Memory of all workers' sessions, as the engine counts it. The figures of other workers are a
-    /// moment old.
-    pub fn memory_bytes_of_all(&self) -> u64 {
-        self.plane.memory.total(self.plane.held_bytes) as u64
-            + self.plane.other_workers.memory_bytes
-    }
-
-    /// Measures the worker's memory beside the sessions' own.
-    fn measure_shared(&mut self) {
-        let is_tight = self.plane.memory.is_filling(self.plane.held_bytes);
-        let mut shared = SharedMemory::default();
+    /// Measures the worker's memory beside the sessions' own. `shared`: the memory of the
+    /// components.
+    pub(crate) fn measure_shared(&mut self, mut shared: SharedMemory) {
+        let is_tight = self.memory.is_filling(self.held_bytes);
         let mut on_links = Vec::new();
-        let mut keys = std::mem::take(&mut self.plane.ticking);
-        keys.extend(self.plane.links.iter().map(|(id, _)| id));
+        let mut keys = std::mem::take(&mut self.ticking);
+        keys.extend(self.links.iter().map(|(id, _)| id));
         for id in keys.drain(..) {
-            let Some(link) = self.plane.links.get_mut(id) else {
+            let Some(link) = self.links.get_mut(id) else {
                 continue;
             };
             if is_tight && link.role != Role::Shared {
@@ -59,91 +43,58 @@ impl Engine {
                 _ => shared.links += bytes,
             }
         }
-        self.plane.ticking = keys;
-        shared.channels = self.pubsub.hubs.iter().map(|hub| hub.held_bytes()).sum();
-        shared.answers = self.admin.answers_bytes();
-        let scanners = self
-            .plane
-            .scanners
-            .iter()
-            .map(|scanner| scanner.memory_bytes());
-        shared.rest = self.plane.sessions.table_bytes()
-            + self.plane.sessions.slots() * SOCKET_BYTES
-            + self.plane.memory.table_bytes()
-            + self.plane.spare_buffers.memory_bytes()
-            + self.local.scripts.memory_bytes()
-            + self.access.memory_bytes()
-            + self.scatter.memory_bytes()
-            + self.transactions.memory_bytes()
+        self.ticking = keys;
+        let scanners = self.scanners.iter().map(|scanner| scanner.memory_bytes());
+        shared.rest += self.sessions.table_bytes()
+            + self.sessions.slots() * SOCKET_BYTES
+            + self.memory.table_bytes()
+            + self.spare_buffers.memory_bytes()
             + scanners.sum::<usize>();
-        self.plane.memory.note_shared(shared, on_links);
+        self.memory.note_shared(shared, on_links);
     }
 
-    /// Weighs some of the sessions, and closes those that take too long to authenticate.
-    pub(crate) fn tick_memory(&mut self) {
+    /// Weighs some of the sessions, and closes those that take too long to authenticate. `shared`:
+    /// the memory of the components.
+    pub(crate) fn tick_memory(&mut self, shared: SharedMemory) {
         #[cfg(debug_assertions)]
-        self.plane.check_held();
-        self.measure_shared();
-        self.plane
-            .memory
-            .handle_tick(self.plane.held_bytes, self.plane.now);
-        let audited = self
-            .plane
-            .audit(self.plane.memory.is_filling(self.plane.held_bytes));
+        self.check_held();
+        self.measure_shared(shared);
+        self.memory.handle_tick(self.held_bytes, self.now);
+        let audited = self.audit(self.memory.is_filling(self.held_bytes));
         for id in audited.wasteful {
-            if let Some(session) = self.plane.sessions.get_mut(id) {
+            if let Some(session) = self.sessions.get_mut(id) {
                 shrink(&mut session.held);
             }
-            self.plane.weigh(id);
+            self.weigh(id);
         }
         for id in audited.late {
-            let limit_ms = self.plane.settings.timeouts.authenticate_ms;
+            let limit_ms = self.settings.timeouts.authenticate_ms;
             let reason = format!("authenticate-timeout-ms: not authenticated within {limit_ms} ms");
-            self.plane.close_unauthenticated(id, reason);
+            self.close_unauthenticated(id, reason);
         }
     }
 
-    /// Makes sessions give up memory when it is short: see [`crate::data_plane::memory`].
-    pub(crate) fn relieve_memory(&mut self) {
-        if self.plane.memory.is_short(self.plane.held_bytes) {
-            self.shed();
-            // The closed sessions give up the rest of their memory now, not in the next turn.
-            self.release_links();
-        }
-    }
-
+    /// Makes sessions give up memory: see [`crate::data_plane::memory`]. `shared`: the memory of
+    /// the components.
     #[cold]
     #[inline(never)]
-    fn shed(&mut self) {
-        if self
-            .plane
-            .memory
-            .has_just_shed(self.plane.held_bytes, self.plane.now)
-        {
-            return;
-        }
-        self.measure_shared();
-        self.plane.audit(true);
-        for (id, reason) in self
-            .plane
-            .memory
-            .shed(self.plane.held_bytes, self.plane.now)
-        {
+    pub(crate) fn shed(&mut self, shared: SharedMemory) {
+        self.measure_shared(shared);
+        self.audit(true);
+        for (id, reason) in self.memory.shed(self.held_bytes, self.now) {
             let text = format!("worker-memory-bytes-max: {}", reason.text());
             match reason {
-                ShedReason::Unauthenticated => self.plane.close_unauthenticated(id, text),
+                ShedReason::Unauthenticated => self.close_unauthenticated(id, text),
                 ShedReason::Incomplete | ShedReason::OwedMost | ShedReason::KeptMost => {
-                    self.plane.close_for(id, text);
+                    self.close_for(id, text);
                 }
             }
         }
-        let total = self.plane.memory.total(self.plane.held_bytes);
-        if self.plane.memory.is_short(self.plane.held_bytes) {
-            self.plane.hold_owed_most(total / 2);
+        let total = self.memory.total(self.held_bytes);
+        if self.memory.is_short(self.held_bytes) {
+            self.hold_owed_most(total / 2);
         }
-        self.plane
-            .memory
-            .has_shed(self.plane.held_bytes, self.plane.now);
+        self.memory.has_shed(self.held_bytes, self.now);
     }
 }
 

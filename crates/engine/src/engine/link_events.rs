@@ -465,7 +465,8 @@ impl Engine {
         self.plane.tick_slow_readers();
         self.pubsub.tick_hubs(&mut self.plane);
         self.access.tick_login_checks(&mut self.plane);
-        self.tick_memory();
+        let shared = self.components_memory();
+        self.plane.tick_memory(shared);
         self.plane.tick_untaken();
         self.tick_login_queue();
         self.tick_guesses();
