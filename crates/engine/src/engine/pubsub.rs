@@ -131,6 +131,7 @@ impl Engine {
         for line in self.pubsub.lines() {
             if let Some((link, bytes)) = self.pubsub.take_deferred(&mut self.plane, line) {
                 self.take_replies(link, &bytes);
+                self.settle_losses();
             }
         }
     }
