@@ -240,7 +240,7 @@ impl Engine {
         self.next_session += self.plane.worker.count as u64;
         self.plane.counters.sessions_total += 1;
         let session = self.plane.sessions.insert(session);
-        self.discovery.reset_reading(&mut self.plane, session);
+        self.plane.reset_reading(session);
         self.plane.attach(session, link);
         self.access.check_newcomer(&mut self.plane, session);
         session

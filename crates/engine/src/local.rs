@@ -459,7 +459,7 @@ impl Engine {
                 session.flags |= Flags::UNAUTHENTICATED;
             }
         }
-        self.discovery.reset_reading(&mut self.plane, id);
+        self.plane.reset_reading(id);
         self.plane.answer_reply(id, b"+RESET\r\n")
     }
 

@@ -3,6 +3,11 @@
 
 use respool_protocol::commands::{Command, Refusal};
 
+/// The error if no replica can be read.
+pub(crate) const NO_READER: &[u8] =
+    b"NOTSENT respool: no replica can be read at the moment, and the pool says reads=replica: \
+    try again, or ask for prefer-replica";
+
 /// Redis's text for a session that has to authenticate.
 pub(crate) const NOAUTH: &[u8] = b"NOAUTH Authentication required.";
 

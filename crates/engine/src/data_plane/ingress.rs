@@ -460,7 +460,7 @@ impl Engine {
         let command = request.command;
         if self.plane.is_routed(session_id) {
             self.switch_from_dead_if_free(session_id);
-            self.switch_from_replica(session_id, Some(command));
+            self.plane.switch_from_replica(session_id, Some(command));
         }
         let Some(check) = self.verdict(session_id, &request) else {
             return Dispatched::Wait;

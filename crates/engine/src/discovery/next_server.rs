@@ -6,9 +6,9 @@ use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::LinkKind;
 use crate::discovery::Discovery;
-use crate::discovery::replicas::NoReader;
 use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
+use crate::routing::replica_table::NoReader;
 
 impl Discovery {
     /// The server that gets a refused request of a session now. `asked`: the kind of the link that
@@ -26,12 +26,12 @@ impl Discovery {
             (NextServer::Importer(server) | NextServer::Named(server), ..) => return Ok(server),
             (NextServer::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
             (NextServer::Owner, ..) => {
-                let owner = self.owner_behind(plane, asked.server);
+                let owner = plane.owner_behind(asked.server);
                 self.heir_of(plane, owner).unwrap_or(owner)
             }
         };
         match command {
-            Some(command) => self.server_at_last(plane, session, owner, command, asked),
+            Some(command) => plane.server_at_last(session, owner, command, asked),
             None => Ok(owner),
         }
     }

@@ -18,7 +18,6 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use respool_protocol::cluster::Endpoint;
-use respool_protocol::commands::{Command, CommandId, Flags as CommandFlags, id};
 use respool_protocol::encode;
 
 use crate::base::handle::{LinkId, SessionId};
@@ -27,15 +26,14 @@ use crate::base::settings::{Address, ReadPolicy, Reads, ServerSettings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::{Dispatched, OK};
 use crate::data_plane::ledger::EarlierAttempt;
-use crate::data_plane::link::{Link, LinkKind, LinkState};
-use crate::data_plane::session::Flags;
+use crate::data_plane::link::Link;
+use crate::data_plane::replica_reads::GIVEN_UP_MS;
 use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
 use crate::engine::Engine;
 use crate::routing::pool::{Server, ServerId};
-use crate::routing::replica_table::{Candidate, Seats, choose, seat_again, seat_of};
+use crate::routing::replica_table::{Candidate, NoReader, Seats, choose, seat_again, seat_of};
 
 /// The time between two questions to a server, milliseconds.
 const LOOK_MS: u64 = 1_000;
@@ -43,9 +41,6 @@ const LOOK_MS: u64 = 1_000;
 const KNOWN_MS: u64 = 3 * LOOK_MS;
 /// A server that refused a read is not read for this long, milliseconds.
 const REFUSED_MS: u32 = 1_000;
-/// A replica that owes replies and sends nothing for this long is given up, and its reads are sent
-/// elsewhere, milliseconds. At most a third of the deadline of a request.
-const GIVEN_UP_MS: u64 = 1_000;
 /// A replica that has heard nothing of its primary for longer than this, and lacks data that the
 /// primary has sent, is cut off, seconds. A primary pings its replicas every 10 s
 /// (`repl-ping-replica-period` in `redis.conf`; `replicationCron`), which is 11 in whole seconds.
@@ -58,7 +53,7 @@ const LOOK: [&[&str]; 2] = [&["INFO", "server"], &["INFO", "replication"]];
 /// The servers of a pool that may be read: replicas, and with some policies owners.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    settings: Reads,
+    pub(crate) settings: Reads,
     /// The replicas and the owners. Owners are asked, too, whether they are read or not.
     all: Vec<Reader>,
     /// The seats of the sessions of each owner, by the index of the owner.
@@ -106,11 +101,6 @@ struct ReaderState {
     is_read: bool,
 }
 
-/// The error if no replica can be read.
-pub(crate) const NO_READER: &[u8] =
-    b"NOTSENT respool: no replica can be read at the moment, and the pool says reads=replica: \
-    try again, or ask for prefer-replica";
-
 /// The role that a server reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum RoleAnswer {
@@ -122,10 +112,6 @@ enum RoleAnswer {
     /// A replica that has lost its primary, or has become a primary.
     Followed,
 }
-
-/// No replica can be read, and the policy allows only replicas.
-#[derive(Debug)]
-pub(crate) struct NoReader;
 
 impl Readers {
     /// The replicas of an owner that have not reported their role yet.
@@ -211,44 +197,6 @@ impl Readers {
     pub(crate) fn holds(&self, server: ServerId) -> bool {
         self.of(server).is_some()
     }
-}
-
-/// The last write of a session that reads its own writes.
-#[derive(Debug, Default)]
-pub(crate) struct OwnWriteReads {
-    /// The session has written, and has had a request in flight ever since.
-    written: bool,
-    /// The end of the time in which it reads at the owner, milliseconds.
-    until_ms: Option<u32>,
-}
-
-/// The server of a request.
-impl Engine {
-    /// Switches a session from a replica to the owner, if its request is not a read. `command`:
-    /// `None` if the table does not have the command.
-    pub(crate) fn switch_from_replica(&mut self, id: SessionId, command: Option<&Command>) {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return;
-        };
-        let of = self.plane.server(session.server).replica_of;
-        let is_read = command.is_some_and(|command| command.replica);
-        if let Some(owner) = of
-            && !session.pins.bind()
-            && (!is_read || session.flags.any(Flags::IN_MULTI))
-        {
-            let owner = match self.plane.server(owner).gone {
-                true => self.plane.pools.home_of(session.pool.into()),
-                false => owner,
-            };
-            self.plane.switch_server(id, owner);
-        }
-    }
-}
-
-/// Whether a command may write, as far as the table says.
-fn may_write(command: &Command) -> bool {
-    let reads = command.flags.has(CommandFlags::READONLY);
-    command.flags.has(CommandFlags::WRITE) || !reads && !command.keys.is_empty()
 }
 
 /// The known replicas and their state.
@@ -457,111 +405,6 @@ fn field<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
 }
 
 impl Discovery {
-    /// The server for a request of a session, whose keys `owner` owns.
-    #[inline]
-    pub(crate) fn server_for(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        owner: ServerId,
-        command: &Command,
-    ) -> Result<ServerId, NoReader> {
-        let Some(session) = plane.sessions.get(id) else {
-            return Ok(owner);
-        };
-        match &plane.pool_of(owner).readers {
-            None => Ok(owner),
-            Some(_) if session.flags.any(Flags::READS_OTHERWISE) => {
-                self.server_as_wanted(plane, id, owner, command)
-            }
-            Some(readers) if command.replica => readers.instead_of(owner, id),
-            Some(_) => Ok(owner),
-        }
-    }
-
-    /// The server for a request of a session that reads its own writes.
-    #[cold]
-    fn server_as_wanted(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        owner: ServerId,
-        command: &Command,
-    ) -> Result<ServerId, NoReader> {
-        let now_ms = plane.now_ms;
-        let Some(session) = plane.sessions.get_mut(id) else {
-            return Ok(owner);
-        };
-        let is_caught_up = session.is_caught_up();
-        let answered_ms = session.answered_at.stamp_ms();
-        let own_writes_ms = plane.pools.own_writes_ms(usize::from(session.pool));
-        let reading = &mut session.rare().reading;
-        reading.written |= may_write(command);
-        let pool = usize::from(plane.servers[usize::from(owner.0)].pool);
-        let Some(readers) = &plane.pools[pool].readers else {
-            return Ok(owner);
-        };
-        if !command.replica || readers.settings.own_writes_ms == 0 {
-            return Ok(owner);
-        }
-        if reading.written && is_caught_up {
-            // The last write was answered then at the latest.
-            reading.written = false;
-            reading.until_ms = Some(answered_ms.wrapping_add(own_writes_ms));
-        }
-        let is_over = |until_ms: u32| (until_ms.wrapping_sub(now_ms) as i32) <= 0;
-        if reading.written || !reading.until_ms.is_none_or(is_over) {
-            return Ok(owner);
-        }
-        reading.until_ms = None;
-        readers.instead_of(owner, id)
-    }
-
-    /// Whether the policy lets an owner answer if no replica does.
-    fn may_be_read(&self, plane: &DataPlane, owner: ServerId) -> bool {
-        let readers = plane.pool_of(owner).readers.as_deref();
-        readers.is_none_or(|readers| readers.settings.policy != ReadPolicy::Replica)
-    }
-
-    /// The owner whose replica a server is; the server itself if it is no replica.
-    pub(crate) fn owner_behind(&self, plane: &DataPlane, server: ServerId) -> ServerId {
-        plane.server(server).replica_of.unwrap_or(server)
-    }
-
-    /// Notes a request of a session if it may write, even where the table names no key.
-    pub(crate) fn note_asked(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        asked: CommandId,
-        argc: usize,
-    ) {
-        // A subcommand that the table does not have may be that of a newer server.
-        let is_unknown = asked.get().is_container() && argc > 1;
-        if asked == id::EXEC || is_unknown || may_write(asked.get()) {
-            self.note_write(plane, id);
-        }
-    }
-
-    /// A session may have written.
-    pub(crate) fn note_write(&mut self, plane: &mut DataPlane, id: SessionId) {
-        if let Some(session) = plane.sessions.get_mut(id)
-            && session.flags.any(Flags::READS_OTHERWISE)
-        {
-            session.rare().reading.written = true;
-        }
-    }
-
-    /// Sets a session's way of reading to that of a new session.
-    pub(crate) fn reset_reading(&mut self, plane: &mut DataPlane, id: SessionId) {
-        if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags.remove(Flags::READS_OTHERWISE);
-            if plane.pools.all_read_own_writes(session.pool.into()) {
-                session.flags |= Flags::READS_OTHERWISE;
-            }
-        }
-    }
-
     /// Asks a server for its role, unless it still owes an answer.
     pub(crate) fn look_at(&mut self, plane: &mut DataPlane, server: ServerId) {
         let pool = usize::from(plane.server(server).pool);
@@ -623,71 +466,6 @@ impl Discovery {
             weight,
             latency_us: state.latency_us.unwrap_or_default(),
         })
-    }
-
-    /// Answers READONLY and READWRITE in a pool with replicas: they say whether the session reads
-    /// its own writes.
-    pub(crate) fn set_reading(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        asked: CommandId,
-    ) -> Dispatched {
-        if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags.remove(Flags::READS_OTHERWISE);
-            if asked == id::READWRITE {
-                session.flags |= Flags::READS_OTHERWISE;
-                // Earlier writes count, too.
-                session.rare().reading.written = true;
-            }
-        }
-        plane.answer_reply(id, OK)
-    }
-
-    /// The server for a request on the slow path. If a link of this kind to the replica is in
-    /// back-off (the replica has too many links, or does not know the user), it is the owner, if
-    /// the policy lets the owner answer. The hot path never meets such a link, because it does not
-    /// accept.
-    pub(crate) fn server_in_reach(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        owner: ServerId,
-        command: &Command,
-        kind: LinkKind,
-    ) -> Result<ServerId, NoReader> {
-        if plane.tracks_several(id) {
-            // A replica would not track the session's reads.
-            return Ok(owner);
-        }
-        let server = self.server_for(plane, id, owner, command)?;
-        if server != owner && self.may_be_read(plane, owner) {
-            let link = plane.shared.get(&kind.at(server));
-            let rests = |link: &Link| matches!(link.state, LinkState::Backoff { .. });
-            if link
-                .and_then(|link| plane.links.get(*link))
-                .is_some_and(rests)
-            {
-                return Ok(owner);
-            }
-        }
-        Ok(server)
-    }
-
-    /// The server for a read that another one has refused or lost: the owner, if it can be reached
-    /// and the policy lets it answer.
-    pub(crate) fn server_at_last(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        owner: ServerId,
-        command: &Command,
-        kind: LinkKind,
-    ) -> Result<ServerId, NoReader> {
-        match self.may_be_read(plane, owner) && !self.is_lost(plane, owner) {
-            true => Ok(owner),
-            false => self.server_in_reach(plane, id, owner, command, kind),
-        }
     }
 
     /// A server has answered the questions. `server_info` and `how` are its answers, in the order
@@ -781,7 +559,7 @@ impl Discovery {
             let chosen = choose(candidates.collect(), settings, before);
             count += chosen.len().max(1);
             let seats = match settings.policy {
-                ReadPolicy::PreferPrimary if !self.is_lost(plane, *owner) => None,
+                ReadPolicy::PreferPrimary if !plane.is_lost(*owner) => None,
                 _ => seat_again(&chosen, before),
             };
             tables[usize::from(owner.0)] = seats;
@@ -793,20 +571,12 @@ impl Discovery {
         self.tell_readers(plane, pool);
     }
 
-    /// Whether an owner cannot be reached now, and could be before.
-    pub(crate) fn is_lost(&self, plane: &DataPlane, owner: ServerId) -> bool {
-        plane.first_link_is(owner, |link| {
-            let was_tried = link.failures > 0 || link.lost_at.is_some();
-            !link.is_up() && was_tried || plane.is_silent(link, GIVEN_UP_MS)
-        })
-    }
-
     /// Why a server cannot be read now; `None` if it can.
     fn why_unread(&self, plane: &DataPlane, reader: &Reader) -> Option<&'static str> {
         let is_known = |at: Option<Time>| at.is_some_and(|at| plane.now.since_ms(at) < KNOWN_MS);
         if !plane.first_link_is(reader.server, Link::is_up) {
             Some("there is no connection")
-        } else if !self.speaks(plane, reader.server) && self.has_other(plane, reader) {
+        } else if !plane.speaks(reader.server) && self.has_other(plane, reader) {
             Some("it owes replies and sends nothing")
         } else if plane.now < reader.state.refused_until {
             Some("it has refused a read")
@@ -815,7 +585,7 @@ impl Discovery {
                 _ if !is_known(reader.state.said_at) => Some("it does not say how it is"),
                 RoleAnswer::Otherwise => Some("it does not report that it follows its primary"),
                 // While the primary is away, no server has newer data.
-                RoleAnswer::Followed if !self.is_lost(plane, reader.owner) => {
+                RoleAnswer::Followed if !plane.is_lost(reader.owner) => {
                     Some("it has lost its primary")
                 }
                 RoleAnswer::Follows if self.follows_another(plane, reader) => {
@@ -829,23 +599,16 @@ impl Discovery {
         }
     }
 
-    /// Whether a server is connected and answers.
-    pub(crate) fn speaks(&self, plane: &DataPlane, server: ServerId) -> bool {
-        plane.first_link_is(server, |link| {
-            link.is_up() && !plane.is_silent(link, SILENT_MS)
-        })
-    }
-
     /// Whether another server may answer the reads of this one. Otherwise it is better to wait.
     fn has_other(&self, plane: &DataPlane, reader: &Reader) -> bool {
         let pool = plane.pool_of(reader.server);
         let mut all = pool.readers.iter().flat_map(|readers| &readers.all);
         let is_other =
             |other: &Reader| other.owner == reader.owner && other.server != reader.server;
-        let owner_may = self.may_be_read(plane, reader.owner) && !self.is_lost(plane, reader.owner);
+        let owner_may = plane.may_be_read(reader.owner) && !plane.is_lost(reader.owner);
         owner_may
             || all.any(|other| {
-                is_other(other) && other.server != reader.owner && self.speaks(plane, other.server)
+                is_other(other) && other.server != reader.owner && plane.speaks(other.server)
             })
     }
 
@@ -858,14 +621,14 @@ impl Discovery {
         plane.pool_of(reader.server).watch.is_some()
             && stream.is_some()
             && stream != reader.state.stream
-            && !self.is_lost(plane, reader.owner)
+            && !plane.is_lost(reader.owner)
     }
 
     /// Whether a replica does not get its primary's stream, though it reports its link as up.
     fn is_cut_off(&self, plane: &DataPlane, reader: &Reader) -> bool {
         let owner = self.state_of_owner(plane, reader);
         owner.is_some_and(|owner| reader.state.lacks_what_has(owner))
-            && !self.is_lost(plane, reader.owner)
+            && !plane.is_lost(reader.owner)
     }
 
     /// Reports the replicas whose reads begin and end. Owners are not reported.

@@ -4,6 +4,7 @@ use respool_protocol::cluster::{Endpoint, Redirect, Refusal};
 use respool_protocol::commands::id;
 use respool_protocol::encode;
 
+use crate::base::error_text::NO_READER;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Address;
 use crate::base::time::Time;
@@ -13,13 +14,13 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::sent_request::id_of;
 use crate::data_plane::session::Flags;
-use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
 use crate::redirect::deferred::{
     Deferred, Departure, Judgement, ProofOutcome, RetryScan, RetryStep,
 };
 use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
+use crate::routing::replica_table::NoReader;
 
 /// Refusals.
 impl Engine {

@@ -24,6 +24,7 @@ use respool_protocol::commands::{
 };
 use respool_protocol::request::Scanner;
 
+use crate::base::error_text::NO_READER;
 use crate::base::error_text::{CROSSSLOT, wrong_arity};
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
@@ -33,7 +34,6 @@ use crate::data_plane::learned_commands::KeySpec;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Pins, Session};
-use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
 use crate::local::asks_for_us_alone;
 use crate::local::catalog::Opening;
@@ -41,6 +41,7 @@ use crate::pinned::ConnectionSwitch;
 use crate::pinned::tracking::asks_for;
 use crate::pinned::wait_command::is_wait;
 use crate::routing::pool::{Group, ServerId};
+use crate::routing::replica_table::NoReader;
 
 /// The refusal of a request between WATCH or MULTI and EXEC: one server has to execute all of
 /// these.
@@ -135,9 +136,7 @@ impl Engine {
         let (part, owner) = self.plane.pools.owner_of(session.pool, key, || any);
         let server = match part.readers {
             None => Ok(owner),
-            Some(_) => self
-                .discovery
-                .server_for(&mut self.plane, session_id, owner, id.get()),
+            Some(_) => self.plane.server_for(session_id, owner, id.get()),
         };
         let Ok(server) = server else {
             return false;
@@ -173,8 +172,8 @@ impl Engine {
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Option<Dispatched> {
-        self.discovery
-            .note_asked(&mut self.plane, session_id, request.id, request.spans.len());
+        self.plane
+            .note_asked(session_id, request.id, request.spans.len());
         let session = self.plane.sessions.get(session_id)?;
         if request.id == id::WATCH && session.flags.any(Flags::IN_MULTI) {
             // The usual path refuses it.
@@ -187,10 +186,7 @@ impl Engine {
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let is_reading = matches!(request.id, id::READONLY | id::READWRITE);
         if is_reading && !in_multi && self.plane.pools.has_readers(pool) {
-            return Some(
-                self.discovery
-                    .set_reading(&mut self.plane, session_id, request.id),
-            );
+            return Some(self.plane.set_reading(session_id, request.id));
         }
         if !self.plane.pools[pool].has_several() {
             return self.route_to_one(session_id, request);
@@ -249,13 +245,10 @@ impl Engine {
             {
                 let owner = self.plane.pools.server_of(group);
                 let kind = self.plane.kind_of(self.plane.sessions.get(session_id)?);
-                match self.discovery.server_in_reach(
-                    &mut self.plane,
-                    session_id,
-                    owner,
-                    request.command,
-                    kind,
-                ) {
+                match self
+                    .plane
+                    .server_in_reach(session_id, owner, request.command, kind)
+                {
                     Ok(server) if !is_bound && !in_multi => {
                         self.plane.switch_server(session_id, server)
                     }
@@ -435,10 +428,7 @@ impl Engine {
         }
         let in_multi = session.flags.any(Flags::IN_MULTI);
         let kind = self.plane.kind_of(session);
-        match self
-            .discovery
-            .server_in_reach(&mut self.plane, id, owner, request.command, kind)
-        {
+        match self.plane.server_in_reach(id, owner, request.command, kind) {
             Ok(server) if !in_multi => self.plane.switch_server(id, server),
             Err(NoReader) if !in_multi => return Some(self.answer_error(id, NO_READER)),
             _ => self.plane.switch_server(id, owner),
@@ -537,13 +527,9 @@ impl Engine {
         argc: usize,
     ) -> Result<(), Vec<u8>> {
         match opening {
-            Opening::Row(id) => self
-                .discovery
-                .note_asked(&mut self.plane, session_id, id, argc),
+            Opening::Row(id) => self.plane.note_asked(session_id, id, argc),
             Opening::Learned { reads: true, .. } => {}
-            Opening::Learned { .. } | Opening::Nothing => {
-                self.discovery.note_write(&mut self.plane, session_id)
-            }
+            Opening::Learned { .. } | Opening::Nothing => self.plane.note_write(session_id),
         }
         let Some(session) = self
             .plane
@@ -554,7 +540,7 @@ impl Engine {
             return Ok(());
         };
         let pool = usize::from(session.pool);
-        self.switch_from_replica(session_id, None);
+        self.plane.switch_from_replica(session_id, None);
         if !self.plane.pools[pool].has_several() {
             return Ok(());
         }

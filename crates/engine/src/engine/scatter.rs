@@ -3,6 +3,7 @@
 use respool_protocol::commands::{Answer, Spread};
 use respool_protocol::fan::Sections;
 
+use crate::base::error_text::NO_READER;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
@@ -10,11 +11,11 @@ use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::standing::Standing;
-use crate::discovery::replicas::{NO_READER, NoReader};
 use crate::engine::Engine;
 use crate::local::adds_our_section;
 use crate::pubsub::hub::ChannelKind;
 use crate::routing::pool::ServerId;
+use crate::routing::replica_table::NoReader;
 use crate::scatter::key_prefix::UNKNOWN_ARGUMENTS;
 use crate::scatter::{Division, Finished, MergeRule, ScanStep, ShareOutcome, as_seen, is_read};
 
@@ -90,8 +91,7 @@ impl Engine {
             return Ok(owner);
         };
         let kind = self.plane.kind_of(session);
-        self.discovery
-            .server_in_reach(&mut self.plane, id, owner, request.command, kind)
+        self.plane.server_in_reach(id, owner, request.command, kind)
     }
 
     /// Sends the request to every server of the pool. A request about sharded channels goes only to

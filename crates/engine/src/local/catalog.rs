@@ -280,7 +280,7 @@ impl Engine {
         bytes: &[u8],
         spans: &[Span],
     ) -> Dispatched {
-        self.switch_from_replica(session_id, None);
+        self.plane.switch_from_replica(session_id, None);
         self.switch_to_informed_server(session_id, spans.get(1).map(|name| name.of(bytes)));
         let name = spans[0].of(bytes).to_ascii_lowercase();
         if name == b"post" || name == b"host:" {
@@ -339,7 +339,7 @@ impl Engine {
             lesson,
             CommandInfo::Renamed(_) | CommandInfo::Shared { reads: true, .. }
         ) {
-            self.discovery.note_write(&mut self.plane, session_id);
+            self.plane.note_write(session_id);
         }
         match lesson {
             CommandInfo::Renamed(id) => {

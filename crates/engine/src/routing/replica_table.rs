@@ -14,6 +14,10 @@ pub(crate) const SLACK_US: u64 = 1_000;
 /// The least speed factor of a slow server's share; the fastest server has 1.
 pub(crate) const SHARE_MIN: f64 = 0.25;
 
+/// No replica can be read, and the policy allows only replicas.
+#[derive(Debug)]
+pub(crate) struct NoReader;
+
 /// The server of each seat.
 pub(crate) type Seats = [ServerId; SEATS];
 
