@@ -3,6 +3,30 @@
 
 use respool_protocol::commands::{Command, Refusal};
 
+/// The refusal of a request between WATCH or MULTI and EXEC: one server has to execute all of
+/// these.
+pub(crate) const FOREIGN_OWNER: &[u8] =
+    b"CROSSSLOT respool: this belongs to another server of the pool than the keys \
+    that were watched or queued before it";
+
+/// The refusal of a SORT that reads keys made from a pattern.
+pub(crate) const PATTERN_KEYS: &[u8] =
+    b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
+    the keys that they name may be anywhere";
+
+/// The refusal of a SWAPDB that only some of the servers could execute: nodes of a Cluster refuse
+/// it.
+pub(crate) const ONE_DATABASE: &[u8] =
+    b"ERR respool: SWAPDB is refused where some keys of a pool are in a Cluster, \
+    which has one database";
+
+/// The refusal of a command that the table does not have.
+pub(crate) const UNKNOWN_KEYS: &[u8] =
+    b"ERR respool: the keys of this command are unknown, and the pool has several servers";
+
+pub(crate) const NO_KEYS: &[u8] =
+    b"ERR respool: this command names no keys, so its server in the pool is unknown";
+
 /// The error if no replica can be read.
 pub(crate) const NO_READER: &[u8] =
     b"NOTSENT respool: no replica can be read at the moment, and the pool says reads=replica: \

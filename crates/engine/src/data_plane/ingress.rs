@@ -346,7 +346,8 @@ impl Engine {
                 let large = scanner.argc() > 0
                     && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
                 // This is decided once: a request may come in thousands of reads.
-                if large && !scanner.is_held_whole() && self.is_held_whole(id, scanner, rest) {
+                if large && !scanner.is_held_whole() && self.plane.is_held_whole(id, scanner, rest)
+                {
                     scanner.hold_whole();
                 }
                 let begun = match large && !scanner.is_held_whole() {
@@ -395,7 +396,7 @@ impl Engine {
             id,
             command: id.get(),
         };
-        match self.place_by_key(session_id, &request) {
+        match self.plane.place_by_key(session_id, &request) {
             true => Dispatched::Done,
             false => self.dispatch_slow(session_id, bytes, spans),
         }

@@ -17,21 +17,18 @@
 //! session's replies. All requests for one key go to one server, so they are executed in the order
 //! in which they were sent.
 
-use std::cell::Cell;
+use respool_protocol::commands::{self, Answer, Command, CommandId, Retry, Spread, id};
 
-use respool_protocol::commands::{
-    self, Answer, Command, CommandId, KeyFlags, Retry, Spread, id, is_word,
+use crate::base::error_text::{
+    CROSSSLOT, FOREIGN_OWNER, NO_KEYS, NO_READER, ONE_DATABASE, PATTERN_KEYS, UNKNOWN_KEYS,
+    wrong_arity,
 };
-use respool_protocol::request::Scanner;
-
-use crate::base::error_text::NO_READER;
-use crate::base::error_text::{CROSSSLOT, wrong_arity};
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::{NO_CLUSTER, NO_NODE};
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::learned_commands::KeySpec;
-use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::owners::{RequestOwner, looks_elsewhere};
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::engine::Engine;
@@ -40,131 +37,10 @@ use crate::local::catalog::Opening;
 use crate::pinned::ConnectionSwitch;
 use crate::pinned::tracking::asks_for;
 use crate::pinned::wait_command::is_wait;
-use crate::routing::pool::{Group, ServerId};
+use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
-/// The refusal of a request between WATCH or MULTI and EXEC: one server has to execute all of
-/// these.
-const FOREIGN: &[u8] =
-    b"CROSSSLOT respool: this belongs to another server of the pool than the keys \
-    that were watched or queued before it";
-
-/// The refusal of a SORT that reads keys made from a pattern.
-pub(crate) const ELSEWHERE: &[u8] =
-    b"ERR respool: BY and GET of SORT are refused where a pool has several servers: \
-    the keys that they name may be anywhere";
-
-/// The refusal of a SWAPDB that only some of the servers could execute: nodes of a Cluster refuse
-/// it.
-const ONE_DATABASE: &[u8] =
-    b"ERR respool: SWAPDB is refused where some keys of a pool are in a Cluster, \
-    which has one database";
-
-/// The refusal of a command that the table does not have.
-pub(crate) const UNKNOWN_KEYS: &[u8] =
-    b"ERR respool: the keys of this command are unknown, and the pool has several servers";
-
-const NO_KEYS: &[u8] =
-    b"ERR respool: this command names no keys, so its server in the pool is unknown";
-
-/// The owners of the keys of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RequestOwner {
-    /// The request has no keys.
-    NoKeys,
-    One(Group),
-    Several,
-}
-
-impl RequestOwner {
-    /// The owners with one more key, of this group.
-    fn and(self, added: Group) -> RequestOwner {
-        match self {
-            RequestOwner::NoKeys => RequestOwner::One(added),
-            RequestOwner::One(group) if group == added => self,
-            RequestOwner::One(_) | RequestOwner::Several => RequestOwner::Several,
-        }
-    }
-}
-
 impl Engine {
-    /// Dispatches a request with one key on the hot path of a pool of several servers. False: it
-    /// has to take the slow path.
-    #[inline]
-    pub(crate) fn place_by_key(&mut self, session_id: SessionId, request: &Request<'_>) -> bool {
-        let Some(class) = self.plane.direct_classes[request.id.index()] else {
-            return false;
-        };
-        let at = usize::from(request.command.only_key);
-        // A command of a module may come without the key that is its only one by the table.
-        let has_key =
-            (1..request.spans.len()).contains(&at) && request.command.arity_ok(request.spans.len());
-        if !has_key {
-            return false;
-        }
-        if !self.plane.goes_by_key(session_id) {
-            return self.scatter.removes_prefix_by_key(&self.plane, session_id)
-                && self.put_without_prefix(session_id, request, at, class);
-        }
-        let placed = self.put_by_key(
-            session_id,
-            request.bytes,
-            request.arg(at),
-            (request.id, class),
-        );
-        if placed {
-            self.plane
-                .shape_cache
-                .learn(request.bytes, request.spans, request.id, class);
-        }
-        placed
-    }
-
-    /// Puts a request on the link of its key's owner, if that link accepts it.
-    #[inline]
-    pub(crate) fn put_by_key(
-        &mut self,
-        session_id: SessionId,
-        bytes: &[u8],
-        key: &[u8],
-        (id, class): (CommandId, Class),
-    ) -> bool {
-        let Some(session) = self.plane.sessions.get(session_id) else {
-            return false;
-        };
-        let (any, at) = (session.next_seq, session.server);
-        let (part, owner) = self.plane.pools.owner_of(session.pool, key, || any);
-        let server = match part.readers {
-            None => Ok(owner),
-            Some(_) => self.plane.server_for(session_id, owner, id.get()),
-        };
-        let Ok(server) = server else {
-            return false;
-        };
-        if server != at {
-            self.plane.switch_server(session_id, server);
-        }
-        let Some(session) = self.plane.sessions.get_mut(session_id) else {
-            return false;
-        };
-        let on = session.link;
-        let Some(link) = self.plane.links.get_mut(on).filter(|link| link.accepting) else {
-            return false;
-        };
-        session.asked = Some(id);
-        let entry = Entry {
-            len: bytes.len() as u32,
-            class,
-            ..Entry::of(session_id, session.take_seq(), self.plane.asked_ms)
-        };
-        link.push(entry, bytes);
-        self.plane.counters.link_requests += 1;
-        if !link.listed {
-            self.plane.list_link(on);
-        }
-        true
-    }
-
     /// Chooses the server of a request, and switches the session to it. Returns the outcome if the
     /// request is not for one server, or has none.
     pub(crate) fn route(
@@ -191,9 +67,11 @@ impl Engine {
         if !self.plane.pools[pool].has_several() {
             return self.route_to_one(session_id, request);
         }
-        let owner = self.owner_of_keys(session_id, request.command, request.spans.len(), |at| {
-            request.arg(at)
-        });
+        let owner =
+            self.plane
+                .owner_of_keys(session_id, request.command, request.spans.len(), |at| {
+                    request.arg(at)
+                });
         let is_bound = session.pins.bind()
             || self
                 .transactions
@@ -234,7 +112,7 @@ impl Engine {
             }
             // The nodes of a Cluster refuse it themselves, if they have to.
             RequestOwner::One(_) if !of_cluster && looks_elsewhere(request) => {
-                Some(self.refuse_queued(session_id, ELSEWHERE))
+                Some(self.refuse_queued(session_id, PATTERN_KEYS))
             }
             RequestOwner::One(group)
                 if self.plane.may_switch_to(
@@ -265,7 +143,7 @@ impl Engine {
                 }
                 None
             }
-            RequestOwner::One(_) => Some(self.refuse_queued(session_id, FOREIGN)),
+            RequestOwner::One(_) => Some(self.refuse_queued(session_id, FOREIGN_OWNER)),
             RequestOwner::Several if spread == Spread::Owners && !is_bound && !in_multi => {
                 Some(self.divide(session_id, request))
             }
@@ -310,7 +188,7 @@ impl Engine {
                 }
                 Spread::Channels => None,
                 Spread::Home if own != home && is_bound => {
-                    Some(self.refuse_queued(session_id, FOREIGN))
+                    Some(self.refuse_queued(session_id, FOREIGN_OWNER))
                 }
                 Spread::Home => {
                     self.plane.switch_server(session_id, home);
@@ -467,57 +345,6 @@ impl Engine {
         self.plane.server(server).pool == self.plane.pools.parts_of(pool)[0]
     }
 
-    /// Whether a large request, which `rest` begins with, is held until it is whole. It is if it
-    /// concerns the session, as WATCH, BLPOP and SUBSCRIBE do. A pool of several servers adds two
-    /// reasons: the request is for more than one of them, or arguments that decide its server have
-    /// not come.
-    pub(crate) fn is_held_whole(
-        &self,
-        session_id: SessionId,
-        scanner: &Scanner,
-        rest: &[u8],
-    ) -> bool {
-        let (spans, argc) = (scanner.spans(), scanner.argc());
-        let missing = Cell::new(false);
-        let arg = |at: usize| match spans.get(at) {
-            Some(span) => span.of(rest),
-            None => {
-                missing.set(true);
-                b""
-            }
-        };
-        let Some(session) = self.plane.sessions.get(session_id) else {
-            return false;
-        };
-        let refused = Flags::IN_MULTI | Flags::UNAUTHENTICATED;
-        if session.flags.is_tunnel() || session.flags.any(refused) {
-            return false;
-        }
-        let pool = &self.plane.pools[usize::from(session.pool)];
-        let has_several = self.plane.is_routed(session_id) && pool.has_several();
-        let Some(id) = commands::resolve(argc, arg) else {
-            // Only a server can find the keys of its arguments.
-            return has_several;
-        };
-        let command = id.get();
-        let is_ours = matches!(
-            command.answer,
-            Answer::Session | Answer::Pinned | Answer::Alone
-        );
-        if is_ours || !has_several {
-            return is_ours;
-        }
-        let may_look_elsewhere = matches!(id, id::SORT | id::SORT_RO) && pool.cluster().is_none();
-        let spread = command.fan_out.spread;
-        let owner = self.owner_of_keys(session_id, command, argc, arg);
-        let is_divided = match owner {
-            RequestOwner::One(_) => false,
-            RequestOwner::Several => spread == Spread::Owners,
-            RequestOwner::NoKeys => !is_for_one_server(spread),
-        };
-        missing.get() || is_divided || may_look_elsewhere
-    }
-
     /// Chooses the server of a large request that passes through, by its first arguments.
     pub(crate) fn route_large(
         &mut self,
@@ -549,7 +376,7 @@ impl Engine {
         };
         let (command, spread) = (id.get(), id.get().fan_out.spread);
         let arg = |at: usize| args.get(at).copied().unwrap_or_default();
-        match self.owner_of_keys(session_id, command, argc, arg) {
+        match self.plane.owner_of_keys(session_id, command, argc, arg) {
             RequestOwner::One(group)
                 if self.plane.may_switch_to(
                     session_id,
@@ -561,7 +388,7 @@ impl Engine {
                 self.plane.switch_server(session_id, server);
                 Ok(())
             }
-            RequestOwner::One(_) => Err(FOREIGN.to_vec()),
+            RequestOwner::One(_) => Err(FOREIGN_OWNER.to_vec()),
             RequestOwner::Several => Err(CROSSSLOT.to_vec()),
             RequestOwner::NoKeys => {
                 let is_bound = |session: &Session| session.pins.bind();
@@ -613,7 +440,7 @@ impl Engine {
                 }
                 Ok(())
             }
-            RequestOwner::One(_) => Err(FOREIGN),
+            RequestOwner::One(_) => Err(FOREIGN_OWNER),
             RequestOwner::Several => Err(CROSSSLOT),
             RequestOwner::NoKeys if keys == KeySpec::Unsaid => Err(UNKNOWN_KEYS),
             RequestOwner::NoKeys => Err(NO_KEYS),
@@ -638,41 +465,6 @@ impl Engine {
         self.plane.switch_from_dead(id, has_queued);
     }
 
-    fn owner_of_keys<'a>(
-        &self,
-        id: SessionId,
-        command: &Command,
-        argc: usize,
-        arg: impl Fn(usize) -> &'a [u8],
-    ) -> RequestOwner {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return RequestOwner::NoKeys;
-        };
-        let (pool, any) = (session.pool, session.next_seq);
-        let channels_have_places = self.plane.channels_have_places(id);
-        let mut owner = RequestOwner::NoKeys;
-        let visited = command.keys(argc, &arg, |at, key_flags| {
-            // Scatter asks for the owner of each key anew.
-            if owner == RequestOwner::Several
-                || key_flags.has(KeyFlags::NOT_KEY) && !channels_have_places
-            {
-                return;
-            }
-            let pool_or_first = match key_flags.has(KeyFlags::NOT_KEY) {
-                true => self.plane.pools.parts_of(usize::from(pool))[0],
-                false => pool,
-            };
-            let group = self.plane.pools.group_of(pool_or_first, arg(at), || any);
-            owner = owner.and(group);
-        });
-        // If the keys cannot be found, any server refuses the request in its own words. A PFMERGE
-        // without sources has an error too, but goes to the owner of its one key.
-        match (visited, owner) {
-            (Err(_), RequestOwner::Several) => RequestOwner::NoKeys,
-            (_, owner) => owner,
-        }
-    }
-
     /// Refuses a command that a pool of several servers cannot execute as one.
     fn refuse_for_several(&mut self, id: SessionId, command: &Command) -> Dispatched {
         self.refuse_as(id, command, ": ask the servers themselves")
@@ -692,27 +484,6 @@ impl Engine {
             format!("ERR respool: '{name}' cannot be asked of a pool of several servers{rest}");
         self.refuse_queued(id, text.as_bytes())
     }
-}
-
-/// Whether a SORT reads keys that it makes from a pattern.
-pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
-    let makes = |pair: &[&[u8]]| {
-        let [option, pattern] = pair else {
-            return false;
-        };
-        let names = is_word(option, b"by") || is_word(option, b"get");
-        names && pattern.contains(&b'*')
-    };
-    matches!(request.id, id::SORT | id::SORT_RO)
-        && request.args().collect::<Vec<_>>().windows(2).any(makes)
-}
-
-/// Whether a request without keys goes to one server, whichever that is.
-fn is_for_one_server(spread: Spread) -> bool {
-    matches!(
-        spread,
-        Spread::Home | Spread::Owner | Spread::Owners | Spread::Any
-    )
 }
 
 /// Whether only a node of a Cluster can answer the request. A plain server refuses all subcommands

@@ -21,20 +21,18 @@ use respool_protocol::glob::{Left, Pattern};
 use respool_protocol::prefix::{self, Unstripped};
 use respool_protocol::request::{Found, Scanner, Span};
 
+use crate::base::error_text::{PATTERN_KEYS, UNKNOWN_KEYS};
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, Request};
-use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::owners::looks_elsewhere;
 use crate::data_plane::session::Flags;
 use crate::engine::Engine;
-use crate::engine::router::{ELSEWHERE, UNKNOWN_KEYS, looks_elsewhere};
 use crate::local::catalog::Opening;
 use crate::routing::pool::ServerId;
 use crate::scatter::Scatter;
-
-/// The memory that the scratch buffer keeps between two rewritten requests.
-const SCRATCH_BYTES_KEPT: usize = 64 << 10;
 
 /// The error for a request whose keys cannot be found. The servers refuse it, too, as far as they
 /// are known.
@@ -67,48 +65,6 @@ const MISSHAPEN: &[u8] =
     the keys in it cannot be given their prefix\r\n";
 
 impl Engine {
-    /// The hot path of a request whose only key is the argument `at`. `false`: the slow path must
-    /// take the request.
-    pub(crate) fn put_without_prefix(
-        &mut self,
-        session_id: SessionId,
-        request: &Request<'_>,
-        at: usize,
-        class: Class,
-    ) -> bool {
-        let Some(session) = self
-            .plane
-            .sessions
-            .get(session_id)
-            .filter(|_| request.command.names == Names::None)
-        else {
-            return false;
-        };
-        let (name, any) = (request.arg(at), session.next_seq);
-        let (part, _) = self.plane.pools.owner_of(session.pool, name, || any);
-        let prefix = &part.unseen[..];
-        let how = (request.id, class);
-        if prefix.is_empty() {
-            return self.put_by_key(session_id, request.bytes, name, how);
-        }
-        let Some(shorter) = name.strip_prefix(prefix) else {
-            return false;
-        };
-        let mut bytes = std::mem::take(&mut self.plane.scratch);
-        bytes.clear();
-        prefix::replace(
-            request.bytes,
-            request.spans,
-            [(at, shorter)].into_iter(),
-            &mut bytes,
-        );
-        let placed = self.put_by_key(session_id, &bytes, name, how);
-        bytes.clear();
-        bytes.shrink_to(SCRATCH_BYTES_KEPT);
-        self.plane.scratch = bytes;
-        placed
-    }
-
     /// Removes the prefix from a routed request, and dispatches it as its server shall see it.
     pub(crate) fn dispatch_stripped(
         &mut self,
@@ -127,7 +83,7 @@ impl Engine {
         let mut bytes = Vec::new();
         let prefix = self.plane.strip_before(session_id);
         if !prefix.is_empty() && looks_elsewhere(request) {
-            return self.refuse_stripped(session_id, ELSEWHERE);
+            return self.refuse_stripped(session_id, PATTERN_KEYS);
         }
         let shorter = shortened(
             request.command,
@@ -248,15 +204,6 @@ fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
 }
 
 impl Scatter {
-    /// Whether the removal of prefixes is all that keeps a routed session off the hot path.
-    pub(crate) fn removes_prefix_by_key(&self, plane: &DataPlane, id: SessionId) -> bool {
-        let way = Flags::ROUTED | Flags::STRIPS;
-        let session = plane.sessions.get(id);
-        session.is_some_and(|session| {
-            session.flags & Flags::OFF_PATH == way && session.pins.is_empty()
-        })
-    }
-
     /// The beginning of a request that is too large to hold, without the prefix of its server.
     /// `None`: it is the same.
     pub(crate) fn strip_large(

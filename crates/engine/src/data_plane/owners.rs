@@ -1,0 +1,142 @@
+//! The owners of the keys of a request.
+
+use std::cell::Cell;
+
+use respool_protocol::commands::{self, Answer, Command, KeyFlags, Spread, id, is_word};
+use respool_protocol::request::Scanner;
+
+use crate::base::handle::SessionId;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::Request;
+use crate::data_plane::session::Flags;
+use crate::routing::pool::Group;
+
+/// The owners of the keys of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestOwner {
+    /// The request has no keys.
+    NoKeys,
+    One(Group),
+    Several,
+}
+
+impl RequestOwner {
+    /// The owners with one more key, of this group.
+    pub(crate) fn and(self, added: Group) -> RequestOwner {
+        match self {
+            RequestOwner::NoKeys => RequestOwner::One(added),
+            RequestOwner::One(group) if group == added => self,
+            RequestOwner::One(_) | RequestOwner::Several => RequestOwner::Several,
+        }
+    }
+}
+
+impl DataPlane {
+    /// The owners of the keys of a request.
+    pub(crate) fn owner_of_keys<'a>(
+        &self,
+        id: SessionId,
+        command: &Command,
+        argc: usize,
+        arg: impl Fn(usize) -> &'a [u8],
+    ) -> RequestOwner {
+        let Some(session) = self.sessions.get(id) else {
+            return RequestOwner::NoKeys;
+        };
+        let (pool, any) = (session.pool, session.next_seq);
+        let channels_have_places = self.channels_have_places(id);
+        let mut owner = RequestOwner::NoKeys;
+        let visited = command.keys(argc, &arg, |at, key_flags| {
+            // Scatter asks for the owner of each key anew.
+            if owner == RequestOwner::Several
+                || key_flags.has(KeyFlags::NOT_KEY) && !channels_have_places
+            {
+                return;
+            }
+            let pool_or_first = match key_flags.has(KeyFlags::NOT_KEY) {
+                true => self.pools.parts_of(usize::from(pool))[0],
+                false => pool,
+            };
+            let group = self.pools.group_of(pool_or_first, arg(at), || any);
+            owner = owner.and(group);
+        });
+        // If the keys cannot be found, any server refuses the request in its own words. A PFMERGE
+        // without sources has an error too, but goes to the owner of its one key.
+        match (visited, owner) {
+            (Err(_), RequestOwner::Several) => RequestOwner::NoKeys,
+            (_, owner) => owner,
+        }
+    }
+
+    /// Whether a large request, which `rest` begins with, is held until it is whole. It is if it
+    /// concerns the session, as WATCH, BLPOP and SUBSCRIBE do. A pool of several servers adds two
+    /// reasons: the request is for more than one of them, or arguments that decide its server have
+    /// not come.
+    pub(crate) fn is_held_whole(
+        &self,
+        session_id: SessionId,
+        scanner: &Scanner,
+        rest: &[u8],
+    ) -> bool {
+        let (spans, argc) = (scanner.spans(), scanner.argc());
+        let missing = Cell::new(false);
+        let arg = |at: usize| match spans.get(at) {
+            Some(span) => span.of(rest),
+            None => {
+                missing.set(true);
+                b""
+            }
+        };
+        let Some(session) = self.sessions.get(session_id) else {
+            return false;
+        };
+        let refused = Flags::IN_MULTI | Flags::UNAUTHENTICATED;
+        if session.flags.is_tunnel() || session.flags.any(refused) {
+            return false;
+        }
+        let pool = &self.pools[usize::from(session.pool)];
+        let has_several = self.is_routed(session_id) && pool.has_several();
+        let Some(id) = commands::resolve(argc, arg) else {
+            // Only a server can find the keys of its arguments.
+            return has_several;
+        };
+        let command = id.get();
+        let is_ours = matches!(
+            command.answer,
+            Answer::Session | Answer::Pinned | Answer::Alone
+        );
+        if is_ours || !has_several {
+            return is_ours;
+        }
+        let may_look_elsewhere = matches!(id, id::SORT | id::SORT_RO) && pool.cluster().is_none();
+        let spread = command.fan_out.spread;
+        let owner = self.owner_of_keys(session_id, command, argc, arg);
+        let is_divided = match owner {
+            RequestOwner::One(_) => false,
+            RequestOwner::Several => spread == Spread::Owners,
+            RequestOwner::NoKeys => !is_for_one_server(spread),
+        };
+        missing.get() || is_divided || may_look_elsewhere
+    }
+}
+
+/// Whether a SORT reads keys that it makes from a pattern.
+pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
+    let makes = |pair: &[&[u8]]| {
+        let [option, pattern] = pair else {
+            return false;
+        };
+        let names = is_word(option, b"by") || is_word(option, b"get");
+        names && pattern.contains(&b'*')
+    };
+    matches!(request.id, id::SORT | id::SORT_RO)
+        && request.args().collect::<Vec<_>>().windows(2).any(makes)
+}
+
+/// Whether a request without keys goes to one server, whichever that is.
+fn is_for_one_server(spread: Spread) -> bool {
+    matches!(
+        spread,
+        Spread::Home | Spread::Owner | Spread::Owners | Spread::Any
+    )
+}
