@@ -21,6 +21,7 @@ pub(crate) mod link_events;
 mod memory;
 pub(crate) mod pubsub;
 pub(crate) mod redirects;
+pub(crate) mod replies;
 pub(crate) mod router;
 pub(crate) mod scatter;
 

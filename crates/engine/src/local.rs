@@ -18,6 +18,9 @@ use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::handshake::Identity;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
@@ -26,7 +29,6 @@ use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
 use crate::engine::Engine;
 use crate::local::catalog::CommandCatalog;
 use crate::local::scripts::Scripts;
-use crate::pubsub::hub::ChannelKind;
 
 /// What respool has learned of commands and scripts.
 #[derive(Default)]
@@ -100,9 +102,12 @@ impl Engine {
                 self.change_subscriptions(session_id, request, ChannelKind::Shard, false)
             }
             id::MONITOR => self.monitor(session_id, request),
-            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => {
-                self.dispatch_on_link(session_id, request.bytes, false, Some(Completion::NameTold))
-            }
+            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => self.dispatch_on_link(
+                session_id,
+                request.bytes,
+                false,
+                Some(Completion::Pinned(PinnedCompletion::NameTold)),
+            ),
             id::CLIENT_REPLY => self.client_reply(session_id, request),
             id::CLIENT_TRACKING => self.client_tracking(session_id, request),
             id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(session_id, request),
@@ -176,8 +181,12 @@ impl Engine {
         };
         let version = session.version;
         if session.pins.bind() {
-            let placed =
-                self.dispatch_on_link(id, request.bytes, false, Some(Completion::Select(db)));
+            let placed = self.dispatch_on_link(
+                id,
+                request.bytes,
+                false,
+                Some(Completion::Local(LocalCompletion::Select(db))),
+            );
             self.plane.hold_until_caught_up(id);
             return placed;
         }
@@ -508,7 +517,7 @@ impl Engine {
         }
         let ours = adds_our_section(request);
         let looks_into = ours || self.plane.has_nodes(id);
-        let completion = looks_into.then_some(Completion::Info { ours });
+        let completion = looks_into.then_some(Completion::Local(LocalCompletion::Info { ours }));
         self.dispatch_on_link(id, request.bytes, true, completion)
     }
 

@@ -18,8 +18,6 @@ pub(crate) mod wait_command;
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::id;
-
 use crate::base::error::{Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::WhenFull;
@@ -27,6 +25,8 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, Role, Sends, Unblocking};
@@ -36,7 +36,6 @@ use crate::engine::Engine;
 use crate::pinned::holders::Holders;
 use crate::pinned::monitor::Tunnel;
 use crate::pinned::tracking::Trackers;
-use crate::pinned::tracking_redirect::TrackingRedirect;
 
 /// The component that gives sessions links of their own.
 #[derive(Default)]
@@ -217,7 +216,7 @@ impl Engine {
             return;
         }
         link.unblocking.at = Some(now);
-        let completion = Completion::Dismissal { of: own };
+        let completion = Completion::Pinned(PinnedCompletion::Dismissal { of: own });
         if is_late
             || denied >= DISMISSALS_MAX
             || !self
@@ -252,11 +251,11 @@ impl Engine {
         if switch.on {
             self.pinned.pin(&mut self.plane, id, switch.pins)?;
         }
-        let completion = Completion::Switch {
+        let completion = Completion::Pinned(PinnedCompletion::Switch {
             switch,
             had,
             redirect,
-        };
+        });
         Ok(self.dispatch_on_link(id, bytes, false, Some(completion)))
     }
 }
@@ -269,27 +268,6 @@ const DISMISSAL_MS: u64 = 1_000;
 /// A server that has not answered for this long is taken to wait. Requests that the client sent
 /// after that are not executed once it has left.
 const LAST_WORDS_MS: u32 = 100;
-
-/// The option that a command of [`Engine::switch`] sets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnectionSwitch {
-    pub(crate) pins: Pins,
-    pub(crate) on: bool,
-}
-
-impl ConnectionSwitch {
-    pub(crate) fn of(request: &Request<'_>) -> ConnectionSwitch {
-        let has = |word: &[u8]| request.args().any(|arg| arg.eq_ignore_ascii_case(word));
-        let on = request.arg(2).eq_ignore_ascii_case(b"ON");
-        let pins = match request.id {
-            id::CLIENT_NO_TOUCH => Pins::NO_TOUCH,
-            id::CLIENT_IMPORT_SOURCE => Pins::IMPORT,
-            _ if has(b"BCAST") || !on => Pins::TRACKING.with(Pins::BROADCAST),
-            _ => Pins::TRACKING,
-        };
-        ConnectionSwitch { pins, on }
-    }
-}
 
 impl Pinned {
     /// Pins a session to a link, or adds a reason to the pin that it has.

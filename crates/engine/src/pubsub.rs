@@ -36,6 +36,8 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pubsub::ChannelKind;
+use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role, UNASKED};
@@ -43,7 +45,7 @@ use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::pubsub::hub::{
-    ChannelKind, HOME, Hub, HubDone, HubId, HubLine, HubOutcome, LineId, Push, Subscriber,
+    HOME, Hub, HubDone, HubId, HubLine, HubOutcome, LineId, Push, Subscriber,
 };
 use crate::pubsub::keyspace_events::brings_events;
 use crate::routing::pool::{Group, Pool, ServerId};
@@ -272,6 +274,7 @@ impl Pubsub {
         request: &Request<'_>,
     ) -> CountedLink {
         let completion = self.count_duty(plane, session_id, request.id, request.arg(1));
+        let completion = completion.map(Completion::Pubsub);
         let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
         // A sharded channel of a Cluster is not on the hub's first line.
         let is_elsewhere = request.id == id::SPUBLISH && channels_have_places(plane, session_id);
@@ -353,7 +356,8 @@ impl Pubsub {
                 name,
             }) if line != HOME => {
                 if let Some(link) = plane.links.get_mut(id)
-                    && let Some(Completion::Leave { said }) = link.duties.front_mut()
+                    && let Some(Completion::Pubsub(PubsubCompletion::Leave { said })) =
+                        link.duties.front_mut()
                 {
                     *said = true;
                 }
@@ -664,20 +668,20 @@ impl Pubsub {
         session_id: SessionId,
         id: CommandId,
         channel: &[u8],
-    ) -> Option<Completion> {
+    ) -> Option<PubsubCompletion> {
         if self.subscriber_counts.is_empty() {
             return None;
         }
         let pool = plane.sessions.get(session_id)?.pool;
         let receivers = |kind| match self.subscriber_counts.receivers(pool, kind, channel) {
             0 => None,
-            excess => Some(Completion::Receivers(excess)),
+            excess => Some(PubsubCompletion::Receivers(excess)),
         };
         match id {
             id::PUBLISH => receivers(ChannelKind::Channel),
             id::SPUBLISH => receivers(ChannelKind::Shard),
-            id::PUBSUB_NUMSUB => Some(Completion::Subscribers(ChannelKind::Channel)),
-            id::PUBSUB_SHARDNUMSUB => Some(Completion::Subscribers(ChannelKind::Shard)),
+            id::PUBSUB_NUMSUB => Some(PubsubCompletion::Subscribers(ChannelKind::Channel)),
+            id::PUBSUB_SHARDNUMSUB => Some(PubsubCompletion::Subscribers(ChannelKind::Shard)),
             _ => None,
         }
     }
@@ -691,7 +695,11 @@ impl Pubsub {
         let Some(entry) = link.first_in_flight() else {
             return false;
         };
-        if !matches!(link.duties.front(), Some(Completion::Ask)) || !entry.duty {
+        if !matches!(
+            link.duties.front(),
+            Some(Completion::Pubsub(PubsubCompletion::Ask))
+        ) || !entry.duty
+        {
             return false;
         }
         link.pop_answered(entry);
@@ -708,14 +716,14 @@ impl Pubsub {
 
     /// Corrects the counts of a reply: the server counts connections, and one of respool's stands
     /// for many clients.
-    pub(crate) fn recount(&self, pool: u16, duty: &Completion, reply: &[u8]) -> Vec<u8> {
+    pub(crate) fn recount(&self, pool: u16, asked: &PubsubCompletion, reply: &[u8]) -> Vec<u8> {
         let mut recounted = Vec::new();
         let total = |count: i64, excess: i64| count.saturating_add(excess).max(0);
-        match (duty, Value::read(reply)) {
-            (Completion::Receivers(excess), Some(Value::Integer(count))) => {
+        match (asked, Value::read(reply)) {
+            (PubsubCompletion::Receivers(excess), Some(Value::Integer(count))) => {
                 encode::integer(&mut recounted, total(count, *excess));
             }
-            (Completion::Subscribers(kind), Some(Value::List(values))) => {
+            (PubsubCompletion::Subscribers(kind), Some(Value::List(values))) => {
                 encode::array(&mut recounted, values.len());
                 let (pairs, _) = values.as_chunks();
                 for [channel, count] in pairs {
@@ -780,8 +788,8 @@ impl Pubsub {
             bytes.clear();
             hub.write_ask(line, &ask, &mut bytes);
             let duty = match ask.ends_with_ping(line) {
-                true => Completion::Leave { said: false },
-                false => Completion::Ask,
+                true => Completion::Pubsub(PubsubCompletion::Leave { said: false }),
+                false => Completion::Pubsub(PubsubCompletion::Ask),
             };
             let entry = Entry {
                 len: bytes.len() as u32,
@@ -1097,13 +1105,13 @@ mod tests {
         let counts = &pubsub.subscriber_counts;
         counts.add(7, ChannelKind::Channel, &name, 2);
         let receivers = |excess, reply: &[u8]| {
-            let recounted = pubsub.recount(7, &Completion::Receivers(excess), reply);
+            let recounted = pubsub.recount(7, &PubsubCompletion::Receivers(excess), reply);
             String::from_utf8(recounted).expect("it is text")
         };
         assert_eq!(receivers(2, b":1\r\n"), ":3\r\n");
         assert_eq!(receivers(-2, b":1\r\n"), ":0\r\n");
         assert_eq!(receivers(2, b"-NOPERM no\r\n"), "-NOPERM no\r\n");
-        let subscribers = Completion::Subscribers(ChannelKind::Channel);
+        let subscribers = PubsubCompletion::Subscribers(ChannelKind::Channel);
         let reply = b"*4\r\n$4\r\nnews\r\n:1\r\n$5\r\nother\r\n:1\r\n";
         assert_eq!(
             pubsub.recount(7, &subscribers, reply),

@@ -23,10 +23,11 @@ use crate::base::session_map::SessionMap;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::ScriptEffect;
+use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::session::Flags;
-use crate::local::scripts::ScriptEffect;
 use crate::routing::pool::{Group, Pools, ServerId};
 use crate::scatter::key_prefix::Scan;
 
@@ -426,11 +427,11 @@ impl Scatter {
         let asked = stripped.as_deref().unwrap_or(request.bytes);
         let number = at.server;
         fan::scan_request(asked, request.spans, at, &mut bytes);
-        let duty = Completion::Scan {
+        let duty = Completion::Scatter(ScatterCompletion::Scan {
             number,
             next,
             sifted_by,
-        };
+        });
         Ok((bytes, duty))
     }
 
@@ -488,10 +489,10 @@ impl Scatter {
                 duty: true,
                 ..Entry::of(session_id, seq, plane.asked_ms)
             };
-            let duty = Completion::Part {
+            let duty = Completion::Scatter(ScatterCompletion::Part {
                 index: index as u16,
                 effect: ScriptEffect::of(request.id),
-            };
+            });
             state.push_with(entry, bytes, duty);
             plane.counters.link_requests += 1;
             plane.list_link(link);

@@ -13,19 +13,22 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use respool_protocol::commands::{Answer, CommandId, Flags as CommandFlags, Names, id};
+use respool_protocol::commands::{Answer, Flags as CommandFlags, id};
 use respool_protocol::reply::{self, Scanned};
 use respool_protocol::{encode, number};
 
 use crate::access::auth::{auth_asked, credentials};
-use crate::access::login_probe::{LoginClaim, LoginGate};
+use crate::access::login_probe::LoginGate;
 use crate::base::buffer::shrink;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::session_map::SessionMap;
-use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::ConnectionSwitch;
+use crate::data_plane::completion::pinned::TrackingRedirect;
+use crate::data_plane::completion::transaction::TransactionCompletion;
+use crate::data_plane::completion::transaction::{Exec, LocalResult};
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
@@ -36,8 +39,7 @@ use crate::data_plane::sent_request::id_of;
 use crate::data_plane::session::{Flags, OpenTransaction, Pins};
 use crate::engine::Engine;
 use crate::local::HelloArgs;
-use crate::pinned::ConnectionSwitch;
-use crate::pinned::tracking_redirect::{TrackingRedirect, redirect_asked};
+use crate::pinned::tracking_redirect::redirect_asked;
 use crate::redirect::refusals;
 use crate::routing::pool::Group;
 
@@ -66,125 +68,6 @@ pub(crate) struct Transaction {
     taints: bool,
     /// Requests whose results respool makes or changes, with their places.
     local_results: Vec<(u32, LocalResult)>,
-}
-
-/// A request in a transaction whose result respool makes or changes.
-#[derive(Debug)]
-enum LocalResult {
-    /// SELECT: the database to which the session changes.
-    Select(u32),
-    /// A request about the session. It is not in the block; respool answers it after the server has
-    /// executed the block.
-    Local(DeferredCheck),
-    /// HELLO. respool answers it after the block, but it is in the block as well: the server's
-    /// later results come in its version.
-    Hello(DeferredCheck),
-    /// AUTH, alone or in a HELLO. The server executes the later requests as that user, on a link of
-    /// the session's own, which is closed afterwards. respool answers the rest of the HELLO.
-    Login {
-        login: Credentials,
-        hello: Option<DeferredCheck>,
-        claim: LoginClaim,
-    },
-    /// A switch such as CLIENT TRACKING. The session keeps its own link as long as the switch is
-    /// on. `had`: the session had a link for it before.
-    Switch {
-        switch: ConnectionSwitch,
-        had: bool,
-        redirect: Option<TrackingRedirect>,
-    },
-    /// The result names a connection. The server names respool's stand-in; the client gets the
-    /// session that it asked for.
-    RedirectName,
-    /// The result counts connections. The command, and the first name in its arguments.
-    Counted(CommandId, Vec<u8>),
-    /// The result names keys, see [`Completion::Named`].
-    Named(Names),
-    /// SCRIPT FLUSH, see [`Completion::FlushScripts`].
-    FlushScripts,
-    /// A constant reply. The request is not in the block.
-    Constant(&'static [u8]),
-}
-
-impl LocalResult {
-    /// Whether the server executes it, too.
-    fn in_block(&self) -> bool {
-        !matches!(self, LocalResult::Local(_) | LocalResult::Constant(_))
-    }
-
-    /// The pins that the session needs so that the server can execute this.
-    fn pins(&self) -> Option<Pins> {
-        match self {
-            LocalResult::Switch { switch, .. } if switch.on => Some(switch.pins),
-            _ => None,
-        }
-    }
-
-    /// Whether it changes its connection in a way that cannot be undone for certain: after EXEC a
-    /// server may refuse the request that would undo it. So the session needs its own link, which
-    /// nothing uses afterwards.
-    fn leaves_trace(&self) -> bool {
-        self.changes_identity() || matches!(self, LocalResult::Select(_))
-    }
-
-    /// See [`Completion::changes_identity`].
-    fn changes_identity(&self) -> bool {
-        matches!(self, LocalResult::Hello(_) | LocalResult::Login { .. })
-    }
-
-    /// Whether it changes or shows the session. Then the session's earlier requests are executed
-    /// before the transaction, and its later ones after it.
-    fn is_about_session(&self) -> bool {
-        !matches!(
-            self,
-            LocalResult::Counted(..)
-                | LocalResult::Constant(_)
-                | LocalResult::Named(_)
-                | LocalResult::FlushScripts
-        )
-    }
-
-    fn held_bytes(&self) -> usize {
-        let own = match self {
-            LocalResult::Local(request) | LocalResult::Hello(request) => request.bytes.len(),
-            LocalResult::Login { login, hello, .. } => {
-                let name = login.user.as_ref().map_or(0, String::len);
-                let rest = hello.as_ref().map_or(0, |rest| rest.bytes.len());
-                name + login.password.len() + rest
-            }
-            LocalResult::Counted(_, name) => name.len(),
-            LocalResult::Select(_)
-            | LocalResult::Switch { .. }
-            | LocalResult::RedirectName
-            | LocalResult::Named(_)
-            | LocalResult::FlushScripts
-            | LocalResult::Constant(_) => 0,
-        };
-        size_of::<(u32, LocalResult)>() + own
-    }
-}
-
-/// The requests whose results respool puts into the result of a block.
-#[derive(Debug)]
-pub(crate) struct Exec {
-    /// The number of requests that the client queued.
-    count: u32,
-    local_results: Vec<(u32, LocalResult)>,
-}
-
-impl Exec {
-    /// See [`Completion::changes_identity`].
-    pub(crate) fn changes_identity(&self) -> bool {
-        self.local_results
-            .iter()
-            .any(|(_, result)| result.changes_identity())
-    }
-
-    /// Whether the block flushes the scripts of its server.
-    pub(crate) fn flushes_scripts(&self) -> bool {
-        let mut local_results = self.local_results.iter();
-        local_results.any(|(_, result)| matches!(result, LocalResult::FlushScripts))
-    }
 }
 
 /// The number of requests that are not in the block.
@@ -279,8 +162,14 @@ impl Engine {
     /// reply.
     fn unwatch(&mut self, id: SessionId, request: &[u8], instead: Option<&[u8]>) -> Dispatched {
         let instead = instead.map(<[u8]>::to_vec);
-        let placed =
-            self.dispatch_on_link(id, request, false, Some(Completion::Unwatch { instead }));
+        let placed = self.dispatch_on_link(
+            id,
+            request,
+            false,
+            Some(Completion::Transaction(TransactionCompletion::Unwatch {
+                instead,
+            })),
+        );
         if placed == Dispatched::Done {
             self.pinned.unpin(&mut self.plane, id, Pins::WATCH);
         }
@@ -903,6 +792,28 @@ pub(crate) fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 impl Transactions {
+    /// The reply to UNWATCH. The session gets `instead`, if there is such a reply.
+    pub(crate) fn settle_unwatch(
+        &self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        entry: Entry,
+        instead: Option<Vec<u8>>,
+        reply: &[u8],
+    ) {
+        if reply.starts_with(b"-") {
+            // The server still watches the keys.
+            let owner = plane.owner_of(link, entry);
+            plane.taint_own_link(owner);
+            if instead.is_none()
+                && let Some(session) = plane.sessions.get_mut(owner)
+            {
+                session.pins.add(Pins::WATCH);
+            }
+        }
+        plane.deliver_to(entry, instead.as_deref().unwrap_or(reply));
+    }
+
     pub(crate) fn is_in_multi(&self, plane: &DataPlane, id: SessionId) -> bool {
         plane
             .sessions

@@ -14,12 +14,13 @@ use crate::base::handle::SessionId;
 use crate::base::settings::AwayError;
 use crate::base::time::Time;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::local::Subject;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, is_select};
 use crate::data_plane::learned_commands::ServerUser;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::session::Session;
 use crate::engine::Engine;
-use crate::local::catalog::Subject;
 
 /// The replies of servers to probes, by user and by the bytes of the probe, each with its time.
 #[derive(Default)]
@@ -104,9 +105,11 @@ impl Engine {
         };
         let subject = Subject::Right(about.1.clone());
         let asked = self.wait_for_info(id, kind, subject.clone(), |engine| {
-            engine
-                .plane
-                .ask_on_shared(kind, &about.1, Completion::Learn(subject))
+            engine.plane.ask_on_shared(
+                kind,
+                &about.1,
+                Completion::Local(LocalCompletion::Learn(subject)),
+            )
         });
         if matches!(asked, Err(Blocked::Wait)) {
             return None;

@@ -8,13 +8,15 @@
 use respool_protocol::encode::{self, Version};
 
 use crate::access::Access;
-use crate::access::login_probe::{LoginClaim, LoginGate};
+use crate::access::login_probe::LoginGate;
 use crate::base::error::is_servers_fault;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX, PASSWORDS_OF_USER_MAX};
 use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::access::AccessCompletion;
+use crate::data_plane::completion::access::{Login, LoginClaim};
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
@@ -22,42 +24,6 @@ use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Session};
 use crate::engine::Engine;
 use crate::routing::pool::ServerId;
-
-/// An AUTH that waits for the answer of the server, and the request that it is part of.
-#[derive(Debug)]
-pub(crate) struct Login {
-    /// The user that the session becomes if the server agrees. The credentials get an entry in
-    /// [`Logins`] only then.
-    pub(crate) credentials: Credentials,
-    /// The rest of a HELLO. It is answered when the server has agreed.
-    hello: Option<DeferredCheck>,
-    /// The server's reply to the AUTH.
-    said: Option<Vec<u8>>,
-    /// The charge of this login on its client's address.
-    pub(crate) claim: LoginClaim,
-}
-
-impl Login {
-    /// Whether the AUTH is part of a HELLO.
-    pub(crate) fn greets(&self) -> bool {
-        self.hello.is_some()
-    }
-
-    /// Whether this is the reply to the AUTH, so that the reply to the HELLO after it is still to
-    /// come. Redis 7.2 and newer does not answer an AUTH that fails while earlier replies wait for
-    /// output (`addAuthErrReply`). Then the first reply is that to HELLO, which no server that
-    /// knows HELLO refuses.
-    pub(crate) fn is_answered_by(&mut self, reply: &[u8]) -> bool {
-        let is_auths = self.said.is_none()
-            && matches!(reply.first(), Some(b'+' | b'-'))
-            // On a probing link HELLO may be refused.
-            && !reply.starts_with(b"-NOAUTH");
-        if is_auths {
-            self.said = Some(reply.to_vec());
-        }
-        is_auths
-    }
-}
 
 /// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
 pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>, &'a [u8])> {
@@ -208,12 +174,12 @@ impl Engine {
                 };
             }
         };
-        let completion = Completion::Login(Box::new(Login {
+        let completion = Completion::Access(AccessCompletion::Login(Box::new(Login {
             credentials: login,
             hello: hello.map(|(_, rest)| rest),
             said: None,
             claim,
-        }));
+        })));
         // The session keeps its link until the server has agreed, so a refusal undoes nothing. A
         // pinned link may have another user from now on, whether or not the answer comes in time.
         if let Some(state) = self.plane.links.get_mut(link) {

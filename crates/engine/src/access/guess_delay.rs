@@ -18,8 +18,6 @@
 //! second, however many connections these have.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 
 use crate::base::limits::{
     GUESS_DELAY_MS_MAX, GUESS_DELAY_MS_MIN, GUESS_FORGIVEN_MS, GUESS_REPORT_MS, GUESS_SCORE_MAX,
@@ -27,47 +25,14 @@ use crate::base::limits::{
     LOGIN_SPACING_US, SOCKET_GUESS_DELAY_MS_MAX,
 };
 use crate::base::time::Time;
-use crate::data_plane::session::Peer;
+use crate::data_plane::completion::access::Source;
 
-/// Clients that share one score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
-    /// An IPv4 address, or the /64 network of an IPv6 address: one host may use all of it.
-    Address(IpAddr),
-    /// All sockets of the file system.
-    Socket,
-}
-
-impl Source {
-    pub(crate) fn of(peer: Peer) -> Source {
-        let Peer::Tcp(address) = peer else {
-            return Source::Socket;
-        };
-        Source::Address(match address.ip().to_canonical() {
-            IpAddr::V6(address) => {
-                let [a, b, c, d, ..] = address.segments();
-                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-            }
-            address => address,
-        })
-    }
-
-    fn delay_ms_max(self) -> u32 {
-        match self {
-            Source::Address(_) => GUESS_DELAY_MS_MAX,
-            // Its clients are on this host, and share the score.
-            Source::Socket => SOCKET_GUESS_DELAY_MS_MAX,
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Address(IpAddr::V4(address)) => address.fmt(f),
-            Source::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
-            Source::Socket => f.write_str("unix"),
-        }
+/// The longest delay of the logins of a source.
+fn delay_ms_max(source: Source) -> u32 {
+    match source {
+        Source::Address(_) => GUESS_DELAY_MS_MAX,
+        // Its clients are on this host, and share the score.
+        Source::Socket => SOCKET_GUESS_DELAY_MS_MAX,
     }
 }
 
@@ -250,7 +215,7 @@ impl GuessDelay {
         }
         let suspect = self.suspect(source, now);
         let last = suspect.last[usize::from(asked.has_failed)];
-        let delay = suspect.delay(source.delay_ms_max(), last, now);
+        let delay = suspect.delay(delay_ms_max(source), last, now);
         if delay.is_some() && !asked.may_wait {
             turn.is_tried = false;
             return turn;
@@ -342,7 +307,10 @@ impl GuessDelay {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+    use crate::data_plane::session::Peer;
 
     fn source(number: u32) -> Source {
         Source::Address(IpAddr::from(number.to_be_bytes()))

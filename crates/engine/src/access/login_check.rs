@@ -14,21 +14,14 @@ use crate::base::settings::Credentials;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::access::AccessCompletion;
+use crate::data_plane::completion::access::LoginCheck;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
-
-/// The two requests of a check, and the first reply.
-#[derive(Debug)]
-pub(crate) struct LoginCheck {
-    /// The first request is AUTH; else it is RESET.
-    has_credentials: bool,
-    /// The reply to the first request.
-    first: Option<Vec<u8>>,
-}
 
 /// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,17 +53,6 @@ impl LoginCheck {
             first: None,
         };
         (check, bytes)
-    }
-
-    /// Whether this reply answers the first request, so that the reply to HELLO is still to come.
-    pub(crate) fn is_answered_by(&mut self, reply: &[u8]) -> bool {
-        let is_hellos = !matches!(reply.first(), Some(b'+' | b'-'))
-            || self.has_credentials && reply.starts_with(b"-NOAUTH");
-        let is_first = self.first.is_none() && !is_hellos;
-        if is_first {
-            self.first = Some(reply.to_vec());
-        }
-        is_first
     }
 
     fn found(self, hello: &[u8]) -> CheckResult {
@@ -133,7 +115,11 @@ impl Access {
         let state = &mut plane.servers[usize::from(server.0)];
         state.trust.handle_check(link, now, every_ms);
         let (check, bytes) = LoginCheck::new(state.settings.credentials.as_ref());
-        plane.put_ours(link, &bytes, Completion::Check(Box::new(check)));
+        plane.put_ours(
+            link,
+            &bytes,
+            Completion::Access(AccessCompletion::Check(Box::new(check))),
+        );
     }
 
     /// Holds a new session until its servers have been checked, if their last answers are old.

@@ -9,8 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::access::Access;
-use crate::access::auth::Login;
-use crate::access::guess_delay::{AttemptTime, LoginAttempt, Source};
+use crate::access::guess_delay::{AttemptTime, LoginAttempt};
 use crate::access::login_state::refuses_login;
 use crate::base::error::{Cause, Fate};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -20,10 +19,12 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::access::AccessCompletion;
+use crate::data_plane::completion::access::{Login, LoginClaim, Source};
 use crate::data_plane::ingress::{Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
-use crate::data_plane::session::{Flags, Peer};
+use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 use crate::routing::pool::ServerId;
@@ -76,23 +77,6 @@ pub(crate) enum LoginGate {
     Wait,
     /// It is refused without a try.
     Shut,
-}
-
-/// A login that is being tried, and whether its address is charged for it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LoginClaim {
-    source: Source,
-    is_charged: bool,
-}
-
-impl LoginClaim {
-    /// The claim of a login that does not wait.
-    pub(crate) fn free(peer: Peer) -> LoginClaim {
-        LoginClaim {
-            source: Source::of(peer),
-            is_charged: false,
-        }
-    }
 }
 
 /// A login of a client that no server has been asked about yet.
@@ -287,7 +271,9 @@ impl Access {
         waiting.any(|attempt| attempt.login.credentials == *login)
             || plane.links.iter().any(|(_, link)| {
                 let is_same = |completion: &Completion| match completion {
-                    Completion::Login(asked) => asked.credentials == *login,
+                    Completion::Access(AccessCompletion::Login(asked)) => {
+                        asked.credentials == *login
+                    }
                     _ => false,
                 };
                 link.role == Role::Probe && link.duties.iter().any(is_same)
@@ -448,7 +434,7 @@ impl Access {
             link.push_with(
                 attempt.entry,
                 &attempt.request,
-                Completion::Login(attempt.login),
+                Completion::Access(AccessCompletion::Login(attempt.login)),
             );
             link.unused_since = plane.now;
             plane.counters.link_requests += 1;

@@ -18,6 +18,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::admin::AdminCompletion;
 use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::pause::{Pause, may_write};
@@ -414,7 +415,7 @@ impl Engine {
             &mut self.plane,
             blocked,
             how,
-            Completion::Unblock { to, ticket },
+            Completion::Admin(AdminCompletion::Unblock { to, ticket }),
         )
     }
 

@@ -23,6 +23,8 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::arrivals::ArrivalForecast;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::admin::AdminCompletion;
+use crate::data_plane::completion::admin::PendingControl;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Role;
@@ -30,13 +32,6 @@ use crate::data_plane::own_options::{Levels, is_ours, names};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
 use crate::engine::Engine;
-
-/// A CONFIG SET or GET that waits for the server's reply.
-#[derive(Debug)]
-pub(crate) enum PendingControl {
-    Get { patterns: Vec<Vec<u8>> },
-    Set { pairs: Vec<(Vec<u8>, Vec<u8>)> },
-}
 
 /// An option that can be set at run time.
 struct Dial {
@@ -166,7 +161,7 @@ impl Engine {
                 PendingControl::Set { pairs }
             }
         };
-        let completion = Completion::Control(Box::new(control));
+        let completion = Completion::Admin(AdminCompletion::Control(Box::new(control)));
         let reads = request.id == id::CONFIG_GET;
         self.dispatch_on_link(session_id, request.bytes, reads, Some(completion))
     }

@@ -11,6 +11,7 @@ use crate::data_plane::actions::Action;
 use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::coalesce::is_nil;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkState, Role, UNASKED};
 use crate::data_plane::reorder::ReplyRun;
@@ -364,7 +365,7 @@ impl Engine {
                 && let Some(duty) = link.duties.front().filter(|duty| duty.needs_whole())
             {
                 let (bytes_max, option) = match duty {
-                    Completion::Part { .. } => (
+                    Completion::Scatter(ScatterCompletion::Part { .. }) => (
                         gathered_bytes_max(&self.plane.settings.limits),
                         "worker-memory-bytes-max",
                     ),

@@ -25,6 +25,9 @@ use crate::base::settings::FlushRule;
 use crate::base::time::Time;
 use crate::data_plane::arrivals::ArrivalForecast;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::ConnectionSwitch;
+use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::completion::pinned::RedirectStandIn;
 use crate::data_plane::gate::{BY_SLOT, COLLAPSING, FUSING, PayoffGate};
 use crate::data_plane::handshake::{Handshake, Identity};
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
@@ -32,9 +35,7 @@ use crate::data_plane::reply_limit::ReplyBudget;
 use crate::data_plane::scripts::LoadedScripts;
 use crate::data_plane::session::Pins;
 use crate::data_plane::slow_readers::LinkLane;
-use crate::pinned::ConnectionSwitch;
 use crate::pinned::monitor::Tunnel;
-use crate::pinned::tracking_redirect::RedirectStandIn;
 use crate::pubsub::hub::LineId;
 use crate::routing::pool::ServerId;
 
@@ -407,7 +408,7 @@ impl Link {
                 let begins =
                     |switch: &ConnectionSwitch| switch.on && switch.pins.any(Pins::TRACKING);
                 entry.session != SessionId::NONE
-                    && matches!(duty, Some(Completion::Switch { switch, .. }) if begins(switch))
+                    && matches!(duty, Some(Completion::Pinned(PinnedCompletion::Switch { switch, .. })) if begins(switch))
             })
     }
 

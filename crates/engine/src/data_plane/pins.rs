@@ -3,6 +3,7 @@
 use crate::LinkId;
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::session::{OpenTransaction, Pins};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::{DataPlane, Link, Role};
@@ -75,7 +76,7 @@ impl DataPlane {
             .tracker(session)
             .and_then(|tracker| tracker.caching.clone());
         if let Some(request) = caching {
-            self.put_ours(link, &request, Completion::Track);
+            self.put_ours(link, &request, Completion::Pinned(PinnedCompletion::Track));
         }
     }
 

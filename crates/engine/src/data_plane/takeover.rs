@@ -36,6 +36,7 @@ use crate::base::limits::{TAKEOVER_BYTES_MAX, TAKEOVER_LINKS_PER_SERVER};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Departed, Link, RepeatBounds, RepeatRule, Role, Sends};
@@ -440,7 +441,7 @@ impl DataPlane {
             return true;
         };
         match link.duties.front().filter(|_| front.duty) {
-            Some(Completion::Code { .. }) => true,
+            Some(Completion::Local(LocalCompletion::Code { .. })) => true,
             // In a block with MULTI the server itself reports the error. Without MULTI the requests
             // ran one by one, and may run code.
             Some(Completion::Block { opens, .. }) => !opens,

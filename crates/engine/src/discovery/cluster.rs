@@ -26,6 +26,7 @@ use crate::base::settings::{Address, Credentials, ServerSettings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
@@ -1352,7 +1353,11 @@ impl Discovery {
         for request in [["CLUSTER", "SHARDS"], ["CLUSTER", "NODES"]] {
             encode::request(&mut bytes, &request);
         }
-        plane.put_ours(link, &bytes, Completion::Nodes { shards: None });
+        plane.put_ours(
+            link,
+            &bytes,
+            Completion::Discovery(DiscoveryCompletion::Nodes { shards: None }),
+        );
     }
 
     fn host_of(&self, plane: &DataPlane, server: ServerId) -> String {
@@ -1434,10 +1439,10 @@ impl Discovery {
             encode::request(&mut bytes, request);
         }
         for link in links {
-            let duty = Completion::Owners {
+            let duty = Completion::Discovery(DiscoveryCompletion::Owners {
                 ticket,
                 listed: None,
-            };
+            });
             plane.put_ours(link, &bytes, duty);
         }
     }

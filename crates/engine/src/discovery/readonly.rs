@@ -17,6 +17,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::link::{Link, Role};
 use crate::discovery::Discovery;
 use crate::engine::Engine;
@@ -258,6 +259,10 @@ impl Discovery {
         let mut question = Vec::new();
         // Every user may send HELLO, and this one does not change the link.
         encode::request(&mut question, &["HELLO", &version]);
-        plane.put_ours(link, &question, Completion::Role);
+        plane.put_ours(
+            link,
+            &question,
+            Completion::Discovery(DiscoveryCompletion::Role),
+        );
     }
 }

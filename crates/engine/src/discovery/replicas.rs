@@ -26,6 +26,7 @@ use crate::base::settings::{Address, ReadPolicy, Reads, ServerSettings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ledger::EarlierAttempt;
 use crate::data_plane::link::Link;
 use crate::data_plane::replica_reads::GIVEN_UP_MS;
@@ -428,7 +429,11 @@ impl Discovery {
         for request in LOOK {
             encode::request(&mut bytes, request);
         }
-        plane.put_ours(link, &bytes, Completion::Look { first: None });
+        plane.put_ours(
+            link,
+            &bytes,
+            Completion::Discovery(DiscoveryCompletion::Look { first: None }),
+        );
     }
 
     /// The connection to a server is lost. Another process may answer there next, or one without

@@ -23,6 +23,7 @@ use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::flush_rule::ServerLoad;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::slow_readers::EVERYBODYS;
@@ -592,10 +593,10 @@ impl Discovery {
         let mut bytes = first;
         for (primary, name) in names.iter().enumerate() {
             sentinel::ask_survey(&mut bytes, name);
-            let duty = Completion::Survey {
+            let duty = Completion::Discovery(DiscoveryCompletion::Survey {
                 primary: primary as u16,
                 answers: Vec::new(),
-            };
+            });
             plane.put_ours(id, &bytes, duty);
             bytes.clear();
         }

@@ -1,9 +1,10 @@
 //! Subscriptions and messages: passes on what a hub asks of discovery, of links and of memory.
 
 use crate::base::handle::{LinkId, SessionId};
+use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::engine::Engine;
-use crate::pubsub::hub::{ChannelKind, LineId};
+use crate::pubsub::hub::LineId;
 use crate::pubsub::keyspace_events::brings_events;
 use crate::pubsub::{CountedLink, HubPush};
 use crate::routing::pool::ServerId;

@@ -25,6 +25,8 @@ use crate::base::error_text::{
 };
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::pinned::ConnectionSwitch;
 use crate::data_plane::handshake::{NO_CLUSTER, NO_NODE};
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::learned_commands::KeySpec;
@@ -34,7 +36,6 @@ use crate::data_plane::session::{Flags, Pins, Session};
 use crate::engine::Engine;
 use crate::local::asks_for_us_alone;
 use crate::local::catalog::Opening;
-use crate::pinned::ConnectionSwitch;
 use crate::pinned::tracking::asks_for;
 use crate::pinned::wait_command::is_wait;
 use crate::routing::pool::ServerId;
@@ -159,7 +160,11 @@ impl Engine {
                         && !is_bound
                         && self.plane.hides_nodes(session_id) =>
                 {
-                    Some(self.ask_any(session_id, request, Completion::AsPlainServer))
+                    Some(self.ask_any(
+                        session_id,
+                        request,
+                        Completion::Local(LocalCompletion::AsPlainServer),
+                    ))
                 }
                 // INFO reports a primary, too.
                 Spread::Refused
@@ -168,7 +173,11 @@ impl Engine {
                         && !is_bound
                         && self.plane.shows_a_node(session_id) =>
                 {
-                    Some(self.ask_any(session_id, request, Completion::RoleOfNode))
+                    Some(self.ask_any(
+                        session_id,
+                        request,
+                        Completion::Local(LocalCompletion::RoleOfNode),
+                    ))
                 }
                 // The node that executes it would report itself.
                 Spread::Node if of_cluster && request.command.answer != Answer::Session => {

@@ -6,14 +6,14 @@ use respool_protocol::fan::Sections;
 use crate::base::error_text::NO_READER;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::bounds_met::Bound;
-use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pubsub::ChannelKind;
+use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::standing::Standing;
 use crate::engine::Engine;
 use crate::local::adds_our_section;
-use crate::pubsub::hub::ChannelKind;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 use crate::scatter::key_prefix::UNKNOWN_ARGUMENTS;
@@ -340,7 +340,7 @@ impl Engine {
         {
             finished.reply = self.pubsub.recount(
                 session.pool,
-                &Completion::Subscribers(ChannelKind::Shard),
+                &PubsubCompletion::Subscribers(ChannelKind::Shard),
                 &finished.reply,
             );
         }

@@ -19,6 +19,8 @@ use crate::base::slab::Slab;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::local::Subject;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, allowed_in_subscription};
 use crate::data_plane::learned_commands::{CommandInfo, KeySpec, LearnedCommands, ServerUser};
 use crate::data_plane::link::{Link, LinkKind, Role};
@@ -102,21 +104,6 @@ impl CommandCatalog {
 /// Whether the answers on a link come in time.
 fn takes_questions(link: &Link) -> bool {
     !matches!(link.role, Role::Draining { .. })
-}
-
-/// The subject of a question to a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Subject {
-    /// A command that the table does not have.
-    Command(Vec<u8>),
-    /// All commands of the server.
-    Commands,
-    /// Whether a transaction may be opened.
-    Opening,
-    /// Whether the user may send this probe, by its bytes.
-    Right(Vec<u8>),
-    /// No question: the server gets the script of this number.
-    Script { number: u32 },
 }
 
 /// The commands of the table that a server has.
@@ -522,9 +509,11 @@ impl Engine {
         self.wait_for_info(id, kind, Subject::Commands, |engine| {
             let mut request = Vec::new();
             encode::request(&mut request, &["COMMAND"]);
-            engine
-                .plane
-                .ask_on_shared(kind, &request, Completion::Learn(Subject::Commands))
+            engine.plane.ask_on_shared(
+                kind,
+                &request,
+                Completion::Local(LocalCompletion::Learn(Subject::Commands)),
+            )
         })
     }
 
@@ -538,9 +527,11 @@ impl Engine {
         self.wait_for_info(id, kind, Subject::Opening, |engine| {
             let mut probe = opening.to_vec();
             encode::request(&mut probe, &["EXEC"]);
-            engine
-                .plane
-                .ask_on_shared(kind, &probe, Completion::Probe(None))
+            engine.plane.ask_on_shared(
+                kind,
+                &probe,
+                Completion::Local(LocalCompletion::Probe(None)),
+            )
         })
     }
 
@@ -553,9 +544,11 @@ impl Engine {
         self.wait_for_info(id, kind, Subject::Command(name.clone()), |engine| {
             let mut request = Vec::new();
             encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-            engine
-                .plane
-                .ask_on_shared(kind, &request, Completion::Learn(Subject::Command(name)))
+            engine.plane.ask_on_shared(
+                kind,
+                &request,
+                Completion::Local(LocalCompletion::Learn(Subject::Command(name))),
+            )
         })
     }
 

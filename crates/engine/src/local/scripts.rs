@@ -15,7 +15,7 @@ mod restore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use respool_protocol::commands::{CommandId, Retry, id};
+use respool_protocol::commands::{Retry, id};
 use respool_protocol::{encode, number};
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -23,6 +23,7 @@ use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_M
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Departed;
@@ -239,26 +240,6 @@ fn counts_its_keys(args: &[&[u8]]) -> bool {
     count.is_some_and(|count| (0..=args.len() as i64 - 3).contains(&count))
 }
 
-/// The effect on scripts of a request that goes to several servers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum ScriptEffect {
-    None,
-    /// SCRIPT LOAD.
-    Load,
-    /// SCRIPT FLUSH.
-    Flush,
-}
-
-impl ScriptEffect {
-    pub(crate) fn of(id: CommandId) -> Self {
-        match id {
-            id::SCRIPT_LOAD => ScriptEffect::Load,
-            id::SCRIPT_FLUSH => ScriptEffect::Flush,
-            _ => ScriptEffect::None,
-        }
-    }
-}
-
 impl Engine {
     /// EVAL, EVALSHA and their like.
     pub(crate) fn dispatch_script(
@@ -268,10 +249,12 @@ impl Engine {
     ) -> Dispatched {
         let reads = request.command.retry == Retry::Read;
         let completion = match request.id {
-            id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => Some(Completion::Script),
-            id::SCRIPT_FLUSH => Some(Completion::FlushScripts),
+            id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => {
+                Some(Completion::Local(LocalCompletion::Script))
+            }
+            id::SCRIPT_FLUSH => Some(Completion::Local(LocalCompletion::FlushScripts)),
             _ => match self.load_scripts(session_id, name_said(request.arg(1)).as_slice()) {
-                Ok(known) => (known > 0).then_some(Completion::Evalsha),
+                Ok(known) => (known > 0).then_some(Completion::Local(LocalCompletion::Evalsha)),
                 Err(blocked) => return self.plane.blocked(session_id, blocked),
             },
         };
@@ -516,7 +499,11 @@ impl Local {
             state.loaded.note_loaded(script.number);
             let (number, loading) = (script.number, script.loading());
             plane.counters.scripts_sent_along += 1;
-            plane.put_ours(link, &loading, Completion::Load(number));
+            plane.put_ours(
+                link,
+                &loading,
+                Completion::Local(LocalCompletion::Load(number)),
+            );
         }
     }
 

@@ -27,6 +27,8 @@ use crate::base::settings::WhenFull;
 use crate::base::time::Time;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::ExecPreamble;
+use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, LinkState};
@@ -109,28 +111,6 @@ impl PolledCommands {
             .filter(is_on)
             .map(|one| one.session)
             .collect()
-    }
-}
-
-/// Replies to the requests in front of EXEC.
-#[derive(Debug, Default)]
-pub(crate) struct ExecPreamble {
-    came: u8,
-    /// The first error. With it the server executed nothing.
-    refusal: Option<Vec<u8>>,
-}
-
-impl ExecPreamble {
-    /// Whether a reply answers MULTI or the command, and not EXEC.
-    pub(crate) fn takes(&mut self, reply: &[u8]) -> bool {
-        let is_before = self.came < 2;
-        if is_before {
-            self.came += 1;
-            if reply.starts_with(b"-") {
-                self.refusal.get_or_insert_with(|| reply.to_vec());
-            }
-        }
-        is_before
     }
 }
 
@@ -305,7 +285,11 @@ impl Pinned {
         if let Some(link) = link
             && let Some(state) = plane.links.get_mut(link)
         {
-            state.push_with(entry, &block, Completion::Poll(ExecPreamble::default()));
+            state.push_with(
+                entry,
+                &block,
+                Completion::Pinned(PinnedCompletion::Poll(ExecPreamble::default())),
+            );
             plane.counters.link_requests += 1;
             plane.counters.polls += 1;
             plane.list_link(link);

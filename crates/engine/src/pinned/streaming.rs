@@ -9,6 +9,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, Role};
@@ -92,6 +93,7 @@ impl Engine {
         let used = scanner.scanned();
         let completion = id.and_then(|id| {
             let counted = self.pubsub.count_duty(&self.plane, session_id, id, arg(1));
+            let counted = counted.map(Completion::Pubsub);
             counted.or_else(|| self.scatter.naming_duty(&self.plane, session_id, id.get()))
         });
         let session = self.plane.sessions.get_mut(session_id)?;
@@ -106,9 +108,9 @@ impl Engine {
             tail: scanner.tail(),
             link,
             duty: match refusals::runs_code(id) {
-                true => Some(Completion::Code {
+                true => Some(Completion::Local(LocalCompletion::Code {
                     shown: id.and_then(|id| body_shown(id, &args)),
-                }),
+                })),
                 false => completion.or(silent.then_some(Completion::Pass)),
             },
             silent,

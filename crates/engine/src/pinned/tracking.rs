@@ -31,12 +31,14 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{INVALIDATIONS_HELD_BYTES_MAX, TRACKING_BYTES_MAX};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::ConnectionSwitch;
+use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Pins, Session};
 use crate::engine::Engine;
+use crate::pinned::Pinned;
 use crate::pinned::tracking_redirect::redirect_asked;
-use crate::pinned::{ConnectionSwitch, Pinned};
 use crate::routing::pool::ServerId;
 
 /// The error to a CLIENT TRACKING with REDIRECT.
@@ -850,7 +852,7 @@ impl Pinned {
             requests.push(request);
         }
         for request in requests {
-            plane.put_ours(link, &request, Completion::Track);
+            plane.put_ours(link, &request, Completion::Pinned(PinnedCompletion::Track));
         }
         plane.weigh(id);
         Ok(link)

@@ -12,8 +12,7 @@
 //!
 //! All sessions of a worker that redirect to the same target share its stand-in.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
@@ -22,32 +21,14 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::REDIRECTS_QUEUED_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
 use crate::engine::Engine;
-use crate::pinned::{ConnectionSwitch, Pinned};
-
-/// The target of the invalidations of a session that tracks.
-#[derive(Clone, Debug)]
-pub(crate) struct TrackingRedirect {
-    /// The id of the target session.
-    pub(crate) to: u64,
-    /// The stand-in of the target at the server. It stays while a tracking session, or a request
-    /// that is queued or in flight, holds `held`.
-    link: LinkId,
-    held: Arc<RedirectStandIn>,
-}
-
-/// The state of a stand-in, shared with all sessions and requests that need it.
-#[derive(Debug, Default)]
-pub(crate) struct RedirectStandIn {
-    /// The target has left, and the stand-in was closed with it: the server will notice. Without
-    /// this flag, a link that is gone was lost.
-    has_left: AtomicBool,
-}
+use crate::pinned::Pinned;
 
 /// Whether a worker has the target session.
 #[derive(Clone, Copy, Debug)]

@@ -27,13 +27,14 @@ use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::completion::pinned::{OtherServers, RedirectStandIn, WaitCommand};
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::session::{Pins, Session};
 use crate::engine::Engine;
 use crate::pinned::Pinned;
-use crate::pinned::tracking_redirect::RedirectStandIn;
 use crate::routing::pool::ServerId;
 
 /// The channel, and the beginning of the keys.
@@ -53,56 +54,6 @@ const NO_KEY: &[u8] =
     SET and DEL keys that begin with respool:wait; the server says: ";
 
 const REFUSED: &[u8] = b"-ERR respool: a node of the Cluster did not let it wait; it says: ";
-
-/// A WAIT or WAITAOF that no server has answered yet.
-#[derive(Debug, Default)]
-pub(crate) struct WaitCommand {
-    /// Number of replies to the writes in front of it that are still to come.
-    before: u32,
-    /// The server's error to one of these writes.
-    refused: Option<Vec<u8>>,
-    /// Number of all these replies, for a request that is sent again as a whole.
-    in_front: u32,
-    /// The other servers of the pool, if there are several.
-    rest: Option<Box<OtherServers>>,
-    /// Keeps a link of the session's user open while the session waits on another user's. The
-    /// server closes that link when it deletes the user, see [`Pinned::close_waits_of`].
-    of_user: Option<Arc<RedirectStandIn>>,
-}
-
-/// The servers of a pool that are asked one after the other.
-#[derive(Debug)]
-struct OtherServers {
-    answered: Vec<ServerId>,
-    /// The least numbers in their replies.
-    least: Vec<i64>,
-    /// The request without its timeout.
-    args: Vec<Vec<u8>>,
-    /// The end of the timeout. `None`: there is none.
-    until: Option<Time>,
-    /// Since when nodes have refused the write in front of it.
-    refused_since: Option<Time>,
-}
-
-impl WaitCommand {
-    /// Whether the next reply is to a write in front of the request.
-    pub(crate) fn is_in_front(&self) -> bool {
-        self.before > 0
-    }
-
-    pub(crate) fn take_in_front(&mut self, reply: &[u8]) {
-        self.before -= 1;
-        // Errors after the first one follow from it.
-        if reply.starts_with(b"-") {
-            self.refused.get_or_insert_with(|| reply.to_vec());
-        }
-    }
-
-    pub(crate) fn begin_again(&mut self) {
-        self.before = self.in_front;
-        self.refused = None;
-    }
-}
 
 impl Engine {
     /// Sends WAIT or WAITAOF to one server.
@@ -175,13 +126,13 @@ impl Engine {
             .pinned
             .in_front_of_wait(&mut self.plane, id, kind.server);
         bytes.extend_from_slice(request.bytes);
-        let completion = Completion::Wait(Box::new(WaitCommand {
+        let completion = Completion::Pinned(PinnedCompletion::Wait(Box::new(WaitCommand {
             before: in_front,
             in_front,
             refused: None,
             rest,
             of_user,
-        }));
+        })));
         self.dispatch_alone(id, &bytes, (false, Some(completion)), Pins::ONCE, true)
     }
 
@@ -288,7 +239,7 @@ impl Engine {
             rest: Some(rest),
             of_user,
         };
-        let completion = Completion::Wait(Box::new(waiting));
+        let completion = Completion::Pinned(PinnedCompletion::Wait(Box::new(waiting)));
         let due = self.plane.now.plus_ms(pause_ms);
         self.go_on_alone(link, entry, (bytes, completion), (server, due));
     }

@@ -64,6 +64,7 @@ use respool_protocol::{events, number};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::slab::{Slab, handle};
 use crate::base::time::Time;
+use crate::data_plane::completion::pubsub::ChannelKind;
 pub(crate) use crate::pubsub::hub::branches::KeyOwner;
 use crate::pubsub::hub::branches::Owners;
 use crate::pubsub::hub::removal::FormerLine;
@@ -73,37 +74,6 @@ use crate::routing::pool::ServerId;
 mod branches;
 mod removal;
 mod stripped;
-
-/// The kinds of subscriptions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ChannelKind {
-    /// A channel, by its name.
-    Channel,
-    /// All channels whose names match a pattern.
-    Pattern,
-    /// A sharded channel, by its name: SPUBLISH reaches it, PUBLISH does not.
-    Shard,
-}
-
-impl ChannelKind {
-    pub(crate) const ALL: [ChannelKind; 3] = [
-        ChannelKind::Channel,
-        ChannelKind::Pattern,
-        ChannelKind::Shard,
-    ];
-
-    /// The word in requests and confirmations.
-    fn verb(self, on: bool) -> &'static str {
-        match (self, on) {
-            (ChannelKind::Channel, true) => "subscribe",
-            (ChannelKind::Channel, false) => "unsubscribe",
-            (ChannelKind::Pattern, true) => "psubscribe",
-            (ChannelKind::Pattern, false) => "punsubscribe",
-            (ChannelKind::Shard, true) => "ssubscribe",
-            (ChannelKind::Shard, false) => "sunsubscribe",
-        }
-    }
-}
 
 /// A hub's place among those of its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use crate::base::handle::LinkId;
 use crate::base::limits::BRANCH_WAIT_MS;
 use crate::data_plane::DataPlane;
+use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::Request;
 use crate::data_plane::link::{LinkState, Role};
 use crate::pubsub::Pubsub;
-use crate::pubsub::hub::{ChannelKind, HOME, Hub, HubId, KeyOwner, LineId};
+use crate::pubsub::hub::{HOME, Hub, HubId, KeyOwner, LineId};
 use crate::routing::pool::{Pool, ServerId};
 
 impl Pubsub {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::access::guess_delay::GuessDelay;
 use crate::base::glob::matches;
-use crate::pubsub::hub::ChannelKind;
+use crate::data_plane::completion::pubsub::ChannelKind;
 
 /// The excess by pool and kind, then by name. It does not name the server: all of a pool's
 /// subscribers are at one server, and each worker may number it differently.

@@ -30,7 +30,10 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::slab::Slab;
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
-use crate::data_plane::completion::{Completion, ProofStep};
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::redirect::ProofStep;
+use crate::data_plane::completion::redirect::RedirectCompletion;
+use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::bound_reply;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
@@ -888,7 +891,7 @@ impl Deferred {
     /// The number of its share, if it is a share of a scattered request.
     pub(crate) fn share(&self) -> Option<u16> {
         match self.duty {
-            Some(Completion::Part { index, .. }) => Some(index),
+            Some(Completion::Scatter(ScatterCompletion::Part { index, .. })) => Some(index),
             _ => None,
         }
     }
@@ -1257,11 +1260,11 @@ impl Redirects {
         question: &[u8],
         is_imported: bool,
     ) {
-        let duty = Completion::Proof {
+        let duty = Completion::Redirect(RedirectCompletion::Proof {
             session,
             seq,
             proof,
-        };
+        });
         match is_imported {
             false => plane.put_ours(link, question, duty),
             true => {

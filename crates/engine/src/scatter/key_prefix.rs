@@ -25,6 +25,7 @@ use crate::base::error_text::{PATTERN_KEYS, UNKNOWN_KEYS};
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::owners::looks_elsewhere;
@@ -330,7 +331,8 @@ impl Scatter {
         id: SessionId,
         command: &Command,
     ) -> Option<Completion> {
-        self.names_at(plane, id, command).map(Completion::Named)
+        let names = self.names_at(plane, id, command)?;
+        Some(Completion::Scatter(ScatterCompletion::Named(names)))
     }
 
     /// A reply of a link, with the prefix in front of the keys that it names. `sifted_by`: the

@@ -34,12 +34,13 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::local::Subject;
 use crate::data_plane::link::{LinkState, Streaming};
 use crate::data_plane::scripts::{ScriptHash, ScriptLoad, names_in};
 use crate::data_plane::session::Flags;
 use crate::engine::Engine;
 use crate::local::Local;
-use crate::local::catalog::Subject;
 use crate::local::scripts::Script;
 use crate::routing::pool::ServerId;
 use crate::transaction::elements_of;
@@ -125,8 +126,11 @@ impl Engine {
                     first,
                 ) {
                     let loading = self.local.scripts.find(pool, name)?.loading();
-                    self.plane
-                        .put_ours(first, &loading, Completion::Learn(subject));
+                    self.plane.put_ours(
+                        first,
+                        &loading,
+                        Completion::Local(LocalCompletion::Learn(subject)),
+                    );
                     self.plane.counters.scripts_sent_along += 1;
                 }
             }
