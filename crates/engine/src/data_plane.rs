@@ -49,7 +49,7 @@ pub(crate) mod untaken;
 pub(crate) mod waiters;
 pub(crate) mod worker_query;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use respool_protocol::commands::{self, Coalesce, Retry};
@@ -764,6 +764,24 @@ impl DataPlane {
             link.waiters.push(session);
         }
         self.hold(session, Holds::LINK);
+    }
+
+    /// A server has lost slots: sessions with requests in flight there wait for the replies. Their
+    /// next request could go to the new owner and overtake.
+    pub(crate) fn hold_sessions_at(&mut self, server: ServerId) {
+        let mut asked = HashSet::new();
+        for (_, link) in self.links.iter() {
+            let spreads = |by| self.tracks_several(by);
+            let shared = link.role.is_multiplexed() || spreads(link.role.session());
+            if link.kind.server == server && shared {
+                asked.extend(link.ledger.iter().map(|entry| entry.session));
+            }
+        }
+        for session in asked {
+            if self.sessions.get(session).is_some() {
+                self.hold_until_caught_up(session);
+            }
+        }
     }
 
     /// Makes a session wait until all its requests are answered. Returns whether it has to wait.

@@ -15,4 +15,6 @@ use crate::routing::pool::ServerId;
 pub(crate) struct Discovery {
     /// Servers that lost slots, by redirects among the replies that are being taken.
     pub(crate) lost_slots: Vec<ServerId>,
+    /// Entries of servers that a new server has got. Facts about the old server are void.
+    pub(crate) reused: Vec<ServerId>,
 }

@@ -28,12 +28,11 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::link::{Link, LinkState, Role};
-use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
 use crate::discovery::introductions::{self, Introductions};
-use crate::engine::Engine;
 use crate::routing::pool::{Group, Server, ServerId};
 
 /// Nodes that one refresh asks.
@@ -488,14 +487,56 @@ impl OwnerListing {
     }
 }
 
+/// The answers of a refresh that has ended.
+pub(crate) struct EndedRefresh {
+    /// When it began.
+    asked_at: Time,
+    answered_by: Vec<ServerId>,
+    /// Nodes that answered for another Cluster.
+    foreign_nodes: Vec<ServerId>,
+    /// The topology that replaces the one that is believed, if there is one.
+    pub(crate) news: Option<NewTopology>,
+}
+
+/// A topology that is to be believed.
+pub(crate) struct NewTopology {
+    view: View,
+    /// Whether an earlier one was known.
+    was_known: bool,
+}
+
+/// The changes of a topology, as far as they concern other components.
+pub(crate) struct TopologyChange {
+    /// Servers that have lost slots.
+    pub(crate) lost_slots: BTreeSet<ServerId>,
+    /// Slots moved, and not only because the first topology became known.
+    pub(crate) has_moved: bool,
+    /// Servers that have left the topology.
+    pub(crate) left: Vec<ServerId>,
+    /// Servers that the topology names.
+    kept: HashSet<ServerId>,
+    /// Nodes that own slots.
+    owners: HashSet<ServerId>,
+    /// The addresses of the replicas, each with its primary.
+    pub(crate) replicas: Vec<(Endpoint, ServerId)>,
+}
+
+/// The servers to which other components still refer. Their entries are not used for others.
+#[derive(Default)]
+pub(crate) struct ServersInUse {
+    /// Deferred requests may refer to any server.
+    pub(crate) all: bool,
+    pub(crate) some: HashSet<ServerId>,
+}
+
 /// Refreshes.
-impl Engine {
+impl Discovery {
     /// A node is lost, and a replica may take over at any time: asks for a refresh soon.
-    pub(crate) fn request_refresh_after_loss(&mut self, server: ServerId) {
-        let soon = self.plane.now.plus_ms(REFRESH_DOWN_MS);
-        let pool = usize::from(self.plane.server(server).pool);
-        let other = self.plane.first_up(pool);
-        if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
+    pub(crate) fn request_refresh_after_loss(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let soon = plane.now.plus_ms(REFRESH_DOWN_MS);
+        let pool = usize::from(plane.server(server).pool);
+        let other = plane.first_up(pool);
+        if let Some(cluster) = plane.pools[pool].cluster_mut() {
             cluster.want(soon);
             if !cluster.is_known() {
                 // Any seed can name the owners.
@@ -505,20 +546,23 @@ impl Engine {
         }
     }
 
-    /// A node has answered a refresh.
-    pub(crate) fn take_owners(&mut self, link: LinkId, ticket: u32, listed: &[u8], info: &[u8]) {
-        let Some(server) = self.plane.links.get(link).map(|link| link.kind.server) else {
-            return;
-        };
-        let pool = usize::from(self.plane.server(server).pool);
-        let host = self.discovery.host_of(&self.plane, server);
-        let address_map = self.plane.pools[pool].address_map.clone();
-        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
-            return;
-        };
+    /// A node has answered a refresh. Returns the pool if that was the last answer.
+    pub(crate) fn take_owners(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        ticket: u32,
+        listed: &[u8],
+        info: &[u8],
+    ) -> Option<usize> {
+        let server = plane.links.get(link)?.kind.server;
+        let pool = usize::from(plane.server(server).pool);
+        let host = self.host_of(plane, server);
+        let address_map = plane.pools[pool].address_map.clone();
+        let cluster = plane.pools[pool].cluster_mut()?;
         let refresh = &mut cluster.refresh;
         if refresh.since.is_none() || refresh.ticket != ticket {
-            return;
+            return None;
         }
         let view = refresh.listing.read(listed, &host).map(|mut view| {
             view.map_endpoints(|said| address_map.apply(said));
@@ -534,48 +578,55 @@ impl Engine {
             }
             Err(error) => refresh.wrong = Some(error.to_string()),
         }
-        if refresh.missing == 0 {
-            self.end_refresh(pool);
+        (refresh.missing == 0).then_some(pool)
+    }
+
+    /// Asks for a refresh of a Cluster if one is due. Returns whether the refresh under way takes
+    /// too long. `hears_events`: sessions of the pool get notifications of its servers.
+    pub(crate) fn tick_refresh(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        hears_events: bool,
+    ) -> bool {
+        let now = plane.now;
+        let Some(cluster) = plane.pools[pool].cluster() else {
+            return false;
+        };
+        let refresh = &cluster.refresh;
+        match refresh.since {
+            Some(since) => now.since_ms(since) >= ANSWERS_MS,
+            None => {
+                let quiet_ms = self.quiet_ms(plane, pool, hears_events);
+                if now.since_ms(refresh.not_before) >= u64::from(quiet_ms) {
+                    let first = cluster.servers[0];
+                    self.request_refresh(plane, first);
+                }
+                false
+            }
         }
     }
 
-    /// Ends refreshes that take too long, starts those that are due, and gives up silent nodes.
-    pub(crate) fn tick_clusters(&mut self) {
-        for pool in 0..self.plane.pools.len() {
-            let now = self.plane.now;
-            let Some(cluster) = self.plane.pools[pool].cluster() else {
-                continue;
-            };
-            let refresh = &cluster.refresh;
-            match refresh.since {
-                Some(since) if now.since_ms(since) >= ANSWERS_MS => self.end_refresh(pool),
-                None if now.since_ms(refresh.not_before) >= u64::from(self.quiet_ms(pool)) => {
-                    let first = cluster.servers[0];
-                    self.discovery.request_refresh(&mut self.plane, first);
-                }
-                _ => {}
-            }
-            self.lose_replaced(pool);
-            self.discovery.wake_at_rest(&mut self.plane, pool);
-            self.discovery.wake_awaiting_nodes(&mut self.plane, pool);
-            let since = self.plane.pools[pool]
-                .cluster()
-                .and_then(|cluster| cluster.awaiting_refresh_since);
-            if since.is_some_and(|since| now.since_ms(since) >= NODES_MS) {
-                self.discovery
-                    .wake_awaiting_refresh(&mut self.plane, pool, now);
-            }
-            self.choose_home(pool);
+    /// Wakes the sessions of a Cluster that have waited long enough for its topology.
+    pub(crate) fn tick_waiting_sessions(&mut self, plane: &mut DataPlane, pool: usize) {
+        let now = plane.now;
+        self.wake_at_rest(plane, pool);
+        self.wake_awaiting_nodes(plane, pool);
+        let since = plane.pools[pool]
+            .cluster()
+            .and_then(|cluster| cluster.awaiting_refresh_since);
+        if since.is_some_and(|since| now.since_ms(since) >= NODES_MS) {
+            self.wake_awaiting_refresh(plane, pool, now);
         }
     }
 
     /// The time between two refreshes if nothing happens, milliseconds.
-    fn quiet_ms(&self, pool: usize) -> u32 {
-        if self.pubsub.hears_events(&self.plane, pool) {
+    fn quiet_ms(&self, plane: &DataPlane, pool: usize, hears_events: bool) -> u32 {
+        if hears_events {
             // A new owner sends notifications, and no session gets them until the owner is known.
             return REFRESH_MS;
         }
-        let pool = &self.plane.pools[pool];
+        let pool = &plane.pools[pool];
         let lacks = |owner: &ServerId| {
             pool.readers
                 .as_ref()
@@ -588,11 +639,15 @@ impl Engine {
         }
     }
 
-    fn end_refresh(&mut self, pool: usize) {
-        let now = self.plane.now;
-        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
-            return;
-        };
+    /// Ends a refresh: chooses a topology from the answers. [`Discovery::conclude_refresh`] has to
+    /// follow.
+    pub(crate) fn end_refresh(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+    ) -> Option<EndedRefresh> {
+        let now = plane.now;
+        let cluster = plane.pools[pool].cluster_mut()?;
         let refresh = &mut cluster.refresh;
         let asked_at = refresh.since.take().unwrap_or(now);
         let answers = std::mem::take(&mut refresh.answers);
@@ -612,80 +667,85 @@ impl Engine {
         // A Cluster that was never changed has epoch 0.
         let epoch = choice.is_known.then_some(choice.epoch.max(1));
         let is_news = |_: &View| cluster.is_news(epoch, &members, is_ok, now);
+        let mut news = None;
         if let Some(view) = choice.view.filter(is_news) {
             let was_known = cluster.is_known();
             cluster.epoch = choice.epoch.max(1);
             cluster.known = view.ids().map(str::to_owned).collect();
             cluster.wrong = None;
+            let address = |id: &ServerId| &plane.servers[usize::from(id.0)].settings.address;
             let ours = members.iter().zip(answers);
-            let ours: Vec<_> = ours
-                .map(|(id, answer)| {
-                    (
-                        &self.plane.servers[usize::from(id.0)].settings.address,
-                        answer,
-                    )
-                })
-                .collect();
+            let ours: Vec<_> = ours.map(|(id, answer)| (address(id), answer)).collect();
             cluster.find_unserved(&ours);
             cluster.unserved_at = asked_at;
             cluster.is_ok = is_ok;
-            self.believe(pool, &view, was_known);
+            news = Some(NewTopology { view, was_known });
         } else if let Some(wrong) = wrong {
             cluster.wrong = Some(wrong.clone());
             // Nodes may be wrong in several ways by turns: that is one event.
-            let last = self.plane.reported_topology.get(&pool);
+            let last = plane.reported_topology.get(&pool);
             if !last.is_some_and(|text| text.starts_with(NO_OWNERS)) {
-                self.discovery.tell_topology(
-                    &mut self.plane,
-                    pool,
-                    format!("{NO_OWNERS}: {wrong}"),
-                );
+                self.tell_topology(plane, pool, format!("{NO_OWNERS}: {wrong}"));
             }
         }
-        self.discovery
-            .note_foreign_nodes(&mut self.plane, pool, &answered_by, foreign_nodes);
-        let all_there = self.all_owners_are_up(pool);
-        if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
+        Some(EndedRefresh {
+            asked_at,
+            answered_by,
+            foreign_nodes,
+            news,
+        })
+    }
+
+    /// Sets the time of the next refresh, and wakes the sessions that waited for this one.
+    pub(crate) fn conclude_refresh(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        ended: EndedRefresh,
+    ) {
+        let now = plane.now;
+        self.note_foreign_nodes(plane, pool, &ended.answered_by, ended.foreign_nodes);
+        let mut owners = plane.pools[pool].servers().iter();
+        let all_up = owners.all(|server| plane.standing(*server) >= Standing::Refuses);
+        if let Some(cluster) = plane.pools[pool].cluster_mut() {
             // Before the first topology, the owners are not known.
-            let all_there = all_there && cluster.is_known();
+            let all_up = all_up && cluster.is_known();
             let refresh = &mut cluster.refresh;
-            refresh.wanted |= !all_there || cluster.behind_since.is_some();
-            refresh.down_since = (!all_there).then(|| refresh.down_since.unwrap_or(now));
+            refresh.wanted |= !all_up || cluster.behind_since.is_some();
+            refresh.down_since = (!all_up).then(|| refresh.down_since.unwrap_or(now));
             let pause = match refresh.down_since {
                 Some(since) if now.since_ms(since) < FAILOVER_MS => REFRESH_DOWN_MS,
                 _ => REFRESH_MS,
             };
             refresh.not_before = now.plus_ms(pause);
         }
-        self.discovery.wake_at_rest(&mut self.plane, pool);
-        self.discovery.wake_awaiting_nodes(&mut self.plane, pool);
-        self.discovery
-            .wake_awaiting_refresh(&mut self.plane, pool, asked_at);
-    }
-
-    fn all_owners_are_up(&self, pool: usize) -> bool {
-        let mut servers = self.plane.pools[pool].servers().iter();
-        servers.all(|server| self.plane.standing(*server) >= Standing::Refuses)
+        self.wake_at_rest(plane, pool);
+        self.wake_awaiting_nodes(plane, pool);
+        self.wake_awaiting_refresh(plane, pool, ended.asked_at);
     }
 }
 
 /// Changes of the topology.
-impl Engine {
-    /// Replaces the topology by this one.
-    fn believe(&mut self, pool: usize, view: &View, was_known: bool) {
-        self.plane.wake_deferred();
-        let now = self.plane.now;
+impl Discovery {
+    /// Replaces the topology of a Cluster: its tables, and what is known of its nodes.
+    pub(crate) fn believe(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        news: NewTopology,
+        in_use: &ServersInUse,
+    ) -> Option<TopologyChange> {
+        let NewTopology { view, was_known } = news;
+        plane.wake_deferred();
+        let now = plane.now;
         let ids: Vec<Option<ServerId>> = view
             .nodes()
             .iter()
-            .map(|node| self.server_at(pool, node.endpoint.as_ref()?))
+            .map(|node| self.server_at(plane, pool, node.endpoint.as_ref()?, in_use))
             .collect();
         let id_of = |index: u16| ids.get(usize::from(index)).copied().flatten();
-        self.discovery
-            .warn_of_shared_address(&mut self.plane, pool, &ids);
-        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
-            return;
-        };
+        self.warn_of_shared_address(plane, pool, &ids);
+        let cluster = plane.pools[pool].cluster_mut()?;
         let mut moved: BTreeSet<(ServerId, ServerId)> = BTreeSet::new();
         for slot in 0..SLOTS {
             // A node whose slot has no owner now may come back, and then redirects the slot itself.
@@ -705,7 +765,7 @@ impl Engine {
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
         cluster.names = names.collect();
         let owned = std::mem::take(&mut cluster.servers);
-        cluster.list_owners(&self.plane.servers);
+        cluster.list_owners(&plane.servers);
         // A redirect may have moved the last slot of a node before this answer.
         cluster.has_moved |= cluster.servers != owned;
         // A node that is named follows another one now, or owns slots again.
@@ -735,52 +795,72 @@ impl Engine {
         let replicas = followers.into_iter().map(|(at, _, of)| (at, of)).collect();
         let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
         cluster.members = ids.into_iter().flatten().collect();
-        let (members, seen) = (cluster.members.clone(), &owners);
-        let kept: HashSet<ServerId> = members.iter().chain(seen).copied().collect();
-        let had: Vec<ServerId> = (0..self.plane.servers.len() as u16).map(ServerId).collect();
-        self.plane.pools.list_servers(pool);
-        if !was_known {
-            let count = owners.len();
-            self.discovery.tell_topology(
-                &mut self.plane,
-                pool,
-                format!("{count} nodes own its slots"),
-            );
-        }
-        for ((from, to), count) in unreported.into_iter().filter(|_| was_known) {
-            let (from, to) = (&self.plane.server(from).label, &self.plane.server(to).label);
-            let text = format!("{count} slots moved from {from} to {to}");
-            self.plane.tell_event(pool, text);
-        }
-        // The first topology moves no slot: no session tracks keys before it.
-        if was_known && !moved.is_empty() {
-            let whole = self.plane.pools[pool].whole;
-            self.pinned.trackers.note_moved(whole);
-        }
-        let from: BTreeSet<ServerId> = moved.into_iter().map(|(from, _)| from).collect();
-        for server in from {
-            self.settle_before_leaving(server);
-        }
-        self.choose_home(pool);
-        for server in had {
-            let state = self.plane.server(server);
+        let kept: HashSet<ServerId> = cluster.members.iter().chain(&owners).copied().collect();
+        plane.pools.list_servers(pool);
+        self.tell_moves(plane, pool, was_known.then_some(unreported), owners.len());
+        let is_left = |server: &ServerId| {
+            let state = plane.server(*server);
             let is_others = usize::from(state.pool) != pool || state.replica_of.is_some();
-            if !is_others && !state.gone && !kept.contains(&server) {
-                self.retire(server);
-            }
+            !is_others && !state.gone && !kept.contains(server)
+        };
+        let left = (0..plane.servers.len() as u16).map(ServerId);
+        let left = left.filter(is_left).collect();
+        Some(TopologyChange {
+            has_moved: was_known && !moved.is_empty(),
+            lost_slots: moved.into_iter().map(|(from, _)| from).collect(),
+            left,
+            kept,
+            owners,
+            replicas,
+        })
+    }
+
+    /// Reports a topology: the slots that moved, by old and new owner, or how many nodes own the
+    /// slots if it is the first one.
+    fn tell_moves(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        moves: Option<BTreeMap<(ServerId, ServerId), u32>>,
+        owners: usize,
+    ) {
+        let Some(moves) = moves else {
+            return self.tell_topology(plane, pool, format!("{owners} nodes own its slots"));
+        };
+        for ((from, to), count) in moves {
+            let (from, to) = (&plane.server(from).label, &plane.server(to).label);
+            let text = format!("{count} slots moved from {from} to {to}");
+            plane.tell_event(pool, text);
         }
-        for server in kept {
-            self.plane.servers[usize::from(server.0)].gone = false;
+    }
+
+    /// A server has left the topology. Its sessions have to leave its links.
+    pub(crate) fn retire(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let state = &mut plane.servers[usize::from(server.0)];
+        state.gone = true;
+        let (pool, label) = (usize::from(state.pool), state.label.clone());
+        self.tell_topology(plane, pool, format!("no node speaks of {label} any more"));
+    }
+
+    /// Connects to the owners of slots of a new topology.
+    pub(crate) fn reach_owners(&mut self, plane: &mut DataPlane, change: &TopologyChange) {
+        for server in &change.kept {
+            plane.servers[usize::from(server.0)].gone = false;
         }
-        for server in owners {
-            self.discovery.reach(&mut self.plane, server);
+        for server in &change.owners {
+            self.reach(plane, *server);
         }
-        self.know_replicas(pool, replicas, |_| true);
     }
 
     /// A node has redirected this slot to another owner. Returns whether that was new.
-    pub(crate) fn heal_slot(&mut self, pool: usize, slot: u16, owner: ServerId) -> bool {
-        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
+    pub(crate) fn heal_slot(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        slot: u16,
+        owner: ServerId,
+    ) -> bool {
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
             return false;
         };
         cluster.healed.insert(slot);
@@ -793,89 +873,58 @@ impl Engine {
         cluster.has_moved = true;
         // The next refresh finds whether the old owner has lost its last slot.
         if !cluster.servers.contains(&owner) {
-            cluster.list_owners(&self.plane.servers);
-            self.plane.pools.list_servers(pool);
+            cluster.list_owners(&plane.servers);
+            plane.pools.list_servers(pool);
         }
-        if !self.discovery.lost_slots.contains(&old) {
-            self.discovery.lost_slots.push(old);
+        if !self.lost_slots.contains(&old) {
+            self.lost_slots.push(old);
         }
-        let whole = self.plane.pools[pool].whole;
-        self.pinned.trackers.note_moved(whole);
-        self.discovery.request_refresh(&mut self.plane, owner);
-        self.plane.wake_deferred();
+        self.request_refresh(plane, owner);
+        plane.wake_deferred();
         true
     }
 
-    /// Lets sessions of servers that lost slots wait for their replies. It runs once after each
-    /// read: during a read no session sends requests.
-    pub(crate) fn settle_lost_slots(&mut self) {
-        for server in std::mem::take(&mut self.discovery.lost_slots) {
-            self.settle_before_leaving(server);
-        }
-    }
-
-    /// Chooses the node for publishing and subscribing, and moves hubs to it. Any node will do,
-    /// because nodes pass messages on. The choice is kept as long as possible, because a move loses
-    /// messages. All workers choose the same node, because each server counts its own subscribers
-    /// only.
-    fn choose_home(&mut self, pool: usize) {
-        let directory = self.pubsub.subscriber_counts.clone();
-        let mut homes = directory.homes();
-        let home = self.plane.pools.home_of(pool);
-        let label = |server: ServerId| &self.plane.server(server).label;
-        let owners = self.plane.pools[pool].servers();
-        let serves = |server: ServerId| owners.contains(&server) && self.plane.is_there(server);
+    /// Chooses the node for publishing and subscribing. Any node will do, because nodes pass
+    /// messages on. The choice is kept as long as possible, because a move loses messages. All
+    /// workers choose the same node, because each server counts its own subscribers only.
+    ///
+    /// `homes`: the choices of all workers. Returns the old and the new node if the choice has
+    /// changed.
+    pub(crate) fn choose_home(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        homes: &mut HashMap<u16, String>,
+    ) -> Option<(ServerId, ServerId)> {
+        let home = plane.pools.home_of(pool);
+        let label = |server: ServerId| &plane.server(server).label;
+        let owners = plane.pools[pool].servers();
+        let serves = |server: ServerId| owners.contains(&server) && plane.is_there(server);
         let agreed = homes.get(&(pool as u16));
         let named = owners.iter().find(|owner| Some(label(**owner)) == agreed);
         let next = match named.copied() {
             // A worker that has just started may have no link to the agreed node yet.
-            Some(agreed) if self.plane.may_be_there(agreed) => agreed,
+            Some(agreed) if plane.may_be_there(agreed) => agreed,
             _ if serves(home) => home,
-            _ => self.plane.first_up(pool),
+            _ => plane.first_up(pool),
         };
         // If this worker does not know the agreed node, another worker may know newer owners.
         let leaves_it = agreed.is_some() && named.is_none() && next == home;
-        let is_known = self.plane.pools[pool]
-            .cluster()
-            .is_some_and(Cluster::is_known);
+        let is_known = plane.pools[pool].cluster().is_some_and(Cluster::is_known);
         if is_known && !leaves_it && serves(next) && Some(label(next)) != agreed {
             homes.insert(pool as u16, label(next).clone());
         }
-        drop(homes);
-        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
-            return;
-        };
+        let cluster = plane.pools[pool].cluster_mut()?;
         let home = std::mem::replace(&mut cluster.home, next);
-        if home != next {
-            self.move_hubs(home, next);
-        }
+        (home != next).then_some((home, next))
     }
 
-    /// A server has lost slots: sessions with requests in flight there wait for the replies. Their
-    /// next request could go to the new owner and overtake.
-    fn settle_before_leaving(&mut self, server: ServerId) {
-        let mut asked = HashSet::new();
-        for (_, link) in self.plane.links.iter() {
-            let spreads = |by| self.plane.tracks_several(by);
-            let shared = link.role.is_multiplexed() || spreads(link.role.session());
-            if link.kind.server == server && shared {
-                asked.extend(link.ledger.iter().map(|entry| entry.session));
-            }
-        }
-        for session in asked {
-            if self.plane.sessions.get(session).is_some() {
-                self.plane.hold_until_caught_up(session);
-            }
-        }
-        self.lose_watches(server);
-    }
-
-    /// Sessions that watch keys at a node that has lost their slots lose the watch: their EXEC
-    /// answers that the keys may have changed.
-    fn lose_watches(&mut self, server: ServerId) {
-        let pool = usize::from(self.plane.server(server).pool);
-        let Some(cluster) = self.plane.pools[pool].cluster() else {
-            return;
+    /// Sessions that watch keys at a node that has lost their slots. They lose the watch: their
+    /// EXEC answers that the keys may have changed.
+    pub(crate) fn lost_watches(&self, plane: &DataPlane, server: ServerId) -> Vec<SessionId> {
+        let pool = usize::from(plane.server(server).pool);
+        let Some(cluster) = plane.pools[pool].cluster() else {
+            return Vec::new();
         };
         let is_lost = |group: &Group| {
             usize::from(group.pool) == pool && cluster.owner_of_slot(group.number) != server
@@ -887,41 +936,33 @@ impl Engine {
                 .map_or(&[][..], |rare| &rare.watched);
             session.pins.any(Pins::WATCH) && session.server == server && watched.iter().any(is_lost)
         };
-        let sessions = self.plane.sessions.iter();
-        let lost: Vec<SessionId> = sessions
+        let sessions = plane.sessions.iter();
+        sessions
             .filter(|(_, session)| lost(session))
             .map(|(id, _)| id)
-            .collect();
-        for id in lost {
-            self.pinned.lose_watch(&mut self.plane, id);
-        }
+            .collect()
     }
 
     /// Gives up links to nodes that were replaced by their replicas and are silent. A node that is
     /// alive tells sessions that wait there in a blocking command; a frozen one would keep them
     /// waiting for ever, so they are closed once no node has named it for [`REPLACED_MS`].
-    fn lose_replaced(&mut self, pool: usize) {
-        let now = self.plane.now;
-        let Some(cluster) = self.plane.pools[pool].cluster_mut() else {
+    pub(crate) fn lose_replaced(&mut self, plane: &mut DataPlane, pool: usize) {
+        let now = plane.now;
+        let Some(cluster) = plane.pools[pool].cluster_mut() else {
             return;
         };
         let replaced = cluster.replaced.clone();
         let is_young = |since: Time| now.since_ms(since) < REPLACED_MS;
         cluster.replaced.retain(|(_, since)| is_young(*since));
         for (server, since) in replaced {
-            for id in self.plane.links.ids() {
-                let Some(link) = self
-                    .plane
-                    .links
-                    .get(id)
-                    .filter(|link| link.kind.server == server)
-                else {
+            for id in plane.links.ids() {
+                let link = plane.links.get(id);
+                let Some(link) = link.filter(|link| link.kind.server == server) else {
                     continue;
                 };
                 let waits_in_vain = link.is_up() && link.waits && !is_young(since);
-                if waits_in_vain || self.plane.is_silent(link, REPLACED_MS) {
-                    self.plane
-                        .lose_link(id, "it was replaced while it owed replies");
+                if waits_in_vain || plane.is_silent(link, REPLACED_MS) {
+                    plane.lose_link(id, "it was replaced while it owed replies");
                 }
             }
         }
@@ -933,14 +974,16 @@ impl Engine {
     /// server is reached.
     pub(crate) fn known_server_at(
         &mut self,
+        plane: &mut DataPlane,
         by: ServerId,
         said: Endpoint,
         ask: bool,
+        in_use: &ServersInUse,
     ) -> Option<ServerId> {
-        let pool = usize::from(self.plane.server(by).pool);
-        let now = self.plane.now;
-        let at = self.plane.pools[pool].address_map.apply(&said);
-        let seeds = self.plane.pools[pool].cluster()?.seeds.as_slice();
+        let pool = usize::from(plane.server(by).pool);
+        let now = plane.now;
+        let at = plane.pools[pool].address_map.apply(&said);
+        let seeds = plane.pools[pool].cluster()?.seeds.as_slice();
         // The configuration names the seeds, whether the nodes name them or not.
         let is_known = |(index, server): &(ServerId, &Server)| {
             usize::from(server.pool) == pool
@@ -948,42 +991,54 @@ impl Engine {
                 && (!server.gone || seeds.contains(index))
                 && is_at(&server.settings.address, &at)
         };
-        let mut servers = (0..).map(ServerId).zip(&self.plane.servers);
+        let mut servers = (0..).map(ServerId).zip(&plane.servers);
         if let Some((known, _)) = servers.find(is_known) {
-            self.plane.servers[usize::from(known.0)].gone = false;
+            plane.servers[usize::from(known.0)].gone = false;
             return Some(known);
         }
-        let cluster = self.plane.pools[pool].cluster_mut()?;
+        let cluster = plane.pools[pool].cluster_mut()?;
         // The nodes refuse to list all nodes, so the redirect alone decides. The redirect of a
         // request that runs code was proven before.
         let is_sole_word = cluster.introductions.is_refused(now) && (ask || cluster.epoch == 0);
         if is_sole_word || cluster.introductions.is_named(&said, now) {
-            return self.server_at(pool, &at);
+            return self.server_at(plane, pool, &at, in_use);
         }
         cluster.denied_by = Some(by);
         if cluster.introductions.seek(said, now) {
-            self.discovery.ask_for_nodes(&mut self.plane, by);
+            self.ask_for_nodes(plane, by);
         }
         None
     }
 
     /// A node has listed the nodes of its Cluster.
-    pub(crate) fn take_nodes(&mut self, link: LinkId, shards: &[u8], nodes: &[u8]) {
-        let Some(server) = self.plane.links.get(link).map(|link| link.kind.server) else {
+    pub(crate) fn take_nodes(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        shards: &[u8],
+        nodes: &[u8],
+    ) {
+        let Some(server) = plane.links.get(link).map(|link| link.kind.server) else {
             return;
         };
-        let (now, host) = (self.plane.now, self.discovery.host_of(&self.plane, server));
-        let pool = usize::from(self.plane.server(server).pool);
-        if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
+        let (now, host) = (plane.now, self.host_of(plane, server));
+        let pool = usize::from(plane.server(server).pool);
+        if let Some(cluster) = plane.pools[pool].cluster_mut() {
             cluster.introductions.take(shards, nodes, &host, now);
         }
-        self.plane.wake_deferred();
+        plane.wake_deferred();
     }
 
     /// The server of a pool at this address; a new server if there is none. `None` at
     /// [`SERVERS_MAX`]. Pass only addresses that a node has given: respool sends a new server the
     /// credentials of the pool.
-    fn server_at(&mut self, pool: usize, at: &Endpoint) -> Option<ServerId> {
+    fn server_at(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        at: &Endpoint,
+        in_use: &ServersInUse,
+    ) -> Option<ServerId> {
         let address = Address::Tcp {
             host: at.host.clone(),
             port: at.port,
@@ -993,63 +1048,65 @@ impl Engine {
                 && server.replica_of.is_none()
                 && server.settings.address == address
         };
-        if let Some(index) = self.plane.servers.iter().position(is_it) {
+        if let Some(index) = plane.servers.iter().position(is_it) {
             // The entry is in use again, so no other server gets it.
-            self.plane.servers[index].gone = false;
+            plane.servers[index].gone = false;
             return Some(ServerId(index as u16));
         }
         let settings = ServerSettings {
             address,
-            ..self.plane.pools[pool].cluster()?.template.clone()
+            ..plane.pools[pool].cluster()?.template.clone()
         };
         let server = Server::new(pool as u16, &settings);
-        self.add_server(server)
+        self.add_server(plane, server, in_use)
     }
 
-    /// Adds a server. `None` at [`SERVERS_MAX`].
-    pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
-        if let Some(index) = self.free_server() {
-            self.plane.servers[usize::from(index.0)] = server;
-            self.local
-                .catalog
-                .forget_server(&mut self.plane.learned_commands, index);
-            for pool in 0..self.plane.pools.len() {
-                if let Some(cluster) = self.plane.pools[pool].cluster_mut() {
+    /// Adds a server. `None` at [`SERVERS_MAX`]. If it gets the entry of another server, the entry
+    /// is listed in [`Discovery::reused`].
+    pub(crate) fn add_server(
+        &mut self,
+        plane: &mut DataPlane,
+        server: Server,
+        in_use: &ServersInUse,
+    ) -> Option<ServerId> {
+        if let Some(index) = self.free_server(plane, in_use) {
+            plane.servers[usize::from(index.0)] = server;
+            self.reused.push(index);
+            for pool in 0..plane.pools.len() {
+                if let Some(cluster) = plane.pools[pool].cluster_mut() {
                     cluster.foreign_nodes.remove(&index);
                     cluster.behind.remove(&index);
                 }
             }
             return Some(index);
         }
-        if self.plane.servers.len() >= SERVERS_MAX {
+        if plane.servers.len() >= SERVERS_MAX {
             return None;
         }
-        self.plane.servers.push(server);
-        Some(ServerId((self.plane.servers.len() - 1) as u16))
+        plane.servers.push(server);
+        Some(ServerId((plane.servers.len() - 1) as u16))
     }
 
-    /// The entry of a server that is gone and that nothing refers to. Entries are reused only once
-    /// there are many.
-    fn free_server(&self) -> Option<ServerId> {
+    /// Whether entries of servers are reused: there are many.
+    pub(crate) fn reuses_servers(&self, plane: &DataPlane) -> bool {
         const MANY: usize = 256;
-        if self.plane.servers.len() < MANY {
+        plane.servers.len() >= MANY
+    }
+
+    /// The entry of a server that is gone and that nothing refers to.
+    fn free_server(&self, plane: &DataPlane, in_use: &ServersInUse) -> Option<ServerId> {
+        if !self.reuses_servers(plane) || in_use.all {
             return None;
         }
         let free = |id: &ServerId| {
-            self.plane.server(*id).gone
-                && !self.redirects.has_waiting_sessions()
-                && self
-                    .plane
-                    .links
-                    .iter()
-                    .all(|(_, link)| link.kind.server != *id)
-                && self
-                    .plane
+            plane.server(*id).gone
+                && !in_use.some.contains(id)
+                && plane.links.iter().all(|(_, link)| link.kind.server != *id)
+                && plane
                     .sessions
                     .iter()
                     .all(|(_, session)| session.server != *id)
-                && !self.pubsub.hubs.iter().any(|hub| hub.needs(*id))
-                && self.plane.pools.iter().all(|pool| {
+                && plane.pools.iter().all(|pool| {
                     let holds = |cluster: &Cluster| {
                         let mut all = cluster.seeds.iter().chain(&cluster.owners);
                         all.any(|server| server == id) || cluster.reported.contains(id)
@@ -1061,48 +1118,7 @@ impl Engine {
                     !reads && !pool.cluster().is_some_and(holds)
                 })
         };
-        (0..self.plane.servers.len() as u16)
-            .map(ServerId)
-            .find(free)
-    }
-
-    /// A server has left the topology: sessions leave its links.
-    fn retire(&mut self, server: ServerId) {
-        let state = &mut self.plane.servers[usize::from(server.0)];
-        state.gone = true;
-        let (pool, label) = (usize::from(state.pool), state.label.clone());
-        self.discovery.tell_topology(
-            &mut self.plane,
-            pool,
-            format!("no node speaks of {label} any more"),
-        );
-        self.switch_attached_home(server);
-    }
-
-    /// Sessions on links to a server that is gone switch to the home of their pool, unless state or
-    /// a queued transaction binds them.
-    pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
-        let home = self
-            .plane
-            .pools
-            .home_of(usize::from(self.plane.server(server).pool));
-        let is_free = |session: &Session| {
-            session.server == server && !session.pins.bind() && session.flags.any(Flags::ROUTED)
-        };
-        let attached = self.plane.sessions.iter();
-        let attached: Vec<SessionId> = attached
-            .filter(|(_, session)| is_free(session))
-            .map(|(id, _)| id)
-            .collect();
-        for session in attached {
-            if self
-                .transactions
-                .queued_group(&self.plane, session)
-                .is_none()
-            {
-                self.plane.switch_server(session, home);
-            }
-        }
+        (0..plane.servers.len() as u16).map(ServerId).find(free)
     }
 }
 

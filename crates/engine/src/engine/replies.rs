@@ -7,7 +7,6 @@ use respool_protocol::value::Value;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::access::AccessCompletion;
 use crate::data_plane::completion::admin::AdminCompletion;
-use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::completion::local::{LocalCompletion, ScriptEffect};
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::completion::pubsub::PubsubCompletion;
@@ -115,29 +114,6 @@ impl Engine {
         match asked {
             AdminCompletion::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
             AdminCompletion::Control(control) => self.settle_control(entry, *control, reply),
-        }
-    }
-
-    fn settle_discovery(&mut self, id: LinkId, asked: DiscoveryCompletion, reply: &[u8]) {
-        match asked {
-            DiscoveryCompletion::Owners { ticket, listed } => {
-                self.take_owners(id, ticket, &listed.unwrap_or_default(), reply);
-            }
-            DiscoveryCompletion::Look { first } => {
-                self.discovery
-                    .take_look(&mut self.plane, id, &first.unwrap_or_default(), reply);
-            }
-            DiscoveryCompletion::Survey {
-                primary,
-                mut answers,
-            } => {
-                answers.push(reply.to_vec());
-                self.take_survey(id, primary, &answers);
-            }
-            DiscoveryCompletion::Role => self.take_role(id, reply),
-            DiscoveryCompletion::Nodes { shards } => {
-                self.take_nodes(id, &shards.unwrap_or_default(), reply);
-            }
         }
     }
 

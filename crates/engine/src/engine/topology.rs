@@ -1,0 +1,227 @@
+//! Changes of the topology, as far as they concern more than one component.
+//!
+//! Discovery reads the answers of servers, writes the routing tables, and returns the rest: which
+//! servers lost slots, left, or got another address. Sessions, hubs, watches and deferred requests
+//! follow here.
+
+use std::collections::HashSet;
+
+use respool_protocol::cluster::Endpoint;
+
+use crate::base::handle::{LinkId, SessionId};
+use crate::data_plane::completion::discovery::DiscoveryCompletion;
+use crate::data_plane::session::{Flags, Session};
+use crate::discovery::cluster::{NewTopology, ServersInUse};
+use crate::engine::Engine;
+use crate::routing::pool::{Server, ServerId};
+
+/// Refreshes.
+impl Engine {
+    /// A server has answered a question about the topology.
+    pub(crate) fn settle_discovery(
+        &mut self,
+        id: LinkId,
+        asked: DiscoveryCompletion,
+        reply: &[u8],
+    ) {
+        match asked {
+            DiscoveryCompletion::Owners { ticket, listed } => {
+                let listed = listed.unwrap_or_default();
+                let ended = self
+                    .discovery
+                    .take_owners(&mut self.plane, id, ticket, &listed, reply);
+                if let Some(pool) = ended {
+                    self.end_refresh(pool);
+                }
+            }
+            DiscoveryCompletion::Look { first } => {
+                self.discovery
+                    .take_look(&mut self.plane, id, &first.unwrap_or_default(), reply);
+            }
+            DiscoveryCompletion::Survey {
+                primary,
+                mut answers,
+            } => {
+                answers.push(reply.to_vec());
+                self.take_survey(id, primary, &answers);
+            }
+            DiscoveryCompletion::Role => self.take_role(id, reply),
+            DiscoveryCompletion::Nodes { shards } => {
+                let shards = shards.unwrap_or_default();
+                self.discovery
+                    .take_nodes(&mut self.plane, id, &shards, reply);
+            }
+        }
+    }
+
+    /// A node is lost, and a replica may take over at any time: asks for a refresh soon.
+    pub(crate) fn request_refresh_after_loss(&mut self, server: ServerId) {
+        self.discovery
+            .request_refresh_after_loss(&mut self.plane, server);
+    }
+
+    /// Ends refreshes that take too long, starts those that are due, and gives up silent nodes.
+    pub(crate) fn tick_clusters(&mut self) {
+        for pool in 0..self.plane.pools.len() {
+            if self.plane.pools[pool].cluster().is_none() {
+                continue;
+            }
+            let hears_events = self.pubsub.hears_events(&self.plane, pool);
+            if self
+                .discovery
+                .tick_refresh(&mut self.plane, pool, hears_events)
+            {
+                self.end_refresh(pool);
+            }
+            self.discovery.lose_replaced(&mut self.plane, pool);
+            self.discovery.tick_waiting_sessions(&mut self.plane, pool);
+            self.choose_home(pool);
+        }
+    }
+
+    fn end_refresh(&mut self, pool: usize) {
+        let Some(mut ended) = self.discovery.end_refresh(&mut self.plane, pool) else {
+            return;
+        };
+        if let Some(news) = ended.news.take() {
+            self.believe(pool, news);
+        }
+        self.discovery
+            .conclude_refresh(&mut self.plane, pool, ended);
+    }
+
+    /// Replaces the topology by this one.
+    fn believe(&mut self, pool: usize, news: NewTopology) {
+        let in_use = self.servers_in_use();
+        let change = self.discovery.believe(&mut self.plane, pool, news, &in_use);
+        self.forget_reused();
+        let Some(change) = change else {
+            return;
+        };
+        // The first topology moves no slot: no session tracks keys before it.
+        if change.has_moved {
+            let whole = self.plane.pools[pool].whole;
+            self.pinned.trackers.note_moved(whole);
+        }
+        // A session's later requests go to the new owner, and must not overtake.
+        for server in &change.lost_slots {
+            self.settle_before_leaving(*server);
+        }
+        // Sessions of a server that has left switch to the new home.
+        self.choose_home(pool);
+        for server in &change.left {
+            self.discovery.retire(&mut self.plane, *server);
+            self.switch_attached_home(*server);
+        }
+        self.discovery.reach_owners(&mut self.plane, &change);
+        self.know_replicas(pool, change.replicas, |_| true);
+    }
+
+    /// A node has redirected this slot to another owner.
+    pub(crate) fn heal_slot(&mut self, pool: usize, slot: u16, owner: ServerId) {
+        if self.discovery.heal_slot(&mut self.plane, pool, slot, owner) {
+            let whole = self.plane.pools[pool].whole;
+            self.pinned.trackers.note_moved(whole);
+        }
+    }
+
+    /// Lets sessions of servers that lost slots wait for their replies. It runs once after each
+    /// read: during a read no session sends requests.
+    pub(crate) fn settle_lost_slots(&mut self) {
+        for server in std::mem::take(&mut self.discovery.lost_slots) {
+            self.settle_before_leaving(server);
+        }
+    }
+
+    /// A server has lost slots: its sessions wait for their replies, and lose their watches.
+    fn settle_before_leaving(&mut self, server: ServerId) {
+        self.plane.hold_sessions_at(server);
+        for session in self.discovery.lost_watches(&self.plane, server) {
+            self.pinned.lose_watch(&mut self.plane, session);
+        }
+    }
+
+    /// Chooses the node of a Cluster for publishing and subscribing, and moves hubs to it.
+    fn choose_home(&mut self, pool: usize) {
+        let counts = self.pubsub.subscriber_counts.clone();
+        let moves = self
+            .discovery
+            .choose_home(&mut self.plane, pool, &mut counts.homes());
+        if let Some((from, to)) = moves {
+            self.move_hubs(from, to);
+        }
+    }
+}
+
+/// Servers that come and go.
+impl Engine {
+    /// See [`crate::discovery::Discovery::known_server_at`].
+    pub(crate) fn known_server_at(
+        &mut self,
+        by: ServerId,
+        said: Endpoint,
+        ask: bool,
+    ) -> Option<ServerId> {
+        let in_use = self.servers_in_use();
+        let server = self
+            .discovery
+            .known_server_at(&mut self.plane, by, said, ask, &in_use);
+        self.forget_reused();
+        server
+    }
+
+    /// Adds a server. `None` at [`crate::base::limits::SERVERS_MAX`].
+    pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
+        let in_use = self.servers_in_use();
+        let server = self.discovery.add_server(&mut self.plane, server, &in_use);
+        self.forget_reused();
+        server
+    }
+
+    /// The servers to which components refer. It is empty while no entry is reused.
+    fn servers_in_use(&self) -> ServersInUse {
+        if !self.discovery.reuses_servers(&self.plane) {
+            return ServersInUse::default();
+        }
+        let all = (0..self.plane.servers.len() as u16).map(ServerId);
+        let is_used = |server: &ServerId| self.pubsub.hubs.iter().any(|hub| hub.needs(*server));
+        ServersInUse {
+            all: self.redirects.has_waiting_sessions(),
+            some: all.filter(is_used).collect::<HashSet<_>>(),
+        }
+    }
+
+    /// Drops what was learned of servers whose entries other servers have got.
+    fn forget_reused(&mut self) {
+        for server in self.discovery.reused.drain(..) {
+            let learned = &mut self.plane.learned_commands;
+            self.local.catalog.forget_server(learned, server);
+        }
+    }
+
+    /// Sessions on links to a server that is gone switch to the home of their pool, unless state or
+    /// a queued transaction binds them.
+    pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
+        let home = self
+            .plane
+            .pools
+            .home_of(usize::from(self.plane.server(server).pool));
+        let is_free = |session: &Session| {
+            session.server == server && !session.pins.bind() && session.flags.any(Flags::ROUTED)
+        };
+        let attached = self.plane.sessions.iter();
+        let attached: Vec<SessionId> = attached
+            .filter(|(_, session)| is_free(session))
+            .map(|(id, _)| id)
+            .collect();
+        for session in attached {
+            if self
+                .transactions
+                .queued_group(&self.plane, session)
+                .is_none()
+            {
+                self.plane.switch_server(session, home);
+            }
+        }
+    }
+}
