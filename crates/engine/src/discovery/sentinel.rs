@@ -21,14 +21,13 @@ use crate::base::limits::SENTINELS_WATCHED_MAX;
 use crate::base::settings::{Address, Credentials, ServerSettings};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
-use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::flush_rule::ServerLoad;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
-use crate::engine::Engine;
+use crate::discovery::cluster::ServersInUse;
 use crate::routing::pool::{Server, ServerId};
 
 /// The time between two surveys of a Sentinel, milliseconds.
@@ -127,33 +126,50 @@ fn address_of(endpoint: &Endpoint) -> Address {
     }
 }
 
-/// Links to Sentinels.
-impl Engine {
-    /// Connects to known Sentinels without a link, and surveys those for which that is due.
-    pub(crate) fn tick_sentinels(&mut self) {
-        for pool in 0..self.plane.pools.len() {
-            if self.plane.pools[pool].watch.is_some() {
-                self.meet_sentinels(pool);
-                self.follow_promoted(pool);
-                self.discovery.survey_again(&mut self.plane, pool);
-            }
-        }
-    }
+/// The consequence of a Sentinel's message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentinelEvent {
+    /// It is no event of a known primary.
+    Nothing,
+    /// The Sentinel is surveyed soon.
+    Survey,
+    /// The same, and this primary of the pool has another address now.
+    Moved { pool: usize, primary: usize },
+}
 
-    pub(crate) fn meet_sentinels(&mut self, pool: usize) {
-        let Some(watch) = &self.plane.pools[pool].watch else {
+/// A Sentinel's answer about a primary.
+pub(crate) struct SurveyAnswer {
+    pub(crate) pool: usize,
+    /// The number of the primary among those of its Sentinels.
+    pub(crate) primary: usize,
+    /// The Sentinel has named other Sentinels.
+    pub(crate) names_others: bool,
+    said: Answer,
+    replicas: Option<Vec<Replica>>,
+}
+
+/// Links to Sentinels.
+impl Discovery {
+    /// Connects to known Sentinels without a link, and leaves those that are not wanted.
+    pub(crate) fn meet_sentinels(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        in_use: &ServersInUse,
+    ) {
+        let Some(watch) = &plane.pools[pool].watch else {
             return;
         };
-        let wanted = self.discovery.wanted_sentinels(&self.plane, watch);
+        let wanted = self.wanted_sentinels(plane, watch);
         let (names, template) = (watch.primaries.len(), watch.template.clone());
         for address in &wanted {
             let is_it = |watcher: &SentinelNode| {
-                self.plane.servers[usize::from(watcher.server.0)]
+                plane.servers[usize::from(watcher.server.0)]
                     .settings
                     .address
                     == *address
             };
-            let Some(watch) = &self.plane.pools[pool].watch else {
+            let Some(watch) = &plane.pools[pool].watch else {
                 return;
             };
             if watch.watchers.iter().any(is_it) {
@@ -163,7 +179,8 @@ impl Engine {
                 address: address.clone(),
                 ..template.clone()
             };
-            let Some(server) = self.add_server(Server::new(pool as u16, &settings)) else {
+            let server = Server::new(pool as u16, &settings);
+            let Some(server) = self.add_server(plane, server, in_use) else {
                 return;
             };
             let kind = LinkKind {
@@ -173,88 +190,80 @@ impl Engine {
                 user: CONFIGURED,
                 lane: EVERYBODYS,
             };
-            let Some(link) = self.plane.add_link(kind, Role::Sentinel) else {
+            let Some(link) = plane.add_link(kind, Role::Sentinel) else {
                 // At `links_max`. There may be room at the next tick.
-                self.plane.servers[usize::from(server.0)].gone = true;
+                plane.servers[usize::from(server.0)].gone = true;
                 return;
             };
-            self.plane.connect(link);
+            plane.connect(link);
             let watcher = SentinelNode {
                 server,
                 link,
                 said: vec![None; names],
                 epochs: vec![0; names],
                 wrong: vec![None; names],
-                surveyed: self.plane.now,
+                surveyed: plane.now,
                 unanswered: 0,
                 wants_survey: false,
                 is_fresh: false,
                 refuses_events: false,
             };
-            if let Some(watch) = &mut self.plane.pools[pool].watch {
+            if let Some(watch) = &mut plane.pools[pool].watch {
                 watch.watchers.push(watcher);
             }
         }
-        self.discovery
-            .leave_sentinels(&mut self.plane, pool, &wanted);
+        self.leave_sentinels(plane, pool, &wanted);
     }
 }
 
 /// Answers and events of Sentinels.
-impl Engine {
+impl Discovery {
     /// A Sentinel has answered the survey of a primary.
-    pub(crate) fn take_survey(&mut self, id: LinkId, primary: u16, answers: &[Vec<u8>]) {
-        let Some((pool, index)) = self.discovery.watcher_of(&self.plane, id) else {
-            return;
-        };
+    pub(crate) fn take_survey(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LinkId,
+        primary: u16,
+        answers: &[Vec<u8>],
+    ) -> Option<SurveyAnswer> {
+        let (pool, index) = self.watcher_of(plane, id)?;
         let name = usize::from(primary);
-        let Ok(answers) = <&[_; SURVEY_ANSWERS]>::try_from(answers) else {
-            return;
-        };
-        if let Some(watcher) = self.discovery.watcher_mut(&mut self.plane, id) {
+        let answers = <&[_; SURVEY_ANSWERS]>::try_from(answers).ok()?;
+        if let Some(watcher) = self.watcher_mut(plane, id) {
             watcher.unanswered = watcher.unanswered.saturating_sub(1);
             let is_first = std::mem::take(&mut watcher.is_fresh);
             if is_first && answers[0].starts_with(b"-") && Primary::read(&answers[1]).is_ok() {
                 // SUBSCRIBE has no other reply than this error, so later answers would be taken for
                 // earlier ones.
                 watcher.refuses_events = true;
-                return self.plane.lose_link(
+                plane.lose_link(
                     id,
                     "it refuses SUBSCRIBE, and is asked every second instead",
                 );
+                return None;
             }
         }
         let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
             Ok(mut survey) => {
-                let address_map = &self.plane.pools[pool].address_map;
+                let address_map = &plane.pools[pool].address_map;
                 survey.map_endpoints(|said| address_map.apply(said));
                 survey
             }
             Err(error) => {
-                let watch = self.plane.pools[pool].watch.as_ref();
+                let watch = plane.pools[pool].watch.as_ref();
                 let asked = watch.map_or("", |watch| &watch.primaries[name].0);
-                let text = format!(
-                    "Sentinel {}: asked for '{asked}': {error}",
-                    self.plane.label(id)
-                );
-                let watcher = self.discovery.watcher_mut(&mut self.plane, id);
+                let text = format!("Sentinel {}: asked for '{asked}': {error}", plane.label(id));
+                let watcher = self.watcher_mut(plane, id);
                 let told = watcher.and_then(|watcher| watcher.wrong.get_mut(name));
                 if told.is_some_and(|told| told.replace(text.clone()).as_ref() != Some(&text)) {
-                    self.discovery.tell_topology(&mut self.plane, pool, text);
+                    self.tell_topology(plane, pool, text);
                 }
-                return;
+                return None;
             }
         };
-        let me = endpoint_of(
-            &self
-                .plane
-                .server(self.discovery.sentinel_at(&self.plane, pool, index))
-                .settings
-                .address,
-        );
-        let Some(watch) = &mut self.plane.pools[pool].watch else {
-            return;
-        };
+        let me = self.sentinel_at(plane, pool, index);
+        let me = endpoint_of(&plane.server(me).settings.address);
+        let watch = plane.pools[pool].watch.as_mut()?;
         let watcher = &mut watch.watchers[index];
         let said = survey.answer();
         watcher.said[name] = Some(said.clone());
@@ -266,60 +275,66 @@ impl Engine {
             // count.
             watch.last_answers[name] = None;
             for watcher in &mut watch.watchers {
-                if !self.plane.links.get(watcher.link).is_some_and(Link::is_up) {
+                if !plane.links.get(watcher.link).is_some_and(Link::is_up) {
                     watcher.said[name] = None;
                 }
             }
         }
-        let news = match (&survey.peers, me) {
+        let names_others = match (&survey.peers, me) {
             (Ok(peers), Some(me)) => watch.roster.handle_peers(&me, peers),
             _ => false,
         };
-        if news {
-            self.meet_sentinels(pool);
-        }
-        self.follow_primary(pool, name);
-        if let Ok(replicas) = survey.replicas {
-            self.follow_replicas(pool, name, &said, &replicas);
-        }
+        Some(SurveyAnswer {
+            pool,
+            primary: name,
+            names_others,
+            said,
+            replicas: survey.replicas.ok(),
+        })
     }
 
-    /// Takes the replicas of a primary from a Sentinel that names the primary that is believed.
-    fn follow_replicas(&mut self, pool: usize, name: usize, said: &Answer, replicas: &[Replica]) {
-        let Some(watch) = &self.plane.pools[pool].watch else {
-            return;
-        };
-        let (_, primary) = watch.primaries[name];
-        if self.plane.server(primary).settings.address != address_of(&said.address) {
-            return;
+    /// The replicas of a primary, if the Sentinel that names them names the primary that is
+    /// believed. Each has that primary beside it.
+    pub(crate) fn replicas_named(
+        &self,
+        plane: &DataPlane,
+        answer: SurveyAnswer,
+    ) -> Option<(ServerId, Vec<(Endpoint, ServerId)>)> {
+        let replicas = answer.replicas?;
+        let watch = plane.pools[answer.pool].watch.as_ref()?;
+        let (_, primary) = watch.primaries[answer.primary];
+        if plane.server(primary).settings.address != address_of(&answer.said.address) {
+            return None;
         }
-        let at = replicas
-            .iter()
-            .filter_map(|replica| replica.endpoint.clone());
-        let others = at.filter(|at| *at != said.address);
-        let replicas = others.map(|at| (at, primary)).collect();
-        self.know_replicas(pool, replicas, |owner| owner == primary);
+        let at = replicas.into_iter().filter_map(|replica| replica.endpoint);
+        let others = at.filter(|at| *at != answer.said.address);
+        Some((primary, others.map(|at| (at, primary)).collect()))
     }
 
     /// A Sentinel has sent a message.
-    pub(crate) fn take_sentinel_push(&mut self, link_id: LinkId, push: &[u8]) {
+    pub(crate) fn take_sentinel_push(
+        &mut self,
+        plane: &mut DataPlane,
+        link_id: LinkId,
+        push: &[u8],
+    ) -> SentinelEvent {
         let heard = match Message::read(push) {
             Ok(Message::Event(heard)) => heard,
-            Ok(_) => return,
+            Ok(_) => return SentinelEvent::Nothing,
             // A message of unknown form may be any event.
-            Err(_) => return self.discovery.survey_soon(&mut self.plane, link_id),
+            Err(_) => return SentinelEvent::Survey,
         };
-        let Some((pool, index)) = self.discovery.watcher_of(&self.plane, link_id) else {
-            return;
+        let Some((pool, index)) = self.watcher_of(plane, link_id) else {
+            return SentinelEvent::Nothing;
         };
-        let address_map = self.plane.pools[pool].address_map.clone();
+        let address_map = plane.pools[pool].address_map.clone();
         let reached = |said: Endpoint| address_map.apply(&said);
-        let Some(watch) = &mut self.plane.pools[pool].watch else {
-            return;
+        let Some(watch) = &mut plane.pools[pool].watch else {
+            return SentinelEvent::Nothing;
         };
         let mut names = watch.primaries.iter();
         let Some(primary) = names.position(|(name, _)| name == heard.name()) else {
-            return;
+            return SentinelEvent::Nothing;
         };
         if let Heard::Names { .. } = heard {
             // The name may have been configured anew, with epoch 0.
@@ -337,7 +352,7 @@ impl Engine {
             };
             // The replica was told a moment ago, and obeys within a tick. Before that it would
             // report the role of a replica.
-            watch.promoted[primary] = Some((heir, self.plane.now.plus_ms(TICK_MS)));
+            watch.promoted[primary] = Some((heir, plane.now.plus_ms(TICK_MS)));
         }
         let to = match heard {
             Heard::Switched { to, .. } | Heard::Promoted { to, .. } => to.map(reached),
@@ -350,17 +365,17 @@ impl Engine {
             // The event does not name its epoch, but it is a later one.
             said.config_epoch += 1;
             said.address = to;
-            self.follow_primary(pool, primary);
+            return SentinelEvent::Moved { pool, primary };
         }
-        self.discovery.survey_soon(&mut self.plane, link_id);
+        SentinelEvent::Survey
     }
 
-    /// Switches to replicas that were told to take over, and back if no Sentinel has named them in
-    /// `PROMOTED_MS`.
-    fn follow_promoted(&mut self, pool: usize) {
-        let now = self.plane.now;
-        let Some(watch) = &mut self.plane.pools[pool].watch else {
-            return;
+    /// The primaries of a pool for which a replica was told to take over. Forgets such a replica if
+    /// no Sentinel has named it in `PROMOTED_MS`.
+    pub(crate) fn promotions(&mut self, plane: &mut DataPlane, pool: usize) -> Vec<usize> {
+        let now = plane.now;
+        let Some(watch) = &mut plane.pools[pool].watch else {
+            return Vec::new();
         };
         let mut moved = Vec::new();
         for (primary, heir) in watch.promoted.iter_mut().enumerate() {
@@ -369,108 +384,90 @@ impl Engine {
             }
             heir.take_if(|(_, from)| now.since_ms(*from) >= PROMOTED_MS);
         }
-        for primary in moved {
-            self.follow_primary(pool, primary);
-        }
+        moved
     }
 
-    /// The server that stands for a primary reports the role of a replica. If it was only told to
-    /// take over, its requests go to the primary that the Sentinels name. Returns whether that is
-    /// another server.
-    pub(crate) fn leave_heir(&mut self, server: ServerId) -> bool {
-        let pool = usize::from(self.plane.server(server).pool);
-        let Some(watch) = &mut self.plane.pools[pool].watch else {
-            return false;
-        };
+    /// The server that stands for a primary reports the role of a replica. Returns the pool and the
+    /// number of the primary if the server was only told to take over: then its requests go to the
+    /// primary that the Sentinels name.
+    pub(crate) fn forget_heir(
+        &mut self,
+        plane: &mut DataPlane,
+        server: ServerId,
+    ) -> Option<(usize, usize)> {
+        let pool = usize::from(plane.server(server).pool);
+        let watch = plane.pools[pool].watch.as_mut()?;
         let mut names = watch.primaries.iter();
-        let Some(primary) = names.position(|(_, id)| *id == server) else {
-            return false;
-        };
+        let primary = names.position(|(_, id)| *id == server)?;
         let had_one = watch.promoted[primary].take().is_some();
-        had_one && self.follow_primary(pool, primary)
+        had_one.then_some((pool, primary))
     }
 
-    /// Follows a primary to the address that the Sentinels name. Returns whether that is a new one.
-    fn follow_primary(&mut self, pool: usize, primary: usize) -> bool {
-        let Some(watch) = &self.plane.pools[pool].watch else {
-            return false;
-        };
+    /// The server of a primary, and its address as the Sentinels name it, if that is a new one.
+    pub(crate) fn new_address_of(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        primary: usize,
+    ) -> Option<(ServerId, Address)> {
+        let watch = plane.pools[pool].watch.as_ref()?;
         let said = watch.watchers.iter().map(|watcher| &watcher.said);
         let said = said.chain([&watch.last_answers]);
         let heir = watch.promoted[primary].as_ref();
-        let heir = heir.filter(|(_, from)| self.plane.now >= *from);
+        let heir = heir.filter(|(_, from)| plane.now >= *from);
         let said = said.filter_map(|said| said[primary].as_ref());
         let said: Vec<Answer> = said.chain(heir.map(|(heir, _)| heir)).cloned().collect();
-        let Some(chosen) = sentinel::choose(&said) else {
-            return false;
-        };
+        let chosen = sentinel::choose(&said)?;
         let address = address_of(&chosen.address);
         let (name, server) = watch.primaries[primary].clone();
-        let state = &self.plane.servers[usize::from(server.0)];
+        let state = &plane.servers[usize::from(server.0)];
         if !state.unknown && state.settings.address == address {
-            return false;
+            return None;
         }
         let text = match state.unknown {
             true => format!("the primary '{name}' is {address}"),
             false => format!("the primary '{name}' is {address}, and was {}", state.label),
         };
-        self.discovery.tell_topology(&mut self.plane, pool, text);
-        self.move_server(server, address);
-        true
+        self.tell_topology(plane, pool, text);
+        Some((server, address))
     }
 
-    /// Gives a server another address, and ends its links to the old one.
-    fn move_server(&mut self, server: ServerId, address: Address) {
-        self.plane.wake_deferred();
-        let label = address.to_string();
-        let state = &mut self.plane.servers[usize::from(server.0)];
-        // Links that are lost name the old address to their sessions, and links that connect use
-        // the new one.
+    /// Gives a server another address. The server keeps its label until its links to the old
+    /// address are lost: they name it to their sessions. Links that connect use the new address.
+    pub(crate) fn set_address(
+        &mut self,
+        plane: &mut DataPlane,
+        server: ServerId,
+        address: Address,
+    ) {
+        plane.wake_deferred();
+        let state = &mut plane.servers[usize::from(server.0)];
         state.settings.address = address;
         state.unknown = false;
         state.health.forget();
         // The new server may report its utilization where the old one did not.
         state.load = ServerLoad::default();
-        self.plane.set_waits();
-        for id in self.plane.links.ids() {
-            let Some(link) = self
-                .plane
-                .links
-                .get(id)
-                .filter(|link| link.kind.server == server)
-            else {
-                continue;
-            };
-            match link.state {
-                LinkState::Up => {
-                    self.plane
-                        .lose_link(id, "the Sentinels have another primary now");
-                    self.settle_losses();
-                    // What was learned was about the old server.
-                    self.plane.servers[usize::from(server.0)].health.forget();
-                }
-                // Requests that wait for this link were not sent, so they wait on.
-                LinkState::Connecting { .. } | LinkState::Greeting { .. } => {
-                    self.plane.push_action(Action::CloseLink(id));
-                    self.plane.connect(id);
-                }
-                LinkState::Down
-                | LinkState::Lost
-                | LinkState::Backoff { .. }
-                | LinkState::Retrying { .. } => {}
-            }
-        }
-        self.plane.servers[usize::from(server.0)].label = label;
-        for id in self.plane.links.ids() {
+        plane.set_waits();
+    }
+
+    /// The links of a server to its old address are lost. Names the new one, and connects.
+    pub(crate) fn connect_to_new_address(
+        &mut self,
+        plane: &mut DataPlane,
+        server: ServerId,
+        label: String,
+    ) {
+        plane.servers[usize::from(server.0)].label = label;
+        for id in plane.links.ids() {
             let rests = |link: &&Link| {
                 matches!(
                     link.state,
                     LinkState::Backoff { .. } | LinkState::Retrying { .. }
                 )
             };
-            let link = self.plane.links.get(id).filter(rests);
+            let link = plane.links.get(id).filter(rests);
             if link.is_some_and(|link| link.kind.server == server) {
-                self.plane.connect(id);
+                plane.connect(id);
             }
         }
     }
@@ -540,7 +537,7 @@ impl Discovery {
         self.survey(plane, id, events);
     }
 
-    fn survey_again(&mut self, plane: &mut DataPlane, pool: usize) {
+    pub(crate) fn survey_again(&mut self, plane: &mut DataPlane, pool: usize) {
         let Some(watch) = &plane.pools[pool].watch else {
             return;
         };
@@ -562,7 +559,7 @@ impl Discovery {
     }
 
     /// Surveys a Sentinel after an event: at once, or when it has answered the survey under way.
-    fn survey_soon(&mut self, plane: &mut DataPlane, id: LinkId) {
+    pub(crate) fn survey_soon(&mut self, plane: &mut DataPlane, id: LinkId) {
         let now = plane.now;
         let Some(watcher) = self.watcher_mut(plane, id) else {
             return;

@@ -9,10 +9,13 @@ use std::collections::HashSet;
 use respool_protocol::cluster::Endpoint;
 
 use crate::base::handle::{LinkId, SessionId};
+use crate::base::settings::Address;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
+use crate::data_plane::link::LinkState;
 use crate::data_plane::session::{Flags, Session};
 use crate::discovery::cluster::{NewTopology, ServersInUse};
-use crate::engine::Engine;
+use crate::discovery::sentinel::SentinelEvent;
+use crate::engine::{Action, Engine};
 use crate::routing::pool::{Server, ServerId};
 
 /// Refreshes.
@@ -223,5 +226,116 @@ impl Engine {
                 self.plane.switch_server(session, home);
             }
         }
+    }
+}
+
+/// Sentinels.
+impl Engine {
+    /// Connects to known Sentinels without a link, and surveys those for which that is due.
+    pub(crate) fn tick_sentinels(&mut self) {
+        for pool in 0..self.plane.pools.len() {
+            if self.plane.pools[pool].watch.is_some() {
+                self.meet_sentinels(pool);
+                for primary in self.discovery.promotions(&mut self.plane, pool) {
+                    self.follow_primary(pool, primary);
+                }
+                self.discovery.survey_again(&mut self.plane, pool);
+            }
+        }
+    }
+
+    pub(crate) fn meet_sentinels(&mut self, pool: usize) {
+        let in_use = self.servers_in_use();
+        self.discovery
+            .meet_sentinels(&mut self.plane, pool, &in_use);
+        self.forget_reused();
+    }
+
+    fn take_survey(&mut self, id: LinkId, primary: u16, answers: &[Vec<u8>]) {
+        let answer = self
+            .discovery
+            .take_survey(&mut self.plane, id, primary, answers);
+        let Some(answer) = answer else {
+            return;
+        };
+        let (pool, primary) = (answer.pool, answer.primary);
+        if answer.names_others {
+            self.meet_sentinels(pool);
+        }
+        // The replicas are those of the primary that is believed then.
+        self.follow_primary(pool, primary);
+        if let Some((primary, replicas)) = self.discovery.replicas_named(&self.plane, answer) {
+            self.know_replicas(pool, replicas, |owner| owner == primary);
+        }
+    }
+
+    /// A Sentinel has sent a message.
+    pub(crate) fn take_sentinel_push(&mut self, link: LinkId, push: &[u8]) {
+        match self
+            .discovery
+            .take_sentinel_push(&mut self.plane, link, push)
+        {
+            SentinelEvent::Nothing => return,
+            SentinelEvent::Survey => {}
+            SentinelEvent::Moved { pool, primary } => {
+                self.follow_primary(pool, primary);
+            }
+        }
+        self.discovery.survey_soon(&mut self.plane, link);
+    }
+
+    /// The server that stands for a primary reports the role of a replica. Returns whether its
+    /// requests go to another server now.
+    pub(crate) fn leave_heir(&mut self, server: ServerId) -> bool {
+        let heir = self.discovery.forget_heir(&mut self.plane, server);
+        heir.is_some_and(|(pool, primary)| self.follow_primary(pool, primary))
+    }
+
+    /// Follows a primary to the address that the Sentinels name. Returns whether that is a new one.
+    fn follow_primary(&mut self, pool: usize, primary: usize) -> bool {
+        let moves = self
+            .discovery
+            .new_address_of(&mut self.plane, pool, primary);
+        let Some((server, address)) = moves else {
+            return false;
+        };
+        self.move_server(server, address);
+        true
+    }
+
+    /// Gives a server another address, and ends its links to the old one.
+    fn move_server(&mut self, server: ServerId, address: Address) {
+        let label = address.to_string();
+        self.discovery.set_address(&mut self.plane, server, address);
+        for id in self.plane.links.ids() {
+            let Some(link) = self
+                .plane
+                .links
+                .get(id)
+                .filter(|link| link.kind.server == server)
+            else {
+                continue;
+            };
+            match link.state {
+                LinkState::Up => {
+                    self.plane
+                        .lose_link(id, "the Sentinels have another primary now");
+                    self.settle_losses();
+                    // The failures that were counted were those of the old server.
+                    self.plane.servers[usize::from(server.0)].health.forget();
+                }
+                // Requests that wait for this link were not sent, so they wait on.
+                LinkState::Connecting { .. } | LinkState::Greeting { .. } => {
+                    self.plane.push_action(Action::CloseLink(id));
+                    self.plane.connect(id);
+                }
+                LinkState::Down
+                | LinkState::Lost
+                | LinkState::Backoff { .. }
+                | LinkState::Retrying { .. } => {}
+            }
+        }
+        self.discovery
+            .connect_to_new_address(&mut self.plane, server, label);
     }
 }
