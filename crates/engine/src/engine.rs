@@ -24,6 +24,7 @@ pub(crate) mod redirects;
 pub(crate) mod replies;
 pub(crate) mod router;
 pub(crate) mod scatter;
+pub(crate) mod succession;
 pub(crate) mod topology;
 
 use crate::data_plane::{DataPlane, Release};

@@ -94,6 +94,11 @@ pub(crate) enum Role {
     Idle,
 }
 
+/// The role of an emergency link that no session needs.
+pub(crate) const IDLE_EMERGENCY: Role = Role::Emergency {
+    by: SessionId::NONE,
+};
+
 impl Role {
     /// The session that stops the link if it does not take its replies.
     pub(crate) fn session(self) -> SessionId {

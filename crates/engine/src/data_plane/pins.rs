@@ -4,11 +4,11 @@ use crate::LinkId;
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::link::IDLE_EMERGENCY;
 use crate::data_plane::session::{OpenTransaction, Pins};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::{DataPlane, Link, Role};
 use crate::pinned::tracking::Tracker;
-use crate::pinned::urgent::IDLE;
 use crate::routing::pool::ServerId;
 
 impl DataPlane {
@@ -91,7 +91,7 @@ impl DataPlane {
         let now = self.now;
         match self.links.get_mut(id) {
             Some(link) if link.is_up() && !link.tainted && link.paused.is_none() => {
-                link.role = IDLE;
+                link.role = IDLE_EMERGENCY;
                 link.unused_since = now;
             }
             _ => self.close_link(id),

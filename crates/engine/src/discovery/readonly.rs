@@ -13,15 +13,13 @@
 use respool_protocol::encode;
 use respool_protocol::value::Value;
 
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::LinkId;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link::{IDLE_EMERGENCY, Link, Role};
 use crate::discovery::Discovery;
-use crate::engine::Engine;
-use crate::pinned::urgent;
 use crate::routing::pool::ServerId;
 
 /// The first pause between two renewals of the links to a server, milliseconds. A name may follow
@@ -77,46 +75,35 @@ const READONLY: &[u8] = b"-READONLY ";
 /// The bytes of an error that are searched for [`READONLY`].
 const BEGINNING_BYTES: usize = 512;
 
-impl Engine {
-    /// The next reply of a link is an error. Returns whether respool acts on it, and does not pass
-    /// it on.
-    #[cold]
-    pub(crate) fn is_refusal_handled(&mut self, id: LinkId, reply: &[u8]) -> bool {
-        match self.plane.links.get(id).is_some_and(|link| link.heeds) {
-            true => self.handle_refusal(id, reply),
-            false => {
-                let beginning = &reply[..reply.len().min(BEGINNING_BYTES)];
-                if beginning
-                    .windows(READONLY.len())
-                    .any(|words| words == READONLY)
-                {
-                    self.note_readonly(id, reply.starts_with(READONLY));
-                }
-                false
-            }
-        }
-    }
+/// Whether an error may say that its server refuses writes.
+pub(crate) fn may_be_readonly(error: &[u8]) -> bool {
+    let beginning = &error[..error.len().min(BEGINNING_BYTES)];
+    beginning
+        .windows(READONLY.len())
+        .any(|words| words == READONLY)
+}
 
-    /// An error contains [`READONLY`]. `says_it`: the error begins with it.
-    fn note_readonly(&mut self, id: LinkId, says_it: bool) {
-        let Some(link) = self.plane.links.get(id) else {
+impl Discovery {
+    /// An error of a link without redirects contains [`READONLY`].
+    pub(crate) fn note_readonly(&mut self, plane: &mut DataPlane, id: LinkId, error: &[u8]) {
+        let Some(link) = plane.links.get(id) else {
             return;
         };
         let server = link.kind.server;
         // A replica never takes writes.
-        if self.plane.server(server).replica_of.is_some() {
+        if plane.server(server).replica_of.is_some() {
             return;
         }
-        match self.plane.may_be_a_clients(link) {
-            true => self.discovery.ask_role(&mut self.plane, server),
-            false if says_it => self.renew_if_due(server),
+        match plane.may_be_a_clients(link) {
+            true => self.ask_role(plane, server),
+            false if error.starts_with(READONLY) => self.renew_if_due(plane, server),
             false => {}
         }
     }
 
     /// The server has answered the question for its role.
-    pub(crate) fn take_role(&mut self, link: LinkId, reply: &[u8]) {
-        let Some(link) = self.plane.links.get(link) else {
+    pub(crate) fn take_role(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
+        let Some(link) = plane.links.get(link) else {
             return;
         };
         let (server, heeds) = (link.kind.server, link.heeds);
@@ -124,50 +111,47 @@ impl Engine {
         let role = said.as_ref().and_then(|said| said.field("role")?.text());
         match role {
             Some(b"replica" | b"slave") if heeds => {
-                self.discovery.request_survey(&mut self.plane, server);
-                self.request_refresh_after_loss(server);
+                self.request_survey(plane, server);
+                self.request_refresh_after_loss(plane, server);
             }
-            Some(b"replica" | b"slave") => self.renew_if_due(server),
+            Some(b"replica" | b"slave") => self.renew_if_due(plane, server),
             _ => {}
         }
     }
 
-    fn renew_if_due(&mut self, server: ServerId) {
-        let now = self.plane.now;
-        if self.plane.servers[usize::from(server.0)]
-            .renewal
-            .is_due(now)
-        {
-            self.renew(server);
+    fn renew_if_due(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let now = plane.now;
+        if plane.servers[usize::from(server.0)].renewal.is_due(now) {
+            self.renew(plane, server);
         }
     }
 
     /// Connects a new link for each shared link. The new link takes its place once it is up. Until
     /// then sessions go on with the old link, and also if the new link never comes up.
-    fn renew(&mut self, server: ServerId) {
-        let state = self.plane.server(server);
+    fn renew(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let state = plane.server(server);
         let (pool, label) = (usize::from(state.pool), &state.label);
         let text = format!(
             "{label} refuses writes: respool reconnects, because its name may lead to another \
              server now"
         );
-        self.plane.tell_event(pool, text);
-        for id in self.plane.links.ids() {
+        plane.tell_event(pool, text);
+        for id in plane.links.ids() {
             let is_affected = |link: &&mut Link| link.kind.server == server && link.is_up();
-            let Some(link) = self.plane.links.get_mut(id).filter(is_affected) else {
+            let Some(link) = plane.links.get_mut(id).filter(is_affected) else {
                 continue;
             };
             let kind = link.kind;
             match link.role {
-                Role::Idle | urgent::IDLE => self.plane.close_link(id),
+                Role::Idle | IDLE_EMERGENCY => plane.close_link(id),
                 Role::Shared => {
                     // No session waits for an idle link: if it cannot be connected, no client gets
                     // an error.
-                    if let Some(successor) = self.plane.add_link(kind, Role::Idle) {
-                        self.plane.connect(successor);
+                    if let Some(successor) = plane.add_link(kind, Role::Idle) {
+                        plane.connect(successor);
                     }
                 }
-                Role::Probe => self.plane.lose_link(id, "respool reconnects to its server"),
+                Role::Probe => plane.lose_link(id, "respool reconnects to its server"),
                 // A session keeps its own link, and no other session gets the link afterwards.
                 // Subscriptions keep their link until it has a successor.
                 _ => link.tainted = true,
@@ -175,72 +159,6 @@ impl Engine {
         }
     }
 
-    /// A link is up. An idle link that no session uses takes the place of the link for which it was
-    /// connected.
-    pub(crate) fn succeed(&mut self, id: LinkId) {
-        let Some(link) = self
-            .plane
-            .links
-            .get(id)
-            .filter(|link| link.role == Role::Idle)
-        else {
-            return;
-        };
-        let kind = link.kind;
-        let is_successor = self.plane.is_successor(id, link);
-        if is_successor && !self.plane.takes_over(id) {
-            return self.plane.close_link(id);
-        }
-        let old = self.plane.shared.get(&kind).copied();
-        let is_up = |old: LinkId| self.plane.links.get(old).is_some_and(Link::is_up);
-        let Some(old) = old.filter(|old| is_up(*old)) else {
-            // The old link was lost meanwhile, and reconnects by itself.
-            return self.plane.close_link(id);
-        };
-        // Another server may be there now, so facts learned about the old one are in doubt.
-        if !is_successor {
-            self.local
-                .catalog
-                .doubt_server(&mut self.plane.learned_commands, kind.server);
-            self.local.note_scripts_lost(&mut self.plane, kind.server);
-        }
-        let moved = match is_successor {
-            true => self.plane.take_requests_behind(old),
-            false => Vec::new(),
-        };
-        self.plane.drain_to(old, SessionId::NONE);
-        if let Some(link) = self.plane.links.get_mut(id) {
-            link.role = Role::Shared;
-        }
-        self.plane.shared.insert(kind, id);
-        self.plane.limit_link(id);
-        self.local.put_moved(&mut self.plane, id, moved);
-        self.plane.reopen(id);
-        if self
-            .plane
-            .links
-            .get(old)
-            .is_some_and(|link| link.ledger.is_empty())
-        {
-            self.plane.close_link(old);
-        }
-        for hub in self.plane.links.ids() {
-            let stays_behind = |link: &Link| {
-                link.kind.server == kind.server && link.tainted && matches!(link.role, Role::Hub(_))
-            };
-            if self.plane.links.get(hub).is_some_and(stays_behind) {
-                self.plane.lose_link(
-                    hub,
-                    "its server refuses writes, and respool reconnects to it",
-                );
-            }
-        }
-        // In the log, the loss of the old links stands before the new one.
-        self.settle_losses();
-    }
-}
-
-impl Discovery {
     /// A script reports that its server refuses writes, but a script may return any error text.
     /// Asks the server for its role.
     pub(crate) fn ask_role(&mut self, plane: &mut DataPlane, server: ServerId) {
@@ -264,5 +182,61 @@ impl Discovery {
             &question,
             Completion::Discovery(DiscoveryCompletion::Role),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u32) -> Time {
+        Time(0).plus_ms(ms)
+    }
+
+    /// A client may send writes for days to a server that is meant to take none.
+    #[test]
+    fn pause_doubles_with_each_renewal() {
+        let mut reconnect = ReadonlyReconnect::default();
+        let mut due = Vec::new();
+        for ms in 0..300_000 {
+            if reconnect.is_due(at(ms)) {
+                due.push(ms);
+            }
+        }
+        let pauses: Vec<u32> = due.windows(2).map(|two| two[1] - two[0]).collect();
+        let expected = [
+            1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000,
+        ];
+        assert_eq!(pauses, expected);
+    }
+
+    #[test]
+    fn pause_is_short_again_after_a_long_time() {
+        let mut reconnect = ReadonlyReconnect::default();
+        assert!(reconnect.is_due(at(0)));
+        assert!(reconnect.is_due(at(1_000)));
+        assert!(!reconnect.is_due(at(2_999)));
+        assert!(reconnect.is_due(at(3_000 + RENEWAL_MAX_MS)));
+        assert!(!reconnect.is_due(at(3_999 + RENEWAL_MAX_MS)));
+        assert!(reconnect.is_due(at(4_000 + RENEWAL_MAX_MS)));
+    }
+
+    #[test]
+    fn role_is_asked_for_once_a_second() {
+        let mut reconnect = ReadonlyReconnect::default();
+        let asked = (0..10_000).filter(|ms| reconnect.may_ask(at(*ms)));
+        assert_eq!(asked.count(), 10);
+    }
+
+    /// Before Redis 7.0, an error of a script has other words in front. A reply may be long.
+    #[test]
+    fn readonly_is_searched_for_at_the_beginning_alone() {
+        assert!(may_be_readonly(b"-READONLY You can't write\r\n"));
+        assert!(may_be_readonly(
+            b"-ERR Error running script: -READONLY no\r\n"
+        ));
+        assert!(!may_be_readonly(b"-ERR unknown command\r\n"));
+        let late = [&[b'x'; BEGINNING_BYTES][..], READONLY].concat();
+        assert!(!may_be_readonly(&late));
     }
 }

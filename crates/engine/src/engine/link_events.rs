@@ -16,7 +16,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::HandshakeReply;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
+use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkState, Role, Sends, Streaming};
 use crate::data_plane::link_loss::{LinkDown, LostLink, NextAttempt};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
@@ -614,7 +614,7 @@ impl Engine {
             && link.out.bytes().is_empty()
             && link.waiters.is_empty();
         let is_first = link.kind == self.plane.first_link(link.kind.server) && !self.is_gone(link);
-        let is_idle = link.role == urgent::IDLE;
+        let is_idle = link.role == IDLE_EMERGENCY;
         let may_go = is_idle
             || matches!(link.role, Role::Idle | Role::Probe | Role::Redirect { .. })
             || link.role == Role::Shared && !is_first;

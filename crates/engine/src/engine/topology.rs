@@ -48,7 +48,7 @@ impl Engine {
                 answers.push(reply.to_vec());
                 self.take_survey(id, primary, &answers);
             }
-            DiscoveryCompletion::Role => self.take_role(id, reply),
+            DiscoveryCompletion::Role => self.discovery.take_role(&mut self.plane, id, reply),
             DiscoveryCompletion::Nodes { shards } => {
                 let shards = shards.unwrap_or_default();
                 self.discovery

@@ -7,14 +7,9 @@
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::EMERGENCY_LINKS_PER_SERVER;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{Link, LinkKind, Role};
+use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkKind, Role};
 use crate::pinned::Pinned;
 use crate::routing::pool::ServerId;
-
-/// The role of an emergency link that no session needs.
-pub(crate) const IDLE: Role = Role::Emergency {
-    by: SessionId::NONE,
-};
 
 /// Whether a link is an emergency link.
 pub(crate) fn is_urgent(link: &Link) -> bool {
@@ -24,8 +19,9 @@ pub(crate) fn is_urgent(link: &Link) -> bool {
 impl Pinned {
     /// Whether one more command may take an emergency link of a server.
     pub(crate) fn has_room_for_urgent_link(&self, plane: &DataPlane, server: ServerId) -> bool {
-        let is_busy =
-            |link: &Link| link.kind.server == server && is_urgent(link) && link.role != IDLE;
+        let is_busy = |link: &Link| {
+            link.kind.server == server && is_urgent(link) && link.role != IDLE_EMERGENCY
+        };
         self.keys_of(plane, is_busy).len() < EMERGENCY_LINKS_PER_SERVER
     }
 
@@ -50,7 +46,7 @@ impl Pinned {
             return None;
         }
         let role = Role::Emergency { by: id };
-        let is_idle = |link: &Link| link.role == IDLE && link.kind.server == kind.server;
+        let is_idle = |link: &Link| link.role == IDLE_EMERGENCY && link.kind.server == kind.server;
         let idle: Vec<LinkId> = self.keys_of(plane, is_idle);
         let same = |link_id: &&LinkId| {
             plane
