@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 
-use respool_protocol::commands::{self, Answer, Command, KeyFlags, Spread, id, is_word};
+use respool_protocol::commands::{self, Answer, Command, CommandId, KeyFlags, Spread, id, is_word};
 use respool_protocol::request::Scanner;
 
+use crate::base::error_text::{CROSSSLOT, FOREIGN_OWNER, UNKNOWN_KEYS};
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::Request;
-use crate::data_plane::session::Flags;
+use crate::data_plane::session::{Flags, Session};
 use crate::routing::pool::Group;
 
 /// The owners of the keys of a request.
@@ -29,6 +30,17 @@ impl RequestOwner {
             RequestOwner::One(_) | RequestOwner::Several => RequestOwner::Several,
         }
     }
+}
+
+/// The first arguments of a request, identified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// A row of the table.
+    Row(CommandId),
+    /// A command that the server has and the table has not.
+    Learned { alone: bool, reads: bool },
+    /// The table and the server both lack the command.
+    Nothing,
 }
 
 impl DataPlane {
@@ -117,6 +129,87 @@ impl DataPlane {
             RequestOwner::NoKeys => !is_for_one_server(spread),
         };
         missing.get() || is_divided || may_look_elsewhere
+    }
+
+    /// Chooses the server of a large request that passes through, by its first arguments.
+    pub(crate) fn switch_large(
+        &mut self,
+        session_id: SessionId,
+        opening: Opening,
+        args: &[&[u8]],
+        argc: usize,
+        queued: Option<Group>,
+    ) -> Result<(), &'static [u8]> {
+        match opening {
+            Opening::Row(id) => self.note_asked(session_id, id, argc),
+            Opening::Learned { reads: true, .. } => {}
+            Opening::Learned { .. } | Opening::Nothing => self.note_write(session_id),
+        }
+        let Some(session) = self
+            .sessions
+            .get(session_id)
+            .filter(|_| self.is_routed(session_id))
+        else {
+            return Ok(());
+        };
+        let pool = usize::from(session.pool);
+        self.switch_from_replica(session_id, None);
+        if !self.pools[pool].has_several() {
+            return Ok(());
+        }
+        let Opening::Row(id) = opening else {
+            return Err(UNKNOWN_KEYS);
+        };
+        let (command, spread) = (id.get(), id.get().fan_out.spread);
+        let arg = |at: usize| args.get(at).copied().unwrap_or_default();
+        match self.owner_of_keys(session_id, command, argc, arg) {
+            RequestOwner::One(group) if self.may_switch_to(session_id, group, queued) => {
+                let server = self.pools.server_of(group);
+                self.switch_server(session_id, server);
+                Ok(())
+            }
+            RequestOwner::One(_) => Err(FOREIGN_OWNER),
+            RequestOwner::Several => Err(CROSSSLOT),
+            RequestOwner::NoKeys => {
+                let is_bound = |session: &Session| session.pins.bind();
+                if spread == Spread::Home && !self.sessions.get(session_id).is_some_and(is_bound) {
+                    let home = self.pools.home_of(pool);
+                    self.switch_server(session_id, home);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Chooses the server of a command that the table does not have, by the server's report of its
+    /// keys. One owner must have all keys, and gets the request even if it only reads. A command
+    /// without keys is refused, since it may concern the keys of all servers. So is every such
+    /// command of a pool that removes prefixes.
+    pub(crate) fn switch_to_keys<'a>(
+        &mut self,
+        id: SessionId,
+        (places, arg): (impl Iterator<Item = usize>, impl Fn(usize) -> &'a [u8]),
+        refusal: &'static [u8],
+        queued: Option<Group>,
+    ) -> Result<Option<Group>, &'static [u8]> {
+        let Some(session) = self.sessions.get(id) else {
+            return Ok(None);
+        };
+        if self.removes_prefix(id) {
+            return Err(UNKNOWN_KEYS);
+        }
+        let (pool, any) = (session.pool, session.next_seq);
+        let groups = places.map(|at| self.pools.group_of(pool, arg(at), || any));
+        match groups.fold(RequestOwner::NoKeys, RequestOwner::and) {
+            RequestOwner::One(group) if self.may_switch_to(id, group, queued) => {
+                let owner = self.pools.server_of(group);
+                self.switch_server(id, owner);
+                Ok(Some(group))
+            }
+            RequestOwner::One(_) => Err(FOREIGN_OWNER),
+            RequestOwner::Several => Err(CROSSSLOT),
+            RequestOwner::NoKeys => Err(refusal),
+        }
     }
 }
 

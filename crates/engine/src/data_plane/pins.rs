@@ -85,6 +85,17 @@ impl DataPlane {
         self.tracker(id)?.link_to(server)
     }
 
+    /// Whether a session has a tracking link that is up to its present server, so that a request
+    /// for any server stays there.
+    pub(crate) fn tracks_here(&self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(id).filter(|_| self.tracks_several(id)) else {
+            return false;
+        };
+        let link = self.tracks_on(id, session.server);
+        link.and_then(|link| self.links.get(link))
+            .is_some_and(Link::is_up)
+    }
+
     /// An emergency command has its reply. Its link stays for the next command, unless it is
     /// tainted, paused or down.
     pub(crate) fn end_urgent(&mut self, id: LinkId) {

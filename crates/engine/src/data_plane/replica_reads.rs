@@ -49,6 +49,25 @@ impl DataPlane {
         }
     }
 
+    /// Switches a session to the owner of a request's keys, or to the server at which the session
+    /// reads them. `may_read`: that server may be a replica.
+    pub(crate) fn switch_to_reader(
+        &mut self,
+        id: SessionId,
+        owner: ServerId,
+        command: &Command,
+        may_read: bool,
+    ) -> Result<(), NoReader> {
+        let Some(session) = self.sessions.get(id) else {
+            return Ok(());
+        };
+        let kind = self.kind_of(session);
+        let reader = self.server_in_reach(id, owner, command, kind);
+        let server = if may_read { reader? } else { owner };
+        self.switch_server(id, server);
+        Ok(())
+    }
+
     /// The server for a request of a session, whose keys `owner` owns.
     #[inline]
     pub(crate) fn server_for(

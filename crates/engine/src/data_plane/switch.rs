@@ -80,6 +80,22 @@ impl DataPlane {
         }
     }
 
+    /// Switches a session to the first server of its pool that answers.
+    pub(crate) fn switch_to_first_up(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get(id) {
+            let up = self.first_up(usize::from(session.pool));
+            self.switch_server(id, up);
+        }
+    }
+
+    /// Switches a session to the first server of its pool. Returns a group of that server.
+    pub(crate) fn switch_home(&mut self, id: SessionId) -> Option<Group> {
+        let pool = usize::from(self.sessions.get(id)?.pool);
+        let home = self.pools.home_of(pool);
+        self.switch_server(id, home);
+        Some(self.pools.group_at(self.pools.parts_of(pool)[0], home))
+    }
+
     /// Switches a session to the owner of this key, unless the session is bound to its server.
     pub(crate) fn switch_to_owner(&mut self, id: SessionId, key: &[u8], queued: Option<Group>) {
         let Some(session) = self.sessions.get(id) else {

@@ -1,7 +1,7 @@
 //! The servers of a request, in a pool of several servers.
 //!
 //! ```text
-//!   GET k              the owner of k, or one of its replicas (`discovery/replicas.rs`)
+//!   GET k              the owner of k, or one of its replicas (`routing/replica_table.rs`)
 //!   BLPOP a b 0        the owner of both, or CROSSSLOT
 //!   MGET a b c         scattered: each owner gets its keys, and the parts become one reply
 //!   DBSIZE             every server
@@ -9,286 +9,451 @@
 //!   PING, TIME, AUTH   the first server that answers
 //! ```
 //!
-//! The command's row in the table alone says which of these it is ([`Spread`]).
+//! The command's row in the table says which of these it is ([`Spread`]). [`Facts::route`] adds the
+//! state of the session and the form of the pool. It reads [`Facts`] alone and changes nothing.
+//! [`Engine::route`] then carries the [`Route`] out.
 //!
-//! A session switches to the server of its next request. From then on its link is the shared one to
-//! that server, and requests are dispatched as if there were no other server. Replies to its
-//! earlier requests come from other servers in their own time, and wait for their place among the
-//! session's replies. All requests for one key go to one server, so they are executed in the order
-//! in which they were sent.
+//! All requests for one key go to one server, so they are executed in the order in which they were
+//! sent.
+
+use std::borrow::Cow;
 
 use respool_protocol::commands::{self, Answer, Command, CommandId, Retry, Spread, id};
 
 use crate::base::error_text::{
-    CROSSSLOT, FOREIGN_OWNER, NO_KEYS, NO_READER, ONE_DATABASE, PATTERN_KEYS, UNKNOWN_KEYS,
-    wrong_arity,
+    CROSSSLOT, FOREIGN_OWNER, NO_READER, ONE_DATABASE, PATTERN_KEYS, wrong_arity,
 };
 use crate::base::handle::SessionId;
+use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::ConnectionSwitch;
-use crate::data_plane::handshake::{NO_CLUSTER, NO_NODE};
+use crate::data_plane::handshake::NO_CLUSTER;
 use crate::data_plane::ingress::{Dispatched, Request};
-use crate::data_plane::learned_commands::KeySpec;
 use crate::data_plane::owners::{RequestOwner, looks_elsewhere};
 use crate::data_plane::quick_code::may_hold_up;
-use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
 use crate::local::asks_for_us_alone;
-use crate::local::catalog::Opening;
 use crate::pinned::tracking::asks_for;
 use crate::pinned::wait_command::is_wait;
-use crate::routing::pool::ServerId;
+use crate::routing::pool::{Group, ServerId};
 use crate::routing::replica_table::NoReader;
 
-impl Engine {
-    /// Chooses the server of a request, and switches the session to it. Returns the outcome if the
-    /// request is not for one server, or has none.
-    pub(crate) fn route(
-        &mut self,
-        session_id: SessionId,
+/// The way of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// To the session's present server, or respool answers it.
+    Here,
+    /// To the owner of its keys.
+    Owner {
+        group: Group,
+        /// Replicas of the owner may answer it.
+        may_read: bool,
+        claim: Claim,
+    },
+    /// To the pool's one owner, or to a replica of it if that may answer.
+    OnlyOwner {
+        may_read: bool,
+    },
+    /// To the first server that answers.
+    FirstUp,
+    /// To the first server that answers. The reply becomes that of a plain server.
+    AsPlainServer,
+    /// To the first server that answers. The reply becomes that of a primary without replicas.
+    RoleOfNode,
+    /// To the pool's first server.
+    Home {
+        /// The session's transaction stays at that server.
+        claims: bool,
+    },
+    /// To each owner of some of its keys.
+    Divide,
+    /// To all owners, when they are known well enough.
+    Everywhere(Everywhere),
+    /// Nowhere, before the earlier requests of the session are answered.
+    CatchUp,
+    /// Nowhere, before the owners are known.
+    FindOwners,
+    /// respool answers as a node of a Cluster, if it can.
+    AsNode,
+    /// READONLY or READWRITE: the session chooses how it reads.
+    ChooseReading,
+    /// CLIENT CACHING: it is kept for the next request.
+    CacheNext,
+    /// CLIENT TRACKING ON at several servers.
+    Track,
+    /// CLIENT TRACKING OFF at several servers.
+    StopTracking,
+    /// CLIENT NO-TOUCH ON and its like at several servers.
+    Switch,
+    /// CLIENT NO-TOUCH OFF and its like at several servers.
+    StopSwitch,
+    Refuse(Refusal),
+}
+
+/// The hold of a request on its owner: later requests of the session go to the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Nothing,
+    /// The request is queued in a transaction.
+    Transaction,
+    /// The session watches the keys.
+    Watch,
+}
+
+/// The way in which all owners are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Everywhere {
+    All {
+        /// The request keeps its place: the next one of its session waits for its reply.
+        keeps_place: bool,
+    },
+    /// One server after the other, as the cursor says.
+    Scan {
+        keeps_place: bool,
+    },
+    Info,
+    /// WAIT or WAITAOF, at one server after the other.
+    Wait,
+    /// The server of the session names the mistake in its own words.
+    Mistake,
+}
+
+/// The reason that a request has no way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Its keys have several owners.
+    CrossSlot,
+    /// The session is bound to another server than its owner.
+    ForeignOwner,
+    /// SORT makes keys from a pattern.
+    PatternKeys,
+    /// SWAPDB, where only some of the servers could execute it.
+    OneDatabase,
+    /// Only a node of a Cluster answers it, and the pool is shown as a plain server.
+    NoCluster,
+    /// The same, with a wrong number of arguments.
+    WrongArity,
+    /// It is for all servers, and the session is bound to one.
+    Bound,
+    /// A pool of several servers cannot execute it as one.
+    Several,
+}
+
+/// All that the route of a request depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    command: CommandId,
+    arity_ok: bool,
+    arguments: Arguments,
+    keys: RequestOwner,
+    /// The session may switch to the one owner of the keys.
+    may_switch: bool,
+    session: SessionFacts,
+    pool: PoolFacts,
+}
+
+/// What the arguments of some commands say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arguments {
+    /// Nothing that changes the route.
+    Usual,
+    /// SORT reads keys that it makes from a pattern.
+    Pattern,
+    /// INFO asks for respool's section alone.
+    OwnSection,
+    /// CLIENT TRACKING or its like: ON.
+    On,
+    /// CLIENT TRACKING ON with BCAST.
+    OnForAll,
+    Off,
+    /// OFF with more arguments.
+    OffWithMore,
+    /// Neither ON nor OFF, or a wrong number of arguments.
+    NoSwitch,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SessionFacts {
+    in_multi: bool,
+    /// The session stays at its server, or has queued requests for one owner.
+    is_bound: bool,
+    /// The session has a link of its own.
+    is_pinned: bool,
+    /// The session has a link of its own to each server that it uses.
+    has_spread: bool,
+    /// The session tracks keys.
+    tracks: bool,
+    /// The session tracks keys at its present server.
+    tracks_here: bool,
+    /// The option that the request names is on.
+    is_on: bool,
+    /// The present server is the pool's first server.
+    is_at_home: bool,
+    /// The present server is in the pool's first subpool.
+    is_in_first_part: bool,
+    is_caught_up: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PoolFacts {
+    /// Several servers own keys.
+    has_several: bool,
+    /// Replicas of an owner may be read.
+    has_readers: bool,
+    /// The pool as a whole is a Cluster.
+    is_cluster: bool,
+    /// The pool or a subpool is a Cluster.
+    has_nodes: bool,
+    /// Clients see one node of a Cluster.
+    shows_a_node: bool,
+    /// Sharded channels are with the owners of their slots.
+    channels_have_places: bool,
+    /// All owners are known.
+    knows_all: bool,
+    /// A refusal of a server leads to another attempt.
+    refuses_for_now: bool,
+}
+
+impl Facts {
+    /// `None`: the session is closed. `queued`: the group of the requests that it has queued since
+    /// MULTI, if it has queued any.
+    pub(crate) fn of(
+        plane: &DataPlane,
+        id: SessionId,
         request: &Request<'_>,
-    ) -> Option<Dispatched> {
-        self.plane
-            .note_asked(session_id, request.id, request.spans.len());
-        let session = self.plane.sessions.get(session_id)?;
-        if request.id == id::WATCH && session.flags.any(Flags::IN_MULTI) {
+        queued: Option<Group>,
+    ) -> Option<Facts> {
+        let session = plane.sessions.get(id)?;
+        let (pools, pool) = (&plane.pools, usize::from(session.pool));
+        let (command, argc) = (request.command, request.spans.len());
+        let has_several = pools[pool].has_several();
+        let keys = match has_several {
+            true => plane.owner_of_keys(id, command, argc, |at| request.arg(at)),
+            false => RequestOwner::NoKeys,
+        };
+        let arguments = Arguments::of(request);
+        let is_on = arguments == Arguments::Off
+            && session.pins.any(ConnectionSwitch::of(request).pins)
+            && plane.tracks_several(id);
+        Some(Facts {
+            command: request.id,
+            arity_ok: command.arity_ok(argc),
+            arguments,
+            keys,
+            may_switch: match keys {
+                RequestOwner::One(group) => plane.may_switch_to(id, group, queued),
+                RequestOwner::NoKeys | RequestOwner::Several => false,
+            },
+            session: SessionFacts {
+                in_multi: session.flags.any(Flags::IN_MULTI),
+                is_bound: session.pins.bind() || queued.is_some(),
+                is_pinned: !session.pins.is_empty(),
+                has_spread: session.pins.any(Pins::SPREAD),
+                tracks: session.pins.any(Pins::TRACKING),
+                tracks_here: plane.tracks_here(id),
+                is_on,
+                is_at_home: session.server == pools.home_of(pool),
+                is_in_first_part: plane.server(session.server).pool == pools.parts_of(pool)[0],
+                is_caught_up: session.is_caught_up(),
+            },
+            pool: PoolFacts {
+                has_several,
+                has_readers: pools.has_readers(pool),
+                is_cluster: pools[pool].cluster().is_some(),
+                has_nodes: pools.has_cluster(pool),
+                shows_a_node: plane.shows_a_node(id),
+                channels_have_places: plane.channels_have_places(id),
+                knows_all: plane.knows_all(pool),
+                refuses_for_now: pools.refuse_for_now(pool),
+            },
+        })
+    }
+
+    /// Chooses the route of the request.
+    pub(crate) fn route(&self) -> Route {
+        let (session, pool) = (&self.session, &self.pool);
+        let is_reading = matches!(self.command, id::READONLY | id::READWRITE);
+        if self.command == id::WATCH && session.in_multi {
             // The usual path refuses it.
-            return None;
+            return Route::Here;
         }
-        if request.command.fan_out.spread == Spread::Here && !session.flags.any(Flags::IN_MULTI) {
-            return None;
+        if self.command.get().fan_out.spread == Spread::Here && !session.in_multi {
+            return Route::Here;
         }
-        let (pool, own) = (usize::from(session.pool), session.server);
-        let in_multi = session.flags.any(Flags::IN_MULTI);
-        let is_reading = matches!(request.id, id::READONLY | id::READWRITE);
-        if is_reading && !in_multi && self.plane.pools.has_readers(pool) {
-            return Some(self.plane.set_reading(session_id, request.id));
+        if is_reading && !session.in_multi && pool.has_readers {
+            return Route::ChooseReading;
         }
-        if !self.plane.pools[pool].has_several() {
-            return self.route_to_one(session_id, request);
+        if !pool.has_several {
+            return match session.is_pinned {
+                true => Route::Here,
+                false => Route::OnlyOwner {
+                    may_read: !session.in_multi,
+                },
+            };
         }
-        let owner =
-            self.plane
-                .owner_of_keys(session_id, request.command, request.spans.len(), |at| {
-                    request.arg(at)
-                });
-        let is_bound = session.pins.bind()
-            || self
-                .transactions
-                .queued_group(&self.plane, session_id)
-                .is_some();
-        if request.id == id::CLIENT_CACHING
-            && request.command.arity_ok(request.spans.len())
-            && !in_multi
-            && self.plane.tracks_several(session_id)
-            && self
-                .pinned
-                .has_switched_on(&self.plane, session_id, Pins::TRACKING)
-        {
-            return Some(self.cache_next(session_id, request));
+        let is_caching = self.command == id::CLIENT_CACHING && self.arity_ok;
+        if is_caching && !session.in_multi && session.has_spread && session.tracks {
+            return Route::CacheNext;
         }
-        let home = self.plane.pools.home_of(pool);
-        let of_cluster = self.plane.pools[pool].cluster().is_some();
-        let channels_have_places = self.plane.channels_have_places(session_id);
-        let asks_a_node = is_of_cluster(request);
-        let spread = match request.command.fan_out.spread {
-            Spread::Channels if channels_have_places => Spread::All,
+        if let Some(refusal) = self.refusal() {
+            return Route::Refuse(refusal);
+        }
+        match self.keys {
+            RequestOwner::NoKeys => self.route_without_keys(),
+            RequestOwner::One(group) if self.may_switch => Route::Owner {
+                group,
+                may_read: !session.is_bound && !session.in_multi,
+                claim: match self.command {
+                    _ if session.in_multi => Claim::Transaction,
+                    id::WATCH => Claim::Watch,
+                    _ => Claim::Nothing,
+                },
+            },
+            RequestOwner::One(_) => Route::Refuse(Refusal::ForeignOwner),
+            RequestOwner::Several if self.spread() == Spread::Owners && !self.is_kept() => {
+                Route::Divide
+            }
+            RequestOwner::Several => Route::Refuse(Refusal::CrossSlot),
+        }
+    }
+
+    /// The command's spread in this pool.
+    fn spread(&self) -> Spread {
+        match self.command.get().fan_out.spread {
+            Spread::Channels if self.pool.channels_have_places => Spread::All,
             Spread::Channels => Spread::Home,
             // Any plain server replies that it is no node.
-            _ if asks_a_node && !self.plane.has_nodes(session_id) => Spread::Any,
+            _ if self.is_of_cluster() && !self.pool.has_nodes => Spread::Any,
             spread => spread,
-        };
-        match owner {
+        }
+    }
+
+    /// Whether only a node of a Cluster can answer the request. A plain server refuses all
+    /// subcommands of CLUSTER, even HELP.
+    fn is_of_cluster(&self) -> bool {
+        self.command.get().name.starts_with("cluster|") || self.command == id::CLUSTERSCAN
+    }
+
+    fn hides_nodes(&self) -> bool {
+        self.pool.has_nodes && !self.pool.shows_a_node
+    }
+
+    /// Whether one server gets the request, since it is one of several that belong together.
+    fn is_kept(&self) -> bool {
+        self.session.is_bound || self.session.in_multi
+    }
+
+    /// The refusal of a request that no server of the pool shall get.
+    fn refusal(&self) -> Option<Refusal> {
+        let pool = &self.pool;
+        let has_one_owner = matches!(self.keys, RequestOwner::One(_));
+        match self.arguments {
             // For its clients the pool is a plain server, in this reply as in all others.
-            _ if asks_a_node && self.plane.hides_nodes(session_id) => {
-                let text = match request.command.arity_ok(request.spans.len()) {
-                    true => NO_CLUSTER.to_vec(),
-                    false => wrong_arity(request.command),
-                };
-                Some(self.refuse_queued(session_id, &text))
-            }
-            _ if !of_cluster && request.id == id::SWAPDB && self.plane.pools.has_cluster(pool) => {
-                Some(self.refuse_queued(session_id, ONE_DATABASE))
+            _ if self.is_of_cluster() && self.hides_nodes() => Some(match self.arity_ok {
+                true => Refusal::NoCluster,
+                false => Refusal::WrongArity,
+            }),
+            _ if !pool.is_cluster && pool.has_nodes && self.command == id::SWAPDB => {
+                Some(Refusal::OneDatabase)
             }
             // The nodes of a Cluster refuse it themselves, if they have to.
-            RequestOwner::One(_) if !of_cluster && looks_elsewhere(request) => {
-                Some(self.refuse_queued(session_id, PATTERN_KEYS))
-            }
-            RequestOwner::One(group)
-                if self.plane.may_switch_to(
-                    session_id,
-                    group,
-                    self.transactions.queued_group(&self.plane, session_id),
-                ) =>
+            Arguments::Pattern if has_one_owner && !pool.is_cluster => Some(Refusal::PatternKeys),
+            _ => None,
+        }
+    }
+
+    fn route_without_keys(&self) -> Route {
+        let (session, pool) = (&self.session, &self.pool);
+        match self.spread() {
+            Spread::Here => Route::Here,
+            Spread::Node if !session.in_multi && pool.shows_a_node => Route::AsNode,
+            Spread::Any
+                if self.command == id::CONFIG_GET && !self.is_kept() && self.hides_nodes() =>
             {
-                let owner = self.plane.pools.server_of(group);
-                let kind = self.plane.kind_of(self.plane.sessions.get(session_id)?);
-                match self
-                    .plane
-                    .server_in_reach(session_id, owner, request.command, kind)
-                {
-                    Ok(server) if !is_bound && !in_multi => {
-                        self.plane.switch_server(session_id, server)
-                    }
-                    Err(NoReader) if !is_bound && !in_multi => {
-                        return Some(self.answer_error(session_id, NO_READER));
-                    }
-                    _ => self.plane.switch_server(session_id, owner),
-                }
-                if in_multi {
-                    self.transactions
-                        .bind_transaction(&mut self.plane, session_id, group);
-                } else if request.id == id::WATCH {
-                    self.plane.note_watched(session_id, group);
-                }
-                None
+                Route::AsPlainServer
             }
-            RequestOwner::One(_) => Some(self.refuse_queued(session_id, FOREIGN_OWNER)),
-            RequestOwner::Several if spread == Spread::Owners && !is_bound && !in_multi => {
-                Some(self.divide(session_id, request))
+            // INFO reports a primary, too.
+            Spread::Refused if self.command == id::ROLE && !self.is_kept() && pool.shows_a_node => {
+                Route::RoleOfNode
             }
-            RequestOwner::Several => Some(self.refuse_queued(session_id, CROSSSLOT)),
-            RequestOwner::NoKeys => match spread {
-                Spread::Here => None,
-                Spread::Node if !in_multi && self.plane.shows_a_node(session_id) => {
-                    self.answer_as_node(session_id, request)
+            // The node that executes it would report itself.
+            Spread::Node if pool.is_cluster && self.command.get().answer != Answer::Session => {
+                Route::Refuse(Refusal::Bound)
+            }
+            // The session keeps the same server as long as that is up.
+            Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
+                match self.is_kept() || session.tracks_here {
+                    true => Route::Here,
+                    false => Route::FirstUp,
                 }
-                Spread::Any
-                    if request.id == id::CONFIG_GET
-                        && !in_multi
-                        && !is_bound
-                        && self.plane.hides_nodes(session_id) =>
-                {
-                    Some(self.ask_any(
-                        session_id,
-                        request,
-                        Completion::Local(LocalCompletion::AsPlainServer),
-                    ))
-                }
-                // INFO reports a primary, too.
-                Spread::Refused
-                    if request.id == id::ROLE
-                        && !in_multi
-                        && !is_bound
-                        && self.plane.shows_a_node(session_id) =>
-                {
-                    Some(self.ask_any(
-                        session_id,
-                        request,
-                        Completion::Local(LocalCompletion::RoleOfNode),
-                    ))
-                }
-                // The node that executes it would report itself.
-                Spread::Node if of_cluster && request.command.answer != Answer::Session => {
-                    Some(self.refuse_bound(session_id, request.command))
-                }
-                Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
-                    // The session keeps the same server as long as that is up.
-                    if !is_bound && !in_multi && !self.pinned.tracks_here(&self.plane, session_id) {
-                        let up = self.plane.first_up(pool);
-                        self.plane.switch_server(session_id, up);
-                    }
-                    None
-                }
-                // The nodes of a Cluster pass published messages on to each other.
-                Spread::Home if channels_have_places && is_bound && self.is_at_home(own, pool) => {
-                    None
-                }
-                Spread::Channels => None,
-                Spread::Home if own != home && is_bound => {
-                    Some(self.refuse_queued(session_id, FOREIGN_OWNER))
-                }
-                Spread::Home => {
-                    self.plane.switch_server(session_id, home);
-                    if in_multi && !of_cluster {
-                        let first = self.plane.pools.parts_of(pool)[0];
-                        let group = self.plane.pools.group_at(first, home);
-                        self.transactions
-                            .bind_transaction(&mut self.plane, session_id, group);
-                    }
-                    None
-                }
-                Spread::Off
-                    if is_tracking(request, b"off") && self.plane.tracks_several(session_id) =>
-                {
-                    match in_multi {
-                        true => Some(self.refuse_bound(session_id, request.command)),
-                        false => Some(self.pinned.stop_tracking(&mut self.plane, session_id)),
-                    }
-                }
-                // The server names the mistake in its own words.
-                Spread::Off if is_wrong_switch(request) => None,
-                Spread::Off if in_multi && !switches_off(request) => {
-                    Some(self.refuse_bound(session_id, request.command))
-                }
-                Spread::Off if switches_off(request) => {
-                    let pins = ConnectionSwitch::of(request).pins;
-                    let is_on = self.plane.tracks_several(session_id)
-                        && self.pinned.has_switched_on(&self.plane, session_id, pins);
-                    match (is_on, in_multi) {
-                        (false, _) => None,
-                        (true, false) => {
-                            Some(self.pinned.stop_switch(&mut self.plane, session_id, pins))
-                        }
-                        (true, true) => Some(self.refuse_bound(session_id, request.command)),
-                    }
-                }
-                Spread::Off if is_tracking(request, b"on") => {
-                    let broadcasts = asks_for(request.args(), b"BCAST");
-                    if broadcasts && let Some(placed) = self.know_owners(session_id, pool) {
-                        return Some(placed);
-                    }
-                    Some(self.track_at_several(session_id, request))
-                }
-                Spread::Off if is_switch(request.id) => {
-                    Some(self.switch_at_several(session_id, request))
-                }
-                Spread::Off | Spread::Refused => {
-                    Some(self.refuse_for_several(session_id, request.command))
-                }
-                Spread::All if request.id == id::INFO && asks_for_us_alone(request) => None,
-                // It would reach only some of the servers.
-                Spread::All | Spread::Turns if !self.plane.knows_all(pool) => {
-                    self.know_owners(session_id, pool)
-                }
-                // One server executes the transaction, and the others would not take part.
-                Spread::All | Spread::Turns if is_bound || in_multi => {
-                    Some(self.refuse_bound(session_id, request.command))
-                }
-                Spread::All | Spread::Turns
-                    if self.keeps_place(pool, request)
-                        && self.plane.hold_until_caught_up(session_id) =>
-                {
-                    Some(Dispatched::Wait)
-                }
-                Spread::All | Spread::Turns
-                    if self
-                        .discovery
-                        .waits_for_owners(&mut self.plane, session_id, pool) =>
-                {
-                    Some(Dispatched::Wait)
-                }
-                // The server names the mistake in its own words.
-                Spread::Turns if !request.command.arity_ok(request.spans.len()) => None,
-                Spread::All if is_wait(request.id) => {
-                    Some(match request.command.arity_ok(request.spans.len()) {
-                        true => self.dispatch_wait_at_all(session_id, request),
-                        false => self.dispatch_on_link(session_id, request.bytes, false, None),
-                    })
-                }
-                Spread::All if request.id == id::INFO => Some(self.ask_info(session_id, request)),
-                Spread::All | Spread::Turns => {
-                    let placed = match spread {
-                        Spread::Turns => self.scan(session_id, request),
-                        _ => self.ask_all(session_id, request),
-                    };
-                    if self.keeps_place(pool, request) {
-                        self.plane.hold_until_caught_up(session_id);
-                    }
-                    Some(placed)
-                }
+            }
+            Spread::Home => self.route_home(),
+            Spread::Off => self.route_of_switch(),
+            Spread::Refused => Route::Refuse(Refusal::Several),
+            Spread::Channels | Spread::All | Spread::Turns => self.route_everywhere(),
+        }
+    }
+
+    fn route_home(&self) -> Route {
+        let (session, pool) = (&self.session, &self.pool);
+        // The nodes of a Cluster pass published messages on to each other.
+        if pool.channels_have_places && session.is_bound && session.is_in_first_part {
+            return Route::Here;
+        }
+        match session.is_bound && !session.is_at_home {
+            true => Route::Refuse(Refusal::ForeignOwner),
+            false => Route::Home {
+                claims: session.in_multi && !pool.is_cluster,
             },
+        }
+    }
+
+    /// The route of CLIENT TRACKING, or of another option of a connection.
+    fn route_of_switch(&self) -> Route {
+        let session = &self.session;
+        let tracks_keys = self.command == id::CLIENT_TRACKING;
+        match self.arguments {
+            Arguments::Off if tracks_keys && session.has_spread => match session.in_multi {
+                true => Route::Refuse(Refusal::Bound),
+                false => Route::StopTracking,
+            },
+            // The server names the mistake in its own words.
+            Arguments::NoSwitch => Route::Here,
+            Arguments::Off => match (session.is_on, session.in_multi) {
+                (false, _) => Route::Here,
+                (true, false) => Route::StopSwitch,
+                (true, true) => Route::Refuse(Refusal::Bound),
+            },
+            _ if session.in_multi => Route::Refuse(Refusal::Bound),
+            Arguments::OnForAll if tracks_keys && !self.pool.knows_all => Route::FindOwners,
+            Arguments::On | Arguments::OnForAll if tracks_keys => Route::Track,
+            _ if matches!(self.command, id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
+                Route::Switch
+            }
+            _ => Route::Refuse(Refusal::Several),
+        }
+    }
+
+    fn route_everywhere(&self) -> Route {
+        let is_in_turns = self.spread() == Spread::Turns;
+        let keeps_place = self.keeps_place();
+        match self.command {
+            id::INFO if self.arguments == Arguments::OwnSection => Route::Here,
+            // It would reach only some of the servers.
+            _ if !self.pool.knows_all => Route::FindOwners,
+            // One server executes the transaction, and the others would not take part.
+            _ if self.is_kept() => Route::Refuse(Refusal::Bound),
+            _ if keeps_place && !self.session.is_caught_up => Route::CatchUp,
+            _ if is_in_turns && !self.arity_ok => Route::Everywhere(Everywhere::Mistake),
+            _ if is_in_turns => Route::Everywhere(Everywhere::Scan { keeps_place }),
+            wait if is_wait(wait) => Route::Everywhere(match self.arity_ok {
+                true => Everywhere::Wait,
+                false => Everywhere::Mistake,
+            }),
+            id::INFO => Route::Everywhere(Everywhere::Info),
+            _ => Route::Everywhere(Everywhere::All { keeps_place }),
         }
     }
 
@@ -298,173 +463,162 @@ impl Engine {
     /// session are answered. The next request is sent when its reply has come.
     ///
     /// FLUSHALL keeps its place in any pool, because it uses links of its own.
-    fn keeps_place(&self, pool: usize, request: &Request<'_>) -> bool {
-        let command = request.command;
+    fn keeps_place(&self) -> bool {
+        let command = self.command.get();
         let matters = command.retry == Retry::Write || command.flags.has(commands::Flags::READONLY);
         matters
             && command.answer != Answer::Alone
-            && (self.plane.pools.refuse_for_now(pool) || may_hold_up(request.id))
+            && (self.pool.refuses_for_now || may_hold_up(self.command))
     }
+}
 
-    /// Chooses the server of a request in a pool whose one owner has replicas that may be read.
-    fn route_to_one(&mut self, id: SessionId, request: &Request<'_>) -> Option<Dispatched> {
-        let session = self.plane.sessions.get(id)?;
-        let owner = self.plane.pools.home_of(session.pool.into());
-        if !session.pins.is_empty() {
-            return None;
-        }
-        let in_multi = session.flags.any(Flags::IN_MULTI);
-        let kind = self.plane.kind_of(session);
-        match self.plane.server_in_reach(id, owner, request.command, kind) {
-            Ok(server) if !in_multi => self.plane.switch_server(id, server),
-            Err(NoReader) if !in_multi => return Some(self.answer_error(id, NO_READER)),
-            _ => self.plane.switch_server(id, owner),
-        }
-        None
-    }
-
-    /// Waits for all servers of a pool to be known. `None`: they are known.
-    fn know_owners(&mut self, id: SessionId, pool: usize) -> Option<Dispatched> {
-        let part = self.plane.unknown_part(pool)?;
-        if let Some(text) = self.unknown_for(part, NO_NODE) {
-            return Some(self.refuse_queued(id, text.as_bytes()));
-        }
-        if !self.transactions.is_in_multi(&self.plane, id)
-            && self.discovery.waits_for_nodes(&mut self.plane, id, part)
-        {
-            return Some(Dispatched::Wait);
-        }
-        let text = self.discovery.no_nodes(&self.plane, part);
-        Some(self.refuse_queued(id, text.as_bytes()))
-    }
-
-    /// The error while a Cluster is unknown because a configured node cannot be used for this
-    /// reason. `None` if no node fails for it.
-    fn unknown_for(&self, part: usize, reason: &str) -> Option<String> {
-        let mut servers = self.plane.pools[part].servers().iter();
-        let server = servers.find(|server| self.plane.is_away_for(**server, reason))?;
-        let label = &self.plane.server(*server).label;
-        Some(format!(
-            "CLUSTERDOWN respool: no node of the Cluster is known; {label}: {reason}"
-        ))
-    }
-
-    /// Whether a server is in the first subpool of a pool, which has all requests without keys.
-    fn is_at_home(&self, server: ServerId, pool: usize) -> bool {
-        self.plane.server(server).pool == self.plane.pools.parts_of(pool)[0]
-    }
-
-    /// Chooses the server of a large request that passes through, by its first arguments.
-    pub(crate) fn route_large(
-        &mut self,
-        session_id: SessionId,
-        opening: Opening,
-        args: &[&[u8]],
-        argc: usize,
-    ) -> Result<(), Vec<u8>> {
-        match opening {
-            Opening::Row(id) => self.plane.note_asked(session_id, id, argc),
-            Opening::Learned { reads: true, .. } => {}
-            Opening::Learned { .. } | Opening::Nothing => self.plane.note_write(session_id),
-        }
-        let Some(session) = self
-            .plane
-            .sessions
-            .get(session_id)
-            .filter(|_| self.plane.is_routed(session_id))
-        else {
-            return Ok(());
-        };
-        let pool = usize::from(session.pool);
-        self.plane.switch_from_replica(session_id, None);
-        if !self.plane.pools[pool].has_several() {
-            return Ok(());
-        }
-        let Opening::Row(id) = opening else {
-            return Err(UNKNOWN_KEYS.to_vec());
-        };
-        let (command, spread) = (id.get(), id.get().fan_out.spread);
-        let arg = |at: usize| args.get(at).copied().unwrap_or_default();
-        match self.plane.owner_of_keys(session_id, command, argc, arg) {
-            RequestOwner::One(group)
-                if self.plane.may_switch_to(
-                    session_id,
-                    group,
-                    self.transactions.queued_group(&self.plane, session_id),
-                ) =>
-            {
-                let server = self.plane.pools.server_of(group);
-                self.plane.switch_server(session_id, server);
-                Ok(())
+impl Arguments {
+    fn of(request: &Request<'_>) -> Arguments {
+        match request.id {
+            id::SORT | id::SORT_RO if looks_elsewhere(request) => Arguments::Pattern,
+            id::INFO if asks_for_us_alone(request) => Arguments::OwnSection,
+            id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => {
+                Arguments::of_switch(request)
             }
-            RequestOwner::One(_) => Err(FOREIGN_OWNER.to_vec()),
-            RequestOwner::Several => Err(CROSSSLOT.to_vec()),
-            RequestOwner::NoKeys => {
-                let is_bound = |session: &Session| session.pins.bind();
-                if spread == Spread::Home
-                    && !self.plane.sessions.get(session_id).is_some_and(is_bound)
-                {
-                    let home = self.plane.pools.home_of(pool);
-                    self.plane.switch_server(session_id, home);
-                }
-                Ok(())
-            }
+            _ => Arguments::Usual,
         }
     }
 
-    /// Chooses the server of a command that the table does not have, by the server's report of its
-    /// keys. One owner must have all keys, and gets the request even if it only reads. A command
-    /// without keys is refused, since it may concern the keys of all servers. So is every such
-    /// command of a pool that removes prefixes.
-    pub(crate) fn route_learned<'a>(
-        &mut self,
-        id: SessionId,
-        keys: KeySpec,
-        argc: usize,
-        arg: impl Fn(usize) -> &'a [u8],
-    ) -> Result<(), &'static [u8]> {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Ok(());
-        };
-        if self.plane.removes_prefix(id) {
-            return Err(UNKNOWN_KEYS);
+    fn of_switch(request: &Request<'_>) -> Arguments {
+        let argc = request.spans.len();
+        if !request.command.arity_ok(argc) {
+            return Arguments::NoSwitch;
         }
-        let (pool, any) = (session.pool, session.next_seq);
-        let in_multi = session.flags.any(Flags::IN_MULTI);
-        let groups = keys.places(argc);
-        let groups = groups.map(|at| self.plane.pools.group_of(pool, arg(at), || any));
-        match groups.fold(RequestOwner::NoKeys, RequestOwner::and) {
-            RequestOwner::One(group)
-                if self.plane.may_switch_to(
-                    id,
-                    group,
-                    self.transactions.queued_group(&self.plane, id),
-                ) =>
-            {
+        let is = |way: &[u8]| request.arg(2).eq_ignore_ascii_case(way);
+        match () {
+            () if is(b"off") && argc == 3 => Arguments::Off,
+            () if is(b"off") => Arguments::OffWithMore,
+            () if is(b"on") && asks_for(request.args(), b"BCAST") => Arguments::OnForAll,
+            () if is(b"on") => Arguments::On,
+            () => Arguments::NoSwitch,
+        }
+    }
+}
+
+impl Refusal {
+    fn text(self, command: &Command) -> Cow<'static, [u8]> {
+        let name = || command.name.replace('|', " ");
+        match self {
+            Refusal::CrossSlot => CROSSSLOT.into(),
+            Refusal::ForeignOwner => FOREIGN_OWNER.into(),
+            Refusal::PatternKeys => PATTERN_KEYS.into(),
+            Refusal::OneDatabase => ONE_DATABASE.into(),
+            Refusal::NoCluster => NO_CLUSTER.into(),
+            Refusal::WrongArity => wrong_arity(command).into(),
+            Refusal::Bound => format!(
+                "ERR respool: '{}' cannot be asked of a pool of several servers in a transaction, \
+                or while keys are watched: send it before MULTI and WATCH, or after EXEC",
+                name()
+            )
+            .into_bytes()
+            .into(),
+            Refusal::Several => format!(
+                "ERR respool: '{}' cannot be asked of a pool of several servers: \
+                ask the servers themselves",
+                name()
+            )
+            .into_bytes()
+            .into(),
+        }
+    }
+
+    /// Whether respool counts it among the requests that it refused.
+    fn counts(self) -> bool {
+        matches!(self, Refusal::Bound | Refusal::Several)
+    }
+}
+
+impl Engine {
+    /// Chooses the server of a request, and switches the session to it. Returns the outcome if the
+    /// request is not for one server, or has none.
+    pub(crate) fn route(&mut self, id: SessionId, request: &Request<'_>) -> Option<Dispatched> {
+        self.plane.note_asked(id, request.id, request.spans.len());
+        let queued = self.transactions.queued_group(&self.plane, id);
+        let facts = Facts::of(&self.plane, id, request, queued)?;
+        Some(match facts.route() {
+            Route::Here => return None,
+            Route::Owner {
+                group,
+                may_read,
+                claim,
+            } => {
                 let owner = self.plane.pools.server_of(group);
-                self.plane.switch_server(id, owner);
-                if in_multi {
+                if let Some(placed) = self.switch_or_refuse(id, owner, request, may_read) {
+                    return Some(placed);
+                }
+                match claim {
+                    Claim::Nothing => {}
+                    Claim::Transaction => {
+                        self.transactions
+                            .bind_transaction(&mut self.plane, id, group)
+                    }
+                    Claim::Watch => self.plane.note_watched(id, group),
+                }
+                return None;
+            }
+            Route::OnlyOwner { may_read } => {
+                let pool = self.plane.sessions.get(id)?.pool;
+                let owner = self.plane.pools.home_of(pool.into());
+                return self.switch_or_refuse(id, owner, request, may_read);
+            }
+            Route::FirstUp => {
+                self.plane.switch_to_first_up(id);
+                return None;
+            }
+            Route::Home { claims } => {
+                let group = self.plane.switch_home(id)?;
+                if claims {
                     self.transactions
                         .bind_transaction(&mut self.plane, id, group);
                 }
-                Ok(())
+                return None;
             }
-            RequestOwner::One(_) => Err(FOREIGN_OWNER),
-            RequestOwner::Several => Err(CROSSSLOT),
-            RequestOwner::NoKeys if keys == KeySpec::Unsaid => Err(UNKNOWN_KEYS),
-            RequestOwner::NoKeys => Err(NO_KEYS),
-        }
-    }
-
-    /// Sends a request to the first server that is up. Its reply has a completion.
-    fn ask_any(&mut self, id: SessionId, request: &Request<'_>, duty: Completion) -> Dispatched {
-        if let Some(session) = self.plane.sessions.get(id)
-            && !self.pinned.tracks_here(&self.plane, id)
-        {
-            let up = self.plane.first_up(usize::from(session.pool));
-            self.plane.switch_server(id, up);
-        }
-        self.dispatch_on_link(id, request.bytes, true, Some(duty))
+            Route::AsPlainServer => self.ask_any(
+                id,
+                request,
+                facts.session.tracks_here,
+                Completion::Local(LocalCompletion::AsPlainServer),
+            ),
+            Route::RoleOfNode => self.ask_any(
+                id,
+                request,
+                facts.session.tracks_here,
+                Completion::Local(LocalCompletion::RoleOfNode),
+            ),
+            Route::Divide => self.divide(id, request),
+            Route::Everywhere(everywhere) => return self.ask_everywhere(id, request, everywhere),
+            Route::CatchUp => {
+                self.plane.hold_until_caught_up(id);
+                Dispatched::Wait
+            }
+            Route::FindOwners => {
+                let pool = usize::from(self.plane.sessions.get(id)?.pool);
+                let part = self.plane.unknown_part(pool)?;
+                match self.discovery.find_owners(&mut self.plane, id, part) {
+                    Ok(placed) => placed,
+                    Err(text) => self.refuse_queued(id, &text),
+                }
+            }
+            Route::AsNode => return self.answer_as_node(id, request),
+            Route::ChooseReading => self.plane.set_reading(id, request.id),
+            Route::CacheNext => self.cache_next(id, request),
+            Route::Track => self.track_at_several(id, request),
+            Route::StopTracking => self.pinned.stop_tracking(&mut self.plane, id),
+            Route::Switch => self.switch_at_several(id, request),
+            Route::StopSwitch => {
+                let pins = ConnectionSwitch::of(request).pins;
+                self.pinned.stop_switch(&mut self.plane, id, pins)
+            }
+            Route::Refuse(refusal) => {
+                self.plane.counters.refused += u64::from(refusal.counts());
+                self.refuse_queued(id, &refusal.text(request.command))
+            }
+        })
     }
 
     /// Switches a session from a server that cannot be reached to one that can, unless the session is
@@ -474,52 +628,567 @@ impl Engine {
         self.plane.switch_from_dead(id, has_queued);
     }
 
-    /// Refuses a command that a pool of several servers cannot execute as one.
-    fn refuse_for_several(&mut self, id: SessionId, command: &Command) -> Dispatched {
-        self.refuse_as(id, command, ": ask the servers themselves")
+    /// Switches a session to the owner of its request, or to the server at which the session reads.
+    /// Returns the outcome if no server may be read.
+    fn switch_or_refuse(
+        &mut self,
+        id: SessionId,
+        owner: ServerId,
+        request: &Request<'_>,
+        may_read: bool,
+    ) -> Option<Dispatched> {
+        let switched = self
+            .plane
+            .switch_to_reader(id, owner, request.command, may_read);
+        match switched {
+            Ok(()) => None,
+            Err(NoReader) => Some(self.answer_error(id, NO_READER)),
+        }
     }
 
-    /// Refuses a command for all servers in a transaction, which one server executes.
-    fn refuse_bound(&mut self, id: SessionId, command: &Command) -> Dispatched {
-        let when = " in a transaction, or while keys are watched: send it before MULTI and WATCH, \
-                    or after EXEC";
-        self.refuse_as(id, command, when)
+    /// Sends a request to the first server that answers, or to the present one if the session
+    /// tracks keys there. Its reply has a completion.
+    fn ask_any(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+        stays: bool,
+        completion: Completion,
+    ) -> Dispatched {
+        if !stays {
+            self.plane.switch_to_first_up(id);
+        }
+        self.dispatch_on_link(id, request.bytes, true, Some(completion))
     }
 
-    fn refuse_as(&mut self, id: SessionId, command: &Command, rest: &str) -> Dispatched {
-        self.plane.counters.refused += 1;
-        let name = command.name.replace('|', " ");
-        let text =
-            format!("ERR respool: '{name}' cannot be asked of a pool of several servers{rest}");
-        self.refuse_queued(id, text.as_bytes())
+    /// Sends a request to all owners of a pool. `None`: it goes to the session's present server.
+    fn ask_everywhere(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+        everywhere: Everywhere,
+    ) -> Option<Dispatched> {
+        let pool = usize::from(self.plane.sessions.get(id)?.pool);
+        if self.discovery.waits_for_owners(&mut self.plane, id, pool) {
+            return Some(Dispatched::Wait);
+        }
+        let (placed, keeps_place) = match everywhere {
+            Everywhere::All { keeps_place } => (self.ask_all(id, request), keeps_place),
+            Everywhere::Scan { keeps_place } => (self.scan(id, request), keeps_place),
+            Everywhere::Info => (self.ask_info(id, request), false),
+            Everywhere::Wait => (self.dispatch_wait_at_all(id, request), false),
+            Everywhere::Mistake if is_wait(request.id) => {
+                let placed = self.dispatch_on_link(id, request.bytes, false, None);
+                (placed, false)
+            }
+            Everywhere::Mistake => return None,
+        };
+        if keeps_place {
+            self.plane.hold_until_caught_up(id);
+        }
+        Some(placed)
     }
 }
 
-/// Whether only a node of a Cluster can answer the request. A plain server refuses all subcommands
-/// of CLUSTER, even HELP.
-fn is_of_cluster(request: &Request<'_>) -> bool {
-    request.command.name.starts_with("cluster|") || request.id == id::CLUSTERSCAN
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Whether the request is CLIENT TRACKING with this argument, ON or OFF.
-fn is_tracking(request: &Request<'_>, way: &[u8]) -> bool {
-    let argc = request.spans.len();
-    let has_length = argc == 3 || argc > 3 && way == b"on";
-    request.id == id::CLIENT_TRACKING && has_length && request.arg(2).eq_ignore_ascii_case(way)
-}
+    const GROUP: Group = Group { pool: 0, number: 7 };
+    const ONE: RequestOwner = RequestOwner::One(GROUP);
+    const NONE: RequestOwner = RequestOwner::NoKeys;
+    const SEVERAL: RequestOwner = RequestOwner::Several;
 
-/// Whether CLIENT TRACKING or its like has a wrong argument in place of ON or OFF.
-fn is_wrong_switch(request: &Request<'_>) -> bool {
-    let is_way = |way: &[u8]| request.arg(2).eq_ignore_ascii_case(way);
-    !request.command.arity_ok(request.spans.len()) || !is_way(b"on") && !is_way(b"off")
-}
+    /// A request of a fresh session to a pool of several plain servers.
+    fn plain(command: CommandId, keys: RequestOwner) -> Facts {
+        Facts {
+            command,
+            arity_ok: true,
+            arguments: Arguments::Usual,
+            keys,
+            may_switch: true,
+            session: SessionFacts {
+                in_multi: false,
+                is_bound: false,
+                is_pinned: false,
+                has_spread: false,
+                tracks: false,
+                tracks_here: false,
+                is_on: false,
+                is_at_home: false,
+                is_in_first_part: true,
+                is_caught_up: true,
+            },
+            pool: PoolFacts {
+                has_several: true,
+                has_readers: false,
+                is_cluster: false,
+                has_nodes: false,
+                shows_a_node: false,
+                channels_have_places: false,
+                knows_all: true,
+                refuses_for_now: false,
+            },
+        }
+    }
 
-/// Whether the command is CLIENT NO-TOUCH or CLIENT IMPORT-SOURCE.
-fn is_switch(command: CommandId) -> bool {
-    matches!(command, id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE)
-}
+    /// The same request in a transaction.
+    fn queued(facts: Facts) -> Facts {
+        let session = SessionFacts {
+            in_multi: true,
+            ..facts.session
+        };
+        Facts { session, ..facts }
+    }
 
-/// Whether the request is CLIENT TRACKING OFF or its like.
-fn switches_off(request: &Request<'_>) -> bool {
-    request.spans.len() == 3 && request.arg(2).eq_ignore_ascii_case(b"off")
+    /// The same request of a session that watches keys at a server that is not the first one.
+    fn watching(facts: Facts) -> Facts {
+        let session = SessionFacts {
+            is_bound: true,
+            is_pinned: true,
+            ..facts.session
+        };
+        Facts { session, ..facts }
+    }
+
+    /// The same request to a Cluster that is shown as a plain server.
+    fn to_cluster(facts: Facts) -> Facts {
+        let pool = PoolFacts {
+            is_cluster: true,
+            has_nodes: true,
+            channels_have_places: true,
+            refuses_for_now: true,
+            ..facts.pool
+        };
+        Facts { pool, ..facts }
+    }
+
+    /// The same request to a Cluster that is shown as one node.
+    fn to_node(facts: Facts) -> Facts {
+        let mut facts = to_cluster(facts);
+        facts.pool.shows_a_node = true;
+        facts
+    }
+
+    /// The same request to a pool in which the second of two subpools is a Cluster.
+    fn to_parts(facts: Facts) -> Facts {
+        let pool = PoolFacts {
+            has_nodes: true,
+            refuses_for_now: true,
+            ..facts.pool
+        };
+        Facts { pool, ..facts }
+    }
+
+    /// The routes of a request in all of these situations.
+    fn routes(facts: Facts) -> [Route; 6] {
+        let situations = [
+            facts,
+            queued(facts),
+            watching(facts),
+            to_cluster(facts),
+            to_node(facts),
+            to_parts(facts),
+        ];
+        situations.map(|facts| facts.route())
+    }
+
+    fn owner(may_read: bool, claim: Claim) -> Route {
+        let group = GROUP;
+        Route::Owner {
+            group,
+            may_read,
+            claim,
+        }
+    }
+
+    /// The routes of a request that any server may answer.
+    fn routes_of_any() -> [Route; 6] {
+        use Route::{FirstUp, Here};
+        [FirstUp, Here, Here, FirstUp, FirstUp, FirstUp]
+    }
+
+    /// The routes of a request whose keys have one owner.
+    fn routes_to_owner() -> [Route; 6] {
+        let read = owner(true, Claim::Nothing);
+        let queued = owner(false, Claim::Transaction);
+        let bound = owner(false, Claim::Nothing);
+        [read, queued, bound, read, read, read]
+    }
+
+    /// The routes of a request for all servers.
+    fn routes_to_all(plain: Everywhere, cluster: Everywhere) -> [Route; 6] {
+        let (plain, cluster) = (Route::Everywhere(plain), Route::Everywhere(cluster));
+        let bound = Route::Refuse(Refusal::Bound);
+        [plain, bound, bound, cluster, cluster, cluster]
+    }
+
+    /// Each spread, in each situation.
+    #[test]
+    fn spread_and_situation_decide_the_route() {
+        use Refusal::{Bound, CrossSlot, ForeignOwner, NoCluster, Several};
+        use Route::{AsNode, Divide, Here, Home, Refuse};
+        let crossing = Refuse(CrossSlot);
+        let all = |keeps_place| Everywhere::All { keeps_place };
+        let scan = |keeps_place| Everywhere::Scan { keeps_place };
+        let (home, claimed) = (Home { claims: false }, Home { claims: true });
+        let away = Refuse(ForeignOwner);
+        let table = [
+            (Spread::Owner, id::GET, NONE, routes_of_any()),
+            (Spread::Owner, id::GET, ONE, routes_to_owner()),
+            (Spread::Owner, id::BLPOP, SEVERAL, [crossing; 6]),
+            (Spread::Owners, id::MGET, NONE, routes_of_any()),
+            (Spread::Owners, id::MGET, ONE, routes_to_owner()),
+            (
+                Spread::Owners,
+                id::MGET,
+                SEVERAL,
+                [Divide, crossing, crossing, Divide, Divide, Divide],
+            ),
+            (Spread::Any, id::PING, NONE, routes_of_any()),
+            (
+                Spread::Home,
+                id::PUBLISH,
+                NONE,
+                [home, claimed, away, home, home, home],
+            ),
+            (
+                Spread::Channels,
+                id::PUBSUB_SHARDCHANNELS,
+                NONE,
+                [
+                    home,
+                    claimed,
+                    away,
+                    Route::Everywhere(all(false)),
+                    Route::Everywhere(all(false)),
+                    home,
+                ],
+            ),
+            (
+                Spread::All,
+                id::DBSIZE,
+                NONE,
+                routes_to_all(all(false), all(true)),
+            ),
+            (
+                Spread::Turns,
+                id::SCAN,
+                NONE,
+                routes_to_all(scan(false), scan(true)),
+            ),
+            (
+                Spread::Node,
+                id::CLUSTER_INFO,
+                NONE,
+                [
+                    Route::FirstUp,
+                    Here,
+                    Here,
+                    Refuse(NoCluster),
+                    AsNode,
+                    Refuse(NoCluster),
+                ],
+            ),
+            (
+                Spread::Node,
+                id::ASKING,
+                NONE,
+                [
+                    Route::FirstUp,
+                    Here,
+                    Here,
+                    Route::FirstUp,
+                    AsNode,
+                    Route::FirstUp,
+                ],
+            ),
+            (Spread::Here, id::SELECT, NONE, [Here; 6]),
+            (
+                Spread::Off,
+                id::CLIENT_TRACKING,
+                NONE,
+                [
+                    Refuse(Several),
+                    Refuse(Bound),
+                    Refuse(Several),
+                    Refuse(Several),
+                    Refuse(Several),
+                    Refuse(Several),
+                ],
+            ),
+            (Spread::Refused, id::MONITOR, NONE, [Refuse(Several); 6]),
+        ];
+        for (spread, command, keys, expected) in table {
+            let name = command.get().name;
+            assert_eq!(command.get().fan_out.spread, spread, "{name}");
+            assert_eq!(routes(plain(command, keys)), expected, "{name} {keys:?}");
+        }
+    }
+    /// Rows that the router knows by name, in each situation.
+    #[test]
+    fn named_commands_have_routes_of_their_own() {
+        use Refusal::{Bound, NoCluster, OneDatabase, PatternKeys, Several, WrongArity};
+        use Route::{FirstUp, Here, Refuse};
+        let with = |arguments, facts| Facts { arguments, ..facts };
+        let option = |command, arguments| with(arguments, plain(command, NONE));
+        let pattern = Refuse(PatternKeys);
+        let read = owner(true, Claim::Nothing);
+        let watch = owner(true, Claim::Watch);
+        let bound = Refuse(Bound);
+        let whole = Everywhere::All { keeps_place: true };
+        let table = [
+            (
+                plain(id::WATCH, ONE),
+                [watch, Here, owner(false, Claim::Watch), watch, watch, watch],
+            ),
+            (
+                with(Arguments::Pattern, plain(id::SORT, ONE)),
+                [pattern, pattern, pattern, read, read, pattern],
+            ),
+            (
+                plain(id::CONFIG_GET, NONE),
+                [
+                    FirstUp,
+                    Here,
+                    Here,
+                    Route::AsPlainServer,
+                    FirstUp,
+                    Route::AsPlainServer,
+                ],
+            ),
+            (
+                plain(id::ROLE, NONE),
+                [
+                    Refuse(Several),
+                    Refuse(Several),
+                    Refuse(Several),
+                    Refuse(Several),
+                    Route::RoleOfNode,
+                    Refuse(Several),
+                ],
+            ),
+            (
+                plain(id::CLUSTERSCAN, NONE),
+                [
+                    FirstUp,
+                    Here,
+                    Here,
+                    Refuse(NoCluster),
+                    FirstUp,
+                    Refuse(NoCluster),
+                ],
+            ),
+            (
+                Facts {
+                    arity_ok: false,
+                    ..plain(id::CLUSTER_INFO, NONE)
+                },
+                [
+                    FirstUp,
+                    Here,
+                    Here,
+                    Refuse(WrongArity),
+                    Route::AsNode,
+                    Refuse(WrongArity),
+                ],
+            ),
+            (
+                plain(id::SWAPDB, NONE),
+                [
+                    Route::Everywhere(Everywhere::All { keeps_place: false }),
+                    bound,
+                    bound,
+                    Route::Everywhere(whole),
+                    Route::Everywhere(whole),
+                    Refuse(OneDatabase),
+                ],
+            ),
+            (plain(id::FLUSHALL, NONE), routes_to_all(whole, whole)),
+            (
+                plain(id::INFO, NONE),
+                routes_to_all(Everywhere::Info, Everywhere::Info),
+            ),
+            (
+                with(Arguments::OwnSection, plain(id::INFO, NONE)),
+                [Here; 6],
+            ),
+            (
+                plain(id::WAIT, NONE),
+                routes_to_all(Everywhere::Wait, Everywhere::Wait),
+            ),
+            (
+                Facts {
+                    arity_ok: false,
+                    ..plain(id::WAIT, NONE)
+                },
+                routes_to_all(Everywhere::Mistake, Everywhere::Mistake),
+            ),
+            (
+                Facts {
+                    arity_ok: false,
+                    ..plain(id::SCAN, NONE)
+                },
+                routes_to_all(Everywhere::Mistake, Everywhere::Mistake),
+            ),
+            (
+                option(id::CLIENT_TRACKING, Arguments::On),
+                [
+                    Route::Track,
+                    bound,
+                    Route::Track,
+                    Route::Track,
+                    Route::Track,
+                    Route::Track,
+                ],
+            ),
+            (option(id::CLIENT_TRACKING, Arguments::Off), [Here; 6]),
+            (option(id::CLIENT_TRACKING, Arguments::NoSwitch), [Here; 6]),
+            (
+                option(id::CLIENT_NO_TOUCH, Arguments::On),
+                [
+                    Route::Switch,
+                    bound,
+                    Route::Switch,
+                    Route::Switch,
+                    Route::Switch,
+                    Route::Switch,
+                ],
+            ),
+            (option(id::CLIENT_NO_TOUCH, Arguments::Off), [Here; 6]),
+        ];
+        for (facts, expected) in table {
+            let (name, arguments) = (facts.command.get().name, facts.arguments);
+            assert_eq!(routes(facts), expected, "{name} {arguments:?}");
+        }
+    }
+
+    /// All rows of a spread have the same routes, but for those that the router knows by name.
+    #[test]
+    fn rows_of_one_spread_have_the_same_routes() {
+        // `keeps_place` depends on other columns of the row.
+        let shape = |route| match route {
+            Route::Everywhere(Everywhere::All { .. }) => {
+                Route::Everywhere(Everywhere::All { keeps_place: false })
+            }
+            route => route,
+        };
+        let named = [
+            id::WATCH,
+            id::CONFIG_GET,
+            id::ROLE,
+            id::CLUSTERSCAN,
+            id::SWAPDB,
+            id::INFO,
+            id::WAIT,
+            id::WAITAOF,
+        ];
+        let model = |spread| match spread {
+            Spread::Owner => id::GET,
+            Spread::Owners => id::MGET,
+            Spread::Any => id::PING,
+            Spread::Home => id::PUBLISH,
+            Spread::Channels => id::PUBSUB_SHARDCHANNELS,
+            Spread::All => id::DBSIZE,
+            Spread::Turns => id::SCAN,
+            Spread::Node => id::ASKING,
+            Spread::Here => id::SELECT,
+            Spread::Off => id::CLIENT_TRACKING,
+            Spread::Refused => id::MONITOR,
+        };
+        let has_own = |id: &CommandId| {
+            let is_option = id.get().fan_out.spread == Spread::Off;
+            is_option || named.contains(id) || id.get().name.starts_with("cluster|")
+        };
+        for command in commands::all().filter(|id| !has_own(id)) {
+            let model = model(command.get().fan_out.spread);
+            for keys in [NONE, ONE, SEVERAL] {
+                let routes = |id| routes(plain(id, keys)).map(shape);
+                let name = command.get().name;
+                assert_eq!(routes(command), routes(model), "{name} {keys:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pool_of_one_owner_asks_for_no_keys() {
+        let to_one = |command| {
+            let mut facts = plain(command, NONE);
+            facts.pool.has_several = false;
+            facts.pool.has_readers = true;
+            facts
+        };
+        let read = Route::OnlyOwner { may_read: true };
+        assert_eq!(to_one(id::GET).route(), read);
+        assert_eq!(to_one(id::DBSIZE).route(), read);
+        let queued = queued(to_one(id::GET)).route();
+        assert_eq!(queued, Route::OnlyOwner { may_read: false });
+        assert_eq!(watching(to_one(id::GET)).route(), Route::Here);
+        assert_eq!(to_one(id::READONLY).route(), Route::ChooseReading);
+        assert_eq!(to_one(id::SELECT).route(), Route::Here);
+    }
+
+    #[test]
+    fn bound_session_stays_at_its_server() {
+        let mut facts = watching(plain(id::GET, ONE));
+        facts.may_switch = false;
+        assert_eq!(facts.route(), Route::Refuse(Refusal::ForeignOwner));
+        // At the first server it may publish, and in a Cluster at any node.
+        let mut facts = watching(plain(id::PUBLISH, NONE));
+        facts.session.is_at_home = true;
+        assert_eq!(facts.route(), Route::Home { claims: false });
+        let mut facts = watching(to_cluster(plain(id::PUBLISH, NONE)));
+        assert_eq!(facts.route(), Route::Here);
+        facts.session.is_in_first_part = false;
+        assert_eq!(facts.route(), Route::Refuse(Refusal::ForeignOwner));
+        // The node that executes the transaction would report itself.
+        let facts = queued(to_node(plain(id::CLUSTER_INFO, NONE)));
+        assert_eq!(facts.route(), Route::Refuse(Refusal::Bound));
+    }
+
+    #[test]
+    fn requests_for_all_servers_wait_for_facts_and_their_place() {
+        let mut unknown = to_cluster(plain(id::DBSIZE, NONE));
+        unknown.pool.knows_all = false;
+        assert_eq!(unknown.route(), Route::FindOwners);
+        let mut option = to_cluster(plain(id::CLIENT_TRACKING, NONE));
+        option.pool.knows_all = false;
+        option.arguments = Arguments::OnForAll;
+        assert_eq!(option.route(), Route::FindOwners);
+        option.arguments = Arguments::On;
+        assert_eq!(option.route(), Route::Track);
+        let mut busy = to_cluster(plain(id::DBSIZE, NONE));
+        busy.session.is_caught_up = false;
+        assert_eq!(busy.route(), Route::CatchUp);
+        busy.pool.refuses_for_now = false;
+        let all = Everywhere::All { keeps_place: false };
+        assert_eq!(busy.route(), Route::Everywhere(all));
+    }
+
+    /// A session with a link of its own to each server.
+    #[test]
+    fn spread_session_switches_options_at_all_servers() {
+        let tracking = |command, arguments| {
+            let mut facts = plain(command, NONE);
+            facts.arguments = arguments;
+            facts.session.has_spread = true;
+            facts.session.is_pinned = true;
+            facts.session.tracks = true;
+            facts.session.is_on = arguments == Arguments::Off;
+            facts
+        };
+        let off = tracking(id::CLIENT_TRACKING, Arguments::Off);
+        assert_eq!(off.route(), Route::StopTracking);
+        assert_eq!(queued(off).route(), Route::Refuse(Refusal::Bound));
+        let off = tracking(id::CLIENT_NO_TOUCH, Arguments::Off);
+        assert_eq!(off.route(), Route::StopSwitch);
+        assert_eq!(queued(off).route(), Route::Refuse(Refusal::Bound));
+        let caching = tracking(id::CLIENT_CACHING, Arguments::Usual);
+        assert_eq!(caching.route(), Route::CacheNext);
+        assert_eq!(queued(caching).route(), Route::Here);
+        let mut ping = tracking(id::PING, Arguments::Usual);
+        assert_eq!(ping.route(), Route::FirstUp);
+        ping.session.tracks_here = true;
+        assert_eq!(ping.route(), Route::Here);
+    }
 }

@@ -12,7 +12,8 @@ use respool_protocol::value::Value;
 
 use crate::access::acl::{KnownRights, RIGHT_MS, RightRefusal};
 use crate::base::error_text::{
-    NOAUTH, not_in_subscription, unknown_command, unknown_subcommand, wrong_arity,
+    NO_KEYS, NOAUTH, UNKNOWN_KEYS, not_in_subscription, unknown_command, unknown_subcommand,
+    wrong_arity,
 };
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::slab::Slab;
@@ -24,6 +25,7 @@ use crate::data_plane::completion::local::Subject;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, allowed_in_subscription};
 use crate::data_plane::learned_commands::{CommandInfo, KeySpec, LearnedCommands, ServerUser};
 use crate::data_plane::link::{Link, LinkKind, Role};
+use crate::data_plane::owners::Opening;
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
 use crate::local::Local;
@@ -179,17 +181,6 @@ const UNANSWERED_MS: u64 = 5_000;
 /// The longest name of a command, bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The first arguments of a request, identified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// A row of the table.
-    Row(CommandId),
-    /// A command that the server has and the table has not.
-    Learned { alone: bool, reads: bool },
-    /// The table and the server both lack the command.
-    Nothing,
-}
-
 impl Engine {
     /// Identifies a large request by its first arguments. The session may have to wait for the
     /// server's answer.
@@ -301,8 +292,22 @@ impl Engine {
             && self.plane.has_several_owners(session_id)
         {
             let arg = |at: usize| spans[at].of(bytes);
-            if let Err(text) = self.route_learned(session_id, keys, spans.len(), arg) {
-                return self.refuse_queued(session_id, text);
+            let refusal = match keys {
+                KeySpec::Unsaid => UNKNOWN_KEYS,
+                KeySpec::At { .. } | KeySpec::None => NO_KEYS,
+            };
+            let places = keys.places(spans.len());
+            let queued = self.transactions.queued_group(&self.plane, session_id);
+            let routed = self
+                .plane
+                .switch_to_keys(session_id, (places, arg), refusal, queued);
+            match routed {
+                Ok(Some(group)) if in_multi => {
+                    self.transactions
+                        .bind_transaction(&mut self.plane, session_id, group);
+                }
+                Ok(_) => {}
+                Err(text) => return self.refuse_queued(session_id, text),
             }
         }
         if keys.is_some() && flags.any(Flags::RESTRICTED) {

@@ -13,11 +13,11 @@ use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, Role};
+use crate::data_plane::owners::Opening;
 use crate::data_plane::scripts::{awaits_body, body_shown};
 use crate::data_plane::session::{Flags, LargeRequest};
 use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
-use crate::local::catalog::Opening;
 use crate::pinned::Pinned;
 use crate::redirect::refusals;
 
@@ -46,10 +46,16 @@ impl Engine {
                 return Some(scanner.scanned());
             }
         };
+        let queued = self.transactions.queued_group(&self.plane, session_id);
         let refused = self
             .pinned
             .check_large(&mut self.plane, session_id, &args, scanner.argc(), opening)
-            .and_then(|()| self.route_large(session_id, opening, &args, scanner.argc()))
+            .and_then(|()| {
+                let routed =
+                    self.plane
+                        .switch_large(session_id, opening, &args, scanner.argc(), queued);
+                routed.map_err(<[u8]>::to_vec)
+            })
             .and_then(|()| {
                 let arguments = (scanner.argc(), scanner.spans());
                 self.scatter.strip_large(

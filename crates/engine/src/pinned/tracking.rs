@@ -667,17 +667,6 @@ impl Pinned {
             .is_some_and(|tracker| tracker.has_link(link))
     }
 
-    /// Whether a session has a tracking link that is up to its present server, so that a request
-    /// for any server stays there.
-    pub(crate) fn tracks_here(&self, plane: &DataPlane, id: SessionId) -> bool {
-        let Some(session) = plane.sessions.get(id).filter(|_| plane.tracks_several(id)) else {
-            return false;
-        };
-        let link = plane.tracks_on(id, session.server);
-        link.and_then(|link| plane.links.get(link))
-            .is_some_and(Link::is_up)
-    }
-
     /// Whether an invalidation waits for replies.
     pub(crate) fn owes_invalidations(&self) -> bool {
         !self.trackers.owed.is_empty()

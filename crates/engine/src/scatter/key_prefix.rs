@@ -28,10 +28,9 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::owners::looks_elsewhere;
+use crate::data_plane::owners::{Opening, looks_elsewhere};
 use crate::data_plane::session::Flags;
 use crate::engine::Engine;
-use crate::local::catalog::Opening;
 use crate::routing::pool::ServerId;
 use crate::scatter::Scatter;
 
