@@ -637,6 +637,14 @@ fn subscribe_in_a_transaction_uses_the_publishing_shard() {
         assert_eq!(other.call(&format!("GET {key}")), Value::bulk(key));
         assert_eq!(other.call("PUBLISH news hi"), Value::Integer(1));
         assert_eq!(texts(&client.reply())[2], "hi");
+        drop(client);
+        // The next PUBLISH must not count this subscriber.
+        let without_subscribers = Value::Array(vec![Value::bulk("news"), Value::Integer(0)]);
+        wait_until(
+            "the client's subscription ends",
+            Duration::from_secs(10),
+            || other.call("PUBSUB NUMSUB news") == without_subscribers,
+        );
     }
 }
 
