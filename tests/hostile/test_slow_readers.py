@@ -270,7 +270,7 @@ class ServerBoundsOutput(HostileTest):
         polite.stop()
         self.assertEqual((errors, polite.errors), ([], []))
         self.assertEqual(respool.counter("link_downs"), 0)
-        self.assertGreater(respool.counter("reply_room_waits"), 0)
+        self.assertGreater(respool.counter("output_limit_waits"), 0)
 
     def test_many_readers_within_the_output_buffer_limit(self):
         """400 readers of 1 MiB under 256 MiB: all of them and 30 others are answered."""

@@ -208,7 +208,7 @@ class Suite:
         self.assertEqual(client.get("key"), "again")
         # The other worker comes back by itself, too: no test after this one may meet it before.
         # A client of this worker that is refused connects again, perhaps to the first worker.
-        while client.info("respool")["respool_servers_away"] != 0:
+        while client.info("respool")["respool_servers_down"] != 0:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
 

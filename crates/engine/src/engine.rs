@@ -88,7 +88,7 @@ impl Engine {
         let mut counters = Counters {
             sessions: self.plane.sessions.len() as u64,
             links: self.plane.links.len() as u64,
-            servers_away: self.discovery.servers_away(&self.plane),
+            servers_down: self.discovery.servers_down(&self.plane),
             subscriptions: self.pubsub.subscriptions() as u64,
             ..self.plane.counters
         };

@@ -50,6 +50,12 @@ pub const PROCESS: &[FieldText] = &[
         "",
         "The number of servers of the client's pool that the worker uses.",
     ),
+    field(
+        "respool_renamed_fields",
+        "",
+        "Old names of fields with their new names, as `old=new`. The old fields are shown until the \
+         next version.",
+    ),
 ];
 
 /// Fields of a line `respool_server_N`.
@@ -133,7 +139,7 @@ pub const SERVER: &[FieldText] = &[
         "The smoothed round trip to the server. -1: it has not answered yet.",
     ),
     field(
-        "seats",
+        "read_shares",
         "",
         "How many of the 64 shares of each owner's reads the server gets. 0: no reads go there now.",
     ),
@@ -149,12 +155,12 @@ pub const LINK: &[FieldText] = &[
         "role",
         "",
         "`shared`: all sessions use the link. `pinned`: one session has it. `streaming`: one large \
-         request travels on it. `captured`: a session takes its replies too slowly, so the link \
+         request travels on it. `draining`: a session takes its replies too slowly, so the link \
          accepts no new requests; or it has the requests that were queued behind that session. \
          `hub`: it has the subscriptions, and the requests of subscribers that publish. `redirect`: \
          it stands for a session that CLIENT TRACKING redirects to. `sentinel`: its server is a \
          Sentinel. `probe`: respool tries logins on it and checks the configured login. `emergency`: \
-         it is for commands that must not wait for a bound, such as SCRIPT KILL. `spare`: it waits \
+         it is for commands that must not wait for a bound, such as SCRIPT KILL. `idle`: it waits \
          for the next session or large request that needs a link of its own.",
     ),
     field(
@@ -162,7 +168,7 @@ pub const LINK: &[FieldText] = &[
         "",
         "`up`: the link is in use. `connecting`: the connection is not established. `greeting`: the \
          server has not answered the handshake. `retrying`: the last attempt failed, the next one \
-         follows soon, and requests wait. `resting`: the last attempt failed, the next one follows \
+         follows soon, and requests wait. `backoff`: the last attempt failed, the next one follows \
          after the back-off, and requests fail. `down`: no session has needed the link.",
     ),
     field(
@@ -171,7 +177,7 @@ pub const LINK: &[FieldText] = &[
         "The number of requests that are sent and not answered.",
     ),
     field(
-        "riders",
+        "sessions",
         "",
         "The number of sessions whose next requests use the link.",
     ),
@@ -195,4 +201,23 @@ pub const SERVERS_SECTION: &[FieldText] = &[
         "The commands that the server executes.",
     ),
     field("keys", "", "The number of keys in all databases."),
+];
+
+/// Old and new names of fields. The old fields stay in INFO until the next version.
+pub const RENAMED: &[(&str, &str)] = &[
+    ("respool_captured_links", "respool_links_drained"),
+    ("respool_gets_left_alone", "respool_get_fusing_stops"),
+    ("respool_reads_left_alone", "respool_collapsing_stops"),
+    ("respool_refused_for_now", "respool_requests_deferred"),
+    ("respool_reply_room_waits", "respool_output_limit_waits"),
+    (
+        "respool_requests_answered_here",
+        "respool_requests_answered_locally",
+    ),
+    ("respool_scripts_sent_along", "respool_scripts_reloaded"),
+    ("respool_servers_away", "respool_servers_down"),
+    ("respool_sets_left_alone", "respool_set_fusing_stops"),
+    ("respool_slots_left_alone", "respool_slot_fusing_stops"),
+    ("riders", "sessions"),
+    ("seats", "read_shares"),
 ];

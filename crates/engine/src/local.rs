@@ -12,7 +12,7 @@ use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 use respool_protocol::value::Value;
 
-use crate::base::counters::Counters;
+use crate::base::counters::{Counted, Counters};
 use crate::base::error_text::unknown_subcommand_before_7;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::NAME_BYTES_MAX;
@@ -27,6 +27,7 @@ use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
 use crate::engine::Engine;
+use crate::info_fields::RENAMED;
 use crate::local::catalog::CommandCatalog;
 use crate::local::scripts::Scripts;
 
@@ -545,9 +546,21 @@ impl Engine {
             "respool_worker_utilization",
             &self.plane.worker_utilization(),
         );
-        for (name, value) in self.workers_now().each() {
+        let counters = self.workers_now();
+        for (name, value) in counters.each() {
             field(&format!("respool_{name}"), &value);
         }
+        for (old, new) in RENAMED {
+            let is_new = |(name, _): &(&str, Counted)| new.strip_prefix("respool_") == Some(*name);
+            if let Some((_, value)) = counters.each().find(is_new) {
+                field(old, &value);
+            }
+        }
+        let renamed = RENAMED.iter().map(|(old, new)| format!("{old}={new}"));
+        field(
+            "respool_renamed_fields",
+            &renamed.collect::<Vec<_>>().join(","),
+        );
         let (servers, lines) = self.discovery.server_lines(&self.plane, is_shown);
         field("respool_servers", &servers);
         for (index, line) in lines.iter().enumerate() {
@@ -562,11 +575,11 @@ impl Engine {
                 LinkState::Connecting { .. } => "connecting",
                 LinkState::Greeting { .. } => "greeting",
                 LinkState::Up => "up",
-                LinkState::Backoff { .. } => "resting",
+                LinkState::Backoff { .. } => "backoff",
             };
             let role = match link.role {
                 Role::Shared => "shared",
-                Role::Draining { .. } => "captured",
+                Role::Draining { .. } => "draining",
                 Role::Streaming { .. } => "streaming",
                 Role::Emergency { .. } => "emergency",
                 Role::Pinned { .. } => "pinned",
@@ -574,16 +587,17 @@ impl Engine {
                 Role::Sentinel => "sentinel",
                 Role::Redirect { .. } => "redirect",
                 Role::Probe => "probe",
-                Role::Idle => "spare",
+                Role::Idle => "idle",
             };
             let version = link.kind.version.number();
             let described = format!(
-                "server={},pool={},db={},resp={version},role={role},state={state},in_flight={},riders={}",
+                "server={},pool={},db={},resp={version},role={role},state={state},in_flight={},\
+                 sessions={attached},riders={attached}",
                 self.plane.server(link.kind.server).label,
                 self.plane.pool_name(link.kind.server),
                 link.kind.db,
                 link.in_flight(),
-                link.attached,
+                attached = link.attached,
             );
             field(&format!("respool_link_{index}"), &described);
         }

@@ -883,7 +883,7 @@ impl Pubsub {
             return;
         };
         let seq = seq.unwrap_or_else(|| session.take_seq());
-        plane.counters.requests_answered_here += 1;
+        plane.counters.requests_answered_locally += 1;
         plane.deliver(id, seq, 1, reply);
     }
 

@@ -154,6 +154,14 @@ fn info_page() -> String {
         "Each link has a line `respool_link_0`, `respool_link_1` and so on, with these fields:",
     ));
     page.push_str(&fields(info_fields::LINK));
+    page.push_str("### Old names\n\n");
+    page.push_str(&paragraph(
+        "These fields have new names. INFO shows both until the next version.",
+    ));
+    page.push_str("| Old name | New name |\n|---|---|\n");
+    for (old, new) in info_fields::RENAMED {
+        page.push_str(&format!("| `{old}` | `{new}` |\n"));
+    }
     page.truncate(page.trim_end().len());
     page.push('\n');
     page

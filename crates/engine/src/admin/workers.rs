@@ -215,7 +215,7 @@ impl Engine {
         };
         let seq = session.take_seq();
         let silent = session.flags.is_silent();
-        self.plane.counters.requests_answered_here += 1;
+        self.plane.counters.requests_answered_locally += 1;
         self.ask_for(id, (seq, silent), question, form, doubt);
         Dispatched::Done
     }

@@ -123,7 +123,7 @@ counters! {
     /// Requests read from clients.
     requests: u64,
     /// Requests that respool answered without a server.
-    requests_answered_here: u64,
+    requests_answered_locally: u64,
     /// Bytes read from clients.
     session_bytes_in: u64,
     /// Bytes written to clients.
@@ -135,7 +135,7 @@ counters! {
     /// Links that were lost, or could not be established.
     link_downs: u64,
     /// Servers that cannot be reached, now. Each worker counts the servers to which it has no link.
-    servers_away: u64,
+    servers_down: u64,
     /// Requests put on links.
     link_requests: u64,
     /// Batches: writes that carried requests to a server.
@@ -164,15 +164,15 @@ counters! {
     asked_again: u64,
     /// How often a link stopped joining GETs, for a while or for good: too many found nothing, or
     /// the server refused the MGET.
-    gets_left_alone: u64,
+    get_fusing_stops: u64,
     /// How often a link stopped joining SETs because the server refused the MSET.
-    sets_left_alone: u64,
+    set_fusing_stops: u64,
     /// How often a link to a node of a Cluster stopped joining GETs and SETs: too few neighbours
     /// had the same slot.
-    slots_left_alone: u64,
+    slot_fusing_stops: u64,
     /// How often a link stopped looking for equal reads: too few were equal, or copies were too
     /// large.
-    reads_left_alone: u64,
+    collapsing_stops: u64,
     /// Replies from servers. A reply to a joined MGET counts once for each value.
     link_replies: u64,
     /// Bytes read from servers.
@@ -195,7 +195,7 @@ counters! {
     /// Requests that a node redirected while their slot was moving (ASK).
     redirected_ask: u64,
     /// Requests that a server refused for a moment, sent again a little later.
-    refused_for_now: u64,
+    requests_deferred: u64,
     /// Refreshes of the topology: how often nodes of Clusters were asked for the owners of slots.
     topology_refreshes: u64,
     /// Requests refused because respool does not support the command.
@@ -214,7 +214,7 @@ counters! {
     links_full: u64,
     /// How often a request waited because its reply might have passed a limit of the server:
     /// `client-output-buffer-limit` or `maxmemory-clients`.
-    reply_room_waits: u64,
+    output_limit_waits: u64,
     /// Idle links that were closed to make room for others within `links-max`.
     links_closed_for_room: u64,
     /// Sessions that lost a streaming link because they were too slow while other sessions waited
@@ -226,9 +226,9 @@ counters! {
     /// Transactions sent.
     transactions: u64,
     /// Scripts loaded again because their server had forgotten them.
-    scripts_sent_along: u64,
+    scripts_reloaded: u64,
     /// Links drained because a slow session held them up.
-    captured_links: u64,
+    links_drained: u64,
     /// Links drained because their server did not answer there, but answered on another link.
     takeovers: u64,
     /// Blocking commands sent in a form that does not wait, because no pinned link was free.

@@ -700,11 +700,11 @@ impl DataPlane {
         counters.collapsed += same as u64;
         counters.commands_saved += saved as u64;
         if collapse {
-            counters.reads_left_alone += u64::from(link.collapsing.note(candidates as u32));
+            counters.collapsing_stops += u64::from(link.collapsing.note(candidates as u32));
             link.collapsing.waste((candidates - same) as u32);
         }
         if BY_SLOT {
-            counters.slots_left_alone += u64::from(link.by_slot.note(fusable as u32));
+            counters.slot_fusing_stops += u64::from(link.by_slot.note(fusable as u32));
             link.by_slot.waste(lone as u32);
         }
         link.rearrange(&order.bytes, &order.entries);
@@ -736,7 +736,7 @@ impl DataPlane {
             Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
                 link.pop_head(head);
                 // By now it is known which earlier GETs are sent again.
-                self.counters.gets_left_alone += u64::from(link.gets.note(head.seq));
+                self.counters.get_fusing_stops += u64::from(link.gets.note(head.seq));
             }
             _ => return Err(WRONG.to_owned()),
         }
@@ -754,8 +754,8 @@ impl DataPlane {
         };
         self.counters.link_replies += 1;
         let (gate, left_alone) = match head.class {
-            Class::Gets => (&mut link.gets, &mut self.counters.gets_left_alone),
-            _ => (&mut link.sets, &mut self.counters.sets_left_alone),
+            Class::Gets => (&mut link.gets, &mut self.counters.get_fusing_stops),
+            _ => (&mut link.sets, &mut self.counters.set_fusing_stops),
         };
         *left_alone += u64::from(gate.give_up());
         if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
@@ -931,7 +931,7 @@ impl DataPlane {
     fn settle_sets(&mut self, id: LinkId, head: Entry, reply: &[u8]) {
         self.counters.link_replies += 1;
         if let Some(link) = self.links.get_mut(id).filter(|_| reply.starts_with(b"-")) {
-            self.counters.sets_left_alone += u64::from(link.sets.give_up());
+            self.counters.set_fusing_stops += u64::from(link.sets.give_up());
         }
         let (mut delivery, mut replies) = (Delivery::NONE, self.spare_buffers.take());
         for part in 0..=head.seq {
@@ -975,7 +975,7 @@ impl DataPlane {
                     || !self.has_room_for_copy(entry.session, reply));
             let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
             if let Some(link) = self.links.get_mut(id).filter(|_| too_much) {
-                self.counters.reads_left_alone += u64::from(link.collapsing.give_up());
+                self.counters.collapsing_stops += u64::from(link.collapsing.give_up());
             }
             if nil || too_much || is_early {
                 wasted |= front.class == Class::OfGets;

@@ -759,7 +759,7 @@ impl DataPlane {
     /// Their requests are not sent again yet. With many slow sessions, the server would execute
     /// them once for each of these.
     fn drain_for(&mut self, link: LinkId, by: SessionId) {
-        self.counters.captured_links += 1;
+        self.counters.links_drained += 1;
         let kind = self.links.get(link).map(|state| state.kind);
         self.drain_to(link, by);
         if let Some(other) = kind.and_then(|kind| self.shared_link(kind)) {

@@ -230,7 +230,7 @@ impl DataPlane {
         if let Some(session) = self.sessions.get_mut(id) {
             let seq = session.take_seq();
             let silent = session.flags.is_silent();
-            self.counters.requests_answered_here += 1;
+            self.counters.requests_answered_locally += 1;
             self.deliver(id, seq, 1, if silent { &[] } else { reply });
         }
         crate::data_plane::ingress::Dispatched::Done

@@ -600,7 +600,7 @@ impl DataPlane {
         let limits = &self.settings.limits;
         let lacks = |link: &Link| link.lacks_reply_room(limits);
         if self.links.get(link).is_some_and(lacks) && self.deadline_of(session).is_none() {
-            self.counters.reply_room_waits += 1;
+            self.counters.output_limit_waits += 1;
         }
     }
 

@@ -185,7 +185,9 @@ impl Readers {
         let zone = zone.unwrap_or_default();
         let latency_us = reader.state.latency_us.map_or(-1, |us| us as i64);
         let seats = seats.count();
-        Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))
+        Some(format!(
+            "zone={zone},latency_us={latency_us},read_shares={seats},seats={seats}"
+        ))
     }
 
     /// Whether all sessions read their own writes, and how long they do after a write,

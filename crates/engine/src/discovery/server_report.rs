@@ -12,7 +12,7 @@ use crate::routing::pool::{Server, ServerId, Topology};
 impl Discovery {
     /// The number of servers that cannot be reached and to which no link is up. A node that owns
     /// slots and is also read as a replica counts once.
-    pub(crate) fn servers_away(&self, plane: &DataPlane) -> u64 {
+    pub(crate) fn servers_down(&self, plane: &DataPlane) -> u64 {
         let ids = (0..plane.servers.len() as u16).map(ServerId);
         let is_out = |id| plane.server(id).health.outage.is_on() && !plane.has_link_up(id);
         let is_away = |id| plane.away_until(id).is_some() || is_out(id);
@@ -76,7 +76,7 @@ impl Discovery {
             Server { unknown: true, .. } => "unknown",
             _ if seen.up => "up",
             _ if seen.tries => "connecting",
-            _ if seen.rests => "resting",
+            _ if seen.rests => "backoff",
             _ => "down",
         };
         let health = &server.health;

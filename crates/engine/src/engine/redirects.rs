@@ -109,15 +109,15 @@ impl Engine {
             }
             // CLUSTERDOWN does not count against the replica: every node would answer so.
             _ if of_replica && refusal != Refusal::ClusterDown => {
-                self.plane.counters.refused_for_now += 1;
+                self.plane.counters.requests_deferred += 1;
                 self.discovery.note_refused_read(&mut self.plane, server);
             }
             Refusal::ReadOnly | Refusal::Unblocked | Refusal::ClusterDown | Refusal::MasterDown => {
-                self.plane.counters.refused_for_now += 1;
+                self.plane.counters.requests_deferred += 1;
                 self.discovery.request_survey(&mut self.plane, server);
                 self.request_refresh_after_loss(server);
             }
-            Refusal::TryAgain | Refusal::Loading => self.plane.counters.refused_for_now += 1,
+            Refusal::TryAgain | Refusal::Loading => self.plane.counters.requests_deferred += 1,
         }
         NextServer::Owner
     }

@@ -475,7 +475,7 @@ impl Engine {
             ..entry
         };
         state.push_with(entry, &bytes, Completion::behind(1));
-        self.plane.counters.scripts_sent_along += 1;
+        self.plane.counters.scripts_reloaded += 1;
         self.plane.list_link(link);
         self.plane.close_if_full(link);
     }
@@ -498,7 +498,7 @@ impl Local {
         {
             state.loaded.note_loaded(script.number);
             let (number, loading) = (script.number, script.loading());
-            plane.counters.scripts_sent_along += 1;
+            plane.counters.scripts_reloaded += 1;
             plane.put_ours(
                 link,
                 &loading,

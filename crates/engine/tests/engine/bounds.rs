@@ -290,7 +290,7 @@ fn two_slow_readers_of_a_link_wait_one_after_the_other() {
     world.slow.extend([first, second]);
     let large = |len: usize| format!("${len}\r\n{}\r\n", "v".repeat(len));
     world.says(link, large(50_000));
-    assert_eq!(world.engine.counters().captured_links, 1);
+    assert_eq!(world.engine.counters().links_drained, 1);
     world.says(link, ["$1\r\nv\r\n", "+OK\r\n"].concat());
     let (beginning, rest) = (&large(300_000)[..200_000], &large(300_000)[200_000..]);
     world.says(link, beginning);
@@ -489,7 +489,7 @@ fn slow_reader_causes_no_retry_while_its_link_is_read() {
     world.says(old, [&behind, "$1\r\nv\r\n"].concat());
     assert_eq!(world.got(third), [&value, "$1\r\nv\r\n"].concat());
     let counters = world.engine.counters();
-    assert_eq!((counters.reads_sent_again, counters.captured_links), (0, 1));
+    assert_eq!((counters.reads_sent_again, counters.links_drained), (0, 1));
     world.takes(first);
     world.takes(second);
     for session in [first, second] {

@@ -1316,7 +1316,7 @@ fn single_read_of_a_missed_key_is_asked_again() {
         }
         world.got(a);
     }
-    assert_eq!(world.engine.counters().reads_left_alone, 1);
+    assert_eq!(world.engine.counters().collapsing_stops, 1);
     ask_at_once(&mut world, &[(a, &["GET nil", "GET y", "GET nil"])]);
     let sent = requests(&["MGET nil y nil"]);
     assert_eq!(world.sent(world.shared).as_bytes(), sent);

@@ -278,10 +278,10 @@ fn info_counts_failures_in_all_and_in_a_row() {
     let away = line(&mut world, session, 1);
     let counted = ["failures=3", "failures_total=3", "lost_total=1"];
     has(&away, &[&counted[..], &["state=connecting"]].concat());
-    assert_eq!(world.engine.counters().servers_away, 1);
+    assert_eq!(world.engine.counters().servers_down, 1);
     world.lose(second);
     let away = line(&mut world, session, 1);
-    has(&away, &["state=resting", "failures=4"]);
+    has(&away, &["state=backoff", "failures=4"]);
     while world.connecting().is_empty() {
         world.wait_ms(50);
     }
@@ -293,7 +293,7 @@ fn info_counts_failures_in_all_and_in_a_row() {
     );
     assert!(!up.contains("ago=-1"), "{up}");
     assert_eq!(line(&mut world, session, 0), line_0);
-    assert_eq!(world.engine.counters().servers_away, 0);
+    assert_eq!(world.engine.counters().servers_down, 0);
 }
 
 /// INFO shows a bounded number of servers, those in trouble first.

@@ -759,7 +759,7 @@ fn order_tests_fuse_collapse_and_retry_much() {
         ];
         assert!(joined.iter().all(|count| *count > 10), "{joined:?}");
     }
-    assert!(refused.refused_for_now > 10);
+    assert!(refused.requests_deferred > 10);
 }
 
 /// Numbers of commands in [`asked`].

@@ -99,7 +99,7 @@ fn burst_of_large_reads_stays_below_the_limit() {
             }
         }
         let counters = world.engine.counters();
-        assert!(counters.reply_room_waits > 0);
+        assert!(counters.output_limit_waits > 0);
         assert_eq!(counters.failed_not_sent + counters.failed_unknown, 0);
     }
 }
@@ -267,7 +267,7 @@ fn server_without_limits_holds_nothing_back() {
             });
             assert_eq!(answers(&mut world, link, MIB), (200, 200));
         }
-        assert_eq!(world.engine.counters().reply_room_waits, 0);
+        assert_eq!(world.engine.counters().output_limit_waits, 0);
     }
 }
 

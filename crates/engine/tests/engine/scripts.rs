@@ -338,7 +338,7 @@ fn script_is_restored_for_a_user_that_may_not_load_it() {
         world.says(link, executed(":1\r\n"));
         assert!(world.got(session).ends_with("*1\r\n:1\r\n"));
     }
-    assert_eq!(world.engine.counters().scripts_sent_along, 1);
+    assert_eq!(world.engine.counters().scripts_reloaded, 1);
     users.restart();
     let world = &mut users.world;
     world.sends(session, (evalsha("a") + &evalsha("b")).as_bytes());
@@ -430,7 +430,7 @@ fn script_is_restored_once_for_all_users() {
             assert!(world.got(session).ends_with(NOSCRIPT));
         }
         assert_eq!(world.sent(world.shared), "");
-        assert_eq!(world.engine.counters().scripts_sent_along, 1);
+        assert_eq!(world.engine.counters().scripts_reloaded, 1);
         world.sends(ann.0, block().as_bytes());
         assert_eq!(world.sent(world.shared), load());
         world.says(world.shared, NOPERM);

@@ -131,7 +131,7 @@ impl Engine {
                         &loading,
                         Completion::Local(LocalCompletion::Learn(subject)),
                     );
-                    self.plane.counters.scripts_sent_along += 1;
+                    self.plane.counters.scripts_reloaded += 1;
                 }
             }
         }

@@ -73,7 +73,7 @@ fn neighbours_of_one_slot_are_fused() {
         );
         assert!(counter(&mut client, "fused_gets") >= 40);
         assert!(counter(&mut client, "fused_sets") >= 40);
-        assert_eq!(counter(&mut client, "slots_left_alone"), 0);
+        assert_eq!(counter(&mut client, "slot_fusing_stops"), 0);
     });
 }
 
@@ -101,7 +101,7 @@ fn rarely_shared_slots_are_not_fused() {
             assert_eq!(*reply, Value::bulk(number.to_string()));
         }
     }
-    assert!(counter(&mut client, "slots_left_alone") >= 1);
+    assert!(counter(&mut client, "slot_fusing_stops") >= 1);
     let after = [calls(&served, "mget"), calls(&served, "mset")];
     let joined = after[0] + after[1] - before[0] - before[1];
     assert!(joined < 120, "{joined} MGETs and MSETs of 12,000 requests");

@@ -187,7 +187,8 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
     }
     watcher.call(&format!("DEL {key}"));
     let events = |watcher: &mut Client| {
-        ["redirected_moved", "redirected_ask", "refused_for_now"].map(|name| counter(watcher, name))
+        ["redirected_moved", "redirected_ask", "requests_deferred"]
+            .map(|name| counter(watcher, name))
     };
     let before = events(&mut watcher);
     let mut count = 0;

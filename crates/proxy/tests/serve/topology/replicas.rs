@@ -93,7 +93,7 @@ fn readers(client: &mut Client) -> Vec<BTreeMap<String, String>> {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect()
     };
-    let lines = said.lines().filter(|line| line.contains(",seats="));
+    let lines = said.lines().filter(|line| line.contains(",read_shares="));
     lines
         .filter_map(|line| Some(fields(line.split_once(':')?.1)))
         .collect()
@@ -746,7 +746,7 @@ fn restarted_empty_replica_is_not_read() {
     let mut client = Client::connect(address);
     let is_read = |client: &mut Client| {
         let lines = readers(client);
-        lines.iter().any(|one| one["seats"] == "64")
+        lines.iter().any(|one| one["read_shares"] == "64")
     };
     wait_until("it is read", SOON, || is_read(&mut client));
     // While their primary is not there, replicas are read that have lost it.
@@ -945,7 +945,7 @@ fn slow_clients_read_moves_to_another_server() {
     let sent = client.send_aside(words("GET large").repeat(COUNT));
     let mut asking = other;
     wait_until("its link is its own", SOON, || {
-        counter(&mut asking, "captured_links") > 0
+        counter(&mut asking, "links_drained") > 0
     });
     scene.servers[1].kill9();
     for _ in 0..COUNT {
@@ -1139,7 +1139,7 @@ fn seats_of(client: &mut Client, server: SocketAddr) -> u32 {
         .iter()
         .find(|one| one["address"] == server.to_string());
     let seats = line.unwrap_or_else(|| panic!("{server} in {lines:?}"));
-    seats["seats"].parse().expect("a number")
+    seats["read_shares"].parse().expect("a number")
 }
 
 /// Of reads by many sessions, how many of a hundred this server has answered and not the other.
@@ -1288,7 +1288,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
         let listed = readers(&mut clients[0]);
         let mut zones: Vec<(&str, &str)> = listed
             .iter()
-            .map(|one| (one["zone"].as_str(), one["seats"].as_str()))
+            .map(|one| (one["zone"].as_str(), one["read_shares"].as_str()))
             .collect();
         zones.sort_unstable();
         let seats = |its: &str| if its == zone { "64" } else { "0" };
@@ -1302,7 +1302,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
     wait_until("both are in that zone", SOON, || {
         readers(&mut client)
             .iter()
-            .all(|one| one["zone"] == "there" && one["seats"] != "0")
+            .all(|one| one["zone"] == "there" && one["read_shares"] != "0")
     });
 }
 
@@ -1627,7 +1627,8 @@ fn silently_cut_off_replica_is_not_read() {
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
     let mut client = Client::connect(address);
-    let is_read = |client: &mut Client| readers(client).iter().any(|one| one["seats"] == "64");
+    let is_read =
+        |client: &mut Client| readers(client).iter().any(|one| one["read_shares"] == "64");
     wait_until("it is read", SOON, || is_read(&mut client));
     between.set(Mode::Silent);
     assert_eq!(client.call("SET k7 new"), Value::ok());
@@ -1762,6 +1763,6 @@ fn writes_go_to_the_primary() {
             "{line:?}"
         );
     }
-    let seats = lines.iter().map(|line| line["seats"].parse::<u64>());
+    let seats = lines.iter().map(|line| line["read_shares"].parse::<u64>());
     assert_eq!(seats.map(|seats| seats.expect("a number")).sum::<u64>(), 64);
 }

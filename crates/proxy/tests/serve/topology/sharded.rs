@@ -785,7 +785,7 @@ fn draining_link_keeps_the_request_order() {
     let captured = || {
         let info = text(&shards.client().call("INFO respool"));
         let count = info
-            .split_once("captured_links:")
+            .split_once("links_drained:")
             .and_then(|(_, rest)| rest.lines().next());
         count
             .and_then(|count| count.parse::<u64>().ok())
