@@ -9,6 +9,9 @@ pub(crate) mod sentinel;
 pub(crate) mod server_report;
 mod unknown_cluster;
 
+use crate::data_plane::DataPlane;
+use crate::data_plane::link::Role;
+use crate::data_plane::link_up::LinkUp;
 use crate::routing::pool::ServerId;
 
 /// What servers said of the topology.
@@ -18,4 +21,17 @@ pub(crate) struct Discovery {
     pub(crate) lost_slots: Vec<ServerId>,
     /// Entries of servers that a new server has got. Facts about the old server are void.
     pub(crate) reused: Vec<ServerId>,
+}
+
+impl Discovery {
+    /// A link is up: its server is asked for what it knows of the others.
+    pub(crate) fn link_up(&mut self, plane: &mut DataPlane, up: &LinkUp) {
+        if up.heeds {
+            self.request_refresh(plane, up.server);
+            self.look_at(plane, up.server);
+        }
+        if up.role == Role::Sentinel {
+            self.sentinel_up(plane, up.link);
+        }
+    }
 }

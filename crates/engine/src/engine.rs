@@ -17,6 +17,7 @@
 //! time out.
 
 pub(crate) mod composite;
+mod failures;
 pub(crate) mod link_events;
 mod memory;
 pub(crate) mod pubsub;

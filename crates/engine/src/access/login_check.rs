@@ -8,7 +8,7 @@
 use respool_protocol::encode;
 
 use crate::access::Access;
-use crate::access::login_state::refuses_login;
+use crate::base::error::refuses_login;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::settings::Credentials;
 use crate::base::time::Time;

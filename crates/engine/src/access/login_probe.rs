@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::access::Access;
 use crate::access::guess_delay::{AttemptTime, LoginAttempt};
-use crate::access::login_state::refuses_login;
+use crate::base::error::refuses_login;
 use crate::base::error::{Cause, Fate};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{LOGIN_PROBES_PER_SERVER, LOGIN_QUEUE_MAX, LOGINS_PER_PROBE};

@@ -13,6 +13,7 @@
 //! While a login is withdrawn, new sessions must authenticate. Sessions that existed when the last
 //! accepted answer was asked for keep their links. Later ones must authenticate, too.
 
+use crate::base::error::refuses_login;
 use crate::base::handle::LinkId;
 use crate::base::time::Time;
 
@@ -141,13 +142,6 @@ const ANSWER_MS: u64 = 100;
 /// How long a new session waits for a check at most, milliseconds. A server that is slower than
 /// that serves no session just then.
 const NEWCOMER_WAIT_MS: u64 = 500;
-
-/// Whether an error, without the dash in front, is about the login: no credentials, or wrong ones.
-pub(crate) fn refuses_login(error: &[u8]) -> bool {
-    [b"NOAUTH".as_slice(), b"WRONGPASS"]
-        .iter()
-        .any(|code| error.starts_with(code))
-}
 
 #[cfg(test)]
 mod tests {

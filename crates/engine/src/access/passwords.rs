@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use crate::access::Access;
-use crate::access::login_state::refuses_login;
+use crate::base::error::refuses_login;
 use crate::base::handle::{CONFIGURED, LinkId};
 use crate::base::settings::{Credentials, PasswordSource};
 use crate::data_plane::DataPlane;

@@ -116,6 +116,13 @@ pub(crate) fn away_error_at(refusal: Option<&[u8]>, away: AwayError) -> AwayErro
     }
 }
 
+/// Whether an error, without the dash in front, is about the login: no credentials, or wrong ones.
+pub(crate) fn refuses_login(error: &[u8]) -> bool {
+    [b"NOAUTH".as_slice(), b"WRONGPASS"]
+        .iter()
+        .any(|code| error.starts_with(code))
+}
+
 /// Whether an error reply says that a request failed because of its server, and not at a limit of
 /// respool.
 pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {

@@ -1,31 +1,15 @@
 //! Links that come up, go down, stall and come back; requests past their deadline.
 
-use std::sync::Arc;
-
-use respool_protocol::encode;
-
-use crate::access::login_state::refuses_login;
-use crate::base::error::{self, Cause, Fate};
-use crate::base::error_text::NOAUTH;
-use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::LINK_UNUSED_MS;
-use crate::base::settings::AwayError;
-use crate::base::time::Time;
-use crate::data_plane::actions::{Action, Event};
-use crate::data_plane::completion::Completion;
+use crate::base::error::Fate;
+use crate::base::handle::LinkId;
 use crate::data_plane::handshake::HandshakeReply;
-use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkState, Role, Sends, Streaming};
+use crate::data_plane::link::Role;
+use crate::data_plane::link_deadlines::LinkCheck;
 use crate::data_plane::link_loss::{LinkDown, LostLink, NextAttempt};
-use crate::data_plane::session::{Flags, Session};
-use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::SILENT_MS;
-use crate::data_plane::takeover::is_busy;
 use crate::engine::Engine;
-use crate::pinned::monitor::Tunnel;
 use crate::pinned::tracking::AWAY;
-use crate::pinned::urgent;
 
 impl Engine {
     /// A link's socket failed, or could not be connected.
@@ -97,61 +81,24 @@ impl Engine {
         }
     }
 
+    /// A link has finished its handshake, and is in use from now on.
     pub(crate) fn link_is_up(&mut self, id: LinkId) {
         self.plane.wake_deferred();
-        let Some(link) = self.plane.links.get_mut(id) else {
+        let Some(up) = self.plane.set_up(id) else {
             return;
         };
-        let greeted_since = match link.state {
-            LinkState::Greeting { since, .. } => since,
-            _ => self.plane.now,
-        };
-        link.state = LinkState::Up;
-        link.is_late = false;
-        link.up_since = self.plane.now;
-        link.progress = self.plane.now;
-        link.refusal = None;
-        let server_to_refresh = link.heeds.then_some(link.kind.server);
-        let (role, server_id) = (link.role, link.kind.server);
-        if link.has_open_batch() {
-            self.plane.list_link(id);
-        } else {
-            self.plane.write_link(id);
-        }
-        self.plane.counters.link_ups += 1;
-        self.plane.reopen(id);
-        if let Some(server) = server_to_refresh {
-            self.discovery.request_refresh(&mut self.plane, server);
-            self.discovery.look_at(&mut self.plane, server);
-        }
-        if role == Role::Sentinel {
-            self.discovery.sentinel_up(&mut self.plane, id);
-        }
+        self.discovery.link_up(&mut self.plane, &up);
         self.pubsub.hub_up(&mut self.plane, id);
         self.access.pump_logins(&mut self.plane, id);
-        self.plane.note_handshake(server_id, greeted_since);
+        self.plane.note_handshake(up.server, up.greeted_since);
         self.plane.wake_waiters(id);
-        if self.plane.note_reached(server_id) {
-            self.access.pump(&mut self.plane, server_id);
+        // Behind the waiters of this link: the other links of the server begin to connect.
+        if self.plane.note_reached(up.server) {
+            self.access.pump(&mut self.plane, up.server);
         }
+        // An idle link takes the place of a shared one now, and is reported as shared.
         self.succeed(id);
-        let Some(link) = self.plane.links.get(id) else {
-            return;
-        };
-        let is_node = self.plane.pool_of(server_id).cluster().is_some();
-        let identity = link
-            .identity
-            .as_ref()
-            .map_or(String::new(), |identity| identity.description(is_node));
-        if matches!(link.role, Role::Shared | Role::Hub(_) | Role::Sentinel) {
-            let server = self.plane.label(id).to_owned();
-            let pool = self.plane.pool_name(link.kind.server).to_owned();
-            self.plane.emit(Event::LinkUp {
-                server,
-                pool,
-                identity,
-            });
-        }
+        self.plane.report_up(id);
     }
 
     /// Handles the loss of a link. The order of the steps matters: each says why it has its place.
@@ -328,116 +275,6 @@ impl Engine {
         self.plane.bound_refused(id);
     }
 
-    /// Fails the requests that wait at a link that is not up.
-    pub(crate) fn fail_waiting(&mut self, id: LinkId) {
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        link.admit(false, false);
-        let failed = link.take_unsent(|_| true);
-        let reason = link.reason.clone();
-        let server = self.plane.label(id).to_owned();
-        for entry in failed {
-            let cause = Cause::NoLink {
-                server: &server,
-                reason: &reason,
-            };
-            self.fail_unsent(id, entry, cause);
-        }
-    }
-
-    /// Fails a request that was not sent because its link is not up.
-    fn fail_unsent(&mut self, link: LinkId, entry: Entry, cause: Cause<'_>) {
-        if self.plane.links.get(link).is_some_and(wants_password) {
-            let mut reply = Vec::new();
-            encode::error(&mut reply, NOAUTH);
-            self.pass_on(entry, &reply);
-            return;
-        }
-        let refusal = self
-            .plane
-            .links
-            .get(link)
-            .and_then(|link| link.refusal.clone());
-        // The server would give the same error to the client.
-        if let Some(words) = refusal.as_deref().filter(|words| is_busy(words)) {
-            let mut reply = Vec::new();
-            encode::error(&mut reply, words);
-            self.pass_on(entry, &reply);
-        } else {
-            let away = error::away_error_at(refusal.as_deref(), self.away_error_of(entry));
-            self.fail_as(entry, entry.fate_unsent(), away, cause);
-        }
-    }
-
-    /// Fails a large request whose link was lost before all of it was sent. The request was not
-    /// executed. The rest of its bytes is read and dropped.
-    fn fail_large(&mut self, session: SessionId, link: LinkId, cause: Cause<'_>) {
-        let Some(state) = self.plane.sessions.get_mut(session) else {
-            return;
-        };
-        let seq = state.next_seq.wrapping_sub(1);
-        let Some(large) = state.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
-            return;
-        };
-        let silent = large.silent;
-        if large.link == Some(link) {
-            large.link = None;
-            state.flags.swallow();
-            let entry = Entry {
-                silent,
-                ..Entry::of(session, seq, 0)
-            };
-            self.fail(entry, Fate::NotSent, cause);
-            self.plane.release(session, Holds::LINK);
-        }
-    }
-
-    /// Closes the link of a closed session that sent a large request in part. No other request may
-    /// follow the part.
-    pub(crate) fn abandon(&mut self, link: LinkId) {
-        self.plane.push_action(Action::CloseLink(link));
-        if let Some(Role::Pinned { by }) = self.plane.links.get(link).map(|link| link.role) {
-            let server = self.plane.label(link).to_owned();
-            let reason = "its client left in the middle of a request";
-            let lost = Cause::LinkLost {
-                server: &server,
-                reason,
-            };
-            self.lose_pins(by, link, (true, true), lost);
-        }
-        self.plane.remove_link(link);
-        self.plane.next_streaming();
-    }
-
-    /// The code for a request that was dispatched, if its server is away.
-    pub(crate) fn away_error_of(&self, entry: Entry) -> AwayError {
-        let is_share = self.scatter.is_share(&self.plane, entry);
-        self.plane.away_error_of(entry, is_share)
-    }
-
-    /// Fails a request: its client gets an error in place of a reply.
-    pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
-        let away = self.away_error_of(entry);
-        self.fail_as(entry, fate, away, cause);
-    }
-
-    /// Fails a request. `away`: the error code if the server is away.
-    fn fail_as(&mut self, entry: Entry, fate: Fate, away: AwayError, cause: Cause<'_>) {
-        if self.plane.sessions.get(entry.session).is_none() {
-            return;
-        }
-        match fate {
-            Fate::NotSent => self.plane.counters.failed_not_sent += 1,
-            Fate::Unknown => self.plane.counters.failed_unknown += 1,
-        }
-        let mut reply = std::mem::take(&mut self.plane.scratch);
-        reply.clear();
-        error::append_reply_as(&mut reply, fate, away, cause);
-        self.pass_on(entry, &reply);
-        self.plane.scratch = reply;
-    }
-
     /// Checks every deadline.
     pub(crate) fn tick(&mut self) {
         // The list is reused: ticks are too frequent for an allocation each.
@@ -470,126 +307,46 @@ impl Engine {
         self.plane.tick_untaken();
         self.tick_login_queue();
         self.tick_guesses();
-        let idle_ms = u64::from(self.plane.settings.timeouts.session_idle_ms);
-        if idle_ms > 0 {
-            let idle = |(id, session): (SessionId, &crate::data_plane::session::Session)| {
-                // A subscriber may listen for ever.
-                let over = session.is_caught_up()
-                    && session.out.is_empty()
-                    && !session.listens()
-                    && !session.flags.is_tunnel()
-                    // These sessions wait for respool.
-                    && !session.flags.is_held()
-                    && !session.flags.any(Flags::STEPS | Flags::RESUMING)
-                    && self.plane.now.since_ms(session.active_at) >= idle_ms;
-                over.then_some(id)
-            };
-            for id in self
-                .plane
-                .sessions
-                .iter()
-                .filter_map(idle)
-                .collect::<Vec<_>>()
-            {
-                self.plane
-                    .close_for(id, format!("session-idle-ms: idle for {idle_ms} ms"));
-            }
-        }
-    }
-
-    /// Whether no more requests will be for a link's server, as far as respool knows.
-    fn is_gone(&self, link: &Link) -> bool {
-        let server = link.kind.server;
-        self.plane.server(server).gone || link.heeds && self.plane.owns_nothing(server)
+        self.plane.tick_idle_sessions();
     }
 
     fn tick_link(&mut self, id: LinkId) {
-        let timeouts = self.plane.settings.timeouts.clone();
-        let now = self.plane.now;
-        let Some(link) = self.plane.links.get(id) else {
+        let Some(server) = self.plane.links.get(id).map(|link| link.kind.server) else {
             return;
         };
-        let is_connecting = matches!(link.state, LinkState::Connecting { .. });
-        if is_connecting
-            && let Some(reason) = self.discovery.why_refused(&self.plane, link.kind.server)
+        if self.plane.is_connecting(id)
+            && let Some(reason) = self.discovery.why_refused(&self.plane, server)
         {
             return self.plane.lose_link(id, &reason);
         }
-        match link.state {
-            // A server that executes a long request answers no handshake, though it is alive. A
-            // link for one request, or a successor, waits longer than `connect_ms` for the replies.
-            LinkState::Greeting { .. }
-                if (link.role.is_one_requests() && timeouts.request_ms > 0
-                    || self.plane.is_successor(id, link))
-                    && self.plane.is_reachable(link.kind.server) => {}
-            LinkState::Connecting { since } | LinkState::Greeting { since, .. }
-                if over(now, since, timeouts.connect_ms) =>
-            {
-                let server = link.kind.server;
-                let late = || self.plane.why_no_answer(server, timeouts.connect_ms);
-                let reason = self.discovery.why_unknown(&self.plane, server).unwrap_or_else(late);
+        match self.plane.check_link(id) {
+            LinkCheck::GoesOn => {}
+            LinkCheck::NoAnswer => {
+                let limit_ms = self.plane.settings.timeouts.connect_ms;
+                let late = || self.plane.why_no_answer(server, limit_ms);
+                let reason = self
+                    .discovery
+                    .why_unknown(&self.plane, server)
+                    .unwrap_or_else(late);
                 return self.plane.lose_link(id, &reason);
             }
-            // No session uses this link, which may be for a database that does not exist. The
-            // client has got its error.
-            LinkState::Backoff { .. }
-                if link.attached == 0
-                    && Arc::strong_count(&link.held) == 1
-                    && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
-                    && (link.kind != self.plane.first_link(link.kind.server) || self.is_gone(link))
-                    // A session that has switched to another server comes back, and must not wait
-                    // for the same attempts again.
-                    && (!self.plane.is_routed_to(link.kind.server)
-                        || over(now, link.unused_since, LINK_UNUSED_MS)) =>
-            {
-                return self.plane.remove_link(id);
-            }
-            // A password that the server has refused is tried again when a client sends it.
-            LinkState::Backoff { .. }
-                if link.kind.user != CONFIGURED
-                    && link.refusal.as_deref().is_some_and(refuses_login) =>
-            {
-                return;
-            }
-            LinkState::Retrying { .. } => {
+            LinkCheck::Retries => {
                 self.plane.tick_retry(id);
                 self.settle_losses();
                 self.pinned.tick_at_link(&mut self.plane, id);
-                return self.tick_requests(id, timeouts.request_ms);
+                return self.tick_requests(id);
             }
-            LinkState::Backoff { until } if now >= until => {
-                if !self.plane.must_rest(id, link.kind.server) {
-                    self.plane.connect(id);
-                }
-                return;
-            }
-            LinkState::Up
-                // The server owes no reply to requests that have not left.
-                if (link.in_flight() > 0 || !link.pending().is_empty())
-                    && link.paused.is_none()
-                    && (!link.waits || link.sends == Sends::Nothing)
-                    && link.tunnel.is_none()
-                    && over(now, link.progress, timeouts.link_stall_ms)
-                    && !self.plane.outlasts_stall(id, link) =>
-            {
-                return self.plane.lose_link(
-                    id,
-                    &format!("it sent nothing for {} ms", timeouts.link_stall_ms),
-                );
-            }
-            _ => {}
+            LinkCheck::Ends => return,
         }
-        let of_owner = self.plane.server(link.kind.server).replica_of.is_none();
+        let Some(link) = self.plane.links.get(id) else {
+            return;
+        };
+        let of_owner = self.plane.server(server).replica_of.is_none();
+        let is_stand_in = matches!(link.role, Role::Redirect { .. });
         if of_owner && self.plane.is_silent(link, SILENT_MS) {
-            let server = link.kind.server;
             self.request_refresh_after_loss(server);
         }
-        if self
-            .plane
-            .links
-            .get(id)
-            .is_some_and(|link| matches!(link.role, Role::Redirect { .. }))
-        {
+        if is_stand_in {
             self.pinned.tick_redirect(&mut self.plane, id);
         }
         self.pinned.tick_at_link(&mut self.plane, id);
@@ -600,260 +357,31 @@ impl Engine {
             self.fail_waiting(id);
             self.plane.wake_waiters(id);
         }
-        self.tick_requests(id, timeouts.request_ms);
-        self.settle_losses();
-        self.tick_paused(id);
-        self.tick_upload(id);
-        self.tick_waiting(id);
-        let Some(link) = self.plane.links.get(id) else {
-            return;
-        };
-        let unused = link.attached == 0
-            && Arc::strong_count(&link.held) == 1
-            && link.ledger.is_empty()
-            && link.out.bytes().is_empty()
-            && link.waiters.is_empty();
-        let is_first = link.kind == self.plane.first_link(link.kind.server) && !self.is_gone(link);
-        let is_idle = link.role == IDLE_EMERGENCY;
-        let may_go = is_idle
-            || matches!(link.role, Role::Idle | Role::Probe | Role::Redirect { .. })
-            || link.role == Role::Shared && !is_first;
-        if unused && may_go && link.is_up() && over(now, link.unused_since, LINK_UNUSED_MS) {
-            self.plane.close_link(id);
+        self.tick_requests(id);
+        self.plane.tick_paused(id);
+        self.plane.tick_upload(id);
+        if let Some(session) = self.plane.waiter_that_has_left(id) {
+            self.end_wait(session);
         }
+        self.plane.close_if_unused(id);
     }
 
-    /// Answers requests that are past their deadline. A request that was sent keeps its entry in
-    /// the ledger, so that its late reply is recognized.
-    fn tick_requests(&mut self, id: LinkId, request_ms: u32) {
-        if request_ms == 0 {
-            return;
+    /// Answers requests of a link that are past their deadline.
+    fn tick_requests(&mut self, id: LinkId) {
+        let late = self.plane.take_late_requests(id);
+        for entry in late.unsent {
+            self.give_up(id, entry, entry.fate_unsent());
         }
-        let now = self.plane.now.stamp_ms();
-        let expired = |entry: &Entry| now.wrapping_sub(entry.at_ms) >= request_ms;
-        let Some(link) = self.plane.links.get(id) else {
-            return;
-        };
-        if !link.is_up() && self.plane.is_link_expired(link) {
-            return self
-                .plane
-                .lose_link(id, &format!("not connected within {request_ms} ms"));
-        }
-        if matches!(link.tunnel, Some(Tunnel::Asked { .. })) && self.plane.is_link_expired(link) {
-            return self
-                .plane
-                .lose_link(id, &format!("no reply to MONITOR within {request_ms} ms"));
-        }
-        if let Some(link) = self.plane.links.get_mut(id).filter(|link| !link.is_up()) {
-            // Requests of respool's own stay: other requests rely on them.
-            let leaves = |entry: &Entry| expired(entry) && entry.session != SessionId::NONE;
-            for entry in link.take_unsent(leaves) {
-                self.give_up(id, entry, entry.fate_unsent());
-            }
-        }
-        let slow_session = self.slow_owner(id, request_ms);
-        let half = self.half_answered(id, request_ms);
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        if !link.is_up() || link.waits {
-            return;
-        }
-        // The client may have a part of the front reply. That request is being answered.
-        let mut late = Vec::new();
-        // All entries are checked: one that was moved in its batch, or is sent again, stands behind
-        // younger ones.
-        let answering = usize::from(link.cutting);
-        for entry in link.ledger.iter_mut().skip(answering) {
-            if !expired(entry) {
-                continue;
-            }
-            if entry.session != SessionId::NONE && entry.session != slow_session {
-                late.push(*entry);
-                entry.session = SessionId::NONE;
-            }
-        }
-        // Requests to be sent again have left the ledger. They return when all replies to their
-        // batch have come.
-        link.again.retain(|(entry, _)| {
-            let is_late = expired(entry) && entry.session != slow_session;
-            late.extend(is_late.then_some(*entry));
-            !is_late
-        });
-        // Only the missing reply shows which user the link has now. And a server may lose the reply
-        // to an AUTH that fails within an EXEC: every later reply would be taken for that of
-        // another request.
-        let is_own = matches!(link.role, Role::Pinned { .. });
-        let uncertain =
-            is_own && !late.is_empty() && link.duties.iter().any(Completion::changes_identity);
-        let is_late = !late.is_empty();
-        let server = link.kind.server;
-        if let Some(session) = half {
-            let reason =
-                format!("request-timeout-ms: the rest of a reply has not come for {request_ms} ms");
-            self.plane.close_for(session, reason);
-        }
-        let was_left = is_late && self.plane.was_left(id, server);
-        for entry in late {
+        for entry in late.sent {
             self.give_up(id, entry, Fate::Unknown);
-            if was_left && !entry.class.reads() {
-                // On another link, the session's next request might overtake this one.
+            if late.ends_writers && !entry.class.reads() {
                 self.plane.close_when_answered(entry.session);
             }
         }
-        if is_late && self.plane.links.get(id).is_some_and(urgent::is_urgent) {
-            // Such links are few: this one makes room for another.
-            self.plane
-                .lose_link(id, "its request was not answered in time");
+        if let Some(reason) = late.loses_link {
+            self.plane.lose_link(id, reason);
         }
-        if uncertain && self.plane.links.get(id).is_some() {
-            self.plane.lose_link(
-                id,
-                "a request that may change its user was not answered in time",
-            );
-        }
-    }
-
-    /// The session that takes its replies from this link slowly. Its requests are not late.
-    fn slow_owner(&self, id: LinkId, request_ms: u32) -> SessionId {
-        let Some(link) = self.plane.links.get(id) else {
-            return SessionId::NONE;
-        };
-        let slow_session = link.role.session();
-        let is_slow = match link.role {
-            Role::Draining { .. } => self.takes_slowly(id, slow_session, request_ms),
-            _ => link.paused.is_some(),
-        };
-        if is_slow {
-            slow_session
-        } else {
-            SessionId::NONE
-        }
-    }
-
-    /// Whether a session itself is the reason that its replies on a link are late: it has not taken
-    /// all of them, or took the last of them a moment ago.
-    fn takes_slowly(&self, link_id: LinkId, session: SessionId, request_ms: u32) -> bool {
-        let (Some(link), Some(session_state)) = (
-            self.plane.links.get(link_id),
-            self.plane.sessions.get(session),
-        ) else {
-            return false;
-        };
-        let moved_at = link.progress.max(session_state.took_at);
-        link.paused.is_some()
-            || !session_state.out.is_empty()
-            || self.plane.is_early(link_id, session)
-            || self.plane.now.since_ms(moved_at) < u64::from(request_ms)
-    }
-
-    /// The session that has got a part of a reply, if the rest has not come in time. No error can
-    /// follow that part.
-    fn half_answered(&self, id: LinkId, request_ms: u32) -> Option<SessionId> {
-        let link = self.plane.links.get(id).filter(|link| link.cutting)?;
-        let session = link.first_in_flight()?.session;
-        let is_late = !self.takes_slowly(id, session, request_ms);
-        (is_late && self.plane.sessions.get(session).is_some()).then_some(session)
-    }
-
-    /// Fails a request that is past its deadline.
-    pub(crate) fn give_up(&mut self, link: LinkId, entry: Entry, fate: Fate) {
-        self.plane.counters.timeouts += 1;
-        self.plane.deadlines.count(entry.session);
-        if fate == Fate::Unknown {
-            self.plane.note_given_up(link, &entry);
-        }
-        let server = self.plane.label(link).to_owned();
-        let limit_ms = self.plane.settings.timeouts.request_ms;
-        let server = &server;
-        self.fail(entry, fate, Cause::Deadline { server, limit_ms });
-    }
-
-    /// Ends a link's pause for its slow session: after a time, and sooner if other sessions wait.
-    fn tick_paused(&mut self, id: LinkId) {
-        let Some(link) = self.plane.links.get(id) else {
-            return;
-        };
-        let Some(since) = link.paused else { return };
-        let slow_session = link.role.session();
-        let limits = &self.plane.settings.limits;
-        let stalled = self.plane.sessions.get(slow_session).is_none_or(|session| {
-            over(
-                self.plane.now,
-                session.took_at.max(since),
-                limits.session_stall_ms,
-            )
-        });
-        let session_stall_ms = limits.session_stall_ms;
-        if self.plane.strangers_wait(id) && self.plane.count_strangers_wait(id) {
-            if !self.plane.is_early(id, slow_session) {
-                return self.plane.close_for_foreign_sessions(slow_session);
-            }
-            // The session waits for another server. The hard bound of its output bounds its early
-            // replies.
-            self.plane.read_on(id);
-        } else if stalled {
-            let reason = format!("session-stall-ms: it took no reply for {session_stall_ms} ms");
-            self.plane.close_for(slow_session, reason);
-        }
-    }
-
-    /// Ends the wait of a request that began to wait after its client had ended its input.
-    fn tick_waiting(&mut self, id: LinkId) {
-        let Some(link) = self.plane.links.get(id) else {
-            return;
-        };
-        let by = link.role.session();
-        let has_left = |session: &Session| session.link == id && session.flags.input_has_ended();
-        if link.waits && self.plane.sessions.get(by).is_some_and(has_left) {
-            self.end_wait(by);
-        }
-    }
-
-    /// Closes a session whose client stopped in the middle of a large request. Such links are few.
-    fn tick_upload(&mut self, id: LinkId) {
-        let Some(link) = self
-            .plane
-            .links
-            .get(id)
-            .filter(|link| link.streaming == Streaming::Open)
-        else {
-            return;
-        };
-        let by = link.role.session();
-        let Some(session) = self.plane.sessions.get(by) else {
-            return;
-        };
-        let stall_ms = self.plane.settings.limits.session_stall_ms;
-        let idle_ms = self.plane.settings.timeouts.session_idle_ms;
-        let (option, limit_ms) = match idle_ms > 0 && idle_ms < stall_ms {
-            true => ("session-idle-ms", idle_ms),
-            false => ("session-stall-ms", stall_ms),
-        };
-        // A client that takes no output is not read. It stops the request itself.
-        let is_ours = session.flags.holds().any(Holds::BY_SERVER | Holds::MEMORY);
-        if session.flags.is_streaming()
-            && !is_ours
-            && over(self.plane.now, session.active_at, limit_ms)
-        {
-            let reason = format!("{option}: it sent nothing of its request for {limit_ms} ms");
-            self.plane.close_for(by, reason);
-        }
-    }
-}
-
-fn over(now: Time, since: Time, limit_ms: u32) -> bool {
-    now.since_ms(since) >= u64::from(limit_ms)
-}
-
-/// Replies of respool's own.
-impl Engine {
-    /// Answers a request with an error.
-    pub(crate) fn answer_error(
-        &mut self,
-        id: SessionId,
-        text: &[u8],
-    ) -> crate::data_plane::ingress::Dispatched {
-        self.plane.answer_error(id, text)
+        // The link may have a new state for the checks that follow.
+        self.settle_losses();
     }
 }
