@@ -17,6 +17,7 @@
 //! time out.
 
 pub(crate) mod composite;
+mod deadlines;
 mod failures;
 pub(crate) mod link_events;
 mod memory;

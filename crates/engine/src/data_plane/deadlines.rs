@@ -19,17 +19,15 @@ use std::collections::{BTreeSet, HashMap};
 use respool_protocol::commands::{self, CommandId, id};
 use respool_protocol::request::{Found, Scanner, split_inline};
 
-use crate::LinkId;
 use crate::base::error::{self, Cause, Fate};
-use crate::base::handle::SessionId;
+use crate::base::handle::{LinkId, SessionId};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::{Blocked, Dispatched};
+use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
-use crate::engine::Engine;
 use crate::pinned::monitor::Tunnel;
 
 /// Bytes of a session that wait to be dispatched.
@@ -83,159 +81,101 @@ impl Arrivals {
     }
 }
 
-impl Engine {
-    /// Takes requests from the bytes that a session holds, now that it need not wait. Returns the
-    /// number of bytes taken.
-    pub(crate) fn take_waiting(&mut self, id: SessionId, held: &[u8]) -> usize {
-        let holds = |session: &Session| session.flags.is_held();
-        if self.plane.sessions.get(id).is_none_or(holds) {
-            return 0;
-        }
-        let arrival = self.plane.deadlines.held.remove(&id);
-        let Some(arrival) = arrival.filter(|arrival| arrival.counts) else {
-            return self.take_requests(id, held);
-        };
-        let old = held.get(..arrival.len).unwrap_or(held);
-        // At a bound, the session gives up in its own way, which names the bound.
-        let is_over = self.plane.is_expired(arrival.at_ms) && self.plane.deadline_of(id).is_none();
-        let used = match is_over {
-            true => self.expire(id, old, arrival.at_ms),
-            false => self.take_asked_at(id, old, arrival.at_ms),
-        };
-        let is_held = self.plane.sessions.get(id).is_some_and(holds);
-        if is_held && used < old.len() {
-            self.plane.note_arrival(id, arrival.at_ms, old.len() - used);
-        }
-        if is_held || used == held.len() {
-            return used;
-        }
-        let rest = held.get(used..).unwrap_or_default();
-        used + self.take_requests(id, rest)
-    }
+/// The next request of bytes that have waited until their deadline.
+pub(crate) enum ExpiredRequest {
+    /// No request: this many bytes are skipped.
+    Nothing { len: usize },
+    /// Its session takes it as if it had not waited: respool answers it, or EXEC reports the
+    /// deadline for it.
+    Taken { len: usize },
+    /// It is answered with an error.
+    Fails { len: usize, id: Option<CommandId> },
+}
 
-    /// Takes requests that were read at `at_ms`.
-    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], at_ms: u32) -> usize {
-        self.plane.asked_ms = at_ms;
-        let used = self.take_requests(id, bytes);
-        self.plane.asked_ms = self.plane.now_ms;
-        used
-    }
-
-    /// Answers requests that have waited until their deadline. Returns the number of their bytes.
-    fn expire(&mut self, session_id: SessionId, old: &[u8], at_ms: u32) -> usize {
-        // The session's own scanner may be in the middle of the first request.
+impl DataPlane {
+    /// Begins to answer requests that have waited until their deadline: the session's own scanner
+    /// may be in the middle of the first one.
+    pub(crate) fn begin_expiry(&mut self, id: SessionId) {
         let partial = self
-            .plane
             .sessions
-            .get_mut(session_id)
+            .get_mut(id)
             .and_then(|session| session.partial.take());
         if let Some(partial) = partial {
-            self.plane.held_bytes -= partial.held_bytes();
+            self.held_bytes -= partial.held_bytes();
         }
-        let mut scanner = Scanner::default();
-        let mut used = 0;
-        while let Some(rest) = old.get(used..).filter(|rest| !rest.is_empty()) {
-            let is_untrusted = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
-            let trusted = !self
-                .plane
-                .sessions
-                .get(session_id)
-                .is_some_and(is_untrusted);
-            let (len, id) = match scanner.scan(rest, trusted) {
-                Ok(Found::Request { len }) => {
-                    let spans = scanner.spans();
-                    (len, commands::resolve(spans.len(), |at| spans[at].of(rest)))
-                }
-                Ok(Found::Inline { len }) => match split_inline(rest.get(..len).unwrap_or(rest)) {
-                    Ok(words) if words.is_empty() => {
-                        used += len;
-                        continue;
-                    }
-                    Ok(words) => (len, commands::resolve(words.len(), |at| &words[at])),
-                    // The line breaks the protocol, and the usual path answers it.
-                    Err(_) => break,
-                },
-                Ok(Found::Nothing { len }) => {
-                    used += len;
-                    continue;
-                }
-                _ => break,
-            };
-            let Some(session) = self.plane.sessions.get_mut(session_id) else {
-                break;
-            };
-            let flags = session.flags;
-            if flags.is_closing() || flags.is_mid_request() || flags.is_held() {
-                break;
-            }
-            // Queued requests go out with EXEC, and EXEC reports the deadline.
-            let is_queued = session.flags.any(Flags::IN_MULTI) && id != Some(id::EXEC);
-            if is_queued || id.is_some_and(needs_no_server) {
-                let bytes = rest.get(..len).unwrap_or(rest);
-                let taken = self.take_asked_at(session_id, bytes, at_ms);
-                used += taken;
-                if taken < len {
-                    break;
-                }
-                continue;
-            }
-            session.asked = id;
-            self.access.forget_login_wait(session_id);
-            self.plane.asked_ms = at_ms;
-            let placed = self.expire_one(session_id, id, at_ms);
-            self.plane.asked_ms = self.plane.now_ms;
-            if placed == Dispatched::Wait {
-                break;
-            }
-            self.plane.counters.requests += 1;
-            self.plane.count_down_silence(session_id);
-            used += len;
-        }
-        used
     }
 
-    /// Answers a request that is past its deadline and was not sent.
-    pub(crate) fn expire_one(
+    /// Finds the next request of a session in bytes that have waited until their deadline. `None`:
+    /// the usual path takes the rest.
+    pub(crate) fn next_expired(
         &mut self,
         session_id: SessionId,
-        id: Option<CommandId>,
-        at_ms: u32,
-    ) -> Dispatched {
-        let Some(session) = self.plane.sessions.get_mut(session_id) else {
-            return Dispatched::Done;
+        scanner: &mut Scanner,
+        rest: &[u8],
+    ) -> Option<ExpiredRequest> {
+        let is_untrusted = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+        let trusted = !self.sessions.get(session_id).is_some_and(is_untrusted);
+        let (len, id) = match scanner.scan(rest, trusted) {
+            Ok(Found::Request { len }) => {
+                let spans = scanner.spans();
+                (len, commands::resolve(spans.len(), |at| spans[at].of(rest)))
+            }
+            Ok(Found::Inline { len }) => match split_inline(rest.get(..len).unwrap_or(rest)) {
+                Ok(words) if words.is_empty() => return Some(ExpiredRequest::Nothing { len }),
+                Ok(words) => (len, commands::resolve(words.len(), |at| &words[at])),
+                // The line breaks the protocol, and the usual path answers it.
+                Err(_) => return None,
+            },
+            Ok(Found::Nothing { len }) => return Some(ExpiredRequest::Nothing { len }),
+            _ => return None,
         };
-        match id {
-            Some(id::HELLO) => self.local.close_greeting(&mut self.plane, session_id),
-            Some(id::EXEC) if session.flags.any(Flags::IN_MULTI) => {
-                let link = session.link;
-                self.plane.counters.timeouts += 1;
-                let cause = Cause::Deadline {
-                    server: self.plane.label(link),
-                    limit_ms: self.plane.settings.timeouts.request_ms,
-                };
-                let mut reply = Vec::new();
-                error::append_reply(&mut reply, Fate::NotSent, cause);
-                self.leave_transaction(session_id, &reply)
-            }
-            _ => {
-                let entry = Entry {
-                    silent: session.flags.is_silent(),
-                    ..Entry::of(session_id, session.take_seq(), at_ms)
-                };
-                let link = session.link;
-                self.give_up(link, entry, Fate::NotSent);
-                if id.is_some_and(is_about_session) {
-                    self.plane.close_when_answered(session_id);
-                }
-                Dispatched::Done
-            }
+        let session = self.sessions.get_mut(session_id)?;
+        let flags = session.flags;
+        if flags.is_closing() || flags.is_mid_request() || flags.is_held() {
+            return None;
         }
+        // Queued requests go out with EXEC, and EXEC reports the deadline.
+        let is_queued = session.flags.any(Flags::IN_MULTI) && id != Some(id::EXEC);
+        if is_queued || id.is_some_and(needs_no_server) {
+            return Some(ExpiredRequest::Taken { len });
+        }
+        session.asked = id;
+        Some(ExpiredRequest::Fails { len, id })
+    }
+
+    /// Begins to fail the request of a session that is past its deadline and was not sent: its
+    /// place in the session's order.
+    pub(crate) fn expired_entry(&mut self, id: SessionId, at_ms: u32) -> Option<(LinkId, Entry)> {
+        let session = self.sessions.get_mut(id)?;
+        let entry = Entry {
+            silent: session.flags.is_silent(),
+            ..Entry::of(id, session.take_seq(), at_ms)
+        };
+        Some((session.link, entry))
+    }
+
+    /// The error for an EXEC that is past its deadline and was not sent.
+    pub(crate) fn expired_exec_reply(&mut self, link: LinkId) -> Vec<u8> {
+        self.counters.timeouts += 1;
+        let cause = Cause::Deadline {
+            server: self.label(link),
+            limit_ms: self.settings.timeouts.request_ms,
+        };
+        let mut reply = Vec::new();
+        error::append_reply(&mut reply, Fate::NotSent, cause);
+        reply
+    }
+
+    /// The time and number of the bytes of a session that have waited, if the wait counts.
+    pub(crate) fn take_arrival(&mut self, id: SessionId) -> Option<(u32, usize)> {
+        let arrival = self.deadlines.held.remove(&id)?;
+        arrival.counts.then_some((arrival.at_ms, arrival.len))
     }
 }
 
 /// Whether later requests rely on this command. Without it, they would be executed with another
 /// database, user or state.
-fn is_about_session(id: CommandId) -> bool {
+pub(crate) fn is_about_session(id: CommandId) -> bool {
     matches!(
         id,
         id::SELECT | id::AUTH | id::WATCH | id::READONLY | id::READWRITE | id::CLIENT_TRACKING

@@ -1,0 +1,112 @@
+//! Requests that have waited: they are taken again, or answered if their deadline is over.
+
+use respool_protocol::commands::{CommandId, id};
+use respool_protocol::request::Scanner;
+
+use crate::base::error::Fate;
+use crate::base::handle::SessionId;
+use crate::data_plane::deadlines::{ExpiredRequest, is_about_session};
+use crate::data_plane::ingress::Dispatched;
+use crate::data_plane::session::{Flags, Session};
+use crate::engine::Engine;
+
+impl Engine {
+    /// Takes requests from the bytes that a session holds, now that it need not wait. Returns the
+    /// number of bytes taken.
+    pub(crate) fn take_waiting(&mut self, id: SessionId, held: &[u8]) -> usize {
+        let holds = |session: &Session| session.flags.is_held();
+        if self.plane.sessions.get(id).is_none_or(holds) {
+            return 0;
+        }
+        let Some((at_ms, len)) = self.plane.take_arrival(id) else {
+            return self.take_requests(id, held);
+        };
+        let old = held.get(..len).unwrap_or(held);
+        // At a bound, the session gives up in its own way, which names the bound.
+        let is_over = self.plane.is_expired(at_ms) && self.plane.deadline_of(id).is_none();
+        let used = match is_over {
+            true => self.expire(id, old, at_ms),
+            false => self.take_asked_at(id, old, at_ms),
+        };
+        let is_held = self.plane.sessions.get(id).is_some_and(holds);
+        if is_held && used < old.len() {
+            self.plane.note_arrival(id, at_ms, old.len() - used);
+        }
+        if is_held || used == held.len() {
+            return used;
+        }
+        let rest = held.get(used..).unwrap_or_default();
+        used + self.take_requests(id, rest)
+    }
+
+    /// Takes requests that were read at `at_ms`.
+    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], at_ms: u32) -> usize {
+        self.plane.asked_ms = at_ms;
+        let used = self.take_requests(id, bytes);
+        self.plane.asked_ms = self.plane.now_ms;
+        used
+    }
+
+    /// Answers requests that have waited until their deadline. Returns the number of their bytes.
+    fn expire(&mut self, session: SessionId, old: &[u8], at_ms: u32) -> usize {
+        self.plane.begin_expiry(session);
+        let mut scanner = Scanner::default();
+        let mut used = 0;
+        while let Some(rest) = old.get(used..).filter(|rest| !rest.is_empty())
+            && let Some(next) = self.plane.next_expired(session, &mut scanner, rest)
+        {
+            match next {
+                ExpiredRequest::Nothing { len } => used += len,
+                ExpiredRequest::Taken { len } => {
+                    let bytes = rest.get(..len).unwrap_or(rest);
+                    let taken = self.take_asked_at(session, bytes, at_ms);
+                    used += taken;
+                    if taken < len {
+                        break;
+                    }
+                }
+                ExpiredRequest::Fails { len, id } => {
+                    self.access.forget_login_wait(session);
+                    self.plane.asked_ms = at_ms;
+                    let placed = self.expire_one(session, id, at_ms);
+                    self.plane.asked_ms = self.plane.now_ms;
+                    if placed == Dispatched::Wait {
+                        break;
+                    }
+                    self.plane.counters.requests += 1;
+                    self.plane.count_down_silence(session);
+                    used += len;
+                }
+            }
+        }
+        used
+    }
+
+    /// Answers a request that is past its deadline and was not sent.
+    pub(crate) fn expire_one(
+        &mut self,
+        session_id: SessionId,
+        id: Option<CommandId>,
+        at_ms: u32,
+    ) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(session_id) else {
+            return Dispatched::Done;
+        };
+        match id {
+            Some(id::HELLO) => self.local.close_greeting(&mut self.plane, session_id),
+            Some(id::EXEC) if session.flags.any(Flags::IN_MULTI) => {
+                let reply = self.plane.expired_exec_reply(session.link);
+                self.leave_transaction(session_id, &reply)
+            }
+            _ => {
+                if let Some((link, entry)) = self.plane.expired_entry(session_id, at_ms) {
+                    self.give_up(link, entry, Fate::NotSent);
+                }
+                if id.is_some_and(is_about_session) {
+                    self.plane.close_when_answered(session_id);
+                }
+                Dispatched::Done
+            }
+        }
+    }
+}
