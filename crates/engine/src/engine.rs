@@ -47,6 +47,7 @@ use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::burst::Burst;
 use crate::data_plane::coalesce::{BatchMove, SetRun};
 use crate::data_plane::cork::Cork;
+use crate::data_plane::flush_rule::Usage;
 use crate::data_plane::handshake::Handshake;
 use crate::data_plane::link::{Link, Role, Streaming};
 use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
@@ -460,6 +461,15 @@ impl Engine {
     /// Whether a tick is due in this turn. Then call [`Engine::begin_tick`] before any `handle_*`.
     pub fn is_tick_due(&self) -> bool {
         self.plane.now >= self.tick_at
+    }
+
+    /// Begins a tick: counts the requests that have left, and looks for links that owe replies.
+    /// Call it right after [`Engine::begin_turn`] if [`Engine::is_tick_due`]. Without this call, no
+    /// batch waits under a balanced flush rule.
+    ///
+    /// `usage`: the driver's measurement of its thread. Without it, waits follow the servers alone.
+    pub fn begin_tick(&mut self, usage: Option<Usage>) {
+        self.plane.begin_tick(usage);
     }
 
     /// Ends a turn: all events have been handled. Decides which batches leave.

@@ -33,6 +33,7 @@ use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::pause::request_may_write;
+use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::scripts::{ScriptHash, names_in};
 use crate::data_plane::sent_request::id_of;
@@ -501,12 +502,15 @@ impl Engine {
             .get(id)
             .filter(|transaction| transaction.runs_code)
             .map(|transaction| transaction.requests.clone());
-        match code {
-            Some(code) => self.dispatch_any_code(id, &code, |engine| {
-                engine.send_block(id, closing, about_session)
-            }),
-            None => self.send_block(id, closing, about_session),
+        let lane = code.map_or(CodeLane::Common, |code| {
+            self.plane.enter_code_lane_with(id, &code)
+        });
+        if lane == CodeLane::Waits {
+            return Dispatched::Wait;
         }
+        let placed = self.send_block(id, closing, about_session);
+        self.plane.leave_code_lane(id, lane);
+        placed
     }
 
     /// Sends the block of an EXEC to the server.

@@ -39,7 +39,6 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::own_options::Levels;
-use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
 use controller::{Band, Controller, Sample};
@@ -489,26 +488,20 @@ impl FlushRule {
     }
 }
 
-impl Engine {
-    /// Begins a tick: counts the requests that have left, and looks for links that owe replies.
-    /// Call it right after [`Engine::begin_turn`] if [`Engine::is_tick_due`]. Without this call, no
-    /// batch waits under a balanced flush rule.
-    ///
-    /// `usage`: the driver's measurement of its thread. Without it, waits follow the servers alone.
-    pub fn begin_tick(&mut self, usage: Option<Usage>) {
-        match usage {
-            Some(usage) => self.plane.worker_load.note(self.plane.now, usage),
-            None => self.plane.worker_load = WorkerLoad::default(),
-        }
-        self.plane.sample_links();
-    }
-}
-
 impl DataPlane {
     /// The worker's utilization as INFO shows it; -1 if it is not known.
     pub(crate) fn worker_utilization(&self) -> String {
         let utilization = self.worker_load.utilization;
         utilization.map_or("-1".into(), |part| format!("{part:.2}"))
+    }
+
+    /// Begins a tick: notes the load of the worker, and samples links.
+    pub(crate) fn begin_tick(&mut self, usage: Option<Usage>) {
+        match usage {
+            Some(usage) => self.worker_load.note(self.now, usage),
+            None => self.worker_load = WorkerLoad::default(),
+        }
+        self.sample_links();
     }
 
     /// Counts the requests that have left, and whether a link owes replies at this moment.

@@ -18,7 +18,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::own_options::is_control;
-use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::quick_code::{CodeLane, may_hold_up};
 use crate::data_plane::session::{Flags, Pins, Session, SessionState};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::CODE_LANE;
@@ -561,14 +561,24 @@ impl Engine {
             }
             _ if alone => self.dispatch_urgent(session_id, bytes, (reads, named)),
             Answer::Conditional(Condition::Script) => {
-                self.dispatch_code(session_id, request, |engine| {
-                    engine.dispatch_script(session_id, request)
-                })
+                let lane = self.plane.enter_code_lane(session_id, request);
+                if lane == CodeLane::Waits {
+                    return Dispatched::Wait;
+                }
+                let placed = self.dispatch_script(session_id, request);
+                self.plane.leave_code_lane(session_id, lane);
+                placed
             }
             Answer::Conditional(Condition::Count) => self.dispatch_counted(session_id, request),
-            _ if may_hold_up(id) => self.dispatch_code(session_id, request, |engine| {
-                engine.dispatch_on_link(session_id, bytes, reads, named)
-            }),
+            _ if may_hold_up(id) => {
+                let lane = self.plane.enter_code_lane(session_id, request);
+                if lane == CodeLane::Waits {
+                    return Dispatched::Wait;
+                }
+                let placed = self.dispatch_on_link(session_id, bytes, reads, named);
+                self.plane.leave_code_lane(session_id, lane);
+                placed
+            }
             _ => self.dispatch_on_link(session_id, bytes, reads, named),
         }
     }

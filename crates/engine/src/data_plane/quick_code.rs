@@ -26,13 +26,12 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{CODE_SLOW_MS, QUICK_CODE_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ingress::Request;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::scripts::{each_request, is_refusal};
 use crate::data_plane::sent_request::as_asked;
 use crate::data_plane::session::Session;
 use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS};
-use crate::engine::Engine;
 
 /// The code that a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,62 +147,64 @@ pub(crate) fn may_hold_up(id: CommandId) -> bool {
     holds(Some(id), |_| Some(&[])) != HoldUp::Never
 }
 
-impl Engine {
-    /// Dispatches a request of a session. If it may hold up its connection, it goes on a link of
-    /// the code lane.
-    pub(crate) fn dispatch_code(
-        &mut self,
-        session_id: SessionId,
-        request: &Request<'_>,
-        place: impl FnOnce(&mut Engine) -> Dispatched,
-    ) -> Dispatched {
+/// The way of a request that may hold up its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum CodeLane {
+    /// It goes on the link of its session: its code is quick, or its session has no choice.
+    Common,
+    /// It goes on a link of the code lane, to which its session is attached until
+    /// [`DataPlane::leave_code_lane`] is called.
+    Visited,
+    /// Its session waits for the replies to earlier requests.
+    Waits,
+}
+
+impl DataPlane {
+    /// Chooses the way of a session's next request. Call [`DataPlane::leave_code_lane`] when the
+    /// request has its place, unless the session waits.
+    pub(crate) fn enter_code_lane(&mut self, id: SessionId, request: &Request<'_>) -> CodeLane {
         let arg = |at: usize| request.spans.get(at).map(|span| span.of(request.bytes));
-        let holds = holds(Some(request.id), arg);
-        self.dispatch_apart(
-            session_id,
-            |engine, pool| engine.plane.may_hold(pool, holds),
-            place,
-        )
+        self.enter_lane_if(id, |plane, pool| {
+            plane.may_hold(pool, holds(Some(request.id), arg))
+        })
     }
 
-    /// Dispatches one or more requests with any commands. If one of them may hold up its
-    /// connection, all go on a link of the code lane.
-    pub(crate) fn dispatch_any_code(
-        &mut self,
-        session_id: SessionId,
-        requests: &[u8],
-        place: impl FnOnce(&mut Engine) -> Dispatched,
-    ) -> Dispatched {
-        let may_hold = |engine: &mut Engine, pool| {
+    /// Chooses the way of one or more requests with any commands, which go together.
+    pub(crate) fn enter_code_lane_with(&mut self, id: SessionId, requests: &[u8]) -> CodeLane {
+        self.enter_lane_if(id, |plane, pool| {
             let mut may = false;
             each_request(requests, |id, args| {
                 let holds = holds(id, |at| args.get(at).copied());
-                may |= engine.plane.may_hold(pool, holds);
+                may |= plane.may_hold(pool, holds);
             });
             may
-        };
-        self.dispatch_apart(session_id, may_hold, place)
+        })
     }
 
-    fn dispatch_apart(
+    fn enter_lane_if(
         &mut self,
         id: SessionId,
-        may_hold: impl FnOnce(&mut Engine, u16) -> bool,
-        place: impl FnOnce(&mut Engine) -> Dispatched,
-    ) -> Dispatched {
-        let Some(pool) = self.plane.sessions.get(id).map(|session| session.pool) else {
-            return Dispatched::Done;
+        may_hold: impl FnOnce(&mut DataPlane, u16) -> bool,
+    ) -> CodeLane {
+        let Some(pool) = self.sessions.get(id).map(|session| session.pool) else {
+            return CodeLane::Common;
         };
         if !may_hold(self, pool) {
-            return place(self);
+            return CodeLane::Common;
         }
-        if self.plane.waits_for_own_lane(id) {
-            return Dispatched::Wait;
+        match self.waits_for_own_lane(id) {
+            true => CodeLane::Waits,
+            false => CodeLane::Visited,
         }
-        let placed = place(self);
-        // The session's next request waits for the reply, and goes on the shared link again.
-        self.plane.change_lane(id);
-        placed
+    }
+
+    /// The request has its place: the session's next request waits for the reply, and goes on the
+    /// shared link again.
+    pub(crate) fn leave_code_lane(&mut self, id: SessionId, lane: CodeLane) {
+        if lane == CodeLane::Visited {
+            self.change_lane(id);
+        }
     }
 }
 

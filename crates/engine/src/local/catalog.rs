@@ -26,6 +26,7 @@ use crate::data_plane::ingress::{Blocked, Dispatched, Request, allowed_in_subscr
 use crate::data_plane::learned_commands::{CommandInfo, KeySpec, LearnedCommands, ServerUser};
 use crate::data_plane::link::{Link, LinkKind, Role};
 use crate::data_plane::owners::Opening;
+use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
 use crate::local::Local;
@@ -360,9 +361,13 @@ impl Engine {
                 self.queue_unknown(session_id, bytes, taints)
             }
             CommandInfo::Shared { reads, .. } => {
-                self.dispatch_any_code(session_id, bytes, |engine| {
-                    engine.dispatch_on_link(session_id, bytes, reads, None)
-                })
+                let lane = self.plane.enter_code_lane_with(session_id, bytes);
+                if lane == CodeLane::Waits {
+                    return Dispatched::Wait;
+                }
+                let placed = self.dispatch_on_link(session_id, bytes, reads, None);
+                self.plane.leave_code_lane(session_id, lane);
+                placed
             }
             CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => {
                 let mut pins = Pins::ONCE;
