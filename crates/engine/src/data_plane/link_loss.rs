@@ -381,7 +381,12 @@ impl DataPlane {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::WorkerId;
+    use crate::base::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+    use crate::data_plane::completion::Completion;
     use crate::pubsub::hub::{HubId, LineId};
     use crate::routing::pool::ServerId;
     use respool_protocol::encode::Version;
@@ -453,5 +458,76 @@ mod tests {
             ];
             assert_eq!(losses.map(|down| down.next_attempt()), expected, "{role:?}");
         }
+    }
+
+    /// A data plane with one server, and its first link, which is up since the time 0.
+    fn plane_with_link() -> (DataPlane, LinkId) {
+        let pool = PoolSettings {
+            name: String::from("pool"),
+            kind: PoolKind::Single(ServerSettings {
+                address: Address::Tcp {
+                    host: String::from("server"),
+                    port: 1,
+                },
+                credentials: None,
+                db: 0,
+            }),
+            reads: Default::default(),
+            flush: None,
+            announce: None,
+            shows: Default::default(),
+            address_map: Default::default(),
+        };
+        let settings = Settings {
+            pools: vec![pool],
+            ..Settings::default()
+        };
+        let worker = WorkerId {
+            index: 0,
+            count: 1,
+            seed: 1,
+            process_id: 1,
+            tcp_port: 0,
+            started_at: 0,
+        };
+        let mut plane = DataPlane::new(Arc::new(settings), worker, Time(0));
+        let kind = plane.first_link(ServerId(0));
+        let link = plane.shared_link(kind).expect("there is room for a link");
+        plane.set_up(link).expect("the link is there");
+        (plane, link)
+    }
+
+    /// A link that is lost twice before the loss is handled is closed once, for the first reason.
+    /// Nobody uses it meanwhile.
+    #[test]
+    fn lost_link_is_queued_once_and_takes_no_requests() {
+        let (mut plane, link) = plane_with_link();
+        plane.lose_link(link, "first");
+        plane.lose_link(link, "second");
+        let state = plane.links.get(link).expect("the link is there");
+        assert!(!state.is_up() && !state.takes && !state.accepting && !state.tries());
+        assert!(!plane.has_link_up(ServerId(0)));
+        assert_eq!(Vec::from(plane.actions), [Action::CloseLink(link)]);
+        let lost: Vec<LostLink> = plane.lost_links.into();
+        assert!(matches!(&lost[..], [lost] if lost.was_up && lost.reason == "first"));
+    }
+
+    /// A lasting link connects again at once, and its server counts one loss.
+    #[test]
+    fn lasting_link_connects_again_at_once() {
+        let (mut plane, link) = plane_with_link();
+        plane.now = Time(0).plus_ms(STABLE_MS as u32);
+        plane.put_ours(link, b"*1\r\n$4\r\nPING\r\n", Completion::Pass);
+        plane.lose_link(link, "gone");
+        let lost = plane.lost_links.pop_front().expect("the link is lost");
+        let down = plane.take_down(lost, false).expect("the link is there");
+        assert!(down.was_up && down.connects_at_once && down.tried);
+        assert!(down.gone.is_empty(), "the request was not written");
+        assert!(plane.take_stranded(&down).is_empty());
+        assert!(plane.note_down(&down), "the log reports the loss");
+        assert_eq!(down.next_attempt(), NextAttempt::Now);
+        assert_eq!(plane.server(ServerId(0)).health.lost_total, 1);
+        let state = plane.links.get(link).expect("the link is there");
+        assert_eq!((state.failures, state.reason.as_str()), (0, "gone"));
     }
 }
