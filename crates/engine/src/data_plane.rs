@@ -803,9 +803,8 @@ impl DataPlane {
             return;
         };
         session.flags.release(reason);
-        if !session.flags.is_held() && !session.flags.any(Flags::RESUMING) {
-            session.flags |= Flags::RESUMING;
-            self.resume.push(id);
+        if !session.flags.is_held() {
+            self.resume.push_once(id, &mut session.resuming);
         }
     }
 
@@ -917,8 +916,7 @@ impl DataPlane {
 
     /// Lists a session that has output to write.
     pub(crate) fn mark_dirty(dirty: &mut Vec<SessionId>, id: SessionId, session: &mut Session) {
-        if !session.flags.any(Flags::LISTED) {
-            session.flags |= Flags::LISTED;
+        if session.listed.enter() {
             dirty.push(id);
         }
     }

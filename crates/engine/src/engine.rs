@@ -50,6 +50,7 @@ use crate::data_plane::cork::Cork;
 use crate::data_plane::flush_rule::Usage;
 use crate::data_plane::handshake::Handshake;
 use crate::data_plane::link::{Link, Role, Streaming};
+use crate::data_plane::resume::ListMark;
 use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
@@ -224,6 +225,8 @@ impl Engine {
             answered_at: Time(0),
             gap_us: u32::MAX,
             expected: ArrivalSlot::NOT,
+            listed: ListMark::default(),
+            resuming: ListMark::default(),
             cork: Cork::NONE,
             db: kind.db,
             pool: pool as u16,
@@ -518,7 +521,7 @@ impl Engine {
     pub fn poll_session(&mut self) -> Option<SessionId> {
         while let Some(id) = self.plane.dirty.pop() {
             if let Some(session) = self.plane.sessions.get_mut(id) {
-                session.flags.remove(Flags::LISTED);
+                session.listed.leave();
                 return Some(id);
             }
         }
@@ -577,7 +580,7 @@ impl Engine {
             let Some(session) = self.plane.sessions.get_mut(id) else {
                 continue;
             };
-            session.flags.remove(Flags::RESUMING);
+            session.resuming.leave();
             self.plane.change_lane(id);
             let Some(session) = self.plane.sessions.get_mut(id) else {
                 continue;

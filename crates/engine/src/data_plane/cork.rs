@@ -69,7 +69,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if session.flags.any(Flags::LISTED) {
+        if session.listed.is_set() {
             return;
         }
         if session.cork.is_on() {
@@ -83,9 +83,8 @@ impl DataPlane {
         // The other replies come from some of the pool's servers.
         let balanced_us = self.pools[usize::from(session.pool)].longest_wait_us;
         let wait_us = rule.wait_us_for(aim, balanced_us);
-        let waits = !session.flags.any(Flags::WRITES_AT_ONCE)
-            && session.out.len() < KEPT_BYTES_MAX
-            && wait_us > 0;
+        let waits =
+            !session.flags.writes_at_once() && session.out.len() < KEPT_BYTES_MAX && wait_us > 0;
         if !waits || session.cork.skip > 0 {
             session.cork.skip = session.cork.skip.saturating_sub(1);
             return DataPlane::mark_dirty(&mut self.dirty, id, session);

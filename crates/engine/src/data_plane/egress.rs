@@ -1013,7 +1013,7 @@ impl DataPlane {
             // The session wants no replies, so no write will end it.
             self.resume.push(id);
         }
-        if session.flags.any(Flags::AWAITS_LAST) {
+        if session.flags.awaits_last() {
             // A session that is being unpinned continues when its link is given back.
             let continues = match session.flags.any(Flags::UNPINNING) {
                 true => {

@@ -190,7 +190,7 @@ impl DataPlane {
                 break IngressStep::End;
             };
             let flags = session.flags;
-            if flags.any(Flags::NOT_SCANNED) {
+            if flags.is_not_scanned() {
                 if flags.is_inside_large() && !flags.is_held() && !flags.is_closing() {
                     if flags.is_streaming() && self.pauses(id, || true) {
                         // The command is not known any more. In a pause of writes the server must
@@ -202,7 +202,7 @@ impl DataPlane {
                 }
                 break IngressStep::End;
             }
-            let off_path = flags & Flags::OFF_PATH;
+            let off_path = flags.off_path();
             if scanner.scanned() == 0 && (off_path == Flags::ROUTED || off_path == Flags::default())
             {
                 let used = match off_path == Flags::ROUTED {
@@ -246,7 +246,7 @@ impl DataPlane {
         if let Some(class) = self.direct_classes[id.index()]
             && command.arity_ok(spans.len())
             && let Some(session) = self.sessions.get_mut(session_id)
-            && !session.flags.any(Flags::OFF_PATH)
+            && session.flags.is_on_path()
             && let Some(link) = self.links.get_mut(session.link)
             && link.accepting
         {
@@ -929,7 +929,7 @@ impl DataPlane {
     pub(crate) fn goes_by_key(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
         session.is_some_and(|session| {
-            session.flags & Flags::OFF_PATH == Flags::ROUTED && session.pins.is_empty()
+            session.flags.off_path() == Flags::ROUTED && session.pins.is_empty()
         })
     }
 

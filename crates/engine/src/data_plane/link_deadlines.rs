@@ -357,7 +357,8 @@ impl DataPlane {
                 && !session.flags.is_tunnel()
                 // These sessions wait for respool.
                 && !session.flags.is_held()
-                && !session.flags.any(Flags::STEPS | Flags::RESUMING)
+                && !session.resuming.is_set()
+                && !session.flags.any(Flags::STEPS)
                 && self.now.since_ms(session.active_at) >= idle_ms;
             over.then_some(id)
         };

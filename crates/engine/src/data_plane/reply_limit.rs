@@ -40,7 +40,7 @@ use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkState, Role};
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS, LinkLane};
 use crate::routing::pool::ServerId;
@@ -683,9 +683,8 @@ impl DataPlane {
             let (awaited, sessions) = (link.reply_room.woken.len(), &self.sessions);
             link.reply_room.woken.retain(|woken| {
                 let asks = |session: &Session| {
-                    let flags = session.flags;
-                    let waits = flags.holds().any(Holds::LINK);
-                    session.link == id && (waits || flags.any(Flags::RESUMING))
+                    let waits = session.flags.holds().any(Holds::LINK);
+                    session.link == id && (waits || session.resuming.is_set())
                 };
                 sessions.get(*woken).is_some_and(asks)
             });

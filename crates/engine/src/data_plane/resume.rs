@@ -2,6 +2,30 @@
 
 use crate::base::handle::SessionId;
 
+/// Whether a session is in a list of the turn. It keeps the mark itself, so the list needs no
+/// search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListMark(bool);
+
+impl ListMark {
+    #[inline]
+    pub(crate) fn is_set(self) -> bool {
+        self.0
+    }
+
+    /// Sets the mark. Returns whether it was not set: then the session goes into the list.
+    #[inline]
+    pub(crate) fn enter(&mut self) -> bool {
+        !std::mem::replace(&mut self.0, true)
+    }
+
+    /// The session has left the list.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        self.0 = false;
+    }
+}
+
 /// Sessions that continue at the end of the turn. The session that was released last is the first.
 /// Sessions that a turn leaves over continue first in the next turn.
 #[derive(Debug, Default)]
@@ -20,6 +44,13 @@ impl ResumeQueue {
     /// A session may continue.
     pub(crate) fn push(&mut self, id: SessionId) {
         self.sessions.push(id);
+    }
+
+    /// A session may continue, and may wait for that already. `mark`: its mark for this queue.
+    pub(crate) fn push_once(&mut self, id: SessionId, mark: &mut ListMark) {
+        if mark.enter() {
+            self.push(id);
+        }
     }
 
     /// Begins a series of [`ResumeQueue::pop`]: sessions that the turn before left over come first.
@@ -52,6 +83,20 @@ mod tests {
 
     fn next(resume: &mut ResumeQueue) -> Option<u32> {
         resume.pop().map(|id| id.index)
+    }
+
+    /// A session that waits to continue is in the queue once, until it leaves.
+    #[test]
+    fn session_waits_once() {
+        let (mut resume, mut mark) = (ResumeQueue::default(), ListMark::default());
+        for _ in 0..2 {
+            resume.push_once(session(7), &mut mark);
+            resume.push_once(session(7), &mut mark);
+            assert!(mark.is_set());
+            assert_eq!(next(&mut resume), Some(7));
+            mark.leave();
+            assert!(resume.is_empty());
+        }
     }
 
     /// Sessions that were left over come before those that were released after them.

@@ -23,6 +23,7 @@ use crate::data_plane::cork::Cork;
 use crate::data_plane::memory::{Held, Weight};
 use crate::data_plane::reorder::{AskedEarly, ReorderBuffer};
 use crate::data_plane::replica_reads::OwnWriteReads;
+use crate::data_plane::resume::ListMark;
 pub(crate) use crate::data_plane::session_state::{Flags, Holds, SessionState};
 use crate::data_plane::slow_readers::LinkLane;
 use crate::data_plane::untaken::is_stuck;
@@ -197,6 +198,10 @@ pub(crate) struct Session {
     pub(crate) gap_us: u32,
     /// When its link expects its next request.
     pub(crate) expected: ArrivalSlot,
+    /// In the list of sessions with output to write.
+    pub(crate) listed: ListMark,
+    /// In the list of sessions to continue.
+    pub(crate) resuming: ListMark,
     /// Whether first replies wait for the others, in a pool of several servers.
     pub(crate) cork: Cork,
 
@@ -432,9 +437,7 @@ impl Session {
     /// Whether the session is done: no request comes, no reply is owed, and no output is left.
     pub(crate) fn is_finished(&self) -> bool {
         let ending = self.flags.is_closing()
-            || self.flags.input_has_ended()
-                && !self.flags.is_held()
-                && !self.flags.any(Flags::RESUMING);
+            || self.flags.input_has_ended() && !self.flags.is_held() && !self.resuming.is_set();
         ending && self.is_caught_up() && self.out.is_empty()
     }
 

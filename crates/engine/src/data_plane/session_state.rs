@@ -480,10 +480,6 @@ impl Flags {
     pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
     /// The driver was told not to read the session's socket.
     pub(crate) const UNREAD: Flags = Flags(1 << 28);
-    /// The session is on the engine's list of sessions with something to write.
-    pub(crate) const LISTED: Flags = Flags(1 << 29);
-    /// The session is on the engine's list of sessions to continue.
-    pub(crate) const RESUMING: Flags = Flags(1 << 30);
 
     /// Derived: the holds. The session's bytes wait.
     const HELD: Flags = Flags(u8::MAX as u32);
@@ -781,8 +777,6 @@ mod tests {
             F::UNAUTHENTICATED,
             F::ENDED,
             F::PARKED,
-            F::LISTED,
-            F::RESUMING,
             F::UNREAD,
             F::IN_MULTI,
             F::SILENT,
