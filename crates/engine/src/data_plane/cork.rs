@@ -20,7 +20,6 @@ use crate::base::limits::KEPT_BYTES_MAX;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::own_options::Levels;
-use crate::data_plane::session::Flags;
 
 /// The most pieces that are written at once, after waits in vain.
 const DOUBT_MAX: u16 = 1023;

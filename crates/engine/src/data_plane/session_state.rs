@@ -1,12 +1,15 @@
 //! The states of a session, and the word of them that the hot path asks.
 
-use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
+use std::ops::{BitOr, BitOrAssign};
 
-/// The states of a session. A session with none of [`Flags::OFF_PATH`] sends whole requests
-/// straight to its link.
+/// The states of a session: marks, the holds, and three states of which each has one value.
+///
+/// The hot path asks the gate word alone, one question at a time. The word has all marks and holds,
+/// and a bit for each answer that it needs of the other states. Only the setters write the word, so
+/// it stays in step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SessionState {
-    /// The marks. The hot path loads this word alone.
+    /// Marks, holds and derived bits.
     gate: Flags,
     phase: Phase,
     input: InputMode,
@@ -261,10 +264,12 @@ impl SessionState {
         self.gate.any(Flags::HELD)
     }
 
+    #[inline]
     pub(crate) fn hold(&mut self, reason: Holds) {
         self.gate.0 |= u32::from(reason.0);
     }
 
+    #[inline]
     pub(crate) fn release(&mut self, reason: Holds) {
         self.gate.0 &= !u32::from(reason.0);
     }
@@ -395,6 +400,39 @@ impl SessionState {
     }
 }
 
+/// The questions of the hot path. Each is one test of the gate word.
+impl SessionState {
+    /// Whether the session's bytes are not scanned for requests now.
+    #[inline]
+    pub(crate) fn is_not_scanned(self) -> bool {
+        self.gate.any(Flags::NOT_SCANNED)
+    }
+
+    /// Whether the session sends whole requests straight to its link.
+    #[inline]
+    pub(crate) fn is_on_path(self) -> bool {
+        !self.gate.any(Flags::OFF_PATH)
+    }
+
+    /// The states for which requests leave the hot path.
+    #[inline]
+    pub(crate) fn off_path(self) -> Flags {
+        Flags(self.gate.0 & Flags::OFF_PATH.0)
+    }
+
+    /// Whether output is not corked.
+    #[inline]
+    pub(crate) fn writes_at_once(self) -> bool {
+        self.gate.any(Flags::WRITES_AT_ONCE)
+    }
+
+    /// Whether a state ends with the last reply that the session is owed.
+    #[inline]
+    pub(crate) fn awaits_last(self) -> bool {
+        self.gate.any(Flags::AWAITS_LAST)
+    }
+}
+
 /// Marks.
 impl SessionState {
     /// Keeps the gate word in step with a state.
@@ -422,14 +460,8 @@ impl BitOrAssign<Flags> for SessionState {
     }
 }
 
-impl BitAnd<Flags> for SessionState {
-    type Output = Flags;
-    fn bitand(self, of: Flags) -> Flags {
-        self.gate & of
-    }
-}
-
-/// A set of marks and holds.
+/// Marks of a session, each set or not. Derived bits and masks are private to this file: nothing
+/// else can set them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u32);
 
@@ -489,13 +521,13 @@ impl Flags {
         .with(Flags::STEPS)
         .with(Flags::TUNNEL);
     /// States in which the session's bytes are not scanned for requests.
-    pub(crate) const NOT_SCANNED: Flags = Flags::HELD
+    const NOT_SCANNED: Flags = Flags::HELD
         .with(Flags::CLOSING)
         .with(Flags::STEPS)
         .with(Flags::STREAMING)
         .with(Flags::SWALLOWING);
     /// States in which requests leave the hot path. The hot path asks a session for these alone.
-    pub(crate) const OFF_PATH: Flags = Flags::UNAUTHENTICATED
+    const OFF_PATH: Flags = Flags::UNAUTHENTICATED
         .with(Flags::IN_MULTI)
         .with(Flags::SILENT)
         .with(Flags::TUNNEL)
@@ -504,11 +536,11 @@ impl Flags {
         .with(Flags::ROUTED)
         .with(Flags::STRIPS);
     /// States in which output is not corked.
-    pub(crate) const WRITES_AT_ONCE: Flags = Flags::NOT_SCANNED
+    const WRITES_AT_ONCE: Flags = Flags::NOT_SCANNED
         .with(Flags::ENDED)
         .with(Flags::UNFORESEEN);
     /// States that end with the last reply that the session is owed.
-    pub(crate) const AWAITS_LAST: Flags = Flags::UNPINNING
+    const AWAITS_LAST: Flags = Flags::UNPINNING
         .with(Flags(Holds::DEPTH.0 as u32))
         .with(Flags(Holds::DRAIN.0 as u32));
 
@@ -537,19 +569,6 @@ impl BitOrAssign for Flags {
         self.0 |= other.0;
     }
 }
-impl BitAnd for Flags {
-    type Output = Flags;
-    fn bitand(self, other: Flags) -> Flags {
-        Flags(self.0 & other.0)
-    }
-}
-impl Not for Flags {
-    type Output = Flags;
-    fn not(self) -> Flags {
-        Flags(!self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -649,7 +668,7 @@ mod tests {
                 assert_eq!(state.reply_mode, after, "{mode:?}");
                 assert_eq!(state.is_silent(), after.is_silent(), "{after:?}");
                 // The gate word has the other marks as before.
-                let off_path = state & Flags::OFF_PATH;
+                let off_path = state.off_path();
                 assert_eq!(off_path != Flags::ROUTED, after.is_silent(), "{after:?}");
                 assert!(off_path.any(Flags::ROUTED));
             }
@@ -677,8 +696,8 @@ mod tests {
                 let asked = (state.is_closing(), state.input_has_ended());
                 assert_eq!(asked, (is_closing, has_ended), "{phase:?}");
                 assert_eq!(state.is_ending(), phase != Open, "{phase:?}");
-                assert_eq!(state.any(Flags::NOT_SCANNED), is_closing, "{phase:?}");
-                assert_eq!(state.any(Flags::WRITES_AT_ONCE), phase != Open);
+                assert_eq!(state.is_not_scanned(), is_closing, "{phase:?}");
+                assert_eq!(state.writes_at_once(), phase != Open);
                 step(&mut state);
                 assert_eq!(state.phase, after, "{phase:?}");
             }
@@ -707,11 +726,11 @@ mod tests {
         for (input, (is_scanned, is_tunnel), after) in table {
             let mut state = SessionState::default();
             state.set_input(input);
-            assert_eq!(state.any(Flags::NOT_SCANNED), !is_scanned, "{input:?}");
+            assert_eq!(state.is_not_scanned(), !is_scanned, "{input:?}");
             assert_eq!(state.is_inside_large(), !is_scanned, "{input:?}");
             assert_eq!(state.is_streaming(), input == Streaming, "{input:?}");
             assert_eq!(state.is_tunnel(), is_tunnel, "{input:?}");
-            assert_eq!(state.any(Flags::OFF_PATH), is_tunnel, "{input:?}");
+            assert_eq!(!state.is_on_path(), is_tunnel, "{input:?}");
             for (step, after) in steps.into_iter().zip(after) {
                 let mut state = state;
                 step(&mut state);
@@ -740,9 +759,9 @@ mod tests {
             let before = state;
             state.hold(hold);
             assert!(state.is_held() && state.holds() == hold);
-            assert!(state.any(Flags::NOT_SCANNED) && state.any(Flags::WRITES_AT_ONCE));
+            assert!(state.is_not_scanned() && state.writes_at_once());
             let ends_with_last = hold == H::DEPTH || hold == H::DRAIN;
-            assert_eq!(state.any(Flags::AWAITS_LAST), ends_with_last, "{hold:?}");
+            assert_eq!(state.awaits_last(), ends_with_last, "{hold:?}");
             let others = all.into_iter().filter(|other| *other != hold);
             for other in others {
                 assert!(
