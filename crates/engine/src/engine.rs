@@ -28,6 +28,7 @@ pub(crate) mod router;
 pub(crate) mod scatter;
 pub(crate) mod succession;
 pub(crate) mod topology;
+pub(crate) mod transactions;
 
 use crate::data_plane::{DataPlane, Release};
 use std::sync::Arc;

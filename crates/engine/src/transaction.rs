@@ -13,35 +13,25 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use respool_protocol::commands::{Answer, Flags as CommandFlags, id};
+use respool_protocol::commands::{Answer, Flags as CommandFlags, Names, id};
 use respool_protocol::reply::{self, Scanned};
 use respool_protocol::{encode, number};
 
-use crate::access::auth::{auth_asked, credentials};
-use crate::access::login_probe::LoginGate;
 use crate::base::buffer::shrink;
-use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::handle::{LinkId, SessionId};
 use crate::base::session_map::SessionMap;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::ConnectionSwitch;
 use crate::data_plane::completion::pinned::TrackingRedirect;
-use crate::data_plane::completion::transaction::TransactionCompletion;
 use crate::data_plane::completion::transaction::{Exec, LocalResult};
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::pause::request_may_write;
-use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::scripts::{ScriptHash, names_in};
-use crate::data_plane::sent_request::id_of;
+use crate::data_plane::sent_request::{id_of, runs_code};
 use crate::data_plane::session::{Flags, OpenTransaction, Pins};
-use crate::engine::Engine;
-use crate::local::HelloArgs;
-use crate::pinned::tracking_redirect::redirect_asked;
-use crate::redirect::refusals;
 use crate::routing::pool::Group;
 
 /// Transactions: requests between MULTI and EXEC.
@@ -80,6 +70,18 @@ fn left_out(local_results: &[(u32, LocalResult)]) -> u32 {
 }
 
 impl Transaction {
+    /// What its EXEC needs.
+    fn plan(&self) -> ExecPlan {
+        let local_results = || self.local_results.iter().map(|(_, result)| result);
+        let taints = self.taints || local_results().any(LocalResult::leaves_trace);
+        let pins = local_results().filter_map(LocalResult::pins);
+        ExecPlan {
+            about_session: local_results().any(LocalResult::is_about_session),
+            taints,
+            pins: pins.chain(taints.then_some(Pins::ONCE)).collect(),
+        }
+    }
+
     /// Its memory: the held bytes and the unused room of its buffers.
     fn charge(&self) -> Charge {
         let room = |capacity: usize, len: usize| capacity - len;
@@ -94,649 +96,114 @@ impl Transaction {
     }
 }
 
-impl Engine {
-    /// Answers MULTI, WATCH, UNWATCH, DISCARD and EXEC.
-    pub(crate) fn answer_transaction(
-        &mut self,
-        session_id: SessionId,
-        request: &Request<'_>,
-    ) -> Dispatched {
-        let in_multi = self.transactions.is_in_multi(&self.plane, session_id);
-        match request.id {
-            id::MULTI if in_multi => {
-                self.refuse_nested(session_id, request, "MULTI calls can not be nested")
-            }
-            id::MULTI => {
-                if !self.know_opening(session_id, request.bytes) {
-                    return Dispatched::Wait;
-                }
-                if let Some(refusal) = self.local.refusal_to_open(&self.plane, session_id) {
-                    return self.plane.answer_reply(session_id, &refusal);
-                }
-                self.transactions
-                    .begin_transaction(&mut self.plane, session_id, request.bytes);
-                self.plane.answer_reply(session_id, b"+OK\r\n")
-            }
-            id::WATCH if in_multi => {
-                self.refuse_nested(session_id, request, "WATCH inside MULTI is not allowed")
-            }
-            id::WATCH => match self.pinned.pin(&mut self.plane, session_id, Pins::WATCH) {
-                Ok(()) => {
-                    if let Some(session) = self.plane.sessions.get_mut(session_id) {
-                        session.flags |= Flags::HAS_QUEUED;
-                    }
-                    self.dispatch_on_link(session_id, request.bytes, false, None)
-                }
-                Err(blocked) => self.plane.blocked(session_id, blocked),
-            },
-            id::UNWATCH => {
-                self.transactions
-                    .forget_lost_watch(&mut self.plane, session_id);
-                match self.transactions.watches(&self.plane, session_id) {
-                    true => self.unwatch(session_id, request.bytes, None),
-                    false => self.dispatch_on_link(session_id, request.bytes, false, None),
-                }
-            }
-            id::DISCARD if !in_multi => self.answer_error(session_id, b"ERR DISCARD without MULTI"),
-            id::DISCARD => self.leave_transaction(session_id, b"+OK\r\n"),
-            _ if !in_multi => self.answer_error(session_id, b"ERR EXEC without MULTI"),
-            _ => self.exec(session_id, request.bytes),
-        }
-    }
+/// How a request of a session in MULTI is queued.
+pub(crate) enum Queueing {
+    /// It is refused, and EXEC will be refused, too.
+    Refused(String),
+    /// It is an AUTH: a login is checked first.
+    Auth,
+    /// It is a HELLO, which may have a login.
+    Hello,
+    /// It is CLIENT TRACKING or its like, which needs a link of the session's own.
+    Switch,
+    /// It is about the session. respool answers it after the block.
+    Local,
+    /// It is in the block, unless its result is a constant.
+    InBlock(Option<LocalResult>),
+}
 
-    /// Refuses MULTI or WATCH inside MULTI. Newer servers abort the transaction for it.
-    fn refuse_nested(&mut self, id: SessionId, request: &Request<'_>, text: &str) -> Dispatched {
-        if self
-            .transactions
-            .speaks_of_commands_in_transactions(&self.plane, id)
-        {
-            let text = format!(
-                "ERR Command '{}' not allowed inside a transaction",
-                request.command.name
-            );
-            return self.refuse_queued(id, text.as_bytes());
-        }
-        self.answer_error(id, format!("ERR {text}").as_bytes())
-    }
+/// What EXEC needs before its block can leave.
+pub(crate) struct ExecPlan {
+    /// The transaction changes or shows the session: see [`LocalResult::is_about_session`].
+    pub(crate) about_session: bool,
+    /// Nothing uses the session's link after the block.
+    pub(crate) taints: bool,
+    /// The reasons for a link of the session's own.
+    pub(crate) pins: Vec<Pins>,
+}
 
-    /// Ends the watch that a session has at the server. The client gets `instead`, or the server's
-    /// reply.
-    fn unwatch(&mut self, id: SessionId, request: &[u8], instead: Option<&[u8]>) -> Dispatched {
-        let instead = instead.map(<[u8]>::to_vec);
-        let placed = self.dispatch_on_link(
-            id,
-            request,
-            false,
-            Some(Completion::Transaction(TransactionCompletion::Unwatch {
-                instead,
-            })),
-        );
-        if placed == Dispatched::Done {
-            self.pinned.unpin(&mut self.plane, id, Pins::WATCH);
-        }
-        placed
-    }
+/// The reply to an EXEC while it is put together.
+pub(crate) struct ExecReply<'a> {
+    /// The bytes up to the first step.
+    pub(crate) first: Vec<u8>,
+    pub(crate) steps: VecDeque<ReplyStep>,
+    /// The state of the session after the results so far.
+    pub(crate) within: CompositeReply,
+    /// The place of the next result.
+    place: u32,
+    local_results: std::iter::Peekable<std::vec::IntoIter<(u32, LocalResult)>>,
+    /// The server's results that are left.
+    elements: std::vec::IntoIter<&'a [u8]>,
+}
 
-    /// Ends a transaction that was not sent. The client gets this reply.
-    pub(crate) fn leave_transaction(&mut self, id: SessionId, reply: &[u8]) -> Dispatched {
-        let mut unwatch = Vec::new();
-        encode::request(&mut unwatch, &["UNWATCH"]);
-        let placed = match self.transactions.watches(&self.plane, id) {
-            true => self.unwatch(id, &unwatch, Some(reply)),
-            false => self.plane.answer_reply(id, reply),
-        };
-        if placed == Dispatched::Done {
-            self.transactions.forget_lost_watch(&mut self.plane, id);
-            self.transactions.end_transaction(&mut self.plane, id);
-        }
-        placed
-    }
-
-    /// Refuses a request. If the session is in MULTI, its EXEC will fail.
-    pub(crate) fn refuse_queued(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
-        self.plane.abort_transaction(id);
-        self.answer_error(id, text)
-    }
-
-    /// Refuses a malformed EXEC, which ends its transaction.
-    pub(crate) fn refuse_exec(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
-        let why = text.strip_prefix(b"ERR ").unwrap_or(text);
-        let mut reply = Vec::new();
-        encode::error(
-            &mut reply,
-            &[b"EXECABORT Transaction discarded because of: ", why].concat(),
-        );
-        self.leave_transaction(id, &reply)
-    }
-
-    /// Queues a request of a session in MULTI. The requests that end a transaction do not come
-    /// here.
-    pub(crate) fn queue(&mut self, session_id: SessionId, request: &Request<'_>) -> Dispatched {
-        let command = request.command;
-        if command.flags.has(CommandFlags::NO_MULTI)
-            && !self
-                .transactions
-                .is_allowed_in_multi(&self.plane, session_id, request)
-        {
-            let text = if self
-                .transactions
-                .speaks_of_commands_in_transactions(&self.plane, session_id)
-            {
-                format!(
-                    "ERR Command '{}' not allowed inside a transaction",
-                    command.name
-                )
-            } else {
-                String::from("ERR Command not allowed inside a transaction")
-            };
-            return self.refuse_queued(session_id, text.as_bytes());
-        }
-        let local_result = match (command.answer, request.id) {
-            (_, id::SELECT) => number::parse(request.arg(1))
-                .and_then(|db| u32::try_from(db).ok())
-                .map(LocalResult::Select),
-            (_, id::AUTH) => return self.queue_auth(session_id, request),
-            (_, id::HELLO) => return self.queue_hello(session_id, request),
-            (_, id::PUBLISH | id::SPUBLISH | id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB) => {
-                let name = request.args().nth(1).unwrap_or_default();
-                Some(LocalResult::Counted(request.id, name.to_vec()))
-            }
-            (_, id::MONITOR) => Some(LocalResult::Constant(NO_MONITOR)),
-            (_, id::SSUBSCRIBE) => Some(LocalResult::Constant(NO_SSUBSCRIBE)),
-            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(LocalResult::RedirectName),
-            // After a SUBSCRIBE in the same transaction, PING is answered as to a subscriber.
-            (_, id::PING) if self.transactions.has_steps(session_id) => {
-                Some(LocalResult::Local(request.keep()))
-            }
-            (_, id::CLIENT_TRACKING) if let Some((at, to)) = redirect_asked(request) => {
-                return self.track_for(session_id, request, at, to);
-            }
-            (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
-                return self.queue_switch(
-                    session_id,
-                    ConnectionSwitch::of(request),
-                    None,
-                    request.bytes,
-                );
-            }
-            (_, id::SCRIPT_FLUSH) => Some(LocalResult::FlushScripts),
-            (_, id::INFO | id::UNWATCH) => None,
-            (Answer::Session | Answer::Pinned, _) => return self.queue_local(session_id, request),
-            _ => self
-                .scatter
-                .names_at(&self.plane, session_id, command)
-                .map(LocalResult::Named),
-        };
-        if let Some(transaction) = self.plane.transaction_of(session_id) {
-            transaction.writes |= request_may_write(request);
-        }
-        self.enqueue(session_id, request.bytes, local_result)
-    }
-
-    /// Queues AUTH.
-    fn queue_auth(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        // The server does not know the users that respool configures.
-        let has_server_users = self.plane.settings.users.is_empty();
-        match auth_asked(request).filter(|_| has_server_users) {
-            Some(login) => self.queue_login(id, request, login, request.bytes, None),
-            None => self.queue_local(id, request),
-        }
-    }
-
-    /// Queues HELLO. The block has it with version and credentials, which hold for the requests
-    /// behind it. The name stays out: at the server it would be the link's.
-    fn queue_hello(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let Ok(hello) = HelloArgs::read(request) else {
-            return self.queue_local(id, request);
-        };
-        let Some(version) = hello.version else {
-            return self.queue_local(id, request);
-        };
-        let mut asked = Vec::new();
-        let version = version.number().to_string();
-        match hello.credentials {
-            Some((name, password)) if self.plane.settings.users.is_empty() => {
-                let words = [b"HELLO", version.as_bytes(), b"AUTH", name, password];
-                encode::request(&mut asked, &words);
-                let rest = Some(hello.without_credentials());
-                self.queue_login(id, request, (Some(name), password), &asked, rest)
-            }
-            Some((name, password)) if self.plane.own_user(name, password).is_none() => {
-                self.queue_local(id, request)
-            }
-            _ => {
-                encode::request(&mut asked, &["HELLO", &version]);
-                self.enqueue(id, &asked, Some(LocalResult::Hello(request.keep())))
-            }
-        }
-    }
-
-    /// Queues a login. `asked`: the bytes for the server. `hello`: the rest of a HELLO, without the
-    /// credentials.
-    fn queue_login(
-        &mut self,
-        id: SessionId,
-        request: &Request<'_>,
-        (name, password): (Option<&[u8]>, &[u8]),
-        asked: &[u8],
-        hello: Option<DeferredCheck>,
-    ) -> Dispatched {
-        let Some(login) = credentials(name, password) else {
-            return self.queue_local(id, request);
-        };
-        // The login attempt counts when it is queued: EXEC tries all of them at once.
-        let claim = match self.server_login_gate(id, &login) {
-            LoginGate::Open(claim) => claim,
-            LoginGate::Wait => return Dispatched::Wait,
-            LoginGate::Shut => {
-                self.plane.abort_transaction(id);
-                return self.access.refuse_untried(&mut self.plane, id);
-            }
-        };
-        self.access.end_login_turn(id);
-        self.enqueue(
-            id,
-            asked,
-            Some(LocalResult::Login {
-                login,
-                hello,
-                claim,
-            }),
-        )
-    }
-
-    /// Queues a request about the session, which respool answers after the block.
-    fn queue_local(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        self.enqueue(id, request.bytes, Some(LocalResult::Local(request.keep())))
-    }
-
-    /// Queues a switch such as CLIENT TRACKING. `bytes`: the request for the server.
-    pub(crate) fn queue_switch(
-        &mut self,
-        id: SessionId,
-        switch: ConnectionSwitch,
-        redirect: Option<TrackingRedirect>,
-        bytes: &[u8],
-    ) -> Dispatched {
-        let had = self.pinned.has_switched_on(&self.plane, id, switch.pins);
-        let local_result = LocalResult::Switch {
-            switch,
-            had,
-            redirect,
-        };
-        self.enqueue(id, bytes, Some(local_result))
-    }
-
-    /// Adds a request to the transaction and answers QUEUED. `bytes`: the request for the server.
-    fn enqueue(
-        &mut self,
-        session_id: SessionId,
-        bytes: &[u8],
-        local_result: Option<LocalResult>,
-    ) -> Dispatched {
-        let max = self.plane.settings.limits.transaction_bytes_max as usize;
-        let is_short = self
-            .plane
-            .memory
-            .is_above_bound(self.plane.held_bytes + bytes.len());
-        let transaction = self.transactions.queued.get_mut(session_id);
-        let facts = self.plane.transaction_of(session_id);
-        let (Some(transaction), Some(facts)) = (transaction, facts) else {
-            unreachable!("a session in MULTI has a transaction");
-        };
-        if transaction.held + bytes.len() > max {
-            let text = b"ERR respool: the transaction is larger than transaction-bytes-max";
-            return self.refuse_queued(session_id, text);
-        }
-        if facts.aborted {
-            // An aborted transaction is never sent, so nothing more of it is kept.
-            return self.plane.answer_reply(session_id, b"+QUEUED\r\n");
-        }
-        if is_short {
-            // There is no memory for the request: the transaction will never be sent.
-            facts.aborted = true;
-            let names = std::mem::take(&mut transaction.scripts).len();
-            let requests = std::mem::take(&mut transaction.requests).len();
-            let freed = requests + names * size_of::<ScriptHash>();
-            transaction.held -= freed;
-            let charge = transaction.charge();
-            self.plane
-                .charge(session_id, ChargeKind::Transaction, charge);
-            self.plane.weigh(session_id);
-            return self
-                .plane
-                .answer_reply(session_id, &bound_reply("worker-memory-bytes-max"));
-        }
-        let mut held = local_result.as_ref().map_or(0, LocalResult::held_bytes);
-        let room = transaction.requests.capacity();
-        if local_result.as_ref().is_none_or(LocalResult::in_block) {
-            transaction.requests.extend_from_slice(bytes);
-            let id = id_of(bytes);
-            if refusals::runs_code(id)
-                || id.is_some_and(|id| id == id::SCRIPT_LOAD || may_hold_up(id))
-            {
-                transaction.runs_code = true;
-                let names = names_in(bytes);
-                held += names.len() * size_of::<ScriptHash>();
-                transaction.scripts.extend(names);
-            }
-            shrink(&mut transaction.requests);
-            held += bytes.len();
-        }
-        transaction
-            .local_results
-            .extend(local_result.map(|local_result| (facts.count, local_result)));
-        facts.count += 1;
-        transaction.held += held;
-        let has_grown = transaction.requests.capacity() != room;
-        let charge = transaction.charge();
-        self.plane
-            .charge(session_id, ChargeKind::Transaction, charge);
-        if has_grown {
-            self.plane.weigh(session_id);
-        }
-        self.plane.answer_reply(session_id, b"+QUEUED\r\n")
-    }
-
-    /// Queues a command that the server has and the table does not. `taints`: it may change its
-    /// connection in any way.
-    pub(crate) fn queue_unknown(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        taints: bool,
-    ) -> Dispatched {
-        if let Some(facts) = self.plane.transaction_of(id) {
-            // The table does not say what the command does.
-            facts.writes = true;
-        }
-        if let Some(transaction) = self.transactions.queued.get_mut(id) {
-            transaction.taints |= taints;
-        }
-        self.enqueue(id, bytes, None)
-    }
-
-    /// Handles EXEC: pins the session if the block needs it, and sends the block.
-    fn exec(&mut self, id: SessionId, closing: &[u8]) -> Dispatched {
-        let is_aborted = |facts: &mut OpenTransaction| facts.aborted;
-        if self.plane.transaction_of(id).is_some_and(is_aborted) {
-            let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-            return self.leave_transaction(id, text);
-        }
-        let Some(transaction) = self.transactions.queued.get(id) else {
-            unreachable!("a session in MULTI has a transaction");
-        };
-        let local_results = || transaction.local_results.iter().map(|(_, result)| result);
-        let about_session = local_results().any(LocalResult::is_about_session);
-        let taints = transaction.taints || local_results().any(LocalResult::leaves_trace);
-        let pins = local_results().filter_map(LocalResult::pins);
-        let pins: Vec<Pins> = pins.chain(taints.then_some(Pins::ONCE)).collect();
-        if self.transactions.has_lost_watch(&self.plane, id) {
-            let version = self.plane.sessions.get(id).map(|session| session.version);
-            let mut nil = Vec::new();
-            encode::null_array(&mut nil, version.unwrap_or_default());
-            return self.leave_transaction(id, &nil);
-        }
-        if about_session && self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
-        }
-        if let Some(reply) = self.refusal_of_redirects(id, pins.is_empty()) {
-            return self.leave_transaction(id, &reply);
-        }
-        if let Some(group) = self.transactions.queued_group(&self.plane, id) {
-            self.plane.switch_to_group(id, group);
-        }
-        for pins in pins {
-            match self.pinned.pin(&mut self.plane, id, pins) {
-                Ok(()) => {}
-                Err(Blocked::Wait) => return Dispatched::Wait,
-                Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
-            }
-        }
-        if taints {
-            self.plane.taint_own_link(id);
-        }
-        let code = self
-            .transactions
-            .queued
-            .get(id)
-            .filter(|transaction| transaction.runs_code)
-            .map(|transaction| transaction.requests.clone());
-        let lane = code.map_or(CodeLane::Common, |code| {
-            self.plane.enter_code_lane_with(id, &code)
-        });
-        if lane == CodeLane::Waits {
-            return Dispatched::Wait;
-        }
-        let placed = self.send_block(id, closing, about_session);
-        self.plane.leave_code_lane(id, lane);
-        placed
-    }
-
-    /// Sends the block of an EXEC to the server.
-    fn send_block(&mut self, id: SessionId, closing: &[u8], about_session: bool) -> Dispatched {
-        let scripts = self
-            .transactions
-            .queued
-            .get(id)
-            .map(|transaction| transaction.scripts.clone());
-        let mut scripts = scripts.unwrap_or_default();
-        // A block may name one script a thousand times.
-        scripts.sort_unstable();
-        scripts.dedup();
-        match self.load_scripts(id, &scripts) {
-            Ok(_) => {}
-            Err(Blocked::Wait) => return Dispatched::Wait,
-            Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
-        }
-        let (block, duty) = self.transactions.block_of(&self.plane, id, closing);
-        match self.dispatch_with(id, &block, false, duty) {
-            Ok(placed) => {
-                self.transactions.end_transaction(&mut self.plane, id);
-                self.plane.counters.transactions += 1;
-                self.pinned
-                    .unpin(&mut self.plane, id, Pins::WATCH.with(Pins::ONCE));
-                if about_session {
-                    // The result decides about the session's state, so later requests wait for it.
-                    self.plane.hold_until_caught_up(id);
-                }
-                placed
-            }
-            Err(Completion::Block { exec, .. }) => {
-                // The block has to wait. It is built again for the next attempt.
-                if let (Some(exec), Some(transaction)) =
-                    (exec, self.transactions.queued.get_mut(id))
-                {
-                    transaction.local_results = exec.local_results;
-                }
-                Dispatched::Wait
-            }
-            Err(_) => unreachable!("the completion that comes back is the block's"),
-        }
-    }
-
-    /// The refusal of an EXEC with CLIENT TRACKING REDIRECT in it, if it cannot be executed now.
-    fn refusal_of_redirects(&self, id: SessionId, needs_none: bool) -> Option<Vec<u8>> {
-        let session = self.plane.sessions.get(id)?;
-        let transaction = self.transactions.queued.get(id)?;
-        let redirect = |(_, local_result): &(u32, LocalResult)| match local_result {
-            LocalResult::Switch { redirect, .. } => redirect.clone(),
-            _ => None,
-        };
-        let mut redirects = transaction
-            .local_results
-            .iter()
-            .filter_map(redirect)
-            .peekable();
-        redirects.peek()?;
-        if redirects.any(|redirect| self.pinned.has_lost(&self.plane, &redirect)) {
-            return Some(LOST_REDIRECT.to_vec());
-        }
-        // A session that holds one of the bounded links must not wait for a second one: another
-        // session may do the same, and both would wait.
-        let full = !self.pinned.may_have_own_link(&self.plane, id);
-        (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned-links-max"))
-    }
-
-    /// Completes the result of a block with the results that respool makes or changes.
-    pub(crate) fn settle_exec(&mut self, link: LinkId, entry: Entry, exec: Exec, result: &[u8]) {
-        let id = self.plane.owner_of(link, entry);
+impl<'a> ExecReply<'a> {
+    /// Begins the reply to a transaction whose block returned `result`. `within`: the state of the
+    /// session before it. Gives the transaction back if the server has not executed it.
+    pub(crate) fn begin(
+        exec: Exec,
+        result: &'a [u8],
+        (db, user): (u32, u16),
+    ) -> Result<ExecReply<'a>, Exec> {
         let expected = exec.count - left_out(&exec.local_results);
         let elements = match elements_of(result) {
             Some(elements) if elements.len() == expected as usize => elements,
             // An error or nil: nothing was executed.
-            _ => {
-                for (_, local_result) in exec.local_results {
-                    if let LocalResult::Switch { switch, had, .. } = local_result {
-                        self.pinned
-                            .settle_switch(&mut self.plane, id, (switch, had), None, b"");
-                    }
-                }
-                return self.pass_on(entry, result);
-            }
+            _ => return Err(exec),
         };
-        let exec_reply = self.merge_results(link, id, exec, elements);
-        let given_up = entry.session == SessionId::NONE;
-        let db = exec_reply.within.db;
-        if !exec_reply.steps.is_empty() && !given_up {
-            self.plane
-                .begin_steps(id, exec_reply.steps, (entry.silent, entry.at_ms));
-        }
-        let session = self.plane.sessions.get_mut(id);
-        if let Some(session) = session.filter(|session| session.db != db)
-            && let Some(link) = self.plane.links.get_mut(link)
-        {
-            // The link is the session's own.
-            session.db = db;
-            link.kind.db = db;
-        }
-        self.pass_on(entry, &exec_reply.first);
+        let Exec {
+            count,
+            local_results,
+        } = exec;
+        let mut first = Vec::new();
+        encode::array(&mut first, count as usize);
+        Ok(ExecReply {
+            first,
+            steps: VecDeque::new(),
+            within: CompositeReply { count, db, user },
+            place: 0,
+            local_results: local_results.into_iter().peekable(),
+            elements: elements.into_iter(),
+        })
     }
 
-    /// Puts the server's results and those of respool into the order in which the requests were
-    /// queued.
-    fn merge_results(
-        &mut self,
-        link: LinkId,
-        session_id: SessionId,
-        exec: Exec,
-        elements: Vec<&[u8]>,
-    ) -> ExecReply {
-        let session = self.plane.sessions.get(session_id);
-        let pool = session.map(|session| session.pool);
-        let mut exec_reply = ExecReply {
-            first: Vec::new(),
-            steps: VecDeque::new(),
-            within: CompositeReply {
-                count: exec.count,
-                db: session.map_or(0, |session| session.db),
-                user: session.map_or(CONFIGURED, |session| session.user),
-            },
-        };
-        encode::array(&mut exec_reply.first, exec.count as usize);
-        let mut local_results = exec.local_results.into_iter().peekable();
-        let mut elements = elements.into_iter();
-        for index in 0..exec.count {
-            let own = local_results.next_if(|(place, _)| *place == index);
+    /// Appends the results in the order in which the requests were queued, up to one that another
+    /// component makes or changes. Returns that one, with the server's result.
+    pub(crate) fn next_result(&mut self) -> Option<(LocalResult, &'a [u8])> {
+        while self.place < self.within.count {
+            let place = self.place;
+            self.place += 1;
+            let own = self.local_results.next_if(|(of, _)| *of == place);
             let own = own.map(|(_, own)| own);
             let element = match own.as_ref().is_none_or(LocalResult::in_block) {
-                true => elements.next().unwrap_or_default(),
+                true => self.elements.next().unwrap_or_default(),
                 false => b"",
             };
             match own {
-                None | Some(LocalResult::FlushScripts) => exec_reply.say(element),
-                Some(LocalResult::Switch {
-                    switch,
-                    had,
-                    redirect,
-                }) => {
-                    self.pinned.settle_switch(
-                        &mut self.plane,
-                        session_id,
-                        (switch, had),
-                        redirect,
-                        element,
-                    );
-                    exec_reply.say(element);
-                }
-                Some(LocalResult::Named(names)) => {
-                    exec_reply.say(
-                        &self
-                            .scatter
-                            .named_by(&self.plane, link, names, None, element),
-                    )
-                }
-                Some(LocalResult::RedirectName) => {
-                    exec_reply.say(&self.pinned.name_told(&self.plane, session_id, element))
-                }
+                None | Some(LocalResult::FlushScripts) => self.say(element),
                 Some(LocalResult::Select(selected)) => {
                     if element.starts_with(b"+") {
-                        exec_reply.within.db = selected;
+                        self.within.db = selected;
                     }
-                    exec_reply.say(element);
+                    self.say(element);
                 }
                 Some(LocalResult::Local(request) | LocalResult::Hello(request)) => {
-                    exec_reply.ask(request)
+                    self.ask(request)
                 }
-                Some(LocalResult::Login {
-                    ref hello, claim, ..
-                }) if !agrees(hello.is_some(), element) => {
-                    self.login_was_wrong(session_id, claim);
-                    exec_reply.say(element);
-                }
-                Some(LocalResult::Login {
-                    login,
-                    hello,
-                    claim,
-                }) => {
-                    self.login_was_right(claim);
-                    // A user gets a place only after the right password: any client may name any
-                    // user.
-                    let Some(user) = self.place_of_login(session_id, login) else {
-                        self.plane.close_for(
-                            session_id,
-                            String::from("LOGINS_MAX: clients of this worker use too many users"),
-                        );
-                        return exec_reply;
-                    };
-                    self.become_user(session_id, link, (user, exec_reply.within.db));
-                    exec_reply.within.user = user;
-                    match hello {
-                        Some(rest) => exec_reply.ask(rest),
-                        None => exec_reply.say(element),
-                    }
-                }
-                Some(LocalResult::Counted(id, name)) => {
-                    match self
-                        .pubsub
-                        .count_duty(&self.plane, session_id, id, &name)
-                        .zip(pool)
-                    {
-                        Some((duty, pool)) => {
-                            exec_reply.say(&self.pubsub.recount(pool, &duty, element))
-                        }
-                        None => exec_reply.say(element),
-                    }
-                }
-                Some(LocalResult::Constant(reply)) => exec_reply.say(reply),
+                Some(LocalResult::Constant(reply)) => self.say(reply),
+                Some(
+                    own @ (LocalResult::Login { .. }
+                    | LocalResult::Switch { .. }
+                    | LocalResult::RedirectName
+                    | LocalResult::Counted(..)
+                    | LocalResult::Named(_)),
+                ) => return Some((own, element)),
             }
         }
-        exec_reply
+        None
     }
-}
 
-/// The reply to an EXEC while it is put together.
-struct ExecReply {
-    /// The bytes up to the first step.
-    first: Vec<u8>,
-    steps: VecDeque<ReplyStep>,
-    /// The state of the session after the results so far.
-    within: CompositeReply,
-}
-
-impl ExecReply {
     /// Appends bytes that are known.
-    fn say(&mut self, bytes: &[u8]) {
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
         match self.steps.back_mut() {
             Some(ReplyStep::Reply(last)) => last.extend_from_slice(bytes),
             Some(ReplyStep::Request { .. }) => {
@@ -747,7 +214,7 @@ impl ExecReply {
     }
 
     /// Appends a request that respool answers, in the present state of the session.
-    fn ask(&mut self, request: DeferredCheck) {
+    pub(crate) fn ask(&mut self, request: DeferredCheck) {
         let within = Some(self.within);
         self.steps.push_back(ReplyStep::Request { request, within });
     }
@@ -756,13 +223,10 @@ impl ExecReply {
 /// The errors that Redis returns when it executes a queued request (`ssubscribeCommand`,
 /// `monitorCommand`).
 const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n";
-/// The stand-in for the client that CLIENT TRACKING REDIRECT names was lost.
-const LOST_REDIRECT: &[u8] = b"-NOTSENT respool: the command was not executed; \
-    the connection that stood for the client to redirect to was lost\r\n";
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
 /// Whether this is the reply to a successful AUTH, or to a HELLO with a successful one.
-fn agrees(in_hello: bool, element: &[u8]) -> bool {
+pub(crate) fn agrees(in_hello: bool, element: &[u8]) -> bool {
     match in_hello {
         true => matches!(element.first(), Some(b'*' | b'%')),
         false => element == b"+OK\r\n",
@@ -796,6 +260,232 @@ pub(crate) fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 impl Transactions {
+    /// Refuses MULTI or WATCH inside MULTI. Newer servers abort the transaction for it.
+    pub(crate) fn refuse_nested(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        text: &str,
+    ) -> Dispatched {
+        if self.speaks_of_commands_in_transactions(plane, id) {
+            let text = format!(
+                "ERR Command '{}' not allowed inside a transaction",
+                request.command.name
+            );
+            return plane.refuse_queued(id, text.as_bytes());
+        }
+        plane.answer_error(id, format!("ERR {text}").as_bytes())
+    }
+
+    /// How a request of a session in MULTI is queued. The requests that end a transaction do not
+    /// come here. `names`: which keys its reply names, if the server sees them without a prefix.
+    pub(crate) fn queueing(
+        &self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        request: &Request<'_>,
+        names: Option<Names>,
+    ) -> Queueing {
+        let command = request.command;
+        if command.flags.has(CommandFlags::NO_MULTI)
+            && !self.is_allowed_in_multi(plane, session_id, request)
+        {
+            let speaks_of_it = self.speaks_of_commands_in_transactions(plane, session_id);
+            return Queueing::Refused(match speaks_of_it {
+                true => format!(
+                    "ERR Command '{}' not allowed inside a transaction",
+                    command.name
+                ),
+                false => String::from("ERR Command not allowed inside a transaction"),
+            });
+        }
+        let local_result = match (command.answer, request.id) {
+            (_, id::SELECT) => number::parse(request.arg(1))
+                .and_then(|db| u32::try_from(db).ok())
+                .map(LocalResult::Select),
+            (_, id::AUTH) => return Queueing::Auth,
+            (_, id::HELLO) => return Queueing::Hello,
+            (_, id::PUBLISH | id::SPUBLISH | id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB) => {
+                let name = request.args().nth(1).unwrap_or_default();
+                Some(LocalResult::Counted(request.id, name.to_vec()))
+            }
+            (_, id::MONITOR) => Some(LocalResult::Constant(NO_MONITOR)),
+            (_, id::SSUBSCRIBE) => Some(LocalResult::Constant(NO_SSUBSCRIBE)),
+            (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(LocalResult::RedirectName),
+            // After a SUBSCRIBE in the same transaction, PING is answered as to a subscriber.
+            (_, id::PING) if self.has_steps(session_id) => Some(LocalResult::Local(request.keep())),
+            (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
+                return Queueing::Switch;
+            }
+            (_, id::SCRIPT_FLUSH) => Some(LocalResult::FlushScripts),
+            (_, id::INFO | id::UNWATCH) => None,
+            (Answer::Session | Answer::Pinned, _) => return Queueing::Local,
+            _ => names.map(LocalResult::Named),
+        };
+        Queueing::InBlock(local_result)
+    }
+
+    /// Notes whether a queued request may write.
+    pub(crate) fn note_queued(&mut self, plane: &mut DataPlane, id: SessionId, writes: bool) {
+        if let Some(transaction) = plane.transaction_of(id) {
+            transaction.writes |= writes;
+        }
+    }
+
+    /// Queues a request about the session, which respool answers after the block.
+    pub(crate) fn queue_local(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let local_result = LocalResult::Local(request.keep());
+        self.enqueue(plane, id, request.bytes, Some(local_result))
+    }
+
+    /// Adds a request to the transaction and answers QUEUED. `bytes`: the request for the server.
+    pub(crate) fn enqueue(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        bytes: &[u8],
+        local_result: Option<LocalResult>,
+    ) -> Dispatched {
+        let max = plane.settings.limits.transaction_bytes_max as usize;
+        let is_short = plane.memory.is_above_bound(plane.held_bytes + bytes.len());
+        let transaction = self.queued.get_mut(session_id);
+        let facts = plane.transaction_of(session_id);
+        let (Some(transaction), Some(facts)) = (transaction, facts) else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        if transaction.held + bytes.len() > max {
+            let text = b"ERR respool: the transaction is larger than transaction-bytes-max";
+            return plane.refuse_queued(session_id, text);
+        }
+        if facts.aborted {
+            // An aborted transaction is never sent, so nothing more of it is kept.
+            return plane.answer_reply(session_id, b"+QUEUED\r\n");
+        }
+        if is_short {
+            // There is no memory for the request: the transaction will never be sent.
+            facts.aborted = true;
+            let names = std::mem::take(&mut transaction.scripts).len();
+            let requests = std::mem::take(&mut transaction.requests).len();
+            let freed = requests + names * size_of::<ScriptHash>();
+            transaction.held -= freed;
+            let charge = transaction.charge();
+            plane.charge(session_id, ChargeKind::Transaction, charge);
+            plane.weigh(session_id);
+            return plane.answer_reply(session_id, &bound_reply("worker-memory-bytes-max"));
+        }
+        let mut held = local_result.as_ref().map_or(0, LocalResult::held_bytes);
+        let room = transaction.requests.capacity();
+        if local_result.as_ref().is_none_or(LocalResult::in_block) {
+            transaction.requests.extend_from_slice(bytes);
+            let id = id_of(bytes);
+            if runs_code(id) || id.is_some_and(|id| id == id::SCRIPT_LOAD || may_hold_up(id)) {
+                transaction.runs_code = true;
+                let names = names_in(bytes);
+                held += names.len() * size_of::<ScriptHash>();
+                transaction.scripts.extend(names);
+            }
+            shrink(&mut transaction.requests);
+            held += bytes.len();
+        }
+        transaction
+            .local_results
+            .extend(local_result.map(|local_result| (facts.count, local_result)));
+        facts.count += 1;
+        transaction.held += held;
+        let has_grown = transaction.requests.capacity() != room;
+        let charge = transaction.charge();
+        plane.charge(session_id, ChargeKind::Transaction, charge);
+        if has_grown {
+            plane.weigh(session_id);
+        }
+        plane.answer_reply(session_id, b"+QUEUED\r\n")
+    }
+
+    /// Queues a command that the server has and the table does not. `taints`: it may change its
+    /// connection in any way.
+    pub(crate) fn queue_unknown(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        bytes: &[u8],
+        taints: bool,
+    ) -> Dispatched {
+        if let Some(facts) = plane.transaction_of(id) {
+            // The table does not say what the command does.
+            facts.writes = true;
+        }
+        if let Some(transaction) = self.queued.get_mut(id) {
+            transaction.taints |= taints;
+        }
+        self.enqueue(plane, id, bytes, None)
+    }
+
+    /// What the EXEC of a session needs. The error is the reply to an EXEC that fails: it ends the
+    /// transaction.
+    pub(crate) fn plan(&self, plane: &mut DataPlane, id: SessionId) -> Result<ExecPlan, Vec<u8>> {
+        let is_aborted = |facts: &mut OpenTransaction| facts.aborted;
+        if plane.transaction_of(id).is_some_and(is_aborted) {
+            let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
+            return Err(text.to_vec());
+        }
+        if self.has_lost_watch(plane, id) {
+            let version = plane.sessions.get(id).map(|session| session.version);
+            let mut nil = Vec::new();
+            encode::null_array(&mut nil, version.unwrap_or_default());
+            return Err(nil);
+        }
+        match self.queued.get(id) {
+            Some(transaction) => Ok(transaction.plan()),
+            None => unreachable!("a session in MULTI has a transaction"),
+        }
+    }
+
+    /// The requests of a transaction, if some of them run code.
+    pub(crate) fn queued_code(&self, id: SessionId) -> Option<Vec<u8>> {
+        let transaction = self.queued.get(id)?;
+        transaction.runs_code.then(|| transaction.requests.clone())
+    }
+
+    /// The scripts that a transaction names, each once.
+    pub(crate) fn queued_scripts(&self, id: SessionId) -> Vec<ScriptHash> {
+        let scripts = self
+            .queued
+            .get(id)
+            .map(|transaction| transaction.scripts.clone());
+        let mut scripts = scripts.unwrap_or_default();
+        // A block may name one script a thousand times.
+        scripts.sort_unstable();
+        scripts.dedup();
+        scripts
+    }
+
+    /// The targets to which a queued transaction redirects tracking messages.
+    pub(crate) fn queued_redirects(&self, id: SessionId) -> Vec<TrackingRedirect> {
+        let results = self
+            .queued
+            .get(id)
+            .map(|transaction| &transaction.local_results);
+        let redirect = |(_, result): &(u32, LocalResult)| match result {
+            LocalResult::Switch { redirect, .. } => redirect.clone(),
+            _ => None,
+        };
+        results.into_iter().flatten().filter_map(redirect).collect()
+    }
+
+    /// The block has to wait: takes back the results that went into it. It is built again for the
+    /// next attempt.
+    pub(crate) fn take_back(&mut self, id: SessionId, exec: Exec) {
+        if let Some(transaction) = self.queued.get_mut(id) {
+            transaction.local_results = exec.local_results;
+        }
+    }
+
     /// The reply to UNWATCH. The session gets `instead`, if there is such a reply.
     pub(crate) fn settle_unwatch(
         &self,
@@ -844,7 +534,7 @@ impl Transactions {
         rare.is_some_and(|rare| rare.watch_lost)
     }
 
-    fn forget_lost_watch(&mut self, plane: &mut DataPlane, id: SessionId) {
+    pub(crate) fn forget_lost_watch(&mut self, plane: &mut DataPlane, id: SessionId) {
         if let Some(session) = plane.sessions.get_mut(id)
             && let Some(rare) = &mut session.rare
         {
@@ -863,7 +553,12 @@ impl Transactions {
     }
 
     /// Opens a transaction with MULTI, as the client wrote it.
-    fn begin_transaction(&mut self, plane: &mut DataPlane, id: SessionId, opening: &[u8]) {
+    pub(crate) fn begin_transaction(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        opening: &[u8],
+    ) {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };
@@ -950,7 +645,7 @@ impl Transactions {
     }
 
     /// The block of a session for the server, and the completion of its result.
-    fn block_of(
+    pub(crate) fn block_of(
         &mut self,
         plane: &DataPlane,
         id: SessionId,

@@ -4,6 +4,7 @@ use crate::LinkId;
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::link::IDLE_EMERGENCY;
 use crate::data_plane::session::{OpenTransaction, Pins};
 use crate::data_plane::session_state::Holds;
@@ -108,6 +109,12 @@ impl DataPlane {
             _ => self.close_link(id),
         }
         self.next_urgent();
+    }
+
+    /// Refuses a request. If the session is in MULTI, its EXEC will fail.
+    pub(crate) fn refuse_queued(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        self.abort_transaction(id);
+        self.answer_error(id, text)
     }
 
     pub(crate) fn abort_transaction(&mut self, id: SessionId) {

@@ -1,6 +1,6 @@
 //! The bytes of a request as they stand on a link.
 
-use respool_protocol::commands::{self, CommandId};
+use respool_protocol::commands::{self, CommandId, id};
 use respool_protocol::request::{Found, Scanner};
 
 /// The command in front of a request that follows an ASK.
@@ -21,10 +21,27 @@ pub(crate) fn id_of(request: &[u8]) -> Option<CommandId> {
     commands::resolve(spans.len(), |index| spans[index].of(request))
 }
 
+/// Whether a request may return an error text that its client wrote. `command` is `None` if the
+/// table does not have it. SCRIPT LOAD and FUNCTION LOAD return no such text: the first word of
+/// their errors is always the server's `ERR`.
+pub(crate) fn runs_code(command: Option<CommandId>) -> bool {
+    command.is_none_or(|command| {
+        matches!(
+            command,
+            id::EVAL
+                | id::EVAL_RO
+                | id::EVALSHA
+                | id::EVALSHA_RO
+                | id::FCALL
+                | id::FCALL_RO
+                // DEBUG ERROR returns its argument.
+                | id::DEBUG
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use respool_protocol::commands::id;
-
     use super::*;
 
     /// The command is found behind ASKING, and only in a whole request.
@@ -37,5 +54,23 @@ mod tests {
         assert_eq!(id_of(request), Some(id::GET));
         assert_eq!(id_of(&sent), Some(id::ASKING));
         assert_eq!(id_of(&request[..10]), None);
+    }
+
+    /// The texts of all other commands of the table are the server's own.
+    #[test]
+    fn commands_that_run_code_are_known() {
+        let code = commands::all().filter(|command| runs_code(Some(*command)));
+        let names: Vec<&str> = code.map(|command| command.get().name).collect();
+        let expected = [
+            "debug",
+            "eval",
+            "eval_ro",
+            "evalsha",
+            "evalsha_ro",
+            "fcall",
+            "fcall_ro",
+        ];
+        assert_eq!(names, expected);
+        assert!(runs_code(None));
     }
 }

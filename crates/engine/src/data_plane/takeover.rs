@@ -42,9 +42,8 @@ use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Departed, Link, RepeatBounds, RepeatRule, Role, Sends};
 use crate::data_plane::pause::may_write;
 use crate::data_plane::scripts::each_request;
-use crate::data_plane::sent_request::{as_asked, id_of};
+use crate::data_plane::sent_request::{as_asked, id_of, runs_code};
 use crate::data_plane::slow_readers::CODE_LANE;
-use crate::redirect::refusals;
 use crate::routing::pool::ServerId;
 
 /// How long a link that owes replies may bring no byte before another one may take its place,
@@ -445,7 +444,7 @@ impl DataPlane {
             // In a block with MULTI the server itself reports the error. Without MULTI the requests
             // ran one by one, and may run code.
             Some(Completion::Block { opens, .. }) => !opens,
-            _ => front.len > 0 && refusals::runs_code(id_of(as_asked(link.first_bytes()))),
+            _ => front.len > 0 && runs_code(id_of(as_asked(link.first_bytes()))),
         }
     }
 

@@ -15,11 +15,11 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, Role};
 use crate::data_plane::owners::Opening;
 use crate::data_plane::scripts::{awaits_body, body_shown};
+use crate::data_plane::sent_request::runs_code;
 use crate::data_plane::session::{Flags, LargeRequest};
 use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 use crate::pinned::Pinned;
-use crate::redirect::refusals;
 
 impl Engine {
     /// A request that begins with `rest` is too large to hold: checks it, and begins to stream or
@@ -113,7 +113,7 @@ impl Engine {
         session.rare().large = Some(LargeRequest {
             tail: scanner.tail(),
             link,
-            duty: match refusals::runs_code(id) {
+            duty: match runs_code(id) {
                 true => Some(Completion::Local(LocalCompletion::Code {
                     shown: id.and_then(|id| body_shown(id, &args)),
                 })),

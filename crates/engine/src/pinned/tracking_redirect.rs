@@ -194,6 +194,9 @@ pub(crate) fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
     None
 }
 
+/// The stand-in for the client that CLIENT TRACKING REDIRECT names was lost.
+const LOST_REDIRECT: &[u8] = b"-NOTSENT respool: the command was not executed; \
+    the connection that stood for the client to redirect to was lost\r\n";
 /// No connection of a server has this id.
 const NO_CLIENT: i64 = 0;
 /// A stand-in without a byte for this long is checked with a PING.
@@ -203,6 +206,29 @@ const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
 const LOST: &str = "the link for its invalidations was lost";
 
 impl Pinned {
+    /// The refusal of an EXEC with CLIENT TRACKING REDIRECT in it, if it cannot be executed now.
+    /// `needs_none`: it needs no link of the session's own.
+    pub(crate) fn refusal_of_redirects(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        redirects: &[TrackingRedirect],
+        needs_none: bool,
+    ) -> Option<Vec<u8>> {
+        let session = plane.sessions.get(id)?;
+        redirects.first()?;
+        if redirects
+            .iter()
+            .any(|redirect| self.has_lost(plane, redirect))
+        {
+            return Some(LOST_REDIRECT.to_vec());
+        }
+        // A session that holds one of the bounded links must not wait for a second one: another
+        // session may do the same, and both would wait.
+        let full = !self.may_have_own_link(plane, id);
+        (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned-links-max"))
+    }
+
     fn redirect_of<'a>(&self, plane: &'a DataPlane, id: SessionId) -> Option<&'a TrackingRedirect> {
         plane.sessions.get(id)?.rare.as_ref()?.redirect.as_ref()
     }

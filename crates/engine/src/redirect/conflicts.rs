@@ -8,7 +8,7 @@ use respool_protocol::request::{Found, Scanner};
 use respool_protocol::slot::hash_slot;
 
 use crate::data_plane::learned_commands::LearnedCommands;
-use crate::redirect::refusals;
+use crate::data_plane::sent_request::runs_code;
 
 /// The keys that a request touches, and how.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub(crate) struct RequestKeys {
     /// It touches all keys (FLUSHALL, DBSIZE).
     all_keys: bool,
     pub(crate) reads: bool,
-    /// Its client may write its error texts, see [`refusals::runs_code`].
+    /// Its client may write its error texts, see [`runs_code`].
     pub(crate) runs_code: bool,
 }
 
@@ -56,7 +56,7 @@ impl RequestKeys {
                 Some(id) => {
                     // If the places of the keys cannot be found, the server refuses the request.
                     let _ = id.get().keys(spans.len(), arg, |index, _| note(index));
-                    about.runs_code |= refusals::runs_code(Some(id));
+                    about.runs_code |= runs_code(Some(id));
                     about.all_keys |= is_about_all_keys(id);
                 }
                 None => {

@@ -23,7 +23,7 @@
 )]
 
 use respool_protocol::cluster::Refusal;
-use respool_protocol::commands::{self, CommandId, id};
+use respool_protocol::commands::{self, id};
 use respool_protocol::request::{Found, Scanner};
 use respool_protocol::{encode, number};
 
@@ -81,25 +81,6 @@ pub(crate) fn proves(twin: Refusal, refusal: Refusal) -> bool {
         )
     };
     twin == refusal || is_of_slots(twin) && is_of_slots(refusal)
-}
-
-/// Whether a request may return an error text that its client wrote. `command` is `None` if the
-/// table does not have it. SCRIPT LOAD and FUNCTION LOAD return no such text: the first word of
-/// their errors is always the server's `ERR`.
-pub(crate) fn runs_code(command: Option<CommandId>) -> bool {
-    command.is_none_or(|command| {
-        matches!(
-            command,
-            id::EVAL
-                | id::EVAL_RO
-                | id::EVALSHA
-                | id::EVALSHA_RO
-                | id::FCALL
-                | id::FCALL_RO
-                // DEBUG ERROR returns its argument.
-                | id::DEBUG
-        )
-    })
 }
 
 /// A request that does nothing, and that the server refuses if it refuses this one. `keys`: the
@@ -206,24 +187,6 @@ mod tests {
                 assert_eq!(proves(twin, refusal), at == other || of_slots);
             }
         }
-    }
-
-    /// The texts of all other commands of the table are the server's own.
-    #[test]
-    fn commands_that_run_code_are_known() {
-        let code = commands::all().filter(|command| runs_code(Some(*command)));
-        let names: Vec<&str> = code.map(|command| command.get().name).collect();
-        let expected = [
-            "debug",
-            "eval",
-            "eval_ro",
-            "evalsha",
-            "evalsha_ro",
-            "fcall",
-            "fcall_ro",
-        ];
-        assert_eq!(names, expected);
-        assert!(runs_code(None));
     }
 
     /// A twin has the keys of its request. It has nothing else that the client wrote, except the

@@ -31,6 +31,17 @@ impl Exec {
             .any(|(_, result)| result.changes_identity())
     }
 
+    /// The switches of the transaction, each with whether the session had a link for it before.
+    pub(crate) fn switches(&self) -> impl Iterator<Item = (ConnectionSwitch, bool)> {
+        let mut results = self.local_results.iter().map(|(_, result)| result);
+        std::iter::from_fn(move || {
+            results.find_map(|result| match result {
+                LocalResult::Switch { switch, had, .. } => Some((*switch, *had)),
+                _ => None,
+            })
+        })
+    }
+
     /// Whether the block flushes the scripts of its server.
     pub(crate) fn flushes_scripts(&self) -> bool {
         let mut local_results = self.local_results.iter();

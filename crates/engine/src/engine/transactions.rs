@@ -1,0 +1,454 @@
+//! Flows of transactions: what `transaction` decides is passed on to the other components.
+
+use respool_protocol::commands::id;
+use respool_protocol::encode;
+
+use crate::access::auth::{auth_asked, credentials};
+use crate::access::login_probe::LoginGate;
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
+use crate::data_plane::completion::transaction::{Exec, LocalResult, TransactionCompletion};
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::pause::request_may_write;
+use crate::data_plane::quick_code::CodeLane;
+use crate::data_plane::session::{Flags, Pins};
+use crate::engine::Engine;
+use crate::local::HelloArgs;
+use crate::pinned::tracking_redirect::redirect_asked;
+use crate::transaction::{ExecPlan, ExecReply, Queueing, agrees};
+
+/// Requests around a transaction.
+impl Engine {
+    /// Answers MULTI, WATCH, UNWATCH, DISCARD and EXEC.
+    pub(crate) fn answer_transaction(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let in_multi = self.transactions.is_in_multi(&self.plane, session_id);
+        match request.id {
+            id::MULTI if in_multi => self.transactions.refuse_nested(
+                &mut self.plane,
+                session_id,
+                request,
+                "MULTI calls can not be nested",
+            ),
+            id::MULTI => {
+                if !self.know_opening(session_id, request.bytes) {
+                    return Dispatched::Wait;
+                }
+                if let Some(refusal) = self.local.refusal_to_open(&self.plane, session_id) {
+                    return self.plane.answer_reply(session_id, &refusal);
+                }
+                self.transactions
+                    .begin_transaction(&mut self.plane, session_id, request.bytes);
+                self.plane.answer_reply(session_id, b"+OK\r\n")
+            }
+            id::WATCH if in_multi => self.transactions.refuse_nested(
+                &mut self.plane,
+                session_id,
+                request,
+                "WATCH inside MULTI is not allowed",
+            ),
+            id::WATCH => match self.pinned.pin(&mut self.plane, session_id, Pins::WATCH) {
+                Ok(()) => {
+                    if let Some(session) = self.plane.sessions.get_mut(session_id) {
+                        session.flags |= Flags::HAS_QUEUED;
+                    }
+                    self.dispatch_on_link(session_id, request.bytes, false, None)
+                }
+                Err(blocked) => self.plane.blocked(session_id, blocked),
+            },
+            id::UNWATCH => {
+                self.transactions
+                    .forget_lost_watch(&mut self.plane, session_id);
+                match self.transactions.watches(&self.plane, session_id) {
+                    true => self.unwatch(session_id, request.bytes, None),
+                    false => self.dispatch_on_link(session_id, request.bytes, false, None),
+                }
+            }
+            id::DISCARD if !in_multi => self.answer_error(session_id, b"ERR DISCARD without MULTI"),
+            id::DISCARD => self.leave_transaction(session_id, b"+OK\r\n"),
+            _ if !in_multi => self.answer_error(session_id, b"ERR EXEC without MULTI"),
+            _ => self.exec(session_id, request.bytes),
+        }
+    }
+
+    /// Ends the watch that a session has at the server. The client gets `instead`, or the server's
+    /// reply.
+    fn unwatch(&mut self, id: SessionId, request: &[u8], instead: Option<&[u8]>) -> Dispatched {
+        let instead = instead.map(<[u8]>::to_vec);
+        let placed = self.dispatch_on_link(
+            id,
+            request,
+            false,
+            Some(Completion::Transaction(TransactionCompletion::Unwatch {
+                instead,
+            })),
+        );
+        if placed == Dispatched::Done {
+            self.pinned.unpin(&mut self.plane, id, Pins::WATCH);
+        }
+        placed
+    }
+
+    /// Ends a transaction that was not sent. The client gets this reply.
+    pub(crate) fn leave_transaction(&mut self, id: SessionId, reply: &[u8]) -> Dispatched {
+        let mut unwatch = Vec::new();
+        encode::request(&mut unwatch, &["UNWATCH"]);
+        let placed = match self.transactions.watches(&self.plane, id) {
+            true => self.unwatch(id, &unwatch, Some(reply)),
+            false => self.plane.answer_reply(id, reply),
+        };
+        if placed == Dispatched::Done {
+            self.transactions.forget_lost_watch(&mut self.plane, id);
+            self.transactions.end_transaction(&mut self.plane, id);
+        }
+        placed
+    }
+
+    /// Refuses a request. If the session is in MULTI, its EXEC will fail.
+    pub(crate) fn refuse_queued(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        self.plane.refuse_queued(id, text)
+    }
+
+    /// Refuses a malformed EXEC, which ends its transaction.
+    pub(crate) fn refuse_exec(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        let why = text.strip_prefix(b"ERR ").unwrap_or(text);
+        let mut reply = Vec::new();
+        encode::error(
+            &mut reply,
+            &[b"EXECABORT Transaction discarded because of: ", why].concat(),
+        );
+        self.leave_transaction(id, &reply)
+    }
+}
+
+/// Requests inside a transaction.
+impl Engine {
+    /// Queues a request of a session in MULTI.
+    pub(crate) fn queue(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let names = self.scatter.names_at(&self.plane, id, request.command);
+        let transactions = &mut self.transactions;
+        match transactions.queueing(&mut self.plane, id, request, names) {
+            Queueing::Refused(text) => self.plane.refuse_queued(id, text.as_bytes()),
+            Queueing::Auth => self.queue_auth(id, request),
+            Queueing::Hello => self.queue_hello(id, request),
+            Queueing::Switch => match redirect_asked(request) {
+                Some((at, to)) if request.id == id::CLIENT_TRACKING => {
+                    self.track_for(id, request, at, to)
+                }
+                _ => {
+                    let switch = ConnectionSwitch::of(request);
+                    self.queue_switch(id, switch, None, request.bytes)
+                }
+            },
+            Queueing::Local => transactions.queue_local(&mut self.plane, id, request),
+            Queueing::InBlock(local_result) => {
+                let writes = request_may_write(request);
+                transactions.note_queued(&mut self.plane, id, writes);
+                transactions.enqueue(&mut self.plane, id, request.bytes, local_result)
+            }
+        }
+    }
+
+    /// Queues a command that the server has and the table does not.
+    pub(crate) fn queue_unknown(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        taints: bool,
+    ) -> Dispatched {
+        self.transactions
+            .queue_unknown(&mut self.plane, id, bytes, taints)
+    }
+
+    /// Queues AUTH.
+    fn queue_auth(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        // The server does not know the users that respool configures.
+        let has_server_users = self.plane.settings.users.is_empty();
+        match auth_asked(request).filter(|_| has_server_users) {
+            Some(login) => self.queue_login(id, request, login, request.bytes, None),
+            None => self.transactions.queue_local(&mut self.plane, id, request),
+        }
+    }
+
+    /// Queues HELLO. The block has it with version and credentials, which hold for the requests
+    /// behind it. The name stays out: at the server it would be the link's.
+    fn queue_hello(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let Ok(hello) = HelloArgs::read(request) else {
+            return self.transactions.queue_local(&mut self.plane, id, request);
+        };
+        let Some(version) = hello.version else {
+            return self.transactions.queue_local(&mut self.plane, id, request);
+        };
+        let mut asked = Vec::new();
+        let version = version.number().to_string();
+        match hello.credentials {
+            Some((name, password)) if self.plane.settings.users.is_empty() => {
+                let words = [b"HELLO", version.as_bytes(), b"AUTH", name, password];
+                encode::request(&mut asked, &words);
+                let rest = Some(hello.without_credentials());
+                self.queue_login(id, request, (Some(name), password), &asked, rest)
+            }
+            Some((name, password)) if self.plane.own_user(name, password).is_none() => {
+                self.transactions.queue_local(&mut self.plane, id, request)
+            }
+            _ => {
+                encode::request(&mut asked, &["HELLO", &version]);
+                self.transactions.enqueue(
+                    &mut self.plane,
+                    id,
+                    &asked,
+                    Some(LocalResult::Hello(request.keep())),
+                )
+            }
+        }
+    }
+
+    /// Queues a login. `asked`: the bytes for the server. `hello`: the rest of a HELLO, without the
+    /// credentials.
+    fn queue_login(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+        (name, password): (Option<&[u8]>, &[u8]),
+        asked: &[u8],
+        hello: Option<DeferredCheck>,
+    ) -> Dispatched {
+        let Some(login) = credentials(name, password) else {
+            return self.transactions.queue_local(&mut self.plane, id, request);
+        };
+        // The login attempt counts when it is queued: EXEC tries all of them at once.
+        let claim = match self.server_login_gate(id, &login) {
+            LoginGate::Open(claim) => claim,
+            LoginGate::Wait => return Dispatched::Wait,
+            LoginGate::Shut => {
+                self.plane.abort_transaction(id);
+                return self.access.refuse_untried(&mut self.plane, id);
+            }
+        };
+        self.access.end_login_turn(id);
+        self.transactions.enqueue(
+            &mut self.plane,
+            id,
+            asked,
+            Some(LocalResult::Login {
+                login,
+                hello,
+                claim,
+            }),
+        )
+    }
+
+    /// Queues a switch such as CLIENT TRACKING. `bytes`: the request for the server.
+    pub(crate) fn queue_switch(
+        &mut self,
+        id: SessionId,
+        switch: ConnectionSwitch,
+        redirect: Option<TrackingRedirect>,
+        bytes: &[u8],
+    ) -> Dispatched {
+        let had = self.pinned.has_switched_on(&self.plane, id, switch.pins);
+        let local_result = LocalResult::Switch {
+            switch,
+            had,
+            redirect,
+        };
+        self.transactions
+            .enqueue(&mut self.plane, id, bytes, Some(local_result))
+    }
+}
+
+/// EXEC.
+impl Engine {
+    /// Handles EXEC: pins the session if the block needs it, and sends the block.
+    fn exec(&mut self, id: SessionId, closing: &[u8]) -> Dispatched {
+        let ExecPlan {
+            about_session,
+            taints,
+            pins,
+        } = match self.transactions.plan(&mut self.plane, id) {
+            Ok(plan) => plan,
+            Err(reply) => return self.leave_transaction(id, &reply),
+        };
+        if about_session && self.plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
+        }
+        let redirects = self.transactions.queued_redirects(id);
+        let refusal =
+            self.pinned
+                .refusal_of_redirects(&self.plane, id, &redirects, pins.is_empty());
+        if let Some(reply) = refusal {
+            return self.leave_transaction(id, &reply);
+        }
+        if let Some(group) = self.transactions.queued_group(&self.plane, id) {
+            self.plane.switch_to_group(id, group);
+        }
+        for pins in pins {
+            match self.pinned.pin(&mut self.plane, id, pins) {
+                Ok(()) => {}
+                Err(Blocked::Wait) => return Dispatched::Wait,
+                Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
+            }
+        }
+        if taints {
+            self.plane.taint_own_link(id);
+        }
+        let code = self.transactions.queued_code(id);
+        let lane = code.map_or(CodeLane::Common, |code| {
+            self.plane.enter_code_lane_with(id, &code)
+        });
+        if lane == CodeLane::Waits {
+            return Dispatched::Wait;
+        }
+        let placed = self.send_block(id, closing, about_session);
+        self.plane.leave_code_lane(id, lane);
+        placed
+    }
+
+    /// Sends the block of an EXEC to the server.
+    fn send_block(&mut self, id: SessionId, closing: &[u8], about_session: bool) -> Dispatched {
+        let scripts = self.transactions.queued_scripts(id);
+        match self.load_scripts(id, &scripts) {
+            Ok(_) => {}
+            Err(Blocked::Wait) => return Dispatched::Wait,
+            Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
+        }
+        let (block, duty) = self.transactions.block_of(&self.plane, id, closing);
+        match self.dispatch_with(id, &block, false, duty) {
+            Ok(placed) => {
+                self.transactions.end_transaction(&mut self.plane, id);
+                self.plane.counters.transactions += 1;
+                self.pinned
+                    .unpin(&mut self.plane, id, Pins::WATCH.with(Pins::ONCE));
+                if about_session {
+                    // The result decides about the session's state, so later requests wait for it.
+                    self.plane.hold_until_caught_up(id);
+                }
+                placed
+            }
+            Err(Completion::Block { exec, .. }) => {
+                if let Some(exec) = exec {
+                    self.transactions.take_back(id, *exec);
+                }
+                Dispatched::Wait
+            }
+            Err(_) => unreachable!("the completion that comes back is the block's"),
+        }
+    }
+
+    /// Completes the result of a block with the results that respool makes or changes.
+    pub(crate) fn settle_exec(&mut self, link: LinkId, entry: Entry, exec: Exec, result: &[u8]) {
+        let id = self.plane.owner_of(link, entry);
+        let session = self.plane.sessions.get(id);
+        let state = session.map_or((0, CONFIGURED), |session| (session.db, session.user));
+        let mut exec_reply = match ExecReply::begin(exec, result, state) {
+            Ok(exec_reply) => exec_reply,
+            Err(exec) => {
+                for switch in exec.switches() {
+                    self.pinned
+                        .settle_switch(&mut self.plane, id, switch, None, b"");
+                }
+                return self.pass_on(entry, result);
+            }
+        };
+        while let Some((own, element)) = exec_reply.next_result() {
+            if !self.settle_result(link, id, &mut exec_reply, own, element) {
+                break;
+            }
+        }
+        let given_up = entry.session == SessionId::NONE;
+        let db = exec_reply.within.db;
+        if !exec_reply.steps.is_empty() && !given_up {
+            self.plane
+                .begin_steps(id, exec_reply.steps, (entry.silent, entry.at_ms));
+        }
+        let session = self.plane.sessions.get_mut(id);
+        if let Some(session) = session.filter(|session| session.db != db)
+            && let Some(link) = self.plane.links.get_mut(link)
+        {
+            // The link is the session's own.
+            session.db = db;
+            link.kind.db = db;
+        }
+        self.pass_on(entry, &exec_reply.first);
+    }
+
+    /// Adds a result that another component makes or changes to the reply of an EXEC. `false`: the
+    /// session was closed.
+    fn settle_result(
+        &mut self,
+        link: LinkId,
+        id: SessionId,
+        exec_reply: &mut ExecReply<'_>,
+        own: LocalResult,
+        element: &[u8],
+    ) -> bool {
+        match own {
+            LocalResult::Switch {
+                switch,
+                had,
+                redirect,
+            } => {
+                self.pinned
+                    .settle_switch(&mut self.plane, id, (switch, had), redirect, element);
+                exec_reply.say(element);
+            }
+            LocalResult::Named(names) => {
+                let named = self
+                    .scatter
+                    .named_by(&self.plane, link, names, None, element);
+                exec_reply.say(&named);
+            }
+            LocalResult::RedirectName => {
+                exec_reply.say(&self.pinned.name_told(&self.plane, id, element))
+            }
+            LocalResult::Login {
+                ref hello, claim, ..
+            } if !agrees(hello.is_some(), element) => {
+                self.login_was_wrong(id, claim);
+                exec_reply.say(element);
+            }
+            LocalResult::Login {
+                login,
+                hello,
+                claim,
+            } => {
+                self.login_was_right(claim);
+                // A user gets a place only after the right password: any client may name any user.
+                let Some(user) = self.place_of_login(id, login) else {
+                    self.plane.close_for(
+                        id,
+                        String::from("LOGINS_MAX: clients of this worker use too many users"),
+                    );
+                    return false;
+                };
+                self.become_user(id, link, (user, exec_reply.within.db));
+                exec_reply.within.user = user;
+                match hello {
+                    Some(rest) => exec_reply.ask(rest),
+                    None => exec_reply.say(element),
+                }
+            }
+            LocalResult::Counted(command, name) => {
+                let pool = self.plane.sessions.get(id).map(|session| session.pool);
+                let duty = self.pubsub.count_duty(&self.plane, id, command, &name);
+                match duty.zip(pool) {
+                    Some((duty, pool)) => {
+                        exec_reply.say(&self.pubsub.recount(pool, &duty, element))
+                    }
+                    None => exec_reply.say(element),
+                }
+            }
+            LocalResult::Select(_)
+            | LocalResult::Local(_)
+            | LocalResult::Hello(_)
+            | LocalResult::FlushScripts
+            | LocalResult::Constant(_) => unreachable!("the reply has these results already"),
+        }
+        true
+    }
+}
