@@ -1,6 +1,7 @@
 //! The path of a request: from a session to a link, into a batch, and its reply back.
 
 pub(crate) mod actions;
+pub(crate) mod answers;
 pub(crate) mod arrivals;
 pub(crate) mod bounds_met;
 pub(crate) mod burst;
@@ -48,6 +49,7 @@ pub(crate) mod slow_readers;
 pub(crate) mod standing;
 pub(crate) mod switch;
 pub(crate) mod takeover;
+pub(crate) mod unblock;
 pub(crate) mod untaken;
 pub(crate) mod waiters;
 pub(crate) mod worker_query;

@@ -16,6 +16,7 @@
 //! `router` chooses the servers of a request. `link_events` handles links that come up, go down or
 //! time out.
 
+pub(crate) mod clients;
 pub(crate) mod composite;
 mod deadlines;
 mod failures;

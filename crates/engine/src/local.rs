@@ -21,8 +21,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::completion::pubsub::ChannelKind;
-use crate::data_plane::handshake::Identity;
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, Request};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
@@ -158,7 +157,7 @@ impl Engine {
         let is_told = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
         let is_up = self.plane.links.get(session.link).is_some_and(Link::is_up);
         if !is_told || !is_up || session.flags.any(Flags::STEPS) {
-            return self.local.answer_with(&mut self.plane, id, write);
+            return self.plane.answer_with(id, write);
         }
         let (mut answer, mut ping) = (Vec::new(), Vec::new());
         write(&mut answer, session);
@@ -357,11 +356,11 @@ impl Engine {
             DatabaseChange::Wait => return Dispatched::Wait,
             DatabaseChange::Failed(reply) => return self.plane.answer_reply(session_id, &reply),
             DatabaseChange::Away(_) => {
-                return self.local.close_greeting(&mut self.plane, session_id);
+                return self.plane.close_greeting(session_id);
             }
         }
-        let Some(identity) = self.local.identity_of(&self.plane, session_id).cloned() else {
-            return self.local.wait_for_identity(&mut self.plane, session_id);
+        let Some(identity) = self.plane.identity_of(session_id).cloned() else {
+            return self.plane.wait_for_identity(session_id);
         };
         if let Some(name) = hello.name {
             let set = self.local.set_name(&mut self.plane, session_id, name);
@@ -371,29 +370,27 @@ impl Engine {
             true => "cluster",
             false => "standalone",
         };
-        self.local
-            .answer_with(&mut self.plane, session_id, |out, session| {
-                let version = session.version;
-                encode::map(out, version, 7);
-                for (field, text) in [("server", &identity.server), ("version", &identity.version)]
-                {
-                    encode::bulk(out, field.as_bytes());
-                    encode::bulk(out, text.as_bytes());
-                }
-                encode::bulk(out, b"proto");
-                encode::integer(out, version.number());
-                encode::bulk(out, b"id");
-                encode::integer(out, session.id as i64);
-                for (field, text) in [("mode", mode), ("role", "master")] {
-                    encode::bulk(out, field.as_bytes());
-                    encode::bulk(out, text.as_bytes());
-                }
-                encode::bulk(out, b"modules");
-                encode::array(out, identity.modules.len());
-                for module in &identity.modules {
-                    append_module(out, version, module);
-                }
-            })
+        self.plane.answer_with(session_id, |out, session| {
+            let version = session.version;
+            encode::map(out, version, 7);
+            for (field, text) in [("server", &identity.server), ("version", &identity.version)] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"proto");
+            encode::integer(out, version.number());
+            encode::bulk(out, b"id");
+            encode::integer(out, session.id as i64);
+            for (field, text) in [("mode", mode), ("role", "master")] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"modules");
+            encode::array(out, identity.modules.len());
+            for module in &identity.modules {
+                append_module(out, version, module);
+            }
+        })
     }
 
     /// CLIENT REPLY. The mode concerns only the connection between client and respool.
@@ -512,7 +509,7 @@ impl Engine {
                 return placed;
             }
             let text = self.our_section(id);
-            return self.local.answer_with(&mut self.plane, id, |out, session| {
+            return self.plane.answer_with(id, |out, session| {
                 encode::verbatim(out, session.version, &text)
             });
         }
@@ -752,50 +749,6 @@ impl Local {
         }
     }
 
-    /// A client sends HELLO while no server can be reached. Its connection is closed, as a dead server's
-    /// would be: libraries connect again then, while they take an error as final.
-    pub(crate) fn close_greeting(&mut self, plane: &mut DataPlane, id: SessionId) -> Dispatched {
-        plane.counters.failed_not_sent += 1;
-        plane.close_when_answered(id);
-        Dispatched::Done
-    }
-
-    /// The name and version that a session's server gave. The session's link may not be up yet.
-    pub(crate) fn identity_of<'a>(
-        &self,
-        plane: &'a DataPlane,
-        id: SessionId,
-    ) -> Option<&'a Identity> {
-        let session = plane.sessions.get(id)?;
-        plane.identity(session.server)
-    }
-
-    /// No link has talked to the server yet: the session waits until its link is up or has failed.
-    fn wait_for_identity(&mut self, plane: &mut DataPlane, id: SessionId) -> Dispatched {
-        let Some(session) = plane.sessions.get(id) else {
-            return Dispatched::Done;
-        };
-        let link = session.link;
-        let Some(state) = plane.links.get_mut(link) else {
-            return plane.answer_reply(id, &bound_reply("links-max"));
-        };
-        match state.state {
-            LinkState::Backoff { .. } if state.refusal.is_none() => self.close_greeting(plane, id),
-            LinkState::Backoff { .. } | LinkState::Up => {
-                let reply = plane.no_link_reply(link, plane.away_error(id));
-                plane.answer_reply(id, &reply)
-            }
-            LinkState::Down
-            | LinkState::Lost
-            | LinkState::Retrying { .. }
-            | LinkState::Connecting { .. }
-            | LinkState::Greeting { .. } => match plane.wait_until_up(id, link) {
-                Ok(()) => Dispatched::Wait,
-                Err(_) => self.close_greeting(plane, id),
-            },
-        }
-    }
-
     /// Whether a server without Cluster accepts READONLY or READWRITE. Valkey 8 and newer accept
     /// both, for clients that can be redirected to a primary. Redis up to 6.2 accepts READWRITE.
     fn takes_without_cluster(
@@ -827,22 +780,5 @@ impl Local {
         }
         plane.weigh(id);
         Ok(())
-    }
-
-    /// Answers with what `write` appends, in the session's version of the protocol.
-    pub(crate) fn answer_with(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        write: impl FnOnce(&mut Vec<u8>, &Session),
-    ) -> Dispatched {
-        let mut reply = std::mem::take(&mut plane.scratch);
-        reply.clear();
-        if let Some(session) = plane.sessions.get(id) {
-            write(&mut reply, session);
-            plane.answer_reply(id, &reply);
-        }
-        plane.scratch = reply;
-        Dispatched::Done
     }
 }

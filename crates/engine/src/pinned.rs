@@ -25,8 +25,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::PinnedCompletion;
-use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
+use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, TrackingRedirect};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, Role, Sends, Unblocking};
@@ -219,9 +218,7 @@ impl Engine {
         let completion = Completion::Pinned(PinnedCompletion::Dismissal { of: own });
         if is_late
             || denied >= DISMISSALS_MAX
-            || !self
-                .admin
-                .ask_to_unblock(&mut self.plane, own, "ERROR", completion)
+            || !self.plane.ask_to_unblock(own, "ERROR", completion)
         {
             self.pinned.send_the_rest(&mut self.plane, own);
         }

@@ -15,8 +15,7 @@ use crate::base::limits::{CREDENTIALS_BYTES_MAX, LOGINS_MAX, PASSWORDS_OF_USER_M
 use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::access::AccessCompletion;
-use crate::data_plane::completion::access::{Login, LoginClaim};
+use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim};
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
@@ -168,7 +167,7 @@ impl Engine {
                 self.login_was_right(claim);
                 return match blocked {
                     Blocked::Refused(reply) if hello.is_some() && is_servers_fault(&reply) => {
-                        self.local.close_greeting(&mut self.plane, id)
+                        self.plane.close_greeting(id)
                     }
                     blocked => self.plane.blocked(id, blocked),
                 };

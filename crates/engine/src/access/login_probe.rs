@@ -10,8 +10,7 @@ use std::collections::VecDeque;
 
 use crate::access::Access;
 use crate::access::guess_delay::{AttemptTime, LoginAttempt};
-use crate::base::error::refuses_login;
-use crate::base::error::{Cause, Fate};
+use crate::base::error::{Cause, Fate, refuses_login};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{LOGIN_PROBES_PER_SERVER, LOGIN_QUEUE_MAX, LOGINS_PER_PROBE};
 use crate::base::settings::Credentials;
@@ -19,8 +18,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::access::AccessCompletion;
-use crate::data_plane::completion::access::{Login, LoginClaim, Source};
+use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim, Source};
 use crate::data_plane::ingress::{Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
@@ -239,7 +237,7 @@ impl Engine {
                 self.login_was_right(attempt.login.claim);
                 let mut entry = attempt.entry;
                 if attempt.login.greets() {
-                    // See `Local::close_greeting`.
+                    // See `DataPlane::close_greeting`.
                     entry.silent = true;
                     self.plane.close_when_answered(entry.session);
                 }

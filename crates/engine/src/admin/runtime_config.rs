@@ -12,9 +12,10 @@
 //! client's listener, or for that listener alone. It holds until it is set again or respool ends.
 
 use respool_protocol::commands::id;
-use respool_protocol::encode;
+use respool_protocol::encode::{self, Version};
 
 use crate::admin::Admin;
+use crate::admin::workers::OwnQuestion;
 use crate::base::glob::matches;
 use crate::base::handle::SessionId;
 use crate::base::settings::{Aim, FlushRule};
@@ -23,15 +24,13 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::arrivals::ArrivalForecast;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::admin::AdminCompletion;
-use crate::data_plane::completion::admin::PendingControl;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::completion::admin::{AdminCompletion, PendingControl};
+use crate::data_plane::ingress::{Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Role;
 use crate::data_plane::own_options::{Levels, is_ours, names};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
-use crate::engine::Engine;
 
 /// An option that can be set at run time.
 struct Dial {
@@ -128,21 +127,42 @@ const DIALS: [Dial; 8] = [
     },
 ];
 
-impl Engine {
+/// The next step of a CONFIG SET or GET.
+pub(crate) enum ControlStep {
+    /// It is refused with this error.
+    Refuse(&'static [u8]),
+    /// The server gets it, and its reply comes to [`Admin::settle_control`] if it is ours.
+    Send(Option<Completion>),
+}
+
+/// The next step after the server's reply to a CONFIG SET or GET of respool's options.
+pub(crate) enum ControlReply {
+    /// The client has got an error for the request: nothing is set.
+    Gone,
+    /// The client gets the server's reply.
+    Pass,
+    /// The client gets this reply.
+    Reply(Vec<u8>),
+    /// All workers set the options.
+    Ask(OwnQuestion),
+}
+
+impl Admin {
     /// CONFIG SET or GET of respool's options. The server answers a malformed one.
-    pub(crate) fn dispatch_control(
-        &mut self,
+    pub(crate) fn check_control(
+        &self,
+        plane: &mut DataPlane,
         session_id: SessionId,
         request: &Request<'_>,
-    ) -> Dispatched {
+    ) -> ControlStep {
         let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
-        if self.plane.sessions.get(session_id).is_some_and(in_multi) {
-            let text = b"ERR respool: its own options are not for transactions";
-            return self.refuse_queued(session_id, text);
+        if plane.sessions.get(session_id).is_some_and(in_multi) {
+            plane.abort_transaction(session_id);
+            return ControlStep::Refuse(b"ERR respool: its own options are not for transactions");
         }
         if !names(request).all(is_ours) {
             let text = b"ERR respool: its own options and those of the server need a command each";
-            return self.answer_error(session_id, text);
+            return ControlStep::Refuse(text);
         }
         let args: Vec<Vec<u8>> = request
             .args()
@@ -154,91 +174,105 @@ impl Engine {
             _ => {
                 let (pairs, rest) = args.as_chunks::<2>();
                 if !rest.is_empty() {
-                    return self.dispatch_on_link(session_id, request.bytes, false, None);
+                    return ControlStep::Send(None);
                 }
                 let pair = |[name, value]: &[Vec<u8>; 2]| (name.clone(), value.clone());
                 let pairs = pairs.iter().map(pair).collect();
                 PendingControl::Set { pairs }
             }
         };
-        let completion = Completion::Admin(AdminCompletion::Control(Box::new(control)));
-        let reads = request.id == id::CONFIG_GET;
-        self.dispatch_on_link(session_id, request.bytes, reads, Some(completion))
+        ControlStep::Send(Some(Completion::Admin(AdminCompletion::Control(Box::new(
+            control,
+        )))))
     }
 
     /// Handles the server's reply to a CONFIG SET or GET of respool's options.
-    pub(crate) fn settle_control(&mut self, entry: Entry, control: PendingControl, reply: &[u8]) {
-        let Some(session) = self.plane.sessions.get(entry.session) else {
-            // The client has got an error for the request: nothing is set.
-            return;
+    pub(crate) fn settle_control(
+        &mut self,
+        plane: &mut DataPlane,
+        entry: Entry,
+        control: PendingControl,
+        reply: &[u8],
+    ) -> ControlReply {
+        let Some(session) = plane.sessions.get(entry.session) else {
+            return ControlReply::Gone;
         };
         let (pool, listener, version) = (session.pool, session.listener, session.version);
         match control {
             PendingControl::Get { patterns } if matches!(reply, b"*0\r\n" | b"%0\r\n") => {
-                let levels = Levels::of(&self.plane.levels, listener);
-                let rule = &self.plane.pools[usize::from(pool)].flush;
-                let asked = |dial: &&Dial| {
-                    let name = dial.name.as_bytes();
-                    patterns.iter().any(|pattern| matches(pattern, name))
-                };
-                let found: Vec<&Dial> = DIALS.iter().filter(asked).collect();
-                let mut out = Vec::new();
-                encode::map(&mut out, version, found.len());
-                for dial in found {
-                    encode::bulk(&mut out, dial.name.as_bytes());
-                    let value = (dial.get)(rule, &levels);
-                    encode::bulk(&mut out, dial.text(value).as_bytes());
-                }
-                self.pass_on(entry, &out);
+                let levels = Levels::of(&plane.levels, listener);
+                let rule = &plane.pools[usize::from(pool)].flush;
+                ControlReply::Reply(values_of(rule, &levels, &patterns, version))
             }
             PendingControl::Set { pairs }
                 if UNKNOWN.iter().any(|start| reply.starts_with(start)) =>
             {
-                match values(&pairs)
-                    .and_then(|values| self.admin.check_rule(&self.plane, (pool, listener), values))
-                {
-                    Ok(values) => self.set_everywhere(entry, (pool, listener), values),
+                let values = values(&pairs)
+                    .and_then(|values| self.check_rule(plane, (pool, listener), values));
+                match values {
+                    Ok(values) => self.set_everywhere(plane, entry, (pool, listener), values),
                     Err(text) => {
                         let mut out = Vec::new();
                         encode::error(&mut out, text.as_bytes());
-                        self.pass_on(entry, &out);
+                        ControlReply::Reply(out)
                     }
                 }
             }
-            _ => self.pass_on(entry, reply),
+            _ => ControlReply::Pass,
         }
     }
 
     fn set_everywhere(
         &mut self,
+        plane: &mut DataPlane,
         entry: Entry,
         (pool, listener): (u16, u16),
         values: Vec<(usize, u32)>,
-    ) {
+    ) -> ControlReply {
         let options: Vec<String> = values
             .iter()
             .map(|(dial, value)| format!("{}={}", DIALS[*dial].name, DIALS[*dial].text(*value)))
             .collect();
-        let Some(session) = self.plane.sessions.get(entry.session) else {
-            return;
+        let Some(session) = plane.sessions.get(entry.session) else {
+            return ControlReply::Gone;
         };
-        let (peer, listener_address) = (session.peer.to_string(), session.local.to_string());
+        let event = Event::OptionsSet {
+            peer: session.peer.to_string(),
+            pool: plane.settings.pools[usize::from(pool)].name.clone(),
+            listener: session.local.to_string(),
+            options: options.join(" "),
+        };
         let question = WorkerQuery::Set {
-            at: (self.plane.now, self.plane.worker.index),
+            at: (plane.now, plane.worker.index),
             pool,
             listener,
             values,
         };
-        if self.ask_in_place(entry, question, ReplyForm::Ok) {
-            let pool = self.plane.settings.pools[usize::from(pool)].name.clone();
-            self.plane.emit(Event::OptionsSet {
-                peer,
-                pool,
-                listener: listener_address,
-                options: options.join(" "),
-            });
+        match self.ask_in_place(plane, entry, question, ReplyForm::Ok) {
+            Some(own) => {
+                plane.emit(event);
+                ControlReply::Ask(own)
+            }
+            None => ControlReply::Reply(bound_reply("settings_per_session_max")),
         }
     }
+}
+
+/// The reply to CONFIG GET: the options whose names match a pattern.
+fn values_of(rule: &FlushRule, levels: &Levels, patterns: &[Vec<u8>], version: Version) -> Vec<u8> {
+    let asked = |dial: &&Dial| {
+        let name = dial.name.as_bytes();
+        patterns.iter().any(|pattern| matches(pattern, name))
+    };
+    let found: Vec<&Dial> = DIALS.iter().filter(asked).collect();
+    let mut out = Vec::new();
+    encode::map(&mut out, version, found.len());
+    for dial in found {
+        encode::bulk(&mut out, dial.name.as_bytes());
+        let value = (dial.get)(rule, levels);
+        encode::bulk(&mut out, dial.text(value).as_bytes());
+    }
+    out
 }
 
 impl Dial {
@@ -429,6 +463,23 @@ impl Admin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// CONFIG GET shows the options that match some pattern, in the order of the table.
+    #[test]
+    fn config_get_shows_the_options_that_match() {
+        let (rule, levels) = (FlushRule::default(), Levels::ALL);
+        let get = |patterns: &[&str]| {
+            let patterns: Vec<Vec<u8>> = patterns.iter().map(|it| it.as_bytes().into()).collect();
+            let reply = values_of(&rule, &levels, &patterns, Version::Resp3);
+            String::from_utf8(reply).expect("names and values are text")
+        };
+        assert_eq!(
+            get(&["respool.fuse"]),
+            "%1\r\n$12\r\nrespool.fuse\r\n$3\r\nyes\r\n"
+        );
+        assert!(get(&["respool.listener.*", "respool.collapse"]).starts_with("%4\r\n$16\r\n"));
+        assert_eq!(get(&["respool.nosuch"]), "%0\r\n");
+    }
 
     fn read(pairs: &[(&str, &str)]) -> Result<Vec<(usize, u32)>, String> {
         let pair =

@@ -16,20 +16,18 @@ use std::collections::VecDeque;
 use respool_protocol::encode;
 
 use crate::admin::lanes::{QueryLane, QueryLanes};
-use crate::admin::{Admin, listing};
+use crate::admin::{Admin, clients, listing};
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::SessionId;
 use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
-use crate::data_plane::composite::ReplyStep;
-use crate::data_plane::ingress::{Blocked, Dispatched, OK, bound_reply};
+use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, bound_reply};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::Link;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::worker_query::{ClientLines, ReplyForm, WorkerQuery, WorkerReply};
-use crate::engine::Engine;
-use crate::pinned::tracking_redirect::TargetNews;
 
 impl WorkerQuery {
     /// The lane in which a session waits to ask this query.
@@ -100,289 +98,282 @@ pub(crate) struct SettlingPause {
     since_ms: u32,
 }
 
-impl Engine {
-    /// A session of another worker asks. The answer is an [`Action::Answer`], in this turn or a
-    /// later one.
-    pub fn handle_question(&mut self, from: usize, ticket: u64, question: WorkerQuery) {
-        let answer = match question {
-            WorkerQuery::List(filter) => WorkerReply::Lines(self.list_clients(&filter)),
-            WorkerQuery::Kill(filter) => WorkerReply::Count(self.kill_clients(&filter)),
+/// A query that this worker has to answer like all others: pass it to `Engine::handle_question`.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct OwnQuestion {
+    pub(crate) ticket: u64,
+    pub(crate) question: WorkerQuery,
+}
+
+/// All workers have said whether they have the target of a CLIENT TRACKING REDIRECT.
+#[derive(Debug)]
+pub(crate) struct TargetAnswer {
+    pub(crate) session: SessionId,
+    /// The place of the request in the order of the session's replies.
+    pub(crate) seq: u32,
+    /// Whether the session gets no reply.
+    pub(crate) silent: bool,
+    /// When the request was asked, [`Time::stamp_ms`].
+    pub(crate) at_ms: u32,
+    /// The id of the target.
+    pub(crate) to: u64,
+    /// Whether some worker has it.
+    pub(crate) is_here: bool,
+    /// The request, which goes on now.
+    pub(crate) request: DeferredCheck,
+}
+
+impl Admin {
+    /// Answers a query as far as it is about sessions and options. `None`: the answer comes later.
+    pub(crate) fn handle_question(
+        &mut self,
+        plane: &mut DataPlane,
+        (from, ticket): (usize, u64),
+        question: WorkerQuery,
+    ) -> Option<WorkerReply> {
+        match question {
+            WorkerQuery::List(filter) => {
+                return Some(WorkerReply::Lines(clients::list_clients(plane, &filter)));
+            }
+            WorkerQuery::Kill(filter) => {
+                return Some(WorkerReply::Count(self.kill_clients(plane, &filter)));
+            }
             WorkerQuery::Pause { pool, until, all } => {
-                self.admin.begin_pause(&mut self.plane, pool, until, all);
-                self.admin.settling_pauses.push(SettlingPause {
+                self.begin_pause(plane, pool, until, all);
+                self.settling_pauses.push(SettlingPause {
                     pool,
                     to: from,
                     ticket,
-                    since_ms: self.plane.now.stamp_ms(),
+                    since_ms: plane.now.stamp_ms(),
                 });
-                return;
+                return None;
             }
-            WorkerQuery::Unpause { pool } => {
-                self.admin.end_pause(&mut self.plane, pool);
-                WorkerReply::Count(0)
-            }
-            WorkerQuery::Target { to, pool } => {
-                WorkerReply::Count(self.pinned.become_target(&mut self.plane, to, pool).into())
-            }
-            WorkerQuery::Tell { to, push } => {
-                self.pinned.tell_target(&mut self.plane, to, &push);
-                WorkerReply::Count(0)
-            }
-            WorkerQuery::TargetGone { to } => {
-                self.pinned.target_gone(&mut self.plane, to);
-                WorkerReply::Count(0)
-            }
+            WorkerQuery::Unpause { pool } => self.end_pause(plane, pool),
             WorkerQuery::Set {
                 at,
                 pool,
                 listener,
                 values,
-            } => {
-                self.admin
-                    .set_dials(&mut self.plane, at, (pool, listener), &values);
-                WorkerReply::Count(0)
-            }
-            WorkerQuery::ForgetScripts { pool } => {
-                self.local.scripts.forget(pool);
-                WorkerReply::Count(0)
-            }
-            WorkerQuery::ShowScript {
-                pool,
-                body,
-                shown_by,
-            } => {
-                self.local.scripts.learn(pool, body, &shown_by);
-                WorkerReply::Count(0)
-            }
-            // Only the server knows whether the session waits.
-            WorkerQuery::Unblock { id, pool, how }
-                if self.unblock((id, pool), how, (from, ticket)) =>
-            {
-                return;
-            }
-            WorkerQuery::Unblock { .. } => WorkerReply::Count(0),
-        };
-        self.give_answer(from, ticket, answer);
+            } => self.set_dials(plane, at, (pool, listener), &values),
+            // The components of these queries have acted on them.
+            WorkerQuery::Unblock { .. }
+            | WorkerQuery::Target { .. }
+            | WorkerQuery::Tell { .. }
+            | WorkerQuery::TargetGone { .. }
+            | WorkerQuery::ForgetScripts { .. }
+            | WorkerQuery::ShowScript { .. } => {}
+        }
+        Some(WorkerReply::Count(0))
     }
 
-    /// The answer of one worker to a query of this worker.
-    pub fn handle_answer(&mut self, ticket: u64, answer: WorkerReply) {
-        let Some(index) = self
-            .admin
-            .queries
-            .open
-            .iter()
-            .position(|asked| asked.ticket == ticket)
-        else {
-            // The answer is late: the client has got an error.
-            return;
-        };
-        let asked = &mut self.admin.queries.open[index];
+    /// Takes the answer of one worker. Returns the query if it was the last answer.
+    pub(crate) fn handle_answer(
+        &mut self,
+        ticket: u64,
+        answer: WorkerReply,
+    ) -> Option<PendingQuery> {
+        let mut open = self.queries.open.iter();
+        // Without a query the answer is late: the client has got an error.
+        let index = open.position(|asked| asked.ticket == ticket)?;
+        let asked = &mut self.queries.open[index];
         match answer {
             WorkerReply::Lines(lines) => asked.lines.push(lines),
             WorkerReply::Count(count) => asked.sum += count,
         }
         asked.missing -= 1;
-        if asked.missing == 0
-            && let Some(asked) = self.admin.queries.open.remove(index)
-        {
-            self.admin.queries.lanes.end(asked.lane);
-            self.reply_to(asked);
-            self.admin.next_questions(&mut self.plane);
+        if asked.missing > 0 {
+            return None;
         }
+        let asked = self.queries.open.remove(index)?;
+        self.queries.lanes.end(asked.lane);
+        Some(asked)
     }
 
-    /// Asks all workers for a session. The reply takes the next place in its order.
+    /// Asks all workers for a session. The reply takes the next place in its order. `Err`: the
+    /// session waits, or is refused.
     pub(crate) fn ask(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         question: WorkerQuery,
         form: ReplyForm,
         doubt: Option<Vec<u8>>,
-    ) -> Dispatched {
-        if self.admin.queries.of_session(id) > 0 && self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
+    ) -> Result<OwnQuestion, Dispatched> {
+        if self.queries.of_session(id) > 0 && plane.hold_until_caught_up(id) {
+            return Err(Dispatched::Wait);
         }
         let lane = question.lane();
-        let places = self.admin.places_of(&self.plane, lane);
-        let has_waited = self.plane.deadline_of(id).is_some();
-        if !self.admin.queries.lanes.may_ask(lane, has_waited, places) {
-            return self.wait_to_ask(id, lane, has_waited);
+        let places = self.places_of(plane, lane);
+        let has_waited = plane.deadline_of(id).is_some();
+        if !self.queries.lanes.may_ask(lane, has_waited, places) {
+            return Err(self.wait_to_ask(plane, id, lane, has_waited));
         }
-        self.plane.set_gives_up_at(id, None);
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return Dispatched::Done;
+        plane.set_gives_up_at(id, None);
+        let Some(session) = plane.sessions.get_mut(id) else {
+            return Err(Dispatched::Done);
         };
         let seq = session.take_seq();
         let silent = session.flags.is_silent();
-        self.plane.counters.requests_answered_locally += 1;
-        self.ask_for(id, (seq, silent), question, form, doubt);
-        Dispatched::Done
+        plane.counters.requests_answered_locally += 1;
+        Ok(self.ask_for(plane, id, (seq, silent), question, form, doubt))
     }
 
     /// Holds a session until its lane has a place, or until its deadline.
-    fn wait_to_ask(&mut self, id: SessionId, lane: QueryLane, has_waited: bool) -> Dispatched {
-        if self.plane.is_past_deadline(id) {
-            self.plane.set_gives_up_at(id, None);
-            return self
-                .plane
-                .blocked(id, Blocked::Refused(bound_reply("questions_max")));
+    fn wait_to_ask(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        lane: QueryLane,
+        has_waited: bool,
+    ) -> Dispatched {
+        if plane.is_past_deadline(id) {
+            plane.set_gives_up_at(id, None);
+            return plane.blocked(id, Blocked::Refused(bound_reply("questions_max")));
         }
-        self.pinned
-            .begin_to_wait_for(&mut self.plane, id, QUESTION_MS);
-        self.admin.queries.lanes.wait(lane, id, has_waited);
-        if let Some(session) = self.plane.sessions.get_mut(id)
+        plane.begin_to_wait_until(id, Some(plane.now.plus_ms(QUESTION_MS)));
+        self.queries.lanes.wait(lane, id, has_waited);
+        if let Some(session) = plane.sessions.get_mut(id)
             && session.is_caught_up()
         {
             // No reply is outstanding that would end this hold.
             session.flags.release(Holds::DRAIN);
         }
-        self.plane.hold(id, Holds::ROOM);
+        plane.hold(id, Holds::ROOM);
         Dispatched::Wait
     }
 
-    /// Asks all workers for a request that has its place. Returns whether it was asked. If not, the
-    /// client gets an error.
+    /// Asks all workers for a request that has its place. `None`: the session asks too much at
+    /// once.
     pub(crate) fn ask_in_place(
         &mut self,
+        plane: &mut DataPlane,
         entry: Entry,
         question: WorkerQuery,
         form: ReplyForm,
-    ) -> bool {
-        let has_room = self.admin.queries.of_session(entry.session) < SETTINGS_PER_SESSION_MAX;
-        if has_room {
-            let place = (entry.seq, entry.silent);
-            self.ask_for(entry.session, place, question, form, None);
-        } else {
-            self.pass_on(entry, &bound_reply("settings_per_session_max"));
-        }
-        has_room
+    ) -> Option<OwnQuestion> {
+        let has_room = self.queries.of_session(entry.session) < SETTINGS_PER_SESSION_MAX;
+        let place = (entry.seq, entry.silent);
+        has_room.then(|| self.ask_for(plane, entry.session, place, question, form, None))
     }
 
     fn ask_for(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         (seq, silent): (u32, bool),
         question: WorkerQuery,
         form: ReplyForm,
         doubt: Option<Vec<u8>>,
-    ) {
-        let ticket = self.admin.next_ticket;
-        self.admin.next_ticket += 1;
+    ) -> OwnQuestion {
+        let ticket = self.tell_others(plane, &question);
         let lane = question.lane();
-        self.admin.queries.lanes.begin(lane);
-        self.admin.queries.open.push_back(PendingQuery {
+        self.queries.lanes.begin(lane);
+        self.queries.open.push_back(PendingQuery {
             ticket,
             session: id,
             seq,
-            at: self.plane.now,
+            at: plane.now,
             lane,
             form,
-            missing: self.plane.worker.count,
+            missing: plane.worker.count,
             lines: Vec::new(),
             sum: 0,
             silent,
             doubt,
         });
-        if self.plane.worker.count > 1 {
-            self.plane.push_action(Action::Ask {
-                ticket,
-                question: question.clone(),
-            });
-        }
-        self.handle_question(self.plane.worker.index, ticket, question);
+        OwnQuestion { ticket, question }
     }
 
-    /// Sends a query to all workers, this one too. No session waits for the answers.
-    pub(crate) fn tell_all(&mut self, question: WorkerQuery) {
-        let ticket = self.admin.tell_others(&mut self.plane, &question);
-        self.handle_question(self.plane.worker.index, ticket, question);
+    /// Sends a query to the other workers without a session that waits. This worker has to answer
+    /// it, too.
+    pub(crate) fn tell_all(&mut self, plane: &mut DataPlane, question: WorkerQuery) -> OwnQuestion {
+        let ticket = self.tell_others(plane, &question);
+        OwnQuestion { ticket, question }
     }
 
-    pub(crate) fn give_answer(&mut self, to: usize, ticket: u64, answer: WorkerReply) {
-        if to == self.plane.worker.index {
-            self.handle_answer(ticket, answer);
-        } else {
-            self.plane
-                .push_action(Action::Answer { to, ticket, answer });
-        }
+    /// Makes the reply of the answers, and releases sessions that wait to ask. If the request goes
+    /// on instead, returns what is known of its redirect target.
+    pub(crate) fn reply_to(
+        &mut self,
+        plane: &mut DataPlane,
+        asked: PendingQuery,
+    ) -> Option<TargetAnswer> {
+        let target = append_reply(plane, asked);
+        self.next_questions(plane);
+        target
     }
 
-    fn reply_to(&mut self, asked: PendingQuery) {
-        let Some(session) = self.plane.sessions.get(asked.session) else {
-            return;
-        };
-        let mut reply = Vec::new();
-        match asked.form {
-            _ if asked.doubt.is_some()
-                && asked.lines.iter().all(ClientLines::is_empty)
-                && asked.sum == 0 =>
-            {
-                if !asked.silent {
-                    encode::error(&mut reply, &asked.doubt.unwrap_or_default());
-                }
-            }
-            ReplyForm::Target { to, request } => {
-                let is_here = asked.sum > 0;
-                if let Some(session) = self.plane.sessions.get_mut(asked.session) {
-                    session.rare().redirect_found = Some(TargetNews { to, is_here });
-                }
-                let steps = [ReplyStep::request(request)].into();
-                self.plane
-                    .begin_steps(asked.session, steps, (asked.silent, asked.at.stamp_ms()));
-            }
-            _ if asked.silent => {}
-            ReplyForm::Lines(named) => {
-                listing::reply(&mut reply, session.version, &asked.lines, named);
-                // Freed before the reply is copied to the session's output.
-                drop(asked.lines);
-            }
-            ReplyForm::Sum => encode::integer(&mut reply, asked.sum as i64),
-            ReplyForm::AnyKilled if asked.sum == 0 => {
-                encode::error(&mut reply, b"ERR No such client")
-            }
-            ReplyForm::AnyKilled | ReplyForm::Ok => reply.extend_from_slice(OK),
-        }
-        self.plane.deliver(asked.session, asked.seq, 1, &reply);
+    /// The pool of a pause that waits for earlier requests. `None`: there are no more pauses.
+    pub(crate) fn settling_pool(&self, index: usize) -> Option<u16> {
+        self.settling_pauses.get(index).map(|pause| pause.pool)
     }
 
-    /// Answers the pauses whose earlier requests are all answered.
-    pub(crate) fn settle_pauses(&mut self) {
-        if self.admin.settling_pauses.is_empty() {
-            return;
-        }
+    /// Ends a pause's wait if all earlier requests are answered. `deferred`: when the oldest
+    /// deferred request of its pool was asked. Returns the worker and the ticket to answer.
+    pub(crate) fn settle_pause(
+        &mut self,
+        plane: &DataPlane,
+        index: usize,
+        deferred: Option<u32>,
+    ) -> Option<(usize, u64)> {
+        let pause = self.settling_pauses.get(index)?;
         // The whole ledger is searched, since a request that was moved or sent again stands behind
         // younger ones. Links with a blocking command or a tunnel are left out: these may wait for
         // ever, and a paused server does not wait for them, either.
-        let (links, servers, pools) = (&self.plane.links, &self.plane.servers, &self.plane.pools);
-        let now = self.plane.now.stamp_ms();
-        let sessions = &self.plane.sessions;
-        let deferring = [&self.redirects.now, &self.redirects.sessions];
-        let oldest = |pool: u16| {
-            let delayed = deferring.into_iter().flatten().filter_map(|id| {
-                let session = sessions.get(*id).filter(|session| session.pool == pool)?;
-                session.rare.as_deref()?.deferred.oldest_at_ms()
-            });
-            links
-                .iter()
-                .filter(|(_, link)| !link.waits && link.tunnel.is_none())
-                .filter(|(_, link)| {
-                    let part = servers[usize::from(link.kind.server.0)].pool;
-                    pools[usize::from(part)].whole == pool
-                })
-                .flat_map(|(_, link)| link.ledger.iter().map(|entry| entry.at_ms))
-                .chain(delayed)
-                .min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)
-        };
-        let settled = |pause: &mut SettlingPause| {
-            oldest(pause.pool).is_none_or(|at| at.wrapping_sub(pause.since_ms) as i32 > 0)
-        };
-        let settled: Vec<SettlingPause> =
-            self.admin.settling_pauses.extract_if(.., settled).collect();
-        for pause in settled {
-            self.give_answer(pause.to, pause.ticket, WorkerReply::Count(0));
+        let now = plane.now.stamp_ms();
+        let of_pool = |link: &Link| plane.pool_of(link.kind.server).whole == pause.pool;
+        let links = plane.links.iter().map(|(_, link)| link);
+        let oldest = links
+            .filter(|link| !link.waits && link.tunnel.is_none() && of_pool(link))
+            .flat_map(|link| link.ledger.iter().map(|entry| entry.at_ms))
+            .chain(deferred)
+            .min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32);
+        if oldest.is_some_and(|at| at.wrapping_sub(pause.since_ms) as i32 <= 0) {
+            return None;
         }
+        let pause = self.settling_pauses.remove(index);
+        Some((pause.to, pause.ticket))
     }
+}
+
+/// Delivers the reply that the answers make. If the request goes on instead, returns what is known
+/// of its redirect target.
+fn append_reply(plane: &mut DataPlane, asked: PendingQuery) -> Option<TargetAnswer> {
+    let session = plane.sessions.get(asked.session)?;
+    let mut reply = Vec::new();
+    match asked.form {
+        _ if asked.doubt.is_some()
+            && asked.lines.iter().all(ClientLines::is_empty)
+            && asked.sum == 0 =>
+        {
+            if !asked.silent {
+                encode::error(&mut reply, &asked.doubt.unwrap_or_default());
+            }
+        }
+        ReplyForm::Target { to, request } => {
+            return Some(TargetAnswer {
+                session: asked.session,
+                seq: asked.seq,
+                silent: asked.silent,
+                at_ms: asked.at.stamp_ms(),
+                to,
+                is_here: asked.sum > 0,
+                request,
+            });
+        }
+        _ if asked.silent => {}
+        ReplyForm::Lines(named) => {
+            listing::reply(&mut reply, session.version, &asked.lines, named);
+            // Freed before the reply is copied to the session's output.
+            drop(asked.lines);
+        }
+        ReplyForm::Sum => encode::integer(&mut reply, asked.sum as i64),
+        ReplyForm::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
+        ReplyForm::AnyKilled | ReplyForm::Ok => reply.extend_from_slice(OK),
+    }
+    plane.deliver(asked.session, asked.seq, 1, &reply);
+    None
 }
 
 /// Average bytes of a session's line in a list of clients, at most.

@@ -20,7 +20,6 @@ use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::waiters::Readiness;
 use crate::routing::pool::Server;
-use respool_protocol::encode;
 
 /// The cost of closing an idle link. The cheapest one is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -234,17 +233,6 @@ impl DataPlane {
             self.deliver(id, seq, 1, if silent { &[] } else { reply });
         }
         crate::data_plane::ingress::Dispatched::Done
-    }
-
-    /// Answers a request with an error of respool's own.
-    pub(crate) fn answer_error(
-        &mut self,
-        id: SessionId,
-        text: &[u8],
-    ) -> crate::data_plane::ingress::Dispatched {
-        let mut reply = Vec::new();
-        encode::error(&mut reply, text);
-        self.answer_reply(id, &reply)
     }
 
     /// The next random number, by xorshift64*. Jitter needs no better one.

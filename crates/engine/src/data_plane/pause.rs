@@ -27,6 +27,21 @@ impl DataPlane {
         self.server(server).takeover.holding.map(|(link, _)| link)
     }
 
+    /// Whether a pause holds a large request that has come in part. Its command is known.
+    pub(crate) fn is_paused_large(
+        &self,
+        session_id: SessionId,
+        args: &[&[u8]],
+        argc: usize,
+    ) -> bool {
+        self.pauses(session_id, || {
+            let arg = |index: usize| args.get(index).copied().unwrap_or_default();
+            let id = commands::resolve(argc, arg);
+            // A script that has not come whole may write.
+            id.is_some_and(|id| may_write(id.get(), id, || args.get(1).copied()))
+        })
+    }
+
     /// Whether a pause is on for the pool of a link, or the server of the link holds writes.
     pub(crate) fn is_link_paused(&self, link: LinkId) -> bool {
         let link = self.links.get(link);

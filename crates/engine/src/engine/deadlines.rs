@@ -93,7 +93,7 @@ impl Engine {
             return Dispatched::Done;
         };
         match id {
-            Some(id::HELLO) => self.local.close_greeting(&mut self.plane, session_id),
+            Some(id::HELLO) => self.plane.close_greeting(session_id),
             Some(id::EXEC) if session.flags.any(Flags::IN_MULTI) => {
                 let reply = self.plane.expired_exec_reply(session.link);
                 self.leave_transaction(session_id, &reply)

@@ -101,11 +101,6 @@ fn block_at(request: &Request<'_>) -> Option<usize> {
 }
 
 impl Pinned {
-    /// Gives a session that begins to wait a deadline, in `most_ms` at most.
-    pub(crate) fn begin_to_wait_for(&mut self, plane: &mut DataPlane, id: SessionId, most_ms: u32) {
-        plane.begin_to_wait_until(id, Some(plane.now.plus_ms(most_ms)));
-    }
-
     /// Releases sessions that wait at a link past their deadline.
     pub(crate) fn tick_at_link(&mut self, plane: &mut DataPlane, link: LinkId) {
         let Some(state) = plane.links.get_mut(link) else {

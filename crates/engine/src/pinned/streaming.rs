@@ -68,8 +68,8 @@ impl Engine {
             });
         if refused.is_ok()
             && self
-                .admin
-                .is_paused_large(&self.plane, session_id, &args, scanner.argc())
+                .plane
+                .is_paused_large(session_id, &args, scanner.argc())
         {
             self.plane.hold_for_pause(session_id);
             return None;

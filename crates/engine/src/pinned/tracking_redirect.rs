@@ -65,7 +65,7 @@ impl Engine {
             let request = request.keep();
             let form = ReplyForm::Target { to, request };
             let pool = self.plane.pool_of_session(id);
-            return self.ask(id, WorkerQuery::Target { to, pool }, form, None);
+            return self.ask(id, WorkerQuery::Target { to, pool }, form);
         };
         let placed = match self.dispatch_redirected(id, request, at, found) {
             Ok(placed) => placed,

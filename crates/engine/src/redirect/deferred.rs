@@ -31,8 +31,7 @@ use crate::base::slab::Slab;
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::redirect::ProofStep;
-use crate::data_plane::completion::redirect::RedirectCompletion;
+use crate::data_plane::completion::redirect::{ProofStep, RedirectCompletion};
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::bound_reply;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
@@ -1247,6 +1246,18 @@ impl Redirects {
     /// Whether a session has deferred requests.
     pub(crate) fn has_waiting_sessions(&self) -> bool {
         !self.now.is_empty() || !self.sessions.is_empty()
+    }
+
+    /// When the oldest deferred request of a pool's sessions was asked, [`Time::stamp_ms`].
+    pub(crate) fn oldest_deferred(&self, plane: &DataPlane, pool: u16) -> Option<u32> {
+        let now = plane.now.stamp_ms();
+        let deferring = [&self.now, &self.sessions].into_iter().flatten();
+        let oldest = deferring.filter_map(|id| {
+            let session = plane.sessions.get(*id)?;
+            let rare = session.rare.as_deref().filter(|_| session.pool == pool)?;
+            rare.deferred.oldest_at_ms()
+        });
+        oldest.min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)
     }
 
     /// Sends the second question about an unproven request. `is_imported`: the node answers for the

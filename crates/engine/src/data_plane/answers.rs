@@ -1,0 +1,75 @@
+//! Answers of respool itself, and HELLO while its server is away.
+
+use respool_protocol::encode;
+
+use crate::base::handle::SessionId;
+use crate::data_plane::DataPlane;
+use crate::data_plane::handshake::Identity;
+use crate::data_plane::ingress::{Dispatched, bound_reply};
+use crate::data_plane::link::LinkState;
+use crate::data_plane::session::Session;
+
+impl DataPlane {
+    /// Answers a request with an error.
+    pub(crate) fn answer_error(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        let mut reply = Vec::new();
+        encode::error(&mut reply, text);
+        self.answer_reply(id, &reply)
+    }
+
+    /// Answers with what `write` appends, in the session's version of the protocol.
+    pub(crate) fn answer_with(
+        &mut self,
+        id: SessionId,
+        write: impl FnOnce(&mut Vec<u8>, &Session),
+    ) -> Dispatched {
+        let mut reply = std::mem::take(&mut self.scratch);
+        reply.clear();
+        if let Some(session) = self.sessions.get(id) {
+            write(&mut reply, session);
+            self.answer_reply(id, &reply);
+        }
+        self.scratch = reply;
+        Dispatched::Done
+    }
+
+    /// The name and version that a session's server gave. The session's link may not be up yet.
+    pub(crate) fn identity_of(&self, id: SessionId) -> Option<&Identity> {
+        let session = self.sessions.get(id)?;
+        self.identity(session.server)
+    }
+
+    /// No link has talked to the server yet: the session waits until its link is up or has failed.
+    pub(crate) fn wait_for_identity(&mut self, id: SessionId) -> Dispatched {
+        let Some(session) = self.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let link = session.link;
+        let Some(state) = self.links.get_mut(link) else {
+            return self.answer_reply(id, &bound_reply("links-max"));
+        };
+        match state.state {
+            LinkState::Backoff { .. } if state.refusal.is_none() => self.close_greeting(id),
+            LinkState::Backoff { .. } | LinkState::Up => {
+                let reply = self.no_link_reply(link, self.away_error(id));
+                self.answer_reply(id, &reply)
+            }
+            LinkState::Down
+            | LinkState::Lost
+            | LinkState::Retrying { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Greeting { .. } => match self.wait_until_up(id, link) {
+                Ok(()) => Dispatched::Wait,
+                Err(_) => self.close_greeting(id),
+            },
+        }
+    }
+
+    /// A client sends HELLO while no server can be reached. Its connection is closed, as that of a
+    /// dead server would be: libraries connect again then, while they take an error as final.
+    pub(crate) fn close_greeting(&mut self, id: SessionId) -> Dispatched {
+        self.counters.failed_not_sent += 1;
+        self.close_when_answered(id);
+        Dispatched::Done
+    }
+}

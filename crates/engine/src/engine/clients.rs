@@ -1,0 +1,194 @@
+//! Queries of a session to all workers: each component answers its own part.
+
+use crate::admin::clients;
+use crate::admin::runtime_config::{ControlReply, ControlStep};
+use crate::admin::workers::{OwnQuestion, TargetAnswer};
+use crate::base::handle::SessionId;
+use crate::data_plane::actions::Action;
+use crate::data_plane::completion::admin::PendingControl;
+use crate::data_plane::composite::ReplyStep;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::worker_query::{ReplyForm, Unblock, WorkerQuery, WorkerReply};
+use crate::engine::Engine;
+use crate::pinned::tracking_redirect::TargetNews;
+use respool_protocol::commands::id;
+
+impl Engine {
+    /// A session of another worker asks. The answer is an [`Action::Answer`], in this turn or a
+    /// later one.
+    pub fn handle_question(&mut self, from: usize, ticket: u64, question: WorkerQuery) {
+        let found = match question {
+            WorkerQuery::Target { to, pool } => {
+                self.pinned.become_target(&mut self.plane, to, pool)
+            }
+            WorkerQuery::Tell { to, push } => {
+                self.pinned.tell_target(&mut self.plane, to, &push);
+                false
+            }
+            WorkerQuery::TargetGone { to } => {
+                self.pinned.target_gone(&mut self.plane, to);
+                false
+            }
+            WorkerQuery::ForgetScripts { pool } => {
+                self.local.scripts.forget(pool);
+                false
+            }
+            WorkerQuery::ShowScript {
+                pool,
+                body,
+                shown_by,
+            } => {
+                self.local.scripts.learn(pool, body, &shown_by);
+                false
+            }
+            WorkerQuery::Unblock { id, pool, how } => {
+                match self.unblock((id, pool), how, (from, ticket)) {
+                    Some(found) => found,
+                    // Only the server knows whether the session waits.
+                    None => return,
+                }
+            }
+            question => {
+                let asked_by = (from, ticket);
+                if let Some(answer) =
+                    self.admin
+                        .handle_question(&mut self.plane, asked_by, question)
+                {
+                    self.give_answer(from, ticket, answer);
+                }
+                return;
+            }
+        };
+        self.give_answer(from, ticket, WorkerReply::Count(found.into()));
+    }
+
+    /// The answer of one worker to a query of this worker.
+    pub fn handle_answer(&mut self, ticket: u64, answer: WorkerReply) {
+        if let Some(asked) = self.admin.handle_answer(ticket, answer)
+            && let Some(target) = self.admin.reply_to(&mut self.plane, asked)
+        {
+            self.begin_redirect(target);
+        }
+    }
+
+    pub(crate) fn give_answer(&mut self, to: usize, ticket: u64, answer: WorkerReply) {
+        if to == self.plane.worker.index {
+            self.handle_answer(ticket, answer);
+        } else {
+            self.plane
+                .push_action(Action::Answer { to, ticket, answer });
+        }
+    }
+
+    /// This worker answers its own query, like all others.
+    fn handle_own(&mut self, own: OwnQuestion) {
+        self.handle_question(self.plane.worker.index, own.ticket, own.question);
+    }
+
+    /// Asks all workers for a session. The reply takes the next place in its order.
+    pub(crate) fn ask(
+        &mut self,
+        id: SessionId,
+        question: WorkerQuery,
+        form: ReplyForm,
+    ) -> Dispatched {
+        let asked = self.admin.ask(&mut self.plane, id, question, form, None);
+        self.asked(asked)
+    }
+
+    /// Sends a query to all workers, this one too. No session waits for the answers.
+    pub(crate) fn tell_all(&mut self, question: WorkerQuery) {
+        let own = self.admin.tell_all(&mut self.plane, question);
+        self.handle_own(own);
+    }
+
+    fn asked(&mut self, asked: Result<OwnQuestion, Dispatched>) -> Dispatched {
+        match asked {
+            Ok(own) => {
+                self.handle_own(own);
+                Dispatched::Done
+            }
+            Err(placed) => placed,
+        }
+    }
+
+    /// Answers a command about clients.
+    pub(crate) fn answer_clients(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let asked = self.admin.answer_clients(&mut self.plane, id, request);
+        self.asked(asked)
+    }
+
+    /// The request with a redirect goes on, now that it is known whether the target exists.
+    fn begin_redirect(&mut self, target: TargetAnswer) {
+        let TargetAnswer { to, is_here, .. } = target;
+        if let Some(session) = self.plane.sessions.get_mut(target.session) {
+            session.rare().redirect_found = Some(TargetNews { to, is_here });
+        }
+        let steps = [ReplyStep::request(target.request)].into();
+        let asked = (target.silent, target.at_ms);
+        self.plane.begin_steps(target.session, steps, asked);
+        self.plane.deliver(target.session, target.seq, 1, b"");
+    }
+
+    /// Ends the wait of a session of this worker in a blocking command. Returns whether it waited.
+    /// `None`: the server's reply becomes the answer to the query `asked_by`, a worker and its
+    /// ticket.
+    fn unblock(
+        &mut self,
+        client: (u64, u16),
+        how: Unblock,
+        asked_by: (usize, u64),
+    ) -> Option<bool> {
+        let Some(session) = clients::session_of(&self.plane, client) else {
+            return Some(false);
+        };
+        if self.plane.polling.holds(session) && self.unblock_poll(session, how == Unblock::Error) {
+            return Some(true);
+        }
+        let asks = self.admin.unblock(&mut self.plane, session, how, asked_by);
+        (!asks).then_some(false)
+    }
+
+    /// Handles the server's reply to CLIENT UNBLOCK.
+    pub(crate) fn unblocked(&mut self, (to, ticket): (usize, u64), reply: &[u8]) {
+        let count = u64::from(reply == b":1\r\n");
+        self.give_answer(to, ticket, WorkerReply::Count(count));
+    }
+
+    /// Answers the pauses whose earlier requests are all answered.
+    pub(crate) fn settle_pauses(&mut self) {
+        let mut index = 0;
+        while let Some(pool) = self.admin.settling_pool(index) {
+            let deferred = self.redirects.oldest_deferred(&self.plane, pool);
+            match self.admin.settle_pause(&self.plane, index, deferred) {
+                Some((to, ticket)) => self.give_answer(to, ticket, WorkerReply::Count(0)),
+                None => index += 1,
+            }
+        }
+    }
+
+    /// CONFIG SET or GET of respool's options.
+    pub(crate) fn dispatch_control(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        match self.admin.check_control(&mut self.plane, id, request) {
+            ControlStep::Refuse(text) => self.plane.answer_error(id, text),
+            ControlStep::Send(completion) => {
+                let reads = completion.is_some() && request.id == id::CONFIG_GET;
+                self.dispatch_on_link(id, request.bytes, reads, completion)
+            }
+        }
+    }
+
+    /// Handles the server's reply to a CONFIG SET or GET of respool's options.
+    pub(crate) fn settle_control(&mut self, entry: Entry, control: PendingControl, reply: &[u8]) {
+        let settled = self
+            .admin
+            .settle_control(&mut self.plane, entry, control, reply);
+        match settled {
+            ControlReply::Gone => {}
+            ControlReply::Pass => self.pass_on(entry, reply),
+            ControlReply::Reply(reply) => self.pass_on(entry, &reply),
+            ControlReply::Ask(own) => self.handle_own(own),
+        }
+    }
+}
