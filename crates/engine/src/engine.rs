@@ -20,6 +20,7 @@ pub(crate) mod clients;
 pub(crate) mod composite;
 mod deadlines;
 mod failures;
+mod link_bytes;
 pub(crate) mod link_events;
 mod memory;
 pub(crate) mod pubsub;

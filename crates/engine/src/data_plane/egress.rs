@@ -19,7 +19,7 @@ use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::LaneReason;
 use crate::data_plane::waiters::Readiness;
-use crate::engine::Engine;
+use crate::pubsub::hub::LineId;
 
 /// Bytes of an incomplete reply that are kept until its end comes. If the link is lost within this
 /// bound, the client gets an error. Beyond it, the beginning of the reply has gone to the client,
@@ -39,25 +39,15 @@ pub(crate) struct Delivery {
     start: usize,
 }
 
-/// The meaning of a reply that may answer no request.
-enum SpecialReply {
-    /// It is no answer, and the next reply may be one.
-    Taken,
-    /// It is no answer, and the bytes after it are not read, or not now.
-    Last,
-    /// It answers the front request.
-    Answers,
-}
-
 /// The place in the bytes of a server, and the replies before it that are not delivered yet.
-struct Replies<'a> {
+pub(crate) struct Replies<'a> {
     bytes: &'a [u8],
-    at: usize,
+    pub(crate) at: usize,
     delivery: Delivery,
 }
 
 impl<'a> Replies<'a> {
-    fn of(bytes: &'a [u8]) -> Replies<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Replies<'a> {
         Replies {
             bytes,
             at: 0,
@@ -66,13 +56,13 @@ impl<'a> Replies<'a> {
     }
 
     /// The bytes that are not taken yet.
-    fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 }
 
 /// Where the hot path ends. All replies before this place are delivered.
-enum EgressStep {
+pub(crate) enum EgressStep {
     /// The bytes are taken.
     End,
     /// The next reply goes to the completion of its request.
@@ -88,7 +78,7 @@ enum EgressStep {
 }
 
 /// The use of a whole reply that answers a request.
-enum Answer {
+pub(crate) enum Answer {
     /// It is delivered, or it was given to a read that was moved.
     Taken,
     /// It goes to the completion of its request.
@@ -135,210 +125,67 @@ impl Delivery {
     }
 }
 
-impl Engine {
-    /// A server sent bytes.
-    pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
-        self.take_link_bytes(link, bytes);
-        if !self.discovery.lost_slots.is_empty() {
-            self.settle_lost_slots();
-        }
-    }
+/// A reply that came in parts, and is whole now.
+pub(crate) struct EndedReply {
+    /// All of its bytes. None if it is `cut`.
+    pub(crate) bytes: Vec<u8>,
+    /// Whether its beginning has been passed on, or dropped.
+    pub(crate) cut: bool,
+    /// Its first byte.
+    pub(crate) kind: u8,
+    /// The session of the front request.
+    pub(crate) receiver: Option<SessionId>,
+}
 
-    fn take_link_bytes(&mut self, id: LinkId, bytes: &[u8]) {
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        link.progress = self.plane.now;
-        self.plane.counters.link_bytes_in += bytes.len() as u64;
-        match &mut link.state {
-            LinkState::Up if link.tunnel.is_some() => {
-                self.take_tunnel_bytes(id, bytes);
-                self.settle_losses();
-            }
-            LinkState::Up => {
-                if !link.partial.is_empty() && !link.scanner.is_inside() {
-                    return self.take_rest_of_head(id, bytes);
-                }
-                let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
-                if let Role::Hub(line) = link.role
-                    && self.pubsub.line(line).goes_behind(bytes)
-                {
-                    return;
-                }
-                self.take_replies(id, bytes);
-                self.settle_losses();
-                self.after_replies(id);
-                if is_limited {
-                    self.plane.note_whole_replies(id, bytes.len(), owed);
-                }
-            }
-            LinkState::Greeting { greeting, .. } => {
-                let greeted = greeting.read(bytes, &mut link.identity, &mut link.client_id);
-                self.handshake_replied(id, greeted);
-                self.settle_losses();
-            }
-            // The link was given up in this turn.
-            _ => {}
-        }
-    }
-
-    /// Takes more bytes of a fused MGET's reply, whose first line came in parts.
-    #[cold]
-    fn take_rest_of_head(&mut self, id: LinkId, bytes: &[u8]) {
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        let mut head = std::mem::take(&mut link.partial);
-        head.extend_from_slice(bytes);
-        self.take_replies(id, &head);
-        self.settle_losses();
-        self.after_replies(id);
-    }
-
-    /// Takes a server's replies.
-    pub(crate) fn take_replies(&mut self, id: LinkId, bytes: &[u8]) {
-        let mut replies = Replies::of(bytes);
-        loop {
-            match self.plane.deliver_replies(id, &mut replies) {
-                EgressStep::End => return,
-                EgressStep::Completion { len } => {
-                    if !self.complete_next(id, &mut replies, len) {
-                        return;
-                    }
-                }
-                EgressStep::Special { len } => match self.take_special(id, replies.rest(), len) {
-                    SpecialReply::Taken => replies.at += len,
-                    SpecialReply::Last => return,
-                    // The error may have ended the link.
-                    SpecialReply::Answers if !self.plane.links.get(id).is_some_and(Link::is_up) => {
-                        return;
-                    }
-                    SpecialReply::Answers => match self.plane.take_answer(id, &mut replies, len) {
-                        Answer::Taken => {}
-                        Answer::HasCompletion => {
-                            if !self.complete_next(id, &mut replies, len) {
-                                return;
-                            }
-                        }
-                        Answer::Unasked => return self.plane.lose_link(id, UNASKED),
-                    },
-                },
-                EgressStep::Rest { len } => {
-                    self.end_partial(id, &replies.rest()[..len]);
-                    if !self.plane.links.get(id).is_some_and(Link::is_up) {
-                        return;
-                    }
-                    replies.at += len;
-                }
-                EgressStep::Beginning => return self.take_partial(id, replies.rest()),
-                EgressStep::Broken(reason) => return self.plane.lose_link(id, &reason),
-            }
-        }
-    }
-
-    /// Gives the next reply, of `len` bytes, to the completion of its request. Returns whether the
-    /// link is still up: a reply may end it, and then the bytes after it are not read.
-    fn complete_next(&mut self, id: LinkId, replies: &mut Replies<'_>, len: usize) -> bool {
-        self.complete(id, &replies.rest()[..len], false);
-        replies.at += len;
-        self.plane.links.get(id).is_some_and(Link::is_up)
-    }
-
-    /// Handles a reply that may answer no request: a push, or an error that respool handles itself.
-    #[cold]
-    #[inline(never)]
-    fn take_special(&mut self, id: LinkId, bytes: &[u8], len: usize) -> SpecialReply {
-        let reply = &bytes[..len];
-        match reply.first() {
-            Some(b'>') => {
-                self.take_push(id, reply);
-                // The push may have ended the link. Then the bytes after it are not read.
-                let goes_on = self.plane.links.get(id).is_some_and(Link::is_up)
-                    && !self.defers_push(id, &bytes[len..]);
-                if goes_on {
-                    SpecialReply::Taken
-                } else {
-                    SpecialReply::Last
-                }
-            }
-            Some(b'-') if self.is_refusal_handled(id, reply) => SpecialReply::Taken,
-            _ => SpecialReply::Answers,
-        }
-    }
-
+/// Replies that come in parts, and the end of a read.
+impl DataPlane {
     /// Takes the end of a reply whose beginning came before.
-    #[inline(never)]
-    fn end_partial(&mut self, id: LinkId, bytes: &[u8]) {
-        self.plane.note_reply_bytes(id, bytes.len(), true);
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        let mut partial = std::mem::take(&mut link.partial);
+    pub(crate) fn end_part(&mut self, id: LinkId, bytes: &[u8]) -> Option<EndedReply> {
+        self.note_reply_bytes(id, bytes.len(), true);
+        let link = self.links.get_mut(id)?;
+        let mut whole = std::mem::take(&mut link.partial);
         let cut = std::mem::take(&mut link.cutting);
         let receiver = link.first_in_flight().map(|entry| entry.session);
-        let whole = if cut {
-            bytes
-        } else {
-            partial.extend_from_slice(bytes);
-            &partial
-        };
-        let whole_len = whole.len();
-        if link.scanner.kind() == b'>' {
-            // The beginning of a cut push was dropped, as it was too large for any session.
-            if !cut {
-                self.take_push(id, whole);
-            }
-        } else {
-            let Some(entry) = link.first_in_flight() else {
-                return self.plane.lose_link(id, UNASKED);
-            };
-            let is_refused = link.scanner.kind() == b'-' && !cut;
-            if is_refused && self.is_refusal_handled(id, whole) {
-                // Its session gets an answer later.
-            } else if entry.duty {
-                self.complete(id, whole, cut);
-            } else if entry.class.is_special() {
-                self.plane.settle_moved(id, entry, whole, cut);
-            } else if let Some(link) = self.plane.links.get_mut(id) {
-                link.pop_answered(entry);
-                self.plane.counters.link_replies += 1;
-                self.plane.deliver(entry.session, entry.seq, 1, whole);
-            }
-            if cut {
-                self.plane.end_mid_reply(entry.session);
-            }
-            if let Some(receiver) = receiver {
-                self.plane.note_cut_reply(id, receiver, whole_len, cut);
-            }
+        if !cut {
+            whole.extend_from_slice(bytes);
         }
-        self.plane.spare_buffers.give(partial);
+        Some(EndedReply {
+            bytes: whole,
+            cut,
+            kind: link.scanner.kind(),
+            receiver,
+        })
     }
 
-    /// Takes a push, which answers no request. On a session's own link it is for that session.
-    fn take_push(&mut self, id: LinkId, push: &[u8]) {
-        match self.plane.links.get(id).map(|link| link.role) {
-            Some(Role::Pinned { by }) => self.take_own_push(id, by, push),
-            Some(Role::Redirect { to }) => self.redirected(to, push),
-            Some(Role::Hub(hub)) => self.take_hub_push(id, hub, push),
-            Some(Role::Sentinel) => self.take_sentinel_push(id, push),
-            _ => {}
+    /// Passes a reply on that came in parts, if its request has no completion. Returns whether it
+    /// has one.
+    pub(crate) fn pass_ended(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) -> bool {
+        if entry.duty {
+            return true;
         }
+        if entry.class.is_special() {
+            self.settle_moved(id, entry, reply, cut);
+        } else if let Some(link) = self.links.get_mut(id) {
+            link.pop_answered(entry);
+            self.counters.link_replies += 1;
+            self.deliver(entry.session, entry.seq, 1, reply);
+        }
+        false
     }
 
-    /// Takes bytes of a reply that does not end with them.
+    /// Takes bytes of a reply that does not end with them. Returns the beginning of a message of a
+    /// hub that is too large.
     #[inline(never)]
-    fn take_partial(&mut self, id: LinkId, bytes: &[u8]) {
-        self.plane.note_reply_bytes(id, bytes.len(), false);
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
+    pub(crate) fn take_partial(&mut self, id: LinkId, bytes: &[u8]) -> Option<(LineId, Vec<u8>)> {
+        self.note_reply_bytes(id, bytes.len(), false);
+        let link = self.links.get_mut(id)?;
         if link.partial.capacity() == 0 && !link.cutting {
-            link.partial = self.plane.spare_buffers.take();
+            link.partial = self.spare_buffers.take();
         }
-        let whole_bytes_max = self.plane.settings.limits.session_output_hard_bytes as usize;
+        let whole_bytes_max = self.settings.limits.session_output_hard_bytes as usize;
         if link.scanner.kind() == b'>' {
             if link.cutting {
-                return;
+                return None;
             }
             link.partial.extend_from_slice(bytes);
             if link.partial.len() > whole_bytes_max
@@ -346,59 +193,57 @@ impl Engine {
             {
                 link.cutting = true;
                 let beginning = std::mem::take(&mut link.partial);
-                self.pubsub.refuse_message(&mut self.plane, hub, &beginning);
-            } else if link.partial.len() > whole_bytes_max {
-                self.plane
-                    .lose_link(id, "it sent a push larger than session-output-hard-bytes");
+                return Some((hub, beginning));
             }
-            return;
+            if link.partial.len() > whole_bytes_max {
+                self.lose_link(id, "it sent a push larger than session-output-hard-bytes");
+            }
+            return None;
         }
         let Some(entry) = link.first_in_flight() else {
-            return self.plane.lose_link(id, UNASKED);
+            self.lose_link(id, UNASKED);
+            return None;
         };
         if !link.cutting {
             link.partial.extend_from_slice(bytes);
             if link.partial.len() <= PARTIAL_BYTES_MAX {
-                return;
+                return None;
             }
             if entry.duty
                 && let Some(duty) = link.duties.front().filter(|duty| duty.needs_whole())
             {
                 let (bytes_max, option) = match duty {
                     Completion::Scatter(ScatterCompletion::Part { .. }) => (
-                        gathered_bytes_max(&self.plane.settings.limits),
+                        gathered_bytes_max(&self.settings.limits),
                         "worker-memory-bytes-max",
                     ),
                     _ => (whole_bytes_max, "session-output-hard-bytes"),
                 };
                 if link.partial.len() <= bytes_max {
-                    return;
+                    return None;
                 }
                 link.partial = Vec::new();
                 link.cutting = true;
                 let reason = format!("{option}: a reply that has to be held whole");
-                return self.plane.close_for(entry.session, reason);
+                self.close_for(entry.session, reason);
+                return None;
             }
             if entry.silent {
                 // The session wants no byte of it.
                 link.partial = Vec::new();
                 link.cutting = true;
-                return;
+                return None;
             }
         }
-        let is_early = entry.class.is_moved_read() && self.plane.brings_early(id, &entry);
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
+        let is_early = entry.class.is_moved_read() && self.brings_early(id, &entry);
+        let link = self.links.get_mut(id)?;
         // A large reply is not held whole: its bytes are delivered as they come, in the session's
         // order.
         let partial = std::mem::take(&mut link.partial);
         let bytes = if link.cutting { bytes } else { &partial };
-        self.plane.note_large_part(id, entry.session, bytes.len());
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        match self.plane.sessions.get_mut(entry.session) {
+        self.note_large_part(id, entry.session, bytes.len());
+        let link = self.links.get_mut(id)?;
+        match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // The read is sent again when the reply has come.
             Some(_) if is_early => link.cutting = true,
@@ -408,72 +253,68 @@ impl Engine {
                 session.flags |= Flags::MID_REPLY;
                 session
                     .out
-                    .tail(&mut self.plane.spare_buffers)
+                    .tail(&mut self.spare_buffers)
                     .extend_from_slice(bytes);
-                self.plane.held_bytes += bytes.len();
-                let is_much = session.out.len()
-                    > self.plane.settings.limits.session_output_soft_bytes as usize;
-                DataPlane::mark_dirty(&mut self.plane.dirty, entry.session, session);
+                self.held_bytes += bytes.len();
+                let is_much =
+                    session.out.len() > self.settings.limits.session_output_soft_bytes as usize;
+                DataPlane::mark_dirty(&mut self.dirty, entry.session, session);
                 if is_much {
-                    self.plane.hold_output(entry.session);
-                    self.plane.slow_pairs.push((id, entry.session));
+                    self.hold_output(entry.session);
+                    self.slow_pairs.push((id, entry.session));
                 }
             }
-            Some(_)
-                if partial.len()
-                    > self.plane.settings.limits.session_output_hard_bytes as usize =>
-            {
+            Some(_) if partial.len() > self.settings.limits.session_output_hard_bytes as usize => {
                 link.cutting = true;
-                self.plane.close_for(
+                self.close_for(
                     entry.session,
                     "session-output-hard-bytes: a reply that waits for earlier ones".to_owned(),
                 );
             }
             Some(_) => {
-                if partial.len() > self.plane.settings.limits.session_output_soft_bytes as usize {
-                    self.plane.early.push(entry.session);
+                if partial.len() > self.settings.limits.session_output_soft_bytes as usize {
+                    self.early.push(entry.session);
                 }
                 link.partial = partial;
             }
         }
+        None
     }
 
     /// Ends the handling of one read: reopens a link that has room again, and closes a link that
     /// has served its purpose.
-    fn after_replies(&mut self, id: LinkId) {
-        while let Some(session) = self.plane.early.pop() {
-            self.plane.slow_pairs.push((id, session));
+    pub(crate) fn after_replies(&mut self, id: LinkId) {
+        while let Some(session) = self.early.pop() {
+            self.slow_pairs.push((id, session));
         }
-        let Some(link) = self.plane.links.get_mut(id) else {
+        let Some(link) = self.links.get_mut(id) else {
             return;
         };
         if link.is_overtaken() {
-            self.plane
-                .lose_link(id, "it answered a request that was not written whole");
-            return self.settle_losses();
+            return self.lose_link(id, "it answered a request that was not written whole");
         }
         match link.role {
             Role::Shared if link.accepting => {}
             Role::Shared => {
                 let server = link.kind.server;
-                self.plane.drop_successor(id, server);
-                self.plane.reopen(id);
+                self.drop_successor(id, server);
+                self.reopen(id);
             }
             Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
-            Role::Pinned { .. } => self.plane.reopen(id),
+            Role::Pinned { .. } => self.reopen(id),
             Role::Draining { .. } => {
                 let (server, owes) = (link.kind.server, !link.ledger.is_empty());
                 if !owes && !link.scanner.is_inside() {
-                    self.plane.close_link(id);
+                    self.close_link(id);
                 }
-                self.plane.end_holding(server);
+                self.end_holding(server);
             }
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
-            Role::Emergency { .. } => self.plane.end_urgent(id),
+            Role::Emergency { .. } => self.end_urgent(id),
             // A push may come before the request is whole, when the ledger does not have it yet.
             Role::Streaming { .. } if link.is_idle() => {
-                self.plane.keep_spare(id);
-                self.plane.next_streaming();
+                self.keep_spare(id);
+                self.next_streaming();
             }
             Role::Streaming { .. }
             | Role::Hub(_)
@@ -488,7 +329,7 @@ impl Engine {
 /// The hot path.
 impl DataPlane {
     /// Delivers simple replies, until it comes to something else.
-    fn deliver_replies(&mut self, id: LinkId, replies: &mut Replies<'_>) -> EgressStep {
+    pub(crate) fn deliver_replies(&mut self, id: LinkId, replies: &mut Replies<'_>) -> EgressStep {
         let bytes = replies.bytes;
         while replies.at < bytes.len() {
             let at = replies.at;
@@ -537,7 +378,12 @@ impl DataPlane {
 
     /// Takes the next reply, of `len` bytes, as the answer to the front request of its link.
     #[inline(always)]
-    fn take_answer(&mut self, id: LinkId, replies: &mut Replies<'_>, len: usize) -> Answer {
+    pub(crate) fn take_answer(
+        &mut self,
+        id: LinkId,
+        replies: &mut Replies<'_>,
+        len: usize,
+    ) -> Answer {
         let (bytes, at) = (replies.bytes, replies.at);
         let Some(link) = self.links.get_mut(id) else {
             return Answer::Taken;

@@ -1,0 +1,204 @@
+//! Bytes of servers: the data plane delivers simple replies, and components get the others.
+
+use crate::base::handle::LinkId;
+use crate::data_plane::egress::{Answer, EgressStep, Replies};
+use crate::data_plane::link::{Link, LinkState, Role, UNASKED};
+use crate::engine::Engine;
+
+/// The meaning of a reply that may answer no request.
+enum SpecialReply {
+    /// It is no answer, and the next reply may be one.
+    Taken,
+    /// It is no answer, and the bytes after it are not read, or not now.
+    Last,
+    /// It answers the front request.
+    Answers,
+}
+
+impl Engine {
+    /// A server sent bytes.
+    pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
+        self.take_link_bytes(link, bytes);
+        if !self.discovery.lost_slots.is_empty() {
+            self.settle_lost_slots();
+        }
+    }
+
+    fn take_link_bytes(&mut self, id: LinkId, bytes: &[u8]) {
+        let Some(link) = self.plane.links.get_mut(id) else {
+            return;
+        };
+        link.progress = self.plane.now;
+        self.plane.counters.link_bytes_in += bytes.len() as u64;
+        match &mut link.state {
+            LinkState::Up if link.tunnel.is_some() => {
+                self.take_tunnel_bytes(id, bytes);
+                self.settle_losses();
+            }
+            LinkState::Up => {
+                if !link.partial.is_empty() && !link.scanner.is_inside() {
+                    return self.take_rest_of_head(id, bytes);
+                }
+                let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
+                if let Role::Hub(line) = link.role
+                    && self.pubsub.line(line).goes_behind(bytes)
+                {
+                    return;
+                }
+                self.take_read(id, bytes);
+                if is_limited {
+                    self.plane.note_whole_replies(id, bytes.len(), owed);
+                }
+            }
+            LinkState::Greeting { greeting, .. } => {
+                let greeted = greeting.read(bytes, &mut link.identity, &mut link.client_id);
+                self.handshake_replied(id, greeted);
+                self.settle_losses();
+            }
+            // The link was given up in this turn.
+            _ => {}
+        }
+    }
+
+    /// Takes more bytes of a fused MGET's reply, whose first line came in parts.
+    #[cold]
+    fn take_rest_of_head(&mut self, id: LinkId, bytes: &[u8]) {
+        let Some(link) = self.plane.links.get_mut(id) else {
+            return;
+        };
+        let mut head = std::mem::take(&mut link.partial);
+        head.extend_from_slice(bytes);
+        self.take_read(id, &head);
+    }
+
+    /// Takes the bytes of one read.
+    fn take_read(&mut self, id: LinkId, bytes: &[u8]) {
+        self.take_replies(id, bytes);
+        self.settle_losses();
+        self.plane.after_replies(id);
+        self.settle_losses();
+    }
+
+    /// Takes a server's replies. The data plane delivers the simple ones.
+    pub(crate) fn take_replies(&mut self, id: LinkId, bytes: &[u8]) {
+        let mut replies = Replies::of(bytes);
+        loop {
+            match self.plane.deliver_replies(id, &mut replies) {
+                EgressStep::End => return,
+                EgressStep::Completion { len } => {
+                    if !self.complete_next(id, &mut replies, len) {
+                        return;
+                    }
+                }
+                EgressStep::Special { len } => match self.take_special(id, replies.rest(), len) {
+                    SpecialReply::Taken => replies.at += len,
+                    SpecialReply::Last => return,
+                    // The error may have ended the link.
+                    SpecialReply::Answers if !self.plane.links.get(id).is_some_and(Link::is_up) => {
+                        return;
+                    }
+                    SpecialReply::Answers => match self.plane.take_answer(id, &mut replies, len) {
+                        Answer::Taken => {}
+                        Answer::HasCompletion => {
+                            if !self.complete_next(id, &mut replies, len) {
+                                return;
+                            }
+                        }
+                        Answer::Unasked => return self.plane.lose_link(id, UNASKED),
+                    },
+                },
+                EgressStep::Rest { len } => {
+                    self.end_partial(id, &replies.rest()[..len]);
+                    if !self.plane.links.get(id).is_some_and(Link::is_up) {
+                        return;
+                    }
+                    replies.at += len;
+                }
+                EgressStep::Beginning => return self.take_partial(id, replies.rest()),
+                EgressStep::Broken(reason) => return self.plane.lose_link(id, &reason),
+            }
+        }
+    }
+
+    /// Gives the next reply, of `len` bytes, to the completion of its request. Returns whether the
+    /// link is still up: a reply may end it, and then the bytes after it are not read.
+    fn complete_next(&mut self, id: LinkId, replies: &mut Replies<'_>, len: usize) -> bool {
+        self.complete(id, &replies.rest()[..len], false);
+        replies.at += len;
+        self.plane.links.get(id).is_some_and(Link::is_up)
+    }
+
+    /// Handles a reply that may answer no request: a push, or an error that respool handles itself.
+    #[cold]
+    #[inline(never)]
+    fn take_special(&mut self, id: LinkId, bytes: &[u8], len: usize) -> SpecialReply {
+        let reply = &bytes[..len];
+        match reply.first() {
+            Some(b'>') => {
+                self.take_push(id, reply);
+                // The push may have ended the link. Then the bytes after it are not read.
+                let goes_on = self.plane.links.get(id).is_some_and(Link::is_up)
+                    && !self.defers_push(id, &bytes[len..]);
+                if goes_on {
+                    SpecialReply::Taken
+                } else {
+                    SpecialReply::Last
+                }
+            }
+            Some(b'-') if self.is_refusal_handled(id, reply) => SpecialReply::Taken,
+            _ => SpecialReply::Answers,
+        }
+    }
+
+    /// Takes the end of a reply whose beginning came before.
+    #[inline(never)]
+    fn end_partial(&mut self, id: LinkId, bytes: &[u8]) {
+        let Some(ended) = self.plane.end_part(id, bytes) else {
+            return;
+        };
+        let cut = ended.cut;
+        let whole = if cut { bytes } else { &ended.bytes };
+        if ended.kind == b'>' {
+            // The beginning of a cut push was dropped, as it was too large for any session.
+            if !cut {
+                self.take_push(id, whole);
+            }
+        } else {
+            let link = self.plane.links.get(id);
+            let Some(entry) = link.and_then(Link::first_in_flight) else {
+                return self.plane.lose_link(id, UNASKED);
+            };
+            let is_refused = ended.kind == b'-' && !cut;
+            if is_refused && self.is_refusal_handled(id, whole) {
+                // Its session gets an answer later.
+            } else if self.plane.pass_ended(id, entry, whole, cut) {
+                self.complete(id, whole, cut);
+            }
+            if cut {
+                self.plane.end_mid_reply(entry.session);
+            }
+            if let Some(receiver) = ended.receiver {
+                self.plane.note_cut_reply(id, receiver, whole.len(), cut);
+            }
+        }
+        self.plane.spare_buffers.give(ended.bytes);
+    }
+
+    /// Takes bytes of a reply that does not end with them.
+    fn take_partial(&mut self, id: LinkId, bytes: &[u8]) {
+        if let Some((hub, beginning)) = self.plane.take_partial(id, bytes) {
+            self.pubsub.refuse_message(&mut self.plane, hub, &beginning);
+        }
+    }
+
+    /// Takes a push, which answers no request. On a session's own link it is for that session.
+    fn take_push(&mut self, id: LinkId, push: &[u8]) {
+        match self.plane.links.get(id).map(|link| link.role) {
+            Some(Role::Pinned { by }) => self.take_own_push(id, by, push),
+            Some(Role::Redirect { to }) => self.redirected(to, push),
+            Some(Role::Hub(hub)) => self.take_hub_push(id, hub, push),
+            Some(Role::Sentinel) => self.take_sentinel_push(id, push),
+            _ => {}
+        }
+    }
+}
