@@ -23,6 +23,7 @@ mod failures;
 mod link_bytes;
 pub(crate) mod link_events;
 mod memory;
+pub(crate) mod pinned;
 pub(crate) mod pubsub;
 pub(crate) mod redirects;
 pub(crate) mod replies;
@@ -330,13 +331,13 @@ impl Engine {
             return self.plane.close(id, false);
         }
         if self.plane.waits_at_server(id) {
-            return self.end_wait(id);
+            return self.pinned.end_wait(&mut self.plane, id, self.draining);
         }
         let Some(session) = self.plane.sessions.get(id) else {
             return;
         };
         if session.flags.is_inside_large() {
-            self.forget_large(id);
+            self.pinned.forget_large(&mut self.plane, id);
         }
         self.admin.end_paused(&mut self.plane, id);
         self.plane.reading_changed(id);
@@ -357,7 +358,7 @@ impl Engine {
             return self.plane.close(id, false);
         }
         if self.plane.waits_at_server(id) {
-            return self.end_wait(id);
+            return self.pinned.end_wait(&mut self.plane, id, self.draining);
         }
         self.admin.end_paused(&mut self.plane, id);
     }
@@ -645,7 +646,7 @@ impl Engine {
         let large = session.rare.as_mut().and_then(|rare| rare.large.take());
         if let Some(link) = large.and_then(|large| large.link) {
             // The link has half a request of the session: nothing else may follow it.
-            self.abandon(link);
+            self.pinned.abandon(&mut self.plane, link);
         }
         self.forget_redirects(&session);
         if let Some(subscriber) = session.rare.and_then(|rare| rare.subscriber) {

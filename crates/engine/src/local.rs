@@ -101,7 +101,7 @@ impl Engine {
             id::SUNSUBSCRIBE => {
                 self.change_subscriptions(session_id, request, ChannelKind::Shard, false)
             }
-            id::MONITOR => self.monitor(session_id, request),
+            id::MONITOR => self.pinned.monitor(&mut self.plane, session_id, request),
             id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => self.dispatch_on_link(
                 session_id,
                 request.bytes,

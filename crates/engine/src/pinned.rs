@@ -18,7 +18,6 @@ pub(crate) mod wait_command;
 
 use std::collections::HashMap;
 
-use crate::base::error::{Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::WhenFull;
 use crate::data_plane::DataPlane;
@@ -26,12 +25,11 @@ use crate::data_plane::actions::Action;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, TrackingRedirect};
-use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, Role, Sends, Unblocking};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
-use crate::engine::Engine;
 use crate::pinned::holders::Holders;
 use crate::pinned::monitor::Tunnel;
 use crate::pinned::tracking::Trackers;
@@ -47,155 +45,93 @@ pub(crate) struct Pinned {
     pub(crate) trackers: Trackers,
 }
 
-impl Engine {
+/// Number of refused CLIENT UNBLOCK for one wait, and the time for an answer, before respool closes
+/// its side.
+const DISMISSALS_MAX: u8 = 2;
+const DISMISSAL_MS: u64 = 1_000;
+
+/// A server that has not answered for this long is taken to wait. Requests that the client sent
+/// after that are not executed once it has left.
+const LAST_WORDS_MS: u32 = 100;
+
+/// The loss of links, and the end of waits.
+impl Pinned {
     /// Handles the loss of a session's pinned link, and of the state that the server kept for it.
     /// Watched keys may have changed, so the session's transaction fails as if they had. Any other
-    /// state is lost for good, so the session is closed: its client has to connect again.
+    /// state is lost for good, so the session is closed: its client has to connect again. Returns
+    /// the MONITOR that was not sent, if the link was not up.
     pub(crate) fn lose_pins(
         &mut self,
+        plane: &mut DataPlane,
         by: SessionId,
         link: LinkId,
         (was_up, is_away): (bool, bool),
-        lost: Cause<'_>,
-    ) {
+    ) -> Option<Entry> {
         // respool has ended its side of the connection, or a QUIT was sent.
         let quitting =
             |link: &Link| link.tunnel == Some(Tunnel::Quitting) || link.sends == Sends::Nothing;
-        let quitting = self.plane.links.get(link).is_some_and(quitting);
-        let waited = is_away && self.plane.links.get(link).is_some_and(Link::holds_a_waiter);
-        if self.pinned.is_tracking_link(&self.plane, by, link) {
-            return self.pinned.lose_tracking_link(
-                &mut self.plane,
-                by,
-                link,
-                was_up,
-                quitting || waited,
-            );
+        let quitting = plane.links.get(link).is_some_and(quitting);
+        let waited = is_away && plane.links.get(link).is_some_and(Link::holds_a_waiter);
+        if self.is_tracking_link(plane, by, link) {
+            self.lose_tracking_link(plane, by, link, was_up, quitting || waited);
+            return None;
         }
         if quitting || waited {
             // The server has answered and closed the connection, or it is away. Libraries take an
             // error as the reply, but take a closed connection as a restart and ask again. By then
             // another server may own the keys.
-            self.plane.close_when_answered(by);
+            plane.close_when_answered(by);
         }
-        if let Some(session) = self.plane.sessions.get_mut(by)
-            && session.link == link
-        {
-            let pins = std::mem::take(&mut session.pins);
-            session.link = LinkId::NONE;
-            let tunnel = session.flags.is_tunnel();
-            session.flags.remove(Flags::UNPINNING);
-            session.flags.end_tunnel();
-            if was_up && pins.any(Pins::WATCH) {
-                session.rare().watch_lost = true;
-            }
-            if quitting || waited {
-                return;
-            }
-            if tunnel && !was_up {
-                let seq = session.take_seq();
-                let at_ms = self.plane.now.stamp_ms();
-                self.fail(Entry::of(by, seq, at_ms), Fate::NotSent, lost);
-            } else if was_up && pins.any(Pins::STATE) {
-                let reason = "the link that held its state at the server was lost";
-                self.plane.close_for(by, reason.to_owned());
-            }
+        let session = plane.sessions.get_mut(by)?;
+        if session.link != link {
+            return None;
         }
-    }
-
-    /// Sends one request on a pinned link, because it may wait at the server (`waits`) or must not
-    /// wait behind others. It leaves no state behind but that of `pins`.
-    pub(crate) fn dispatch_alone(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        (reads, completion): (bool, Option<Completion>),
-        pins: Pins,
-        waits: bool,
-    ) -> Dispatched {
-        if let Err(blocked) = self.pinned.pin(&mut self.plane, id, pins) {
-            return self.plane.blocked(id, blocked);
+        let pins = std::mem::take(&mut session.pins);
+        session.link = LinkId::NONE;
+        let tunnel = session.flags.is_tunnel();
+        session.flags.remove(Flags::UNPINNING);
+        session.flags.end_tunnel();
+        if was_up && pins.any(Pins::WATCH) {
+            session.rare().watch_lost = true;
         }
-        let placed = self.dispatch_on_link(id, bytes, reads, completion);
-        if placed == Dispatched::Done {
-            let link = self
-                .plane
-                .sessions
-                .get(id)
-                .map_or(LinkId::NONE, |session| session.link);
-            if let Some(link) = self.plane.links.get_mut(link) {
-                link.waits = waits;
-            }
-            self.pinned.unpin(&mut self.plane, id, pins);
+        if quitting || waited {
+            return None;
         }
-        placed
-    }
-
-    /// Places a command that stops the scripts of other sessions, or the server: SCRIPT KILL and
-    /// its like. It must not wait for a link that these sessions hold. If all pinned links are
-    /// taken, it gets an emergency link.
-    pub(crate) fn dispatch_urgent(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        (reads, completion): (bool, Option<Completion>),
-    ) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Dispatched::Done;
-        };
-        // A server that runs a script may refuse SELECT, and these commands concern no database.
-        let kind = LinkKind {
-            db: 0,
-            ..self.plane.kind_of(session)
-        };
-        let has_own = !session.pins.is_empty();
-        if has_own || self.pinned.may_have_own_link(&self.plane, id) {
-            if let Err(blocked) = self.pinned.pin_to(&mut self.plane, kind, id, Pins::ONCE) {
-                return self.plane.blocked(id, blocked);
-            }
-            return self.dispatch_alone(id, bytes, (reads, completion), Pins::ONCE, false);
+        if tunnel && !was_up {
+            let seq = session.take_seq();
+            return Some(Entry::of(by, seq, plane.now.stamp_ms()));
         }
-        if self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
+        if was_up && pins.any(Pins::STATE) {
+            let reason = "the link that held its state at the server was lost";
+            plane.close_for(by, reason.to_owned());
         }
-        let Some(link) = self.pinned.urgent_link(&mut self.plane, kind, id) else {
-            let blocked = self
-                .pinned
-                .wait_for_urgent_link(&mut self.plane, id, Bound::PinnedLinks);
-            return self.plane.blocked(id, blocked);
-        };
-        self.plane.set_gives_up_at(id, None);
-        self.plane
-            .put_on(link, id, bytes, completion.unwrap_or(Completion::Pass));
-        // The session's next request goes to another link, so it waits for this reply.
-        self.plane.hold_until_caught_up(id);
-        Dispatched::Done
+        None
     }
 
     /// A client has closed its side while the server seems to make it wait. respool then closes its
     /// side of the link, too: replies still come, and the server ends the wait as that of any
-    /// client that has left, so it takes no element. Then the server closes the link.
-    pub(crate) fn end_wait(&mut self, id: SessionId) {
-        self.plane.reading_changed(id);
-        let Some(session) = self.plane.sessions.get(id) else {
+    /// client that has left, so it takes no element. Then the server closes the link. `draining`:
+    /// respool stops.
+    pub(crate) fn end_wait(&mut self, plane: &mut DataPlane, id: SessionId, draining: bool) {
+        plane.reading_changed(id);
+        let Some(session) = plane.sessions.get(id) else {
             return;
         };
         let own = session.link;
-        let link = self.plane.links.get_mut(own);
+        let link = plane.links.get_mut(own);
         let Some(link) = link.filter(|link| link.tunnel.is_none()) else {
-            return self.plane.close(id, false);
+            return plane.close(id, false);
         };
-        if self.draining && link.is_up() && link.sends == Sends::More {
-            return self.dismiss(own);
+        if draining && link.is_up() && link.sends == Sends::More {
+            return self.dismiss(plane, own);
         }
         // Requests that the session sent after that can be executed on this link alone. They are,
         // if the server has answered soon enough.
         let has_more = !session.held.is_empty() && !session.pins.is_empty();
         let asked_at = link.ledger.back().map_or(0, |entry| entry.at_ms);
-        if has_more && self.plane.now_ms.wrapping_sub(asked_at) < LAST_WORDS_MS {
-            return;
+        if !has_more || plane.now_ms.wrapping_sub(asked_at) >= LAST_WORDS_MS {
+            self.send_the_rest(plane, own);
         }
-        self.pinned.send_the_rest(&mut self.plane, own);
     }
 
     /// Ends the wait of a session because respool stops. A server drops the replies for a client
@@ -203,9 +139,9 @@ impl Engine {
     /// some servers crash when they end a wait by timeout (Redis before 7.2, after a pause has
     /// delayed it). The server may not have read the blocking command yet, or may have ended the
     /// wait.
-    fn dismiss(&mut self, own: LinkId) {
-        let now = self.plane.now;
-        let Some(link) = self.plane.links.get_mut(own) else {
+    fn dismiss(&mut self, plane: &mut DataPlane, own: LinkId) {
+        let now = plane.now;
+        let Some(link) = plane.links.get_mut(own) else {
             return;
         };
         let Unblocking { at, denied } = link.unblocking;
@@ -216,57 +152,50 @@ impl Engine {
         }
         link.unblocking.at = Some(now);
         let completion = Completion::Pinned(PinnedCompletion::Dismissal { of: own });
-        if is_late
-            || denied >= DISMISSALS_MAX
-            || !self.plane.ask_to_unblock(own, "ERROR", completion)
-        {
-            self.pinned.send_the_rest(&mut self.plane, own);
+        if is_late || denied >= DISMISSALS_MAX || !plane.ask_to_unblock(own, "ERROR", completion) {
+            self.send_the_rest(plane, own);
         }
-    }
-
-    /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE. While one is on, the session keeps a pinned link.
-    pub(crate) fn switch(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        // The replies to earlier requests tell whether it is on.
-        if self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
-        }
-        match self.dispatch_switch(id, ConnectionSwitch::of(request), None, request.bytes) {
-            Ok(placed) => placed,
-            Err(blocked) => self.plane.blocked(id, blocked),
-        }
-    }
-
-    /// Sends such a request. `bytes`: the request as the server gets it.
-    pub(crate) fn dispatch_switch(
-        &mut self,
-        id: SessionId,
-        switch: ConnectionSwitch,
-        redirect: Option<TrackingRedirect>,
-        bytes: &[u8],
-    ) -> Result<Dispatched, Blocked> {
-        let had = self.pinned.has_switched_on(&self.plane, id, switch.pins);
-        if switch.on {
-            self.pinned.pin(&mut self.plane, id, switch.pins)?;
-        }
-        let completion = Completion::Pinned(PinnedCompletion::Switch {
-            switch,
-            had,
-            redirect,
-        });
-        Ok(self.dispatch_on_link(id, bytes, false, Some(completion)))
     }
 }
 
-/// Number of refused CLIENT UNBLOCK for one wait, and the time for an answer, before respool closes
-/// its side.
-const DISMISSALS_MAX: u8 = 2;
-const DISMISSAL_MS: u64 = 1_000;
-
-/// A server that has not answered for this long is taken to wait. Requests that the client sent
-/// after that are not executed once it has left.
-const LAST_WORDS_MS: u32 = 100;
-
+/// Links for a reason.
 impl Pinned {
+    /// The one request of a session on its pinned link is placed: the pin ends with it. `waits`:
+    /// the request may wait at the server.
+    pub(crate) fn unpin_behind(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        pins: Pins,
+        waits: bool,
+    ) {
+        let link = plane.sessions.get(id).map(|session| session.link);
+        if let Some(link) = link.and_then(|link| plane.links.get_mut(link)) {
+            link.waits = waits;
+        }
+        self.unpin(plane, id, pins);
+    }
+
+    /// Prepares a link for CLIENT TRACKING, NO-TOUCH or IMPORT-SOURCE. While one is on, the session
+    /// keeps a pinned link. Returns the completion of the request.
+    pub(crate) fn begin_switch(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        switch: ConnectionSwitch,
+        redirect: Option<TrackingRedirect>,
+    ) -> Result<Completion, Blocked> {
+        let had = self.has_switched_on(plane, id, switch.pins);
+        if switch.on {
+            self.pin(plane, id, switch.pins)?;
+        }
+        Ok(Completion::Pinned(PinnedCompletion::Switch {
+            switch,
+            had,
+            redirect,
+        }))
+    }
+
     /// Pins a session to a link, or adds a reason to the pin that it has.
     pub(crate) fn pin(
         &mut self,
@@ -521,7 +450,7 @@ impl Pinned {
         self.end_sending(plane, own);
     }
 
-    /// Handles the server's reply to CLIENT UNBLOCK by [`Engine::dismiss`].
+    /// Handles the server's reply to the CLIENT UNBLOCK of [`Pinned::dismiss`].
     pub(crate) fn dismissed(&mut self, plane: &mut DataPlane, own: LinkId, reply: &[u8]) {
         if let Some(link) = plane.links.get_mut(own) {
             link.unblocking.denied += match reply {
@@ -553,7 +482,7 @@ impl Pinned {
         session.is_some_and(|session| session.pins.any(pins))
     }
 
-    /// Handles the server's reply to a request of [`Engine::switch`].
+    /// Handles the server's reply to a request of [`Pinned::begin_switch`].
     pub(crate) fn settle_switch(
         &mut self,
         plane: &mut DataPlane,

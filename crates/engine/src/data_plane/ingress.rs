@@ -19,7 +19,7 @@ use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::own_options::is_control;
 use crate::data_plane::quick_code::{CodeLane, may_hold_up};
-use crate::data_plane::session::{Flags, Pins, Session, SessionState};
+use crate::data_plane::session::{Flags, Session, SessionState};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::data_plane::takeover::is_busy;
@@ -303,7 +303,7 @@ impl Engine {
                     placed == Dispatched::Done
                 }
                 IngressStep::Large => {
-                    let len = self.take_large(id, read.rest());
+                    let len = self.pinned.take_large(&mut self.plane, id, read.rest());
                     read.advance(len);
                     true
                 }
@@ -420,7 +420,8 @@ impl Engine {
             session.flags |= Flags::UNFORESEEN;
         }
         let placed = if flags.is_tunnel() {
-            self.dispatch_in_tunnel(session_id, bytes, spans)
+            self.pinned
+                .dispatch_in_tunnel(&mut self.plane, session_id, bytes, spans)
         } else {
             let arg = |index: usize| spans[index].of(bytes);
             match commands::resolve(spans.len(), arg) {
@@ -437,7 +438,7 @@ impl Engine {
             self.plane.counters.requests += 1;
             self.plane.count_down_silence(session_id);
             if self.plane.tracks_several(session_id) {
-                self.end_caching(session_id);
+                self.pinned.end_caching(&mut self.plane, session_id);
             }
         }
         placed
@@ -550,12 +551,10 @@ impl Engine {
         let reads = command.retry == Retry::Read;
         let named = self.scatter.naming_duty(&self.plane, session_id, command);
         match command.answer {
-            Answer::Alone if is_wait(id) => self.dispatch_waiting(session_id, request, |engine| {
-                engine.dispatch_wait(session_id, request)
-            }),
-            _ if alone && may_wait(id) => self.dispatch_waiting(session_id, request, |engine| {
-                engine.dispatch_alone(session_id, bytes, (reads, named), Pins::ONCE, true)
-            }),
+            Answer::Alone if is_wait(id) => self.dispatch_wait(session_id, request, None),
+            _ if alone && may_wait(id) => {
+                self.dispatch_blocking(session_id, request, (reads, named))
+            }
             _ if alone && id == id::SHUTDOWN => {
                 self.dispatch_urgent(session_id, bytes, (false, Some(Completion::Shutdown)))
             }

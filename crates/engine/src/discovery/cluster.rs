@@ -27,6 +27,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
+use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkState, Role};
 use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
@@ -1173,6 +1174,27 @@ impl Discovery {
             plane.hold(id, Holds::LINK);
         }
         waits
+    }
+
+    /// Waits for the first topology answer of the server's Cluster. Without it most reads would be
+    /// redirected, and each redirect would look like a slot that moves while the session tracks.
+    pub(crate) fn await_nodes(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        server: ServerId,
+    ) -> Result<(), Blocked> {
+        let part = usize::from(plane.server(server).pool);
+        match plane.pools[part].cluster() {
+            Some(cluster) if !cluster.is_known() => {}
+            _ => return Ok(()),
+        }
+        if self.waits_for_nodes(plane, id, part) {
+            return Err(Blocked::Wait);
+        }
+        let mut reply = Vec::new();
+        encode::error(&mut reply, self.no_nodes(plane, part).as_bytes());
+        Err(Blocked::Refused(reply))
     }
 
     /// The error for a session that has waited for the topology in vain, with the reason if one is

@@ -143,7 +143,11 @@ impl Engine {
         let Some(session) = clients::session_of(&self.plane, client) else {
             return Some(false);
         };
-        if self.plane.polling.holds(session) && self.unblock_poll(session, how == Unblock::Error) {
+        if self.plane.polling.holds(session)
+            && self
+                .pinned
+                .unblock_poll(&mut self.plane, session, how == Unblock::Error)
+        {
             return Some(true);
         }
         let asks = self.admin.unblock(&mut self.plane, session, how, asked_by);

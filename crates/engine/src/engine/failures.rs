@@ -3,11 +3,9 @@
 use crate::base::error::{Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::AwayError;
-use crate::data_plane::actions::Action;
 use crate::data_plane::failure::UnsentReply;
 use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::Role;
 use crate::data_plane::session_state::Holds;
 use crate::engine::Engine;
 
@@ -85,23 +83,6 @@ impl Engine {
             self.fail(entry, Fate::NotSent, cause);
             self.plane.release(session, Holds::LINK);
         }
-    }
-
-    /// Closes the link of a closed session that sent a large request in part. No other request may
-    /// follow the part.
-    pub(crate) fn abandon(&mut self, link: LinkId) {
-        self.plane.push_action(Action::CloseLink(link));
-        if let Some(Role::Pinned { by }) = self.plane.links.get(link).map(|link| link.role) {
-            let server = self.plane.label(link).to_owned();
-            let reason = "its client left in the middle of a request";
-            let lost = Cause::LinkLost {
-                server: &server,
-                reason,
-            };
-            self.lose_pins(by, link, (true, true), lost);
-        }
-        self.plane.remove_link(link);
-        self.plane.next_streaming();
     }
 
     /// Answers a request with an error.

@@ -286,10 +286,10 @@ impl Engine {
         }
         self.plane.ticking = links;
         self.plane.tick_takeovers();
-        self.tick_polls();
+        self.pinned.tick_polls(&mut self.plane);
         self.tick_clusters();
         self.settle_losses();
-        self.tick_trackers();
+        self.pinned.tick_trackers(&mut self.plane);
         self.tick_sentinels();
         self.tick_readers();
         self.admin.tick_questions(&mut self.plane);
@@ -298,7 +298,7 @@ impl Engine {
         self.plane.tick_arrivals();
         self.plane.tick_limits();
         self.plane.tick_patience();
-        self.tick_holders();
+        self.pinned.tick_holders(&mut self.plane);
         self.plane.tick_slow_readers();
         self.pubsub.tick_hubs(&mut self.plane);
         self.access.tick_login_checks(&mut self.plane);
@@ -361,7 +361,8 @@ impl Engine {
         self.plane.tick_paused(id);
         self.plane.tick_upload(id);
         if let Some(session) = self.plane.waiter_that_has_left(id) {
-            self.end_wait(session);
+            self.pinned
+                .end_wait(&mut self.plane, session, self.draining);
         }
         self.plane.close_if_unused(id);
     }

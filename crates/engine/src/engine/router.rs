@@ -606,7 +606,7 @@ impl Engine {
             }
             Route::AsNode => return self.answer_as_node(id, request),
             Route::ChooseReading => self.plane.set_reading(id, request.id),
-            Route::CacheNext => self.cache_next(id, request),
+            Route::CacheNext => self.pinned.cache_next(&mut self.plane, id, request),
             Route::Track => self.track_at_several(id, request),
             Route::StopTracking => self.pinned.stop_tracking(&mut self.plane, id),
             Route::Switch => self.switch_at_several(id, request),

@@ -21,47 +21,7 @@ use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
-use crate::engine::Engine;
 use crate::pinned::Pinned;
-use crate::pinned::wait_command::is_wait;
-
-impl Engine {
-    /// Sends a request that may wait at the server on a pinned link.
-    pub(crate) fn dispatch_waiting(
-        &mut self,
-        session_id: SessionId,
-        request: &Request<'_>,
-        place: impl FnOnce(&mut Engine) -> Dispatched,
-    ) -> Dispatched {
-        let gives_up_at = |engine: &Engine| engine.plane.deadline_of(session_id);
-        if !is_wait(request.id)
-            && let Some(placed) = self.dispatch_poll(session_id, request)
-        {
-            return placed;
-        }
-        let is_waiting = gives_up_at(self).is_some();
-        let placed = place(self);
-        let Some(session) = self.plane.sessions.get(session_id) else {
-            return placed;
-        };
-        let waits = session.flags.holds().any(Holds::ROOM);
-        if waits && session.flags.input_has_ended() {
-            // The client has left: a reply of the server must not be lost with it.
-            self.plane.close_when_answered(session_id);
-            return placed;
-        }
-        match (placed, waits) {
-            (Dispatched::Done, _) => self.plane.set_gives_up_at(session_id, None),
-            (Dispatched::Wait, true) if !is_waiting => {
-                let own = patience_ms(request).map(|ms| self.plane.now.plus_ms(ms));
-                let at = [own, gives_up_at(self)].into_iter().flatten().min();
-                self.plane.set_gives_up_at(session_id, at);
-            }
-            (Dispatched::Wait, _) => {}
-        }
-        placed
-    }
-}
 
 /// The timeout of a blocking request, milliseconds. `None`: it waits for ever or for weeks, or the
 /// timeout is malformed. A malformed one is refused by the server when there is a link, since
@@ -101,6 +61,34 @@ fn block_at(request: &Request<'_>) -> Option<usize> {
 }
 
 impl Pinned {
+    /// Handles the placing of a request that may wait at the server. If it waits for a link, it
+    /// gets a deadline, its own timeout at most. `was_waiting`: it waited before.
+    pub(crate) fn note_wait(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        (was_waiting, placed): (bool, Dispatched),
+    ) {
+        let Some(session) = plane.sessions.get(id) else {
+            return;
+        };
+        let waits = session.flags.holds().any(Holds::ROOM);
+        if waits && session.flags.input_has_ended() {
+            // The client has left: a reply of the server must not be lost with it.
+            return plane.close_when_answered(id);
+        }
+        match (placed, waits) {
+            (Dispatched::Done, _) => plane.set_gives_up_at(id, None),
+            (Dispatched::Wait, true) if !was_waiting => {
+                let own = patience_ms(request).map(|ms| plane.now.plus_ms(ms));
+                let at = [own, plane.deadline_of(id)].into_iter().flatten().min();
+                plane.set_gives_up_at(id, at);
+            }
+            (Dispatched::Wait, _) => {}
+        }
+    }
+
     /// Releases sessions that wait at a link past their deadline.
     pub(crate) fn tick_at_link(&mut self, plane: &mut DataPlane, link: LinkId) {
         let Some(state) = plane.links.get_mut(link) else {

@@ -19,13 +19,14 @@ use crate::base::limits::{
     WATCH_HELD_MS,
 };
 use crate::base::time::Time;
+use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, Role};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
-use crate::engine::Engine;
+use crate::pinned::Pinned;
 
 /// Sessions that hold links for which others wait, by link. Report all holders in every tick with
 /// [`Holders::slowest`] and [`Holders::longest`]. Time never runs back.
@@ -135,31 +136,26 @@ impl Holders {
     }
 }
 
-impl Engine {
+impl Pinned {
     /// Takes at most one link of each kind from its session when others wait.
-    pub(crate) fn tick_holders(&mut self) {
-        if self
-            .plane
+    pub(crate) fn tick_holders(&mut self, plane: &mut DataPlane) {
+        if plane
             .streaming_waiters
-            .lack_room(self.plane.free_streaming_links())
+            .lack_room(plane.free_streaming_links())
         {
-            self.end_slowest();
+            self.end_slowest(plane);
         } else {
-            self.pinned.holders.uploads.clear();
+            self.holders.uploads.clear();
         }
-        if self
-            .plane
-            .pinned_waiters
-            .lack_room(self.plane.free_own_links())
-        {
-            self.end_longest_watch();
+        if plane.pinned_waiters.lack_room(plane.free_own_links()) {
+            self.end_longest_watch(plane);
         } else {
-            self.pinned.holders.watches.clear();
+            self.holders.watches.clear();
         }
     }
 
-    fn end_slowest(&mut self) {
-        let (now, sessions) = (self.plane.now, &self.plane.sessions);
+    fn end_slowest(&mut self, plane: &mut DataPlane) {
+        let (now, sessions) = (plane.now, &plane.sessions);
         let used = |(id, link): (LinkId, &Link)| match link.role {
             Role::Streaming { by } => {
                 let moved = sessions.get(by).and_then(bytes_moved);
@@ -167,57 +163,62 @@ impl Engine {
             }
             _ => None,
         };
-        let all = self.plane.links.iter().filter_map(used);
-        let held_ms = at_most_half(UPLOAD_HELD_MS, self.plane.settings.timeouts.request_ms);
-        let Some((link, least)) = self.pinned.holders.slowest(now, held_ms, all) else {
+        let all = plane.links.iter().filter_map(used);
+        let held_ms = at_most_half(UPLOAD_HELD_MS, plane.settings.timeouts.request_ms);
+        let Some((link, least)) = self.holders.slowest(now, held_ms, all) else {
             return;
         };
-        let by = self
-            .plane
+        let by = plane
             .links
             .get(link)
             .map_or(SessionId::NONE, |link| link.role.session());
         let uploads = |session: &Session| session.flags.is_streaming();
-        self.plane.counters.slow_uploads_ended += 1;
+        plane.counters.slow_uploads_ended += 1;
         let name = Bound::StreamingLinks.name();
         let reason = format!(
             "{name}: its client sent or took less than {least} bytes a second while others waited"
         );
-        if !self.plane.sessions.get(by).is_some_and(uploads) {
-            return self.plane.close_for(by, reason);
+        if !plane.sessions.get(by).is_some_and(uploads) {
+            return plane.close_for(by, reason);
         }
-        self.fail_slow_upload(by, link, least);
-        if let Some(session) = self.plane.sessions.get(by) {
+        self.fail_slow_upload(plane, by, link, least);
+        if let Some(session) = plane.sessions.get(by) {
             let peer = session.peer.to_string();
-            self.plane.counters.sessions_closed_by_us += 1;
-            self.plane.emit(Event::SessionClosed { peer, reason });
+            plane.counters.sessions_closed_by_us += 1;
+            plane.emit(Event::SessionClosed { peer, reason });
         }
-        self.plane.close_when_answered(by);
+        plane.close_when_answered(by);
     }
 
     /// Fails a large request. The server gets no more of it, and so does not execute it.
-    fn fail_slow_upload(&mut self, session_id: SessionId, link: LinkId, least: u64) {
-        let Some(session) = self.plane.sessions.get_mut(session_id) else {
+    fn fail_slow_upload(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        link: LinkId,
+        least: u64,
+    ) {
+        let Some(session) = plane.sessions.get_mut(session_id) else {
             return;
         };
         let seq = session.next_seq.wrapping_sub(1);
         let large = session.rare().large.take();
         session.flags.end_large();
-        self.abandon(link);
+        self.abandon(plane, link);
         let entry = Entry {
             silent: large.is_some_and(|large| large.silent),
-            ..Entry::of(session_id, seq, self.plane.now_ms)
+            ..Entry::of(session_id, seq, plane.now_ms)
         };
         let cause = Cause::Slow {
             name: Bound::StreamingLinks.name(),
             least,
         };
-        self.fail(entry, Fate::NotSent, cause);
+        plane.fail_to(entry, Fate::NotSent, cause);
     }
 
-    fn end_longest_watch(&mut self) {
-        let held_ms = at_most_half(WATCH_HELD_MS, self.plane.settings.timeouts.request_ms);
-        let (now, sessions) = (self.plane.now, &self.plane.sessions);
+    fn end_longest_watch(&mut self, plane: &mut DataPlane) {
+        let held_ms = at_most_half(WATCH_HELD_MS, plane.settings.timeouts.request_ms);
+        let (now, sessions) = (plane.now, &plane.sessions);
         let watches = |(id, link): (LinkId, &Link)| {
             let Role::Pinned { by } = link.role else {
                 return None;
@@ -231,23 +232,18 @@ impl Engine {
                 && !session.flags.any(Flags::UNPINNING);
             watches.then_some((id, by, is_idle))
         };
-        let all = self.plane.links.iter().filter_map(watches);
-        let Some(link) = self.pinned.holders.longest(now, held_ms, all) else {
+        let all = plane.links.iter().filter_map(watches);
+        let Some(link) = self.holders.longest(now, held_ms, all) else {
             return;
         };
-        let by = self
-            .plane
+        let by = plane
             .links
             .get(link)
             .map_or(SessionId::NONE, |link| link.role.session());
-        let server = self.plane.label(link).to_owned();
-        let lost = Cause::LinkLost {
-            server: &server,
-            reason: "others waited for the link",
-        };
-        self.plane.counters.watches_ended += 1;
-        self.lose_pins(by, link, (true, true), lost);
-        self.plane.close_link(link);
+        plane.counters.watches_ended += 1;
+        let unsent = self.lose_pins(plane, by, link, (true, true));
+        debug_assert!(unsent.is_none(), "the link counts as up");
+        plane.close_link(link);
     }
 }
 

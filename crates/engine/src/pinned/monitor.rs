@@ -13,7 +13,6 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::egress::PARTIAL_BYTES_MAX;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::session::{Flags, Pins, Session};
-use crate::engine::Engine;
 use crate::pinned::streaming::STREAM_BYTES_MAX;
 use crate::pinned::{DataPlane, Pinned};
 
@@ -31,54 +30,55 @@ pub(crate) enum Tunnel {
     Resetting,
 }
 
-impl Engine {
-    pub(crate) fn monitor(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        if self.plane.hold_until_caught_up(id) || self.pinned.wait_for_own_link(&mut self.plane, id)
-        {
+impl Pinned {
+    /// MONITOR.
+    pub(crate) fn monitor(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        if plane.hold_until_caught_up(id) || self.wait_for_own_link(plane, id) {
             return Dispatched::Wait;
         }
-        if self.plane.sessions.get(id).is_some_and(Session::listens) {
+        if plane.sessions.get(id).is_some_and(Session::listens) {
             // Pushes come over another link, and in the tunnel the client could not tell the two
             // streams apart.
             let text = b"ERR respool: before MONITOR, leave all channels";
-            return self.answer_error(id, text);
+            return plane.answer_error(id, text);
         }
-        if let Err(blocked) = self.pinned.pin(&mut self.plane, id, Pins::MONITOR) {
-            return self.plane.blocked(id, blocked);
+        if let Err(blocked) = self.pin(plane, id, Pins::MONITOR) {
+            return plane.blocked(id, blocked);
         }
-        let Some(session) = self.plane.sessions.get_mut(id) else {
+        let Some(session) = plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
         session.flags.begin_tunnel();
         let silent = session.flags.is_silent();
         let link = session.link;
-        if let Some(link) = self.plane.links.get_mut(link) {
-            let at_ms = self.plane.asked_ms;
+        if let Some(link) = plane.links.get_mut(link) {
+            let at_ms = plane.asked_ms;
             link.tunnel = Some(Tunnel::Asked { silent, at_ms });
             link.begin_streaming();
-            link.stream(request.bytes, self.plane.now);
+            link.stream(request.bytes, plane.now);
         }
-        self.plane.write_link(link);
+        plane.write_link(link);
         Dispatched::Done
     }
 
     /// Sends a request of the client through the tunnel.
     pub(crate) fn dispatch_in_tunnel(
         &mut self,
+        plane: &mut DataPlane,
         session_id: SessionId,
         bytes: &[u8],
         spans: &[Span],
     ) -> Dispatched {
         let arg = |index: usize| spans[index].of(bytes);
-        let Some(link) = self
-            .plane
-            .sessions
-            .get(session_id)
-            .map(|session| session.link)
-        else {
+        let Some(link) = plane.sessions.get(session_id).map(|session| session.link) else {
             return Dispatched::Done;
         };
-        let Some(state) = self.plane.links.get_mut(link) else {
+        let Some(state) = plane.links.get_mut(link) else {
             return Dispatched::Done;
         };
         let full = state.out.bytes().len() >= STREAM_BYTES_MAX;
@@ -88,17 +88,15 @@ impl Engine {
                 // The reply to MONITOR comes before all others, and no request follows QUIT or
                 // RESET. A server that does not read must not make respool hold the client's
                 // requests.
-                self.plane.wait_at(session_id, link);
+                plane.wait_at(session_id, link);
                 return Dispatched::Wait;
             }
         };
         let resolved = commands::resolve(spans.len(), arg);
         let checked = resolved.ok_or_else(|| NOT_IN_TUNNEL.to_vec());
         let checked = checked.and_then(|id| {
-            self.plane
-                .check_shape(session_id, id.get(), spans.len(), arg)?;
-            self.plane
-                .check(session_id, id.get(), id, spans.len(), arg)?;
+            plane.check_shape(session_id, id.get(), spans.len(), arg)?;
+            plane.check(session_id, id.get(), id, spans.len(), arg)?;
             let servers = matches!(
                 id.get().answer,
                 Answer::Server | Answer::Alone | Answer::Conditional(_)
@@ -110,10 +108,10 @@ impl Engine {
             Ok(id) => id,
             Err(_) if owed > 0 => {
                 // The error waits for the server's earlier replies.
-                self.plane.wait_at(session_id, link);
+                plane.wait_at(session_id, link);
                 return Dispatched::Wait;
             }
-            Err(text) => return self.answer_error(session_id, &text),
+            Err(text) => return plane.answer_error(session_id, &text),
         };
         let request = Request {
             bytes,
@@ -121,29 +119,34 @@ impl Engine {
             id,
             command: id.get(),
         };
-        if self.plane.is_paused(session_id, &request) {
-            return self.plane.hold_for_pause(session_id);
+        if plane.is_paused(session_id, &request) {
+            return plane.hold_for_pause(session_id);
         }
         let tunnel = match id {
             id::QUIT => Tunnel::Quitting,
             id::RESET => Tunnel::Resetting,
             _ => Tunnel::Open { owed: owed + 1 },
         };
-        if let Some(state) = self.plane.links.get_mut(link) {
-            state.stream(bytes, self.plane.now);
+        if let Some(state) = plane.links.get_mut(link) {
+            state.stream(bytes, plane.now);
             state.tunnel = Some(tunnel);
         }
-        self.plane.write_link(link);
+        plane.write_link(link);
         if matches!(tunnel, Tunnel::Quitting | Tunnel::Resetting) {
-            self.plane.wait_at(session_id, link);
+            plane.wait_at(session_id, link);
         }
         Dispatched::Done
     }
 
-    /// Passes the server's bytes on.
-    pub(crate) fn take_tunnel_bytes(&mut self, id: LinkId, bytes: &[u8]) {
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
+    /// Passes the server's bytes on. Returns the session if the server has answered its RESET.
+    pub(crate) fn take_tunnel_bytes(
+        &mut self,
+        plane: &mut DataPlane,
+        id: LinkId,
+        bytes: &[u8],
+    ) -> Option<SessionId> {
+        let Some(link) = plane.links.get_mut(id) else {
+            return None;
         };
         let by = link.role.session();
         // An incomplete frame waits for its end unless it is large, so that respool knows the
@@ -157,8 +160,8 @@ impl Engine {
         };
         let (mut passed, mut at) = (0, 0);
         while at < bytes.len() {
-            let Some(link) = self.plane.links.get_mut(id) else {
-                return;
+            let Some(link) = plane.links.get_mut(id) else {
+                return None;
             };
             let begins = !link.scanner.is_inside();
             let rest = &bytes[at..];
@@ -174,9 +177,8 @@ impl Engine {
                     break;
                 }
                 Err(error) => {
-                    return self
-                        .plane
-                        .lose_link(id, &format!("its bytes are no replies: {error}"));
+                    plane.lose_link(id, &format!("its bytes are no replies: {error}"));
+                    return None;
                 }
             };
             let is_reply = match link.scanner.kind() {
@@ -187,32 +189,29 @@ impl Engine {
             };
             match link.tunnel {
                 Some(Tunnel::Asked { .. }) if is_reply => {
-                    self.pinned
-                        .tell_tunnel(&mut self.plane, by, &bytes[passed..at], false);
+                    self.tell_tunnel(plane, by, &bytes[passed..at], false);
                     passed = at + frame.len();
-                    self.pinned.tunnel_answered(&mut self.plane, id, by, frame);
+                    self.tunnel_answered(plane, id, by, frame);
                 }
                 Some(Tunnel::Resetting) if frame == RESET => {
-                    self.pinned
-                        .tell_tunnel(&mut self.plane, by, &bytes[passed..at], false);
-                    self.reset(by);
-                    return;
+                    self.tell_tunnel(plane, by, &bytes[passed..at], false);
+                    return Some(by);
                 }
                 Some(Tunnel::Open { owed }) if is_reply => {
                     let owed = owed.saturating_sub(1);
                     link.tunnel = Some(Tunnel::Open { owed });
                     if owed == 0 {
-                        self.plane.wake_waiters(id);
+                        plane.wake_waiters(id);
                     }
                 }
                 _ => {}
             }
             at += frame.len();
         }
-        let state = self.plane.links.get(id);
+        let state = plane.links.get(id);
         let ends_inside = state.is_some_and(|link| link.scanner.is_inside());
-        self.pinned
-            .tell_tunnel(&mut self.plane, by, &bytes[passed..at], ends_inside);
+        self.tell_tunnel(plane, by, &bytes[passed..at], ends_inside);
+        None
     }
 }
 

@@ -25,18 +25,16 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{POLL_AGAIN_MS, POLLS_PER_TICK};
 use crate::base::settings::WhenFull;
 use crate::base::time::Time;
-use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::ExecPreamble;
-use crate::data_plane::completion::pinned::PinnedCompletion;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::completion::pinned::{ExecPreamble, PinnedCompletion};
+use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, LinkState};
-use crate::engine::Engine;
 use crate::pinned::checkout::patience_ms;
 use crate::pinned::{DataPlane, Pinned};
+use crate::routing::pool::ServerId;
 
-const OPENING: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+pub(crate) const OPENING: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const CLOSING: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 /// The beginning of the reply to EXEC of one command.
 const ONE_RESULT: &[u8] = b"*1\r\n";
@@ -114,6 +112,31 @@ impl PolledCommands {
     }
 }
 
+/// The use of the reply to a poll.
+#[derive(Debug, PartialEq, Eq)]
+enum PollOutcome<'a> {
+    /// There is no result yet.
+    Nil(&'a [u8]),
+    /// Another server owns the keys, or will soon.
+    Redirected,
+    /// The session gets this reply.
+    Reply(&'a [u8]),
+}
+
+impl<'a> PollOutcome<'a> {
+    fn of(before: &'a ExecPreamble, reply: &'a [u8]) -> PollOutcome<'a> {
+        let error = before.refusal.as_deref().unwrap_or(reply);
+        match reply.strip_prefix(ONE_RESULT) {
+            Some(result) if is_nil(result) => PollOutcome::Nil(result),
+            Some(result) => PollOutcome::Reply(result),
+            None if error.strip_prefix(b"-").and_then(Refusal::of).is_some() => {
+                PollOutcome::Redirected
+            }
+            None => PollOutcome::Reply(error),
+        }
+    }
+}
+
 /// Whether a command may be executed again and again until it has a result.
 fn is_repeatable(request: &Request<'_>) -> bool {
     let is_last = |arg: &[u8]| arg == b"$";
@@ -124,86 +147,84 @@ fn is_nil(result: &[u8]) -> bool {
     matches!(result, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
 }
 
-impl Engine {
-    /// Polls for a blocking command if no pinned link is free. `None`: the command is not polled,
-    /// and waits for a link.
-    pub(crate) fn dispatch_poll(
+impl Pinned {
+    /// Whether a blocking command is polled: no pinned link is free. Otherwise it gets a link, or
+    /// waits for one.
+    pub(crate) fn may_poll(&self, plane: &DataPlane, id: SessionId, request: &Request<'_>) -> bool {
+        let Some(session) = plane.sessions.get(id) else {
+            return false;
+        };
+        let is_free = !session.pins.is_empty() || self.may_have_own_link(plane, id);
+        let is_silent = session.flags.is_silent() || session.flags.input_has_ended();
+        let refuses = plane.settings.pinned_links_full == WhenFull::Refuse;
+        let is_late = plane.is_past_deadline(id);
+        !is_free && !is_silent && !refuses && !is_late && is_repeatable(request)
+    }
+
+    /// Begins to poll for a blocking command of a session that is caught up. The session's later
+    /// requests wait for the reply.
+    pub(crate) fn begin_to_poll(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-    ) -> Option<Dispatched> {
-        let session = self.plane.sessions.get(id)?;
-        let is_free = !session.pins.is_empty() || self.pinned.may_have_own_link(&self.plane, id);
-        let is_silent = session.flags.is_silent() || session.flags.input_has_ended();
-        let refuses = self.plane.settings.pinned_links_full == WhenFull::Refuse;
-        let is_late = self.plane.is_past_deadline(id);
-        if is_free || is_silent || refuses || is_late || !is_repeatable(request) {
-            return None;
-        }
-        if self.plane.hold_until_caught_up(id) {
-            return Some(Dispatched::Wait);
-        }
-        self.plane.note_bound(Bound::PinnedLinks);
-        if !self.know_opening(id, OPENING) {
-            self.plane.begin_to_wait(id);
-            return Some(Dispatched::Wait);
-        }
-        if self.local.refusal_to_open(&self.plane, id).is_some() {
-            return None;
-        }
-        self.plane.pinned_waiters.leave(id);
-        self.plane.set_gives_up_at(id, None);
-        let now = self.plane.now;
-        let session = self.plane.sessions.get(id)?;
-        let kind = self.plane.kind_of(session);
-        let slot = slot_of_first_key(request);
-        let seq = self.plane.sessions.get_mut(id)?.take_seq();
+    ) {
+        plane.pinned_waiters.leave(id);
+        plane.set_gives_up_at(id, None);
+        let now = plane.now;
+        let Some(session) = plane.sessions.get(id) else {
+            return;
+        };
+        let kind = plane.kind_of(session);
+        let Some(session) = plane.sessions.get_mut(id) else {
+            return;
+        };
         let one = PolledCommand {
             session: id,
-            seq,
+            seq: session.take_seq(),
             request: request.bytes.to_vec(),
             kind,
-            slot,
+            slot: slot_of_first_key(request),
             until: patience_ms(request).map(|ms| now.plus_ms(ms)),
             due: now,
             link: None,
             nil: Vec::new(),
         };
-        self.plane.held_bytes += one.request.len();
-        self.pinned.poll_now(&mut self.plane, one);
-        self.plane.hold_until_caught_up(id);
-        Some(Dispatched::Done)
+        plane.held_bytes += one.request.len();
+        self.poll_now(plane, one);
+        plane.hold_until_caught_up(id);
     }
 
-    /// Handles the reply to a poll of [`Pinned::poll_now`].
-    pub(crate) fn settle_poll(&mut self, entry: Entry, before: ExecPreamble, reply: &[u8]) {
-        let Some(mut one) = self.plane.polling.take(entry.session) else {
-            return;
-        };
-        let result = reply.strip_prefix(ONE_RESULT);
-        let error = before.refusal.as_deref().unwrap_or(reply);
-        let is_redirected = || {
-            let said = error.strip_prefix(b"-").unwrap_or_default();
-            Refusal::of(said).is_some()
-        };
-        match result {
-            Some(result) if is_nil(result) => one.nil = result.to_vec(),
-            None if is_redirected() => self
-                .discovery
-                .request_refresh(&mut self.plane, one.kind.server),
-            _ => {
-                self.plane.held_bytes -= one.request.len();
-                return self.pass_on(entry, result.unwrap_or(error));
+    /// Handles the reply to a poll of [`Pinned::poll_now`]. Returns the server if it redirects the
+    /// command: the owners of its slots have changed.
+    pub(crate) fn settle_poll(
+        &mut self,
+        plane: &mut DataPlane,
+        entry: Entry,
+        before: ExecPreamble,
+        reply: &[u8],
+    ) -> Option<ServerId> {
+        let mut one = plane.polling.take(entry.session)?;
+        let server = one.kind.server;
+        let outcome = PollOutcome::of(&before, reply);
+        match outcome {
+            PollOutcome::Nil(nil) => one.nil = nil.to_vec(),
+            PollOutcome::Redirected => {}
+            PollOutcome::Reply(reply) => {
+                plane.held_bytes -= one.request.len();
+                plane.deliver_to(entry, reply);
+                return None;
             }
         }
-        self.plane.polling.postpone(one, self.plane.now);
+        plane.polling.postpone(one, plane.now);
+        (outcome == PollOutcome::Redirected).then_some(server)
     }
 
     /// Sends the commands that are due, and answers commands at the end of their time.
-    pub(crate) fn tick_polls(&mut self) {
+    pub(crate) fn tick_polls(&mut self, plane: &mut DataPlane) {
         // The session is gone, or has got an error because its server did not answer in time.
-        let (sessions, held_bytes) = (&self.plane.sessions, &mut self.plane.held_bytes);
-        self.plane.polling.waiting.retain(|one| {
+        let (sessions, held_bytes) = (&plane.sessions, &mut plane.held_bytes);
+        plane.polling.waiting.retain(|one| {
             let waits = sessions
                 .get(one.session)
                 .is_some_and(|session| !session.is_caught_up());
@@ -213,44 +234,47 @@ impl Engine {
             waits
         });
         for _ in 0..POLLS_PER_TICK {
-            let Some(mut one) = self.plane.polling.next_due(self.plane.now) else {
+            let Some(mut one) = plane.polling.next_due(plane.now) else {
                 break;
             };
             match one.until {
-                Some(until) if until <= self.plane.now && !one.nil.is_empty() => {
+                Some(until) if until <= plane.now && !one.nil.is_empty() => {
                     let nil = std::mem::take(&mut one.nil);
-                    self.end_poll(one, &nil);
+                    self.end_poll(plane, one, &nil);
                 }
-                _ => self.pinned.poll_now(&mut self.plane, one),
+                _ => self.poll_now(plane, one),
             }
         }
     }
 
-    fn end_poll(&mut self, one: PolledCommand, reply: &[u8]) {
-        self.plane.held_bytes -= one.request.len();
-        let entry = Entry::of(one.session, one.seq, self.plane.now.stamp_ms());
-        self.pass_on(entry, reply);
+    fn end_poll(&mut self, plane: &mut DataPlane, one: PolledCommand, reply: &[u8]) {
+        plane.held_bytes -= one.request.len();
+        let entry = Entry::of(one.session, one.seq, plane.now.stamp_ms());
+        plane.deliver_to(entry, reply);
     }
 
     /// CLIENT UNBLOCK of a session that is polled for. Returns whether it waited.
-    pub(crate) fn unblock_poll(&mut self, session: SessionId, with_error: bool) -> bool {
+    pub(crate) fn unblock_poll(
+        &mut self,
+        plane: &mut DataPlane,
+        session: SessionId,
+        with_error: bool,
+    ) -> bool {
         let waits = |one: &PolledCommand| one.session == session && one.link.is_none();
-        let Some(at) = self.plane.polling.waiting.iter().position(waits) else {
+        let Some(at) = plane.polling.waiting.iter().position(waits) else {
             return false;
         };
-        let Some(mut one) = self.plane.polling.waiting.remove(at) else {
+        let Some(mut one) = plane.polling.waiting.remove(at) else {
             return false;
         };
         let nil = std::mem::take(&mut one.nil);
         match with_error || nil.is_empty() {
-            true => self.end_poll(one, UNBLOCKED),
-            false => self.end_poll(one, &nil),
+            true => self.end_poll(plane, one, UNBLOCKED),
+            false => self.end_poll(plane, one, &nil),
         }
         true
     }
-}
 
-impl Pinned {
     /// Sends a poll: a blocking command in a transaction of its own.
     fn poll_now(&mut self, plane: &mut DataPlane, mut one: PolledCommand) {
         let pool = usize::from(plane.server(one.kind.server).pool);
@@ -314,4 +338,44 @@ fn slot_of_first_key(request: &Request<'_>) -> Option<u16> {
         slot.get_or_insert_with(|| hash_slot(request.arg(at)));
     });
     slot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the replies to MULTI, the command and EXEC, the session gets the command's result or the
+    /// first error. A nil or a redirect is asked again.
+    #[test]
+    fn reply_to_a_poll_is_a_result_an_error_or_nothing_yet() {
+        const OK: &[u8] = b"+OK\r\n";
+        const QUEUED: &[u8] = b"+QUEUED\r\n";
+        let abort: &[u8] = b"-EXECABORT Transaction discarded\r\n";
+        let moved: &[u8] = b"-MOVED 1 127.0.0.1:7001\r\n";
+        let denied: &[u8] = b"-NOPERM no\r\n";
+        for (in_front, reply, expected) in [
+            (
+                [OK, QUEUED],
+                b"*1\r\n*-1\r\n".as_slice(),
+                PollOutcome::Nil(b"*-1\r\n"),
+            ),
+            ([OK, QUEUED], b"*1\r\n_\r\n", PollOutcome::Nil(b"_\r\n")),
+            ([OK, QUEUED], b"*1\r\n:1\r\n", PollOutcome::Reply(b":1\r\n")),
+            (
+                [OK, QUEUED],
+                b"*1\r\n-WRONGTYPE\r\n",
+                PollOutcome::Reply(b"-WRONGTYPE\r\n"),
+            ),
+            ([OK, moved], abort, PollOutcome::Redirected),
+            ([OK, denied], abort, PollOutcome::Reply(denied)),
+            ([denied, moved], abort, PollOutcome::Reply(denied)),
+            ([OK, QUEUED], moved, PollOutcome::Redirected),
+            ([OK, QUEUED], denied, PollOutcome::Reply(denied)),
+        ] {
+            let mut before = ExecPreamble::default();
+            assert!(in_front.iter().all(|reply| before.takes(reply)));
+            assert!(!before.takes(reply), "this is the reply to EXEC");
+            assert_eq!(PollOutcome::of(&before, reply), expected, "{reply:?}");
+        }
+    }
 }

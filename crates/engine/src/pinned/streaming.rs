@@ -1,108 +1,51 @@
 //! Requests too large to hold. Each is cut through to the server on a streaming link, so that a
 //! client that sends slowly holds up no other client.
 
-use respool_protocol::commands::{self, Answer};
+use respool_protocol::commands::{Answer, CommandId};
 use respool_protocol::request::Scanner;
 
-use crate::base::error_text::unknown_command;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Action;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::local::LocalCompletion;
-use crate::data_plane::ingress::{Blocked, Dispatched, bound_reply};
+use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, Role};
-use crate::data_plane::owners::Opening;
-use crate::data_plane::scripts::{awaits_body, body_shown};
-use crate::data_plane::sent_request::runs_code;
 use crate::data_plane::session::{Flags, LargeRequest};
 use crate::data_plane::session_state::Holds;
-use crate::engine::Engine;
 use crate::pinned::Pinned;
 
-impl Engine {
-    /// A request that begins with `rest` is too large to hold: checks it, and begins to stream or
-    /// to swallow it. Returns how many bytes of `rest` are used, or `None` if the request waits.
+/// How a large request begins.
+pub(crate) struct LargeStart<'a> {
+    /// The link that gets it. `None`: it was refused.
+    pub(crate) link: Option<LinkId>,
+    /// The bytes that have come, as the server gets them.
+    pub(crate) sent: &'a [u8],
+    /// The completion of its reply, if that is not simply passed on.
+    pub(crate) completion: Option<Completion>,
+    /// Whether it may leave state on the connection.
+    pub(crate) taints: bool,
+}
+
+impl Pinned {
+    /// Begins a large request: it streams to its link, or is dropped.
     pub(crate) fn begin_large(
         &mut self,
-        session_id: SessionId,
+        plane: &mut DataPlane,
+        id: SessionId,
         scanner: &Scanner,
-        rest: &[u8],
-    ) -> Option<usize> {
-        let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
-        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
-        let id = commands::resolve(scanner.argc(), arg);
-        if awaits_body(id, &args, scanner.len_at_least())
-            || self.plane.hold_until_caught_up(session_id)
-        {
-            return None;
-        }
-        let opening = match self.identify(session_id, &args, scanner.argc()) {
-            Ok(opening) => opening,
-            Err(Dispatched::Wait) => return None,
-            Err(Dispatched::Done) => {
-                self.pinned.swallow(&mut self.plane, session_id, scanner);
-                return Some(scanner.scanned());
-            }
+        large: LargeStart<'_>,
+    ) {
+        let LargeStart {
+            link,
+            sent,
+            completion,
+            taints,
+        } = large;
+        let Some(session) = plane.sessions.get_mut(id) else {
+            return;
         };
-        let queued = self.transactions.queued_group(&self.plane, session_id);
-        let refused = self
-            .pinned
-            .check_large(&mut self.plane, session_id, &args, scanner.argc(), opening)
-            .and_then(|()| {
-                let routed =
-                    self.plane
-                        .switch_large(session_id, opening, &args, scanner.argc(), queued);
-                routed.map_err(<[u8]>::to_vec)
-            })
-            .and_then(|()| {
-                let arguments = (scanner.argc(), scanner.spans());
-                self.scatter.strip_large(
-                    &self.plane,
-                    session_id,
-                    opening,
-                    arguments,
-                    &rest[..scanner.scanned()],
-                )
-            });
-        if refused.is_ok()
-            && self
-                .plane
-                .is_paused_large(session_id, &args, scanner.argc())
-        {
-            self.plane.hold_for_pause(session_id);
-            return None;
-        }
-        let mut stripped = None;
-        let link = match refused.map(|other| stripped = other) {
-            Err(text) => {
-                self.plane.counters.requests += 1;
-                self.refuse_queued(session_id, &text);
-                None
-            }
-            Ok(()) => match self.streaming_link(session_id) {
-                Ok(link) => {
-                    self.plane.counters.requests += 1;
-                    self.plane.counters.streamed_requests += 1;
-                    Some(link)
-                }
-                Err(Blocked::Wait) => return None,
-                Err(Blocked::Refused(reply)) => {
-                    self.plane.counters.requests += 1;
-                    self.plane.counters.failed_not_sent += 1;
-                    self.plane.answer_reply(session_id, &reply);
-                    None
-                }
-            },
-        };
-        let used = scanner.scanned();
-        let completion = id.and_then(|id| {
-            let counted = self.pubsub.count_duty(&self.plane, session_id, id, arg(1));
-            let counted = counted.map(Completion::Pubsub);
-            counted.or_else(|| self.scatter.naming_duty(&self.plane, session_id, id.get()))
-        });
-        let session = self.plane.sessions.get_mut(session_id)?;
         match link {
             Some(_) => session.flags.begin_streaming(),
             None => session.flags.swallow(),
@@ -113,55 +56,44 @@ impl Engine {
         session.rare().large = Some(LargeRequest {
             tail: scanner.tail(),
             link,
-            duty: match runs_code(id) {
-                true => Some(Completion::Local(LocalCompletion::Code {
-                    shown: id.and_then(|id| body_shown(id, &args)),
-                })),
-                false => completion.or(silent.then_some(Completion::Pass)),
-            },
+            duty: completion.or(silent.then_some(Completion::Pass)),
             silent,
         });
         if let Some(link) = link {
             session.take_seq();
-            if let Some(link) = self.plane.links.get_mut(link) {
+            if let Some(link) = plane.links.get_mut(link) {
                 link.begin_streaming();
-                link.tainted |= matches!(opening, Opening::Learned { alone: true, .. });
-                link.stream(stripped.as_deref().unwrap_or(&rest[..used]), self.plane.now);
+                link.tainted |= taints;
+                link.stream(sent, plane.now);
             }
-            self.plane.write_link(link);
+            plane.write_link(link);
         }
-        self.plane.count_down_silence(session_id);
-        Some(used)
+        plane.count_down_silence(id);
     }
 
-    /// The link for one large request of this session.
-    fn streaming_link(&mut self, id: SessionId) -> Result<LinkId, Blocked> {
-        let Some(session) = self.plane.sessions.get(id) else {
+    /// A streaming link for one large request of a session without a link of its own.
+    pub(crate) fn streaming_link(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+    ) -> Result<LinkId, Blocked> {
+        let Some(session) = plane.sessions.get(id) else {
             return Err(Blocked::Wait);
         };
-        let kind = self.plane.kind_of(session);
-        if self.plane.tracks_several(id) {
-            self.attach_tracking(id)?;
-            self.pinned.lack_caching(&mut self.plane, id);
-        }
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Err(Blocked::Wait);
-        };
-        if !session.pins.is_empty() {
-            if self.pinned.wait_for_own_link(&mut self.plane, id) {
-                return Err(Blocked::Wait);
-            }
-            // A pinned session uses its pinned link, which holds its state at the server.
-            return self.usable_link(id);
-        }
-        self.pinned.wait_for_streaming(&mut self.plane, id)?;
-        let link = self.pinned.link_once(&mut self.plane, kind, id);
+        let kind = plane.kind_of(session);
+        self.wait_for_streaming(plane, id)?;
+        let link = self.link_once(plane, kind, id);
         link.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))
     }
 
     /// Takes more bytes of a large request. Returns how many belong to it.
-    pub(crate) fn take_large(&mut self, id: SessionId, input: &[u8]) -> usize {
-        let Some(session) = self.plane.sessions.get_mut(id) else {
+    pub(crate) fn take_large(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        input: &[u8],
+    ) -> usize {
+        let Some(session) = plane.sessions.get_mut(id) else {
             return input.len();
         };
         let seq = session.next_seq.wrapping_sub(1);
@@ -173,53 +105,53 @@ impl Engine {
             Ok((used, true)) => (used, true, large.duty.take()),
             Ok((used, false)) => (used, false, None),
             Err(violation) => {
-                self.pinned.end_large(&mut self.plane, id);
+                self.end_large(plane, id);
                 if let Some(link) = link {
                     // The error takes the request's place in the order of replies.
-                    self.abandon(link);
+                    self.abandon(plane, link);
                     let mut reply = Vec::new();
                     violation.append_reply(&mut reply);
-                    self.plane.deliver(id, seq, 1, &reply);
+                    plane.deliver(id, seq, 1, &reply);
                 }
                 // A swallowed request has its reply already.
-                self.plane.close_when_answered(id);
+                plane.close_when_answered(id);
                 return input.len();
             }
         };
         if let Some(link) = link
-            && let Some(state) = self.plane.links.get_mut(link)
+            && let Some(state) = plane.links.get_mut(link)
         {
-            state.stream(&input[..used], self.plane.now);
+            state.stream(&input[..used], plane.now);
             if ends {
-                state.progress = self.plane.now;
+                state.progress = plane.now;
                 state.ledger.push_back(Entry {
                     duty: completion.is_some(),
                     silent,
-                    ..Entry::of(id, seq, self.plane.asked_ms)
+                    ..Entry::of(id, seq, plane.asked_ms)
                 });
                 state.duties.extend(completion);
                 state.end_streaming();
-                self.plane.counters.link_requests += 1;
-                self.plane.counters.batches += 1;
+                plane.counters.link_requests += 1;
+                plane.counters.batches += 1;
             } else if state.out.bytes().len() >= STREAM_BYTES_MAX {
-                self.plane.wait_at(id, link);
+                plane.wait_at(id, link);
             }
-            self.plane.write_link(link);
+            plane.write_link(link);
         }
         if ends {
-            self.pinned.end_large(&mut self.plane, id);
+            self.end_large(plane, id);
             if link.is_some() {
                 // The next request goes on the shared link again, and must not overtake this one
                 // there.
-                self.plane.hold(id, Holds::DRAIN);
+                plane.hold(id, Holds::DRAIN);
             }
         }
         used
     }
 
     /// Drops a large request whose rest never comes. It was not executed, and gets no reply.
-    pub(crate) fn forget_large(&mut self, id: SessionId) {
-        let Some(session) = self.plane.sessions.get_mut(id) else {
+    pub(crate) fn forget_large(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };
         let link = session.rare().large.take().and_then(|large| large.link);
@@ -227,10 +159,22 @@ impl Engine {
         if let Some(link) = link {
             // The request had the last place in the order of replies.
             session.next_seq = session.next_seq.wrapping_sub(1);
-            self.abandon(link);
-            self.plane.release(id, Holds::LINK);
+            self.abandon(plane, link);
+            plane.release(id, Holds::LINK);
         }
-        self.plane.close_when_answered(id);
+        plane.close_when_answered(id);
+    }
+
+    /// Closes the link of a session that sent a large request in part. No other request may follow
+    /// the part.
+    pub(crate) fn abandon(&mut self, plane: &mut DataPlane, link: LinkId) {
+        plane.push_action(Action::CloseLink(link));
+        if let Some(Role::Pinned { by }) = plane.links.get(link).map(|link| link.role) {
+            let unsent = self.lose_pins(plane, by, link, (true, true));
+            debug_assert!(unsent.is_none(), "the link counts as up");
+        }
+        plane.remove_link(link);
+        plane.next_streaming();
     }
 }
 
@@ -239,7 +183,7 @@ pub(crate) const STREAM_BYTES_MAX: usize = 1 << 20;
 
 impl Pinned {
     /// Reads the rest of a large request that was answered already, and drops it.
-    fn swallow(&mut self, plane: &mut DataPlane, id: SessionId, scanner: &Scanner) {
+    pub(crate) fn swallow(&mut self, plane: &mut DataPlane, id: SessionId, scanner: &Scanner) {
         if let Some(session) = plane.sessions.get_mut(id) {
             session.flags.swallow();
             session.rare().large = Some(LargeRequest {
@@ -252,13 +196,14 @@ impl Pinned {
     }
 
     /// Checks a large request by the arguments that have come, as any other request is checked.
-    fn check_large(
+    /// `row`: its row in the table, if it has one.
+    pub(crate) fn check_large(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,
         args: &[&[u8]],
         argc: usize,
-        opening: Opening,
+        row: Option<CommandId>,
     ) -> Result<(), Vec<u8>> {
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
         let flags = plane
@@ -269,7 +214,7 @@ impl Pinned {
         let too_large = |name: &str| {
             format!("ERR respool: the arguments of '{name}' are too large").into_bytes()
         };
-        if let Opening::Row(id) = opening {
+        if let Some(id) = row {
             plane.check_shape(session_id, id.get(), argc, arg)?;
             plane.check(session_id, id.get(), id, argc, arg)?;
             let ours = matches!(
@@ -279,8 +224,6 @@ impl Pinned {
             if ours {
                 return Err(too_large(id.get().name));
             }
-        } else if opening == Opening::Nothing {
-            return Err(unknown_command(args, plane.is_before_7(session_id)));
         }
         if flags.is_tunnel() {
             return Err(too_large(&String::from_utf8_lossy(arg(0))));

@@ -22,7 +22,6 @@
 
 use std::collections::VecDeque;
 
-use respool_protocol::commands::Names;
 use respool_protocol::encode::{self, Version};
 use respool_protocol::request::{Found, Scanner};
 
@@ -31,12 +30,10 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{INVALIDATIONS_HELD_BYTES_MAX, TRACKING_BYTES_MAX};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::ConnectionSwitch;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
-use crate::data_plane::session::{Pins, Session};
-use crate::engine::Engine;
+use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::Pinned;
 use crate::pinned::tracking_redirect::redirect_asked;
 use crate::routing::pool::ServerId;
@@ -57,14 +54,14 @@ const NOT_OPTOUT: &[u8] =
 
 /// The invalidation of all keys.
 const INVALIDATE_ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
-const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
+pub(crate) const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 
 /// A link without a byte for this long is checked with a PING, milliseconds. A server that is cut
 /// off sends no invalidations, and the session may send no request for long.
 const QUIET_MS: u32 = 2_000;
 
 /// A CLIENT request that needs the agreement of several servers.
-enum TrackingSwitch {
+pub(crate) enum TrackingSwitch {
     /// CLIENT TRACKING ON, as it was sent.
     Tracking(Vec<u8>),
     /// CLIENT NO-TOUCH ON, CLIENT IMPORT-SOURCE ON: the pin that is set once the servers agree.
@@ -269,97 +266,79 @@ impl Trackers {
 }
 
 /// The commands.
-impl Engine {
-    /// CLIENT TRACKING ON in a pool of several known servers.
-    pub(crate) fn track_at_several(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        if redirect_asked(request).is_some() {
-            self.plane.counters.refused += 1;
-            return self.answer_error(id, REDIRECTS);
-        }
-        let broadcasts = asks_for(request.args(), b"BCAST");
-        if asks_for(request.args(), b"PREFIX") && self.plane.removes_prefix(id) {
-            self.plane.counters.refused += 1;
-            return self.answer_error(id, PREFIXES);
-        }
-        if self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
-        }
-        self.pinned.begin_tracking(&mut self.plane, id);
-        let has_room = |tracker: &Tracker| tracker.has_room_for(request.bytes);
-        if !self.plane.tracker(id).is_some_and(has_room) {
-            self.pinned.settle_tracking(&mut self.plane, id, b"");
-            return self
-                .plane
-                .answer_reply(id, &bound_reply("TRACKING_BYTES_MAX"));
-        }
-        let servers = self.servers_to_track(id, broadcasts);
-        let asked = TrackingSwitch::Tracking(request.bytes.to_vec());
-        self.ask_to_agree(id, request, &servers, asked)
-    }
-
-    /// CLIENT NO-TOUCH ON or CLIENT IMPORT-SOURCE ON in a pool of several servers. From then on the
-    /// session has a pinned link to each server that it asks, as a session that tracks.
-    pub(crate) fn switch_at_several(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        if self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
-        }
-        self.pinned.begin_to_spread(&mut self.plane, id);
-        let servers = self.servers_to_track(id, false);
-        let asked = TrackingSwitch::Switch(ConnectionSwitch::of(request).pins);
-        self.ask_to_agree(id, request, &servers, asked)
-    }
-
-    /// Asks these servers whether they agree, each on the session's link to it.
-    fn ask_to_agree(
+impl Pinned {
+    /// CLIENT TRACKING ON in a pool of several known servers: begins to track, unless the request
+    /// is refused or waits. Then that is returned.
+    pub(crate) fn ask_to_track(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-        servers: &[ServerId],
-        asked: TrackingSwitch,
-    ) -> Dispatched {
-        for server in servers {
-            match self.tracking_link(id, *server) {
-                Ok(_) => {}
-                Err(Blocked::Wait) => return Dispatched::Wait,
-                Err(Blocked::Refused(reply)) => {
-                    self.pinned.settle_tracking(&mut self.plane, id, &reply);
-                    return self.plane.answer_reply(id, &reply);
-                }
-            }
+    ) -> Option<Dispatched> {
+        if redirect_asked(request).is_some() {
+            plane.counters.refused += 1;
+            return Some(plane.answer_error(id, REDIRECTS));
         }
-        if let Some(tracker) = self.pinned.tracker_mut(&mut self.plane, id) {
+        if asks_for(request.args(), b"PREFIX") && plane.removes_prefix(id) {
+            plane.counters.refused += 1;
+            return Some(plane.answer_error(id, PREFIXES));
+        }
+        if plane.hold_until_caught_up(id) {
+            return Some(Dispatched::Wait);
+        }
+        self.begin_tracking(plane, id);
+        let has_room = |tracker: &Tracker| tracker.has_room_for(request.bytes);
+        if !plane.tracker(id).is_some_and(has_room) {
+            self.settle_tracking(plane, id, b"");
+            return Some(plane.answer_reply(id, &bound_reply("TRACKING_BYTES_MAX")));
+        }
+        None
+    }
+
+    /// A request waits for the agreement of all servers that are asked.
+    pub(crate) fn note_asked(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        asked: TrackingSwitch,
+    ) {
+        if let Some(tracker) = self.tracker_mut(plane, id) {
             tracker.asked = Some(asked);
         }
-        let placed = self.ask_these(id, request, servers);
-        if placed == Dispatched::Done && !self.plane.hold_until_caught_up(id) {
-            // respool refused the request itself.
-            self.pinned.settle_tracking(&mut self.plane, id, b"");
-        }
-        placed
     }
 
     /// The servers at which a session begins to track. With BCAST these are all owners. Otherwise
-    /// these are the servers that it has links to, or one server that decides on the right.
-    fn servers_to_track(&mut self, id: SessionId, broadcasts: bool) -> Vec<ServerId> {
-        let Some(session) = self.plane.sessions.get(id) else {
+    /// these are the servers that it has links to. If there are none, `deciding` decides on the
+    /// right.
+    pub(crate) fn servers_to_track(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        broadcasts: bool,
+        deciding: ServerId,
+    ) -> Vec<ServerId> {
+        let Some(session) = plane.sessions.get(id) else {
             return Vec::new();
         };
-        let (pool, own) = (usize::from(session.pool), session.server);
-        let tracker = session.rare.as_ref().and_then(|rare| rare.tracker.as_ref());
-        let tracked = tracker.map_or(&[][..], |tracker| &tracker.links);
         if broadcasts {
-            return self.plane.pools[pool].servers().to_vec();
+            return plane.pools[usize::from(session.pool)].servers().to_vec();
         }
+        let tracker = plane.tracker(id);
+        let tracked = tracker.map_or(&[][..], |tracker| &tracker.links);
         match tracked.is_empty() {
             false => tracked.iter().map(|(server, _)| *server).collect(),
-            true if self.plane.is_reachable(own) => vec![own],
-            true => vec![self.plane.first_up(pool)],
+            true => vec![deciding],
         }
     }
 
     /// CLIENT CACHING: keeps it for the next request, which decides on the server.
-    pub(crate) fn cache_next(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let Some(tracker) = self.pinned.tracker_mut(&mut self.plane, id) else {
+    pub(crate) fn cache_next(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let Some(tracker) = self.tracker_mut(plane, id) else {
             return Dispatched::Done;
         };
         let word = request.arg(2);
@@ -375,181 +354,165 @@ impl Engine {
             () => b"ERR syntax error",
         };
         if !refusal.is_empty() {
-            return self.answer_error(id, refusal);
+            return plane.answer_error(id, refusal);
         }
         tracker.caching = Some(request.bytes.to_vec());
-        self.plane.answer_reply(id, b"+OK\r\n")
+        plane.answer_reply(id, b"+OK\r\n")
     }
 
     /// Drops a kept CLIENT CACHING after a request. It counts for one request; a transaction is
     /// one, and CLIENT with its subcommands is none.
-    pub(crate) fn end_caching(&mut self, id: SessionId) {
-        let Some(session) = self.plane.sessions.get(id) else {
+    pub(crate) fn end_caching(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let Some(session) = plane.sessions.get(id) else {
             return;
         };
         let is_client = session
             .asked
             .is_some_and(|asked| asked.get().name.starts_with("client|"));
-        if is_client || self.transactions.is_in_multi(&self.plane, id) {
+        if is_client || session.flags.any(Flags::IN_MULTI) {
             return;
         }
-        if let Some(tracker) = self.pinned.tracker_mut(&mut self.plane, id) {
+        if let Some(tracker) = self.tracker_mut(plane, id) {
             tracker.caching = None;
         }
     }
 }
 
 /// The links.
-impl Engine {
-    /// The session's link to a server. It is opened if there is none.
-    pub(crate) fn tracking_link(
+impl Pinned {
+    /// Opens the session's link to a server, to which it has none.
+    pub(crate) fn add_tracking_link(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         server: ServerId,
     ) -> Result<LinkId, Blocked> {
-        if let Some(link) = self.pinned.known_tracking_link(&mut self.plane, id, server) {
-            return Ok(link);
-        }
-        let Some(session) = self.plane.sessions.get(id) else {
+        let Some(session) = plane.sessions.get(id) else {
             return Err(Blocked::Wait);
         };
-        let kind = self.plane.kind_of(session).at(server);
-        self.know_nodes(id, server)?;
+        let kind = plane.kind_of(session).at(server);
         // A shared link shows whether the server is reachable, or soon will be.
-        if let Some(resting) = self.pinned.resting_link(&self.plane, kind) {
-            self.plane.ready_link(id, resting)?;
-        } else if self.plane.away_until(server).is_some() {
-            let shared = self
-                .plane
-                .shared_link_for(id, self.plane.first_link(server))?;
-            let shared = self.plane.ready_link(id, shared)?;
+        if let Some(resting) = self.resting_link(plane, kind) {
+            plane.ready_link(id, resting)?;
+        } else if plane.away_until(server).is_some() {
+            let shared = plane.shared_link_for(id, plane.first_link(server))?;
+            let shared = plane.ready_link(id, shared)?;
             // A pinned link would fail at once, and be opened again at once.
-            return Err(self.plane.wait_at_full(id, shared));
+            return Err(plane.wait_at_full(id, shared));
         }
-        self.pinned.open_tracking_link(&mut self.plane, id, kind)
+        self.open_tracking_link(plane, id, kind)
     }
 
-    /// Waits for the first topology answer of the server's Cluster. Without it most reads would be
-    /// redirected, and each redirect would look like a slot that moves while the session tracks.
-    fn know_nodes(&mut self, id: SessionId, server: ServerId) -> Result<(), Blocked> {
-        let part = usize::from(self.plane.server(server).pool);
-        match self.plane.pools[part].cluster() {
-            Some(cluster) if !cluster.is_known() => {}
-            _ => return Ok(()),
+    /// Looks after the links of sessions that track.
+    pub(crate) fn tick_trackers(&mut self, plane: &mut DataPlane) {
+        if self.trackers.sessions.is_empty() {
+            return self.trackers.moved.clear();
         }
-        if self.discovery.waits_for_nodes(&mut self.plane, id, part) {
-            return Err(Blocked::Wait);
-        }
-        let mut reply = Vec::new();
-        encode::error(
-            &mut reply,
-            self.discovery.no_nodes(&self.plane, part).as_bytes(),
-        );
-        Err(Blocked::Refused(reply))
-    }
-
-    /// Attaches the session to its link to the server that it has switched to.
-    pub(crate) fn attach_tracking(&mut self, id: SessionId) -> Result<LinkId, Blocked> {
-        let Some(server) = self.plane.sessions.get(id).map(|session| session.server) else {
-            return Err(Blocked::Wait);
-        };
-        let link = self.tracking_link(id, server)?;
-        self.pinned.attach_own(&mut self.plane, id, link);
-        Ok(link)
-    }
-
-    pub(crate) fn tick_trackers(&mut self) {
-        if self.pinned.trackers.sessions.is_empty() {
-            return self.pinned.trackers.moved.clear();
-        }
-        let moved = std::mem::take(&mut self.pinned.trackers.moved);
-        for id in self.pinned.trackers.sessions.clone() {
-            let Some(session) = self.plane.sessions.get(id) else {
+        let moved = std::mem::take(&mut self.trackers.moved);
+        for id in self.trackers.sessions.clone() {
+            let Some(session) = plane.sessions.get(id) else {
                 continue;
             };
             let (pool, broadcasts) = (session.pool, session.pins.any(Pins::BROADCAST));
             if moved.contains(&pool) {
-                self.pinned.forget_all(&mut self.plane, id);
+                self.forget_all(plane, id);
             }
-            self.pinned.close_idle_tracking_links(&mut self.plane, id);
+            self.close_idle_tracking_links(plane, id);
             if broadcasts {
-                self.track_at_new_owners(id);
+                self.track_at_new_owners(plane, id);
             }
-            let links = self
-                .plane
-                .tracker(id)
-                .map(|tracker| tracker.links().collect());
+            let links = plane.tracker(id).map(|tracker| tracker.links().collect());
             let links: Vec<LinkId> = links.unwrap_or_default();
-            let patience_ms = QUIET_MS.min(self.plane.settings.timeouts.link_stall_ms / 2);
+            let patience_ms = QUIET_MS.min(plane.settings.timeouts.link_stall_ms / 2);
             for link in links {
-                let quiet = |link: &Link| link.is_quiet(self.plane.now, patience_ms);
-                if self.plane.links.get(link).is_some_and(quiet) {
+                let quiet = |link: &Link| link.is_quiet(plane.now, patience_ms);
+                if plane.links.get(link).is_some_and(quiet) {
                     let mut request = Vec::new();
                     encode::request(&mut request, &["PING"]);
-                    self.plane.put_ours(link, &request, Completion::Pass);
+                    plane.put_ours(link, &request, Completion::Pass);
                 }
             }
         }
     }
 
     /// Opens links to servers that have become owners since a session began to track with BCAST.
-    fn track_at_new_owners(&mut self, id: SessionId) {
-        let Some(session) = self.plane.sessions.get(id) else {
+    fn track_at_new_owners(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let Some(session) = plane.sessions.get(id) else {
             return;
         };
-        let (pool, kind) = (usize::from(session.pool), self.plane.kind_of(session));
-        for server in self.plane.pools[pool].servers().to_vec() {
-            if self
-                .pinned
-                .known_tracking_link(&mut self.plane, id, server)
-                .is_some()
-                || !self.plane.is_reachable(server)
+        let (pool, kind) = (usize::from(session.pool), plane.kind_of(session));
+        for server in plane.pools[pool].servers().to_vec() {
+            if self.known_tracking_link(plane, id, server).is_some() || !plane.is_reachable(server)
             {
                 continue;
             }
-            if !self.pinned.may_have_own_link(&self.plane, id) {
+            if !self.may_have_own_link(plane, id) {
                 let reason = "pinned-links-max: no link for invalidations from one more server";
-                return self.plane.close_for(id, reason.to_owned());
+                return plane.close_for(id, reason.to_owned());
             }
-            if self
-                .pinned
-                .open_tracking_link(&mut self.plane, id, kind.at(server))
-                .is_err()
-            {
-                return self.plane.close_for(id, String::from(AWAY));
+            if self.open_tracking_link(plane, id, kind.at(server)).is_err() {
+                return plane.close_for(id, String::from(AWAY));
             }
         }
     }
 }
 
 /// The invalidations.
-impl Engine {
+impl Pinned {
+    /// The keys in an invalidation on a tracking link, if they lack the prefix that respool
+    /// removes.
+    pub(crate) fn keys_invalidated<'a>(
+        &self,
+        plane: &DataPlane,
+        link: LinkId,
+        by: SessionId,
+        push: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        let keys = push.strip_prefix(INVALIDATE)?;
+        (plane.removes_prefix(by) && self.is_tracking_link(plane, by, link)).then_some(keys)
+    }
+
     /// Handles a push on a tracking link. The session speaks RESP3.
-    pub(crate) fn take_invalidation(&mut self, link: LinkId, by: SessionId, push: &[u8]) {
-        let Some(session) = self.plane.sessions.get(by) else {
+    fn take_invalidation(
+        &mut self,
+        plane: &mut DataPlane,
+        (by, end_of_parts): (SessionId, Option<u32>),
+        push: &[u8],
+    ) {
+        let Some(session) = plane.sessions.get(by) else {
             return;
         };
-        let (place, strips) = (
-            session.end_of_early_replies(self.scatter.end_of_parts(by)),
-            self.plane.removes_prefix(by),
-        );
-        let named = match push.strip_prefix(INVALIDATE).filter(|_| strips) {
-            Some(keys) => [
-                INVALIDATE,
-                &self
-                    .scatter
-                    .named_by(&self.plane, link, Names::Each, None, keys),
-            ]
-            .concat(),
-            None => push.to_vec(),
+        let Some(place) = session.end_of_early_replies(end_of_parts) else {
+            return plane.push_to(by, push);
         };
-        let Some(place) = place else {
-            return self.plane.push_to(by, &named);
-        };
-        if let Some(tracker) = self.pinned.tracker_mut(&mut self.plane, by) {
-            let more = tracker.hold(place, &named);
-            self.plane.held_bytes = self.plane.held_bytes.saturating_add_signed(more);
-            self.pinned.trackers.owe(by);
+        if let Some(tracker) = self.tracker_mut(plane, by) {
+            let more = tracker.hold(place, push);
+            plane.held_bytes = plane.held_bytes.saturating_add_signed(more);
+            self.trackers.owe(by);
+        }
+    }
+
+    /// Handles a push on a pinned link. In a push that names the stand-in of a redirect, the id
+    /// becomes that of the target. `end_of_parts`: the place behind the session's last request of
+    /// which a part has come.
+    pub(crate) fn take_own_push(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        (by, end_of_parts): (SessionId, Option<u32>),
+        push: &[u8],
+    ) {
+        // The server sent the push before it read the session's HELLO 2, which is answered already.
+        let is_resp3 = |session: &Session| session.version == Version::Resp3;
+        if !plane.sessions.get(by).is_some_and(is_resp3) {
+            return;
+        }
+        if self.is_tracking_link(plane, by, link) {
+            return self.take_invalidation(plane, (by, end_of_parts), push);
+        }
+        match self.broken_redirect(plane, by, push) {
+            Some(named) => plane.push_to(by, &named),
+            None => plane.push_to(by, push),
         }
     }
 }
@@ -595,7 +558,7 @@ impl Pinned {
     }
 
     /// Gives a session a pinned link to each server that it asks from now on.
-    fn begin_to_spread(&mut self, plane: &mut DataPlane, id: SessionId) {
+    pub(crate) fn begin_to_spread(&mut self, plane: &mut DataPlane, id: SessionId) {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };
@@ -642,7 +605,12 @@ impl Pinned {
         links.find(rests)
     }
 
-    fn attach_own(&mut self, plane: &mut DataPlane, session_id: SessionId, link: LinkId) {
+    pub(crate) fn attach_own(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        link: LinkId,
+    ) {
         let Some(session) = plane.sessions.get_mut(session_id) else {
             return;
         };
@@ -793,7 +761,7 @@ impl Pinned {
 
     /// The session's link to a server, if there is one. Links of another database, protocol version
     /// or user than the session has now are closed.
-    fn known_tracking_link(
+    pub(crate) fn known_tracking_link(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,

@@ -18,16 +18,12 @@ use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::REDIRECTS_QUEUED_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
-use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::completion::pinned::TrackingRedirect;
+use crate::data_plane::ingress::{Blocked, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Pins, Session};
-use crate::data_plane::session_state::Holds;
-use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
-use crate::engine::Engine;
 use crate::pinned::Pinned;
 
 /// Whether a worker has the target session.
@@ -37,80 +33,50 @@ pub(crate) struct TargetNews {
     pub(crate) is_here: bool,
 }
 
+/// A CLIENT TRACKING whose argument names the stand-in in place of the target.
+pub(crate) struct RedirectedRequest {
+    pub(crate) bytes: Vec<u8>,
+    /// The target with its stand-in, if a worker has the target.
+    pub(crate) redirect: Option<TrackingRedirect>,
+}
+
 /// The commands.
-impl Engine {
-    pub(crate) fn client_tracking(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        match redirect_asked(request) {
-            Some((at, to)) => self.track_for(id, request, at, to),
-            None => self.switch(id, request),
-        }
-    }
-
-    /// CLIENT TRACKING with REDIRECT to session `to`, which the argument at `at` names.
-    pub(crate) fn track_for(
-        &mut self,
+impl Pinned {
+    /// The answer of the workers to the search for a target, if it is not used yet.
+    pub(crate) fn target_found(
+        &self,
+        plane: &DataPlane,
         id: SessionId,
-        request: &Request<'_>,
-        at: usize,
         to: u64,
-    ) -> Dispatched {
-        if self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
-        }
-        let found = |session: &Session| session.rare.as_ref()?.redirect_found;
-        let found = self.plane.sessions.get(id).and_then(found);
-        let Some(found) = found.filter(|found| found.to == to) else {
-            // All workers are asked for the session. The request goes on with their answer.
-            self.plane.hold(id, Holds::DRAIN);
-            let request = request.keep();
-            let form = ReplyForm::Target { to, request };
-            let pool = self.plane.pool_of_session(id);
-            return self.ask(id, WorkerQuery::Target { to, pool }, form);
-        };
-        let placed = match self.dispatch_redirected(id, request, at, found) {
-            Ok(placed) => placed,
-            Err(blocked) => self.plane.blocked(id, blocked),
-        };
-        if placed == Dispatched::Done
-            && let Some(session) = self.plane.sessions.get_mut(id)
-        {
-            // The target may have left before the next request names it.
-            session.rare().redirect_found = None;
-            self.pinned.unpin(&mut self.plane, id, Pins::ONCE);
-        }
-        placed
+    ) -> Option<TargetNews> {
+        let found = plane.sessions.get(id)?.rare.as_ref()?.redirect_found?;
+        (found.to == to).then_some(found)
     }
 
-    fn dispatch_redirected(
+    /// Prepares a CLIENT TRACKING with REDIRECT, once the target is known. The argument at `at`
+    /// names the target. `None`: there is no such target. In MULTI a request for no target is sent
+    /// all the same, and the server refuses it.
+    pub(crate) fn redirected_request(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
-        request: &Request<'_>,
-        at: usize,
+        (request, at): (&Request<'_>, usize),
         found: TargetNews,
-    ) -> Result<Dispatched, Blocked> {
-        let in_multi = self.transactions.is_in_multi(&self.plane, id);
+        in_multi: bool,
+    ) -> Result<Option<RedirectedRequest>, Blocked> {
+        if !found.is_here && !in_multi {
+            return Ok(None);
+        }
+        if !in_multi {
+            // The pinned link first. Both links count towards one bound: a session with one of them
+            // does not wait for the other, since two sessions could wait for each other.
+            self.pin(plane, id, Pins::ONCE)?;
+        }
         let link = match found.is_here {
-            true if in_multi
-                && self.transactions.redirects_queued(id, found.to) >= REDIRECTS_QUEUED_MAX =>
-            {
-                return Err(Blocked::Refused(bound_reply("REDIRECTS_QUEUED_MAX")));
-            }
-            true => {
-                if !in_multi {
-                    // The pinned link first. Both links count towards one bound: a session with one
-                    // of them does not wait for the other, since two sessions could wait for each
-                    // other.
-                    self.pinned.pin(&mut self.plane, id, Pins::ONCE)?;
-                }
-                Some(self.pinned.redirect_link(&mut self.plane, id, found.to)?)
-            }
-            false if !in_multi => {
-                let text = b"ERR The client ID you want redirect to does not exist";
-                return Ok(self.answer_error(id, text));
-            }
+            true => Some(self.redirect_link(plane, id, found.to)?),
             false => None,
         };
-        let stands_for_it = link.and_then(|link| self.plane.links.get(link));
+        let stands_for_it = link.and_then(|link| plane.links.get(link));
         let client_id = stands_for_it.map_or(NO_CLIENT, |link| link.client_id);
         let redirect = stands_for_it
             .zip(link)
@@ -124,53 +90,32 @@ impl Engine {
         args[at] = client_id.as_bytes();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &args);
-        let switch = ConnectionSwitch::of(request);
-        if in_multi {
-            return Ok(self.queue_switch(id, switch, redirect, &bytes));
-        }
-        self.dispatch_switch(id, switch, redirect, &bytes)
+        Ok(Some(RedirectedRequest { bytes, redirect }))
     }
-}
 
-/// The target.
-impl Engine {
-    /// Handles a push on a stand-in.
-    pub(crate) fn redirected(&mut self, to: u64, push: &[u8]) {
-        if self.pinned.targets.contains_key(&to) {
-            self.pinned.tell_target(&mut self.plane, to, push);
-        } else if self.plane.worker.count > 1 {
-            let push = push.to_vec();
-            self.tell_all(WorkerQuery::Tell { to, push });
+    /// A CLIENT TRACKING with REDIRECT is placed. The target may have left before the next request
+    /// names it.
+    pub(crate) fn end_redirected_request(&mut self, plane: &mut DataPlane, id: SessionId) {
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.rare().redirect_found = None;
+            self.unpin(plane, id, Pins::ONCE);
         }
     }
 
-    /// Handles a session that has left. If others redirect to it, every worker closes its
-    /// stand-ins, so that the server notices as it would without respool.
-    pub(crate) fn forget_redirects(&mut self, gone: &Session) {
-        if self.pinned.targets.remove(&gone.id).is_some() {
-            self.tell_all(WorkerQuery::TargetGone { to: gone.id });
-        }
-    }
-
-    /// Handles a push on a pinned link. In a push that names the stand-in, the id becomes that of
-    /// the target.
-    pub(crate) fn take_own_push(&mut self, link: LinkId, by: SessionId, push: &[u8]) {
-        // The server sent the push before it read the session's HELLO 2, which is answered already.
-        let is_resp3 = |session: &Session| session.version == Version::Resp3;
-        if !self.plane.sessions.get(by).is_some_and(is_resp3) {
-            return;
-        }
-        if self.pinned.is_tracking_link(&self.plane, by, link) {
-            return self.take_invalidation(link, by, push);
-        }
-        if push.starts_with(BROKEN)
-            && let Some(redirect) = self.pinned.redirect_of(&self.plane, by)
-        {
+    /// The push that the redirect of a session is broken, with the id of the target. `None`: this
+    /// is another push.
+    pub(crate) fn broken_redirect(
+        &self,
+        plane: &DataPlane,
+        by: SessionId,
+        push: &[u8],
+    ) -> Option<Vec<u8>> {
+        let redirect = self.redirect_of(plane, by)?;
+        push.starts_with(BROKEN).then(|| {
             let mut named = BROKEN.to_vec();
             encode::integer(&mut named, redirect.to as i64);
-            return self.plane.push_to(by, &named);
-        }
-        self.plane.push_to(by, push);
+            named
+        })
     }
 }
 

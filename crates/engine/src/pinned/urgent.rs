@@ -7,7 +7,11 @@
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::EMERGENCY_LINKS_PER_SERVER;
 use crate::data_plane::DataPlane;
+use crate::data_plane::bounds_met::Bound;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, Dispatched};
 use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkKind, Role};
+use crate::data_plane::session::Pins;
 use crate::pinned::Pinned;
 use crate::routing::pool::ServerId;
 
@@ -23,6 +27,51 @@ impl Pinned {
             link.kind.server == server && is_urgent(link) && link.role != IDLE_EMERGENCY
         };
         self.keys_of(plane, is_busy).len() < EMERGENCY_LINKS_PER_SERVER
+    }
+
+    /// The link for a command that stops the scripts of other sessions, or the server. It must not
+    /// wait for a link that these sessions hold. If all pinned links are taken, it gets an
+    /// emergency link, which is returned. `None`: the session is pinned to a link of its own.
+    pub(crate) fn link_for_urgent(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+    ) -> Result<Option<LinkId>, Blocked> {
+        let Some(session) = plane.sessions.get(id) else {
+            return Err(Blocked::Wait);
+        };
+        // A server that runs a script may refuse SELECT, and these commands concern no database.
+        let kind = LinkKind {
+            db: 0,
+            ..plane.kind_of(session)
+        };
+        let has_own = !session.pins.is_empty();
+        if has_own || self.may_have_own_link(plane, id) {
+            self.pin_to(plane, kind, id, Pins::ONCE)?;
+            return Ok(None);
+        }
+        if plane.hold_until_caught_up(id) {
+            return Err(Blocked::Wait);
+        }
+        match self.urgent_link(plane, kind, id) {
+            Some(link) => Ok(Some(link)),
+            None => Err(self.wait_for_urgent_link(plane, id, Bound::PinnedLinks)),
+        }
+    }
+
+    /// Sends a command on an emergency link.
+    pub(crate) fn put_urgent(
+        &mut self,
+        plane: &mut DataPlane,
+        (id, link): (SessionId, LinkId),
+        bytes: &[u8],
+        completion: Option<Completion>,
+    ) -> Dispatched {
+        plane.set_gives_up_at(id, None);
+        plane.put_on(link, id, bytes, completion.unwrap_or(Completion::Pass));
+        // The session's next request goes to another link, so it waits for this reply.
+        plane.hold_until_caught_up(id);
+        Dispatched::Done
     }
 
     pub(crate) fn keys_of(

@@ -27,13 +27,12 @@ use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::PinnedCompletion;
-use crate::data_plane::completion::pinned::{OtherServers, RedirectStandIn, WaitCommand};
-use crate::data_plane::ingress::{Dispatched, Request};
-use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::completion::pinned::{
+    OtherServers, PinnedCompletion, RedirectStandIn, WaitCommand,
+};
+use crate::data_plane::ingress::{Blocked, Request};
+use crate::data_plane::link::{Link, LinkKind, Role};
 use crate::data_plane::session::{Pins, Session};
-use crate::engine::Engine;
 use crate::pinned::Pinned;
 use crate::routing::pool::ServerId;
 
@@ -55,76 +54,132 @@ const NO_KEY: &[u8] =
 
 const REFUSED: &[u8] = b"-ERR respool: a node of the Cluster did not let it wait; it says: ";
 
-impl Engine {
-    /// Sends WAIT or WAITAOF to one server.
-    pub(crate) fn dispatch_wait(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        self.dispatch_wait_of(id, request, None)
-    }
+/// The next step of a WAIT or WAITAOF after the reply of a server.
+pub(crate) enum WaitStep {
+    /// The client gets this reply.
+    Reply(Vec<u8>),
+    /// The next server is to be asked: see [`Pinned::wait_at_next`].
+    Next {
+        rest: WaitAtAll,
+        /// The refusal of this server, and whether it redirects the request.
+        refused: Option<(Vec<u8>, Option<Refusal>)>,
+    },
+    /// The link is gone.
+    Nothing,
+}
 
-    /// Sends WAIT or WAITAOF to all servers of the pool, one after the other.
-    pub(crate) fn dispatch_wait_at_all(
-        &mut self,
-        id: SessionId,
-        request: &Request<'_>,
-    ) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Dispatched::Done;
-        };
-        let first = self.plane.pools[usize::from(session.pool)].servers()[0];
-        let timeout = request.args().last().and_then(number::parse);
+/// A WAIT or WAITAOF that is on its way from one server to the next.
+pub(crate) struct WaitAtAll {
+    rest: Box<OtherServers>,
+    of_user: Option<Arc<RedirectStandIn>>,
+}
+
+/// The request for the next server.
+pub(crate) enum NextWait {
+    /// All servers have answered: the client gets this reply.
+    Reply(Vec<u8>),
+    /// The request, its completion, the server and the time at which it is sent.
+    Ask((Vec<u8>, Completion), (ServerId, Time)),
+}
+
+impl OtherServers {
+    /// The servers of a pool, for this request.
+    pub(crate) fn of(request: &Request<'_>, now: Time) -> Option<Box<OtherServers>> {
+        // A malformed timeout is refused by the first server.
+        let ms = request.args().last().and_then(number::parse)?;
         let mut args: Vec<Vec<u8>> = request.args().map(<[u8]>::to_vec).collect();
         args.pop();
-        let rest = timeout.map(|ms| OtherServers {
+        Some(Box::new(OtherServers {
             answered: Vec::new(),
             least: Vec::new(),
             args,
-            until: (ms > 0).then(|| {
-                self.plane
-                    .now
-                    .plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))
-            }),
+            until: (ms > 0).then(|| now.plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))),
             refused_since: None,
-        });
-        self.plane.switch_server(id, first);
-        // A malformed timeout is refused by the first server.
-        self.dispatch_waiting(id, request, |engine| {
-            engine.dispatch_wait_of(id, request, rest.map(Box::new))
-        })
+        }))
     }
 
-    fn dispatch_wait_of(
-        &mut self,
-        id: SessionId,
-        request: &Request<'_>,
-        rest: Option<Box<OtherServers>>,
-    ) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Dispatched::Done;
-        };
-        let mut kind = self.plane.kind_of(session);
-        let is_up = |link: &Link| link.kind == self.plane.first_link(kind.server) && link.is_up();
-        if kind.user != CONFIGURED && self.plane.links.iter().any(|(_, link)| is_up(link)) {
-            // Few users may publish to a channel, so the configured user's link is taken. A user
-            // without the right to WAIT is refused all the same.
-            if let Some(placed) = self.refused_by_right(id, request) {
-                return placed;
+    /// Takes the numbers of one more server.
+    fn take(&mut self, server: ServerId, numbers: Vec<i64>) {
+        self.refused_since = None;
+        self.answered.push(server);
+        match self.least.is_empty() {
+            true => self.least = numbers,
+            false => {
+                let both = self.least.iter_mut().zip(numbers);
+                both.for_each(|(least, other)| *least = other.min(*least));
             }
+        }
+    }
+
+    /// Handles a refusal that may end, because another node owns the keys. Returns the reply if it
+    /// has lasted too long.
+    fn take_refusal(&mut self, why: &[u8], now: Time) -> Option<Vec<u8>> {
+        let since = *self.refused_since.get_or_insert(now);
+        if self.until.is_some_and(|until| now >= until) {
+            // No replica is known to have the writes of this node.
+            self.least = vec![0; self.args.len() - 1];
+            return Some(self.reply());
+        }
+        (now.since_ms(since) >= REFUSED_MS_MAX).then(|| [REFUSED, why].concat())
+    }
+
+    /// The reply to the client: the least numbers of all servers.
+    fn reply(&self) -> Vec<u8> {
+        let mut reply = Vec::new();
+        match self.least[..] {
+            [replicas] => encode::integer(&mut reply, replicas),
+            ref both => {
+                encode::array(&mut reply, both.len());
+                both.iter()
+                    .for_each(|one| encode::integer(&mut reply, *one));
+            }
+        }
+        reply
+    }
+
+    /// The request for the next server, with the rest of the timeout.
+    fn request(&self, now: Time) -> Vec<u8> {
+        // A timeout of 0 would be none.
+        let left_ms = |until: Time| until.since_ms(now).max(1);
+        let timeout = self.until.map_or(0, left_ms).to_string();
+        let mut args: Vec<&[u8]> = self.args.iter().map(Vec::as_slice).collect();
+        args.push(timeout.as_bytes());
+        let mut request = Vec::new();
+        encode::request(&mut request, &args);
+        request
+    }
+}
+
+impl Pinned {
+    /// The kind of link on which a session waits. The configured user's is taken if it is up, since
+    /// few users may publish to a channel. `true`: it is not the session's own user, so the
+    /// session's right to WAIT has to be known first.
+    pub(crate) fn kind_to_wait(&self, plane: &DataPlane, session: &Session) -> (LinkKind, bool) {
+        let mut kind = plane.kind_of(session);
+        let is_up = |link: &Link| link.kind == plane.first_link(kind.server) && link.is_up();
+        let is_others = kind.user != CONFIGURED && plane.links.iter().any(|(_, link)| is_up(link));
+        if is_others {
             kind.user = CONFIGURED;
         }
-        let session = self
-            .plane
-            .sessions
-            .get(id)
-            .filter(|session| session.pins.is_empty());
-        let own = session.and_then(|session| self.plane.links.get(session.link));
+        (kind, is_others)
+    }
+
+    /// Pins a session to a link of this kind for WAIT or WAITAOF. Returns the bytes to send and
+    /// their completion.
+    pub(crate) fn begin_wait(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        kind: LinkKind,
+        (request, rest): (&Request<'_>, Option<Box<OtherServers>>),
+    ) -> Result<(Vec<u8>, Completion), Blocked> {
+        let session = plane.sessions.get(id);
+        let session = session.filter(|session| session.pins.is_empty());
+        let own = session.and_then(|session| plane.links.get(session.link));
         let of_user = own.filter(|own| own.kind.user != kind.user);
         let of_user = of_user.map(|own| own.held.clone());
-        if let Err(blocked) = self.pinned.pin_to(&mut self.plane, kind, id, Pins::ONCE) {
-            return self.plane.blocked(id, blocked);
-        }
-        let (mut bytes, in_front) = self
-            .pinned
-            .in_front_of_wait(&mut self.plane, id, kind.server);
+        self.pin_to(plane, kind, id, Pins::ONCE)?;
+        let (mut bytes, in_front) = self.in_front_of_wait(plane, id, kind.server);
         bytes.extend_from_slice(request.bytes);
         let completion = Completion::Pinned(PinnedCompletion::Wait(Box::new(WaitCommand {
             before: in_front,
@@ -133,17 +188,17 @@ impl Engine {
             rest,
             of_user,
         })));
-        self.dispatch_alone(id, &bytes, (false, Some(completion)), Pins::ONCE, true)
+        Ok((bytes, completion))
     }
 
     /// Handles the reply of a server.
     pub(crate) fn settle_wait(
-        &mut self,
+        &self,
+        plane: &DataPlane,
         link: LinkId,
-        entry: Entry,
         waiting: WaitCommand,
         reply: &[u8],
-    ) {
+    ) -> WaitStep {
         let WaitCommand {
             refused,
             rest,
@@ -152,84 +207,64 @@ impl Engine {
         } = waiting;
         let refusal = refused.as_deref().and_then(|said| said.strip_prefix(b"-"));
         let Some(mut rest) = rest else {
-            return match refusal {
-                Some(why) => self.pass_on(entry, &[NO_MESSAGE, why].concat()),
-                None => self.pass_on(entry, reply),
-            };
+            return WaitStep::Reply(match refusal {
+                Some(why) => [NO_MESSAGE, why].concat(),
+                None => reply.to_vec(),
+            });
         };
-        let Some(server) = self.plane.links.get(link).map(|link| link.kind.server) else {
-            return;
+        let Some(server) = plane.links.get(link).map(|link| link.kind.server) else {
+            return WaitStep::Nothing;
         };
-        let of_cluster = self.plane.pool_of(server).cluster().is_some();
+        let of_cluster = plane.pool_of(server).cluster().is_some();
         if let Some(why) = refusal
             && !(of_cluster && Refusal::of(why).is_some())
         {
             let text = if of_cluster { NO_KEY } else { NO_MESSAGE };
-            return self.pass_on(entry, &[text, why].concat());
+            return WaitStep::Reply([text, why].concat());
         }
         let said = reply.strip_prefix(b"-").unwrap_or_default();
         let why = refusal.or((of_cluster && is_of_replica(said)).then_some(said));
-        if let Some(why) = why {
-            match Refusal::of(why) {
-                Some(refusal) => {
-                    self.follow_redirect(server, None, why, refusal);
-                }
-                None => self.request_refresh_after_loss(server),
-            }
-            let since = *rest.refused_since.get_or_insert(self.plane.now);
-            if rest.until.is_some_and(|until| self.plane.now >= until) {
-                // No replica is known to have the writes of this node.
-                rest.least = vec![0; rest.args.len() - 1];
-                return self.end_wait_at_all(entry, &rest);
-            }
-            if self.plane.now.since_ms(since) >= REFUSED_MS_MAX {
-                return self.pass_on(entry, &[REFUSED, why].concat());
-            }
-        } else {
+        let Some(why) = why else {
             let Some(numbers) = numbers(reply) else {
                 // An error to the request itself would be the same at every server.
-                return self.pass_on(entry, reply);
+                return WaitStep::Reply(reply.to_vec());
             };
-            rest.refused_since = None;
-            rest.answered.push(server);
-            match rest.least.is_empty() {
-                true => rest.least = numbers,
-                false => {
-                    let both = rest.least.iter_mut().zip(numbers);
-                    both.for_each(|(least, other)| *least = other.min(*least));
-                }
-            }
+            rest.take(server, numbers);
+            let rest = WaitAtAll { rest, of_user };
+            return WaitStep::Next {
+                rest,
+                refused: None,
+            };
+        };
+        WaitStep::Next {
+            rest: WaitAtAll { rest, of_user },
+            refused: Some((why.to_vec(), Refusal::of(why))),
         }
-        self.wait_at_next(link, entry, rest, of_user);
     }
 
-    /// Asks the next server that owns slots and has not answered.
-    fn wait_at_next(
+    /// The request for the next server that owns slots and has not answered. `refused`: the last
+    /// server has refused the write in front of it.
+    pub(crate) fn wait_at_next(
         &mut self,
-        link: LinkId,
-        entry: Entry,
-        rest: Box<OtherServers>,
-        of_user: Option<Arc<RedirectStandIn>>,
-    ) {
-        let Some(session) = self.plane.sessions.get(entry.session) else {
-            return;
-        };
-        let servers = self.plane.pools[usize::from(session.pool)].servers();
-        let left = servers.iter().find(|server| {
-            !rest.answered.contains(server) && self.pinned.owns_something(&self.plane, **server)
-        });
+        plane: &mut DataPlane,
+        session: SessionId,
+        WaitAtAll { mut rest, of_user }: WaitAtAll,
+        refused: Option<&[u8]>,
+    ) -> Option<NextWait> {
+        let now = plane.now;
+        if let Some(reply) = refused.and_then(|why| rest.take_refusal(why, now)) {
+            return Some(NextWait::Reply(reply));
+        }
+        let pool = usize::from(plane.sessions.get(session)?.pool);
+        let servers = plane.pools[pool].servers();
+        let left = servers
+            .iter()
+            .find(|server| !rest.answered.contains(server) && self.owns_something(plane, **server));
         let Some(server) = left.copied() else {
-            return self.end_wait_at_all(entry, &rest);
+            return Some(NextWait::Reply(rest.reply()));
         };
-        let (mut bytes, in_front) =
-            self.pinned
-                .in_front_of_wait(&mut self.plane, entry.session, server);
-        // A timeout of 0 would be none.
-        let left_ms = |until: Time| until.since_ms(self.plane.now).max(1);
-        let timeout = rest.until.map_or(0, left_ms).to_string();
-        let mut args: Vec<&[u8]> = rest.args.iter().map(Vec::as_slice).collect();
-        args.push(timeout.as_bytes());
-        encode::request(&mut bytes, &args);
+        let (mut bytes, in_front) = self.in_front_of_wait(plane, session, server);
+        bytes.extend(rest.request(now));
         // A pause, in which the nodes tell the new owners of the slots.
         let pause_ms = rest.refused_since.map_or(0, |_| TICK_MS);
         let waiting = WaitCommand {
@@ -240,21 +275,8 @@ impl Engine {
             of_user,
         };
         let completion = Completion::Pinned(PinnedCompletion::Wait(Box::new(waiting)));
-        let due = self.plane.now.plus_ms(pause_ms);
-        self.go_on_alone(link, entry, (bytes, completion), (server, due));
-    }
-
-    fn end_wait_at_all(&mut self, entry: Entry, rest: &OtherServers) {
-        let mut reply = Vec::new();
-        match rest.least[..] {
-            [replicas] => encode::integer(&mut reply, replicas),
-            ref both => {
-                encode::array(&mut reply, both.len());
-                both.iter()
-                    .for_each(|one| encode::integer(&mut reply, *one));
-            }
-        }
-        self.pass_on(entry, &reply);
+        let due = now.plus_ms(pause_ms);
+        Some(NextWait::Ask((bytes, completion), (server, due)))
     }
 }
 
@@ -360,5 +382,62 @@ mod tests {
         let slots = (0..KEYS).map(|number| hash_slot(wait_key(number).as_bytes()));
         let slots: HashSet<u16> = slots.collect();
         assert_eq!(slots.len(), usize::from(SLOTS));
+    }
+
+    fn servers(request: &str, now: Time) -> OtherServers {
+        let mut args: Vec<Vec<u8>> = request.split(' ').map(|arg| arg.into()).collect();
+        let ms: u32 = String::from_utf8(args.pop().expect("a timeout"))
+            .expect("it is text")
+            .parse()
+            .expect("it is a number");
+        OtherServers {
+            answered: Vec::new(),
+            least: Vec::new(),
+            args,
+            until: (ms > 0).then(|| now.plus_ms(ms)),
+            refused_since: None,
+        }
+    }
+
+    /// The client gets the least number of all servers, and each server the rest of the timeout.
+    #[test]
+    fn wait_at_all_servers_replies_the_least_number() {
+        let at = |ms: u32| Time(0).plus_ms(ms);
+        let mut one = servers("WAIT 2 500", at(0));
+        one.take(ServerId(0), vec![2]);
+        one.take(ServerId(1), vec![1]);
+        one.take(ServerId(2), vec![2]);
+        assert_eq!(one.reply(), b":1\r\n");
+        let request = |ms| String::from_utf8(one.request(at(ms))).expect("it is text");
+        assert!(request(100).ends_with("$3\r\n400\r\n"), "{}", request(100));
+        assert!(
+            request(700).ends_with("$1\r\n1\r\n"),
+            "0 would be no timeout"
+        );
+        let mut both = servers("WAITAOF 1 2 0", at(0));
+        both.take(ServerId(0), vec![1, 2]);
+        both.take(ServerId(1), vec![0, 3]);
+        assert_eq!(both.reply(), b"*2\r\n:0\r\n:2\r\n");
+        assert!(both.request(at(9)).ends_with(b"$1\r\n0\r\n"));
+    }
+
+    /// A refusal that goes on ends the request: with 0 at its timeout, else with the error.
+    #[test]
+    fn refused_wait_ends_at_its_timeout_or_with_the_error() {
+        let at = |ms: u64| Time(0).plus_ms(ms as u32);
+        let mut limited = servers("WAIT 2 500", at(0));
+        limited.take(ServerId(0), vec![2]);
+        assert_eq!(limited.take_refusal(b"MOVED 1 a:1", at(100)), None);
+        let zero = limited.take_refusal(b"MOVED 1 a:1", at(500));
+        assert_eq!(zero.as_deref(), Some(b":0\r\n".as_slice()));
+        let mut endless = servers("WAIT 2 0", at(0));
+        assert_eq!(endless.take_refusal(b"MOVED 1 a:1", at(0)), None);
+        endless.take(ServerId(0), vec![2]);
+        assert_eq!(
+            endless.take_refusal(b"MOVED 1 a:1", at(REFUSED_MS_MAX)),
+            None
+        );
+        let late = endless.take_refusal(b"MOVED 1 a:1", at(2 * REFUSED_MS_MAX));
+        assert_eq!(late, Some([REFUSED, b"MOVED 1 a:1"].concat()));
     }
 }
