@@ -77,7 +77,9 @@ use crate::data_plane::handshake::Identity;
 use crate::data_plane::ingress::{ShapeCache, may_wait};
 use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::link::{Decision, Link, LinkKind, LinkState, OpenReason, Role};
+use crate::data_plane::link::{
+    ConnectAttempt, Decision, Link, LinkKind, LinkState, OpenReason, Role,
+};
 use crate::data_plane::link_loss::LostLink;
 use crate::data_plane::logins::Logins;
 use crate::data_plane::memory::Memory;
@@ -493,8 +495,7 @@ impl DataPlane {
         };
         link.state = LinkState::Connecting { since: self.now };
         link.attempted_at = self.now;
-        link.untried = false;
-        link.is_late = false;
+        link.attempt = ConnectAttempt::Fair;
         link.admit(link.may_take(), paused);
         let id = link.kind.server;
         let server = &self.servers[usize::from(id.0)];
@@ -507,7 +508,7 @@ impl DataPlane {
         if !self.may_try(link_id, id) {
             let reason = self.server(id).health.reason.clone();
             if let Some(link) = self.links.get_mut(link_id) {
-                link.untried = true;
+                link.attempt = ConnectAttempt::Skipped;
                 link.reason = reason;
                 self.untried.push(link_id);
             }
@@ -540,8 +541,7 @@ impl DataPlane {
     /// away. A wait for the link would end with the turn. Two links that have to make room for each
     /// other would wait for each other for ever.
     pub(crate) fn untried_reply(&self, link: LinkId, away: AwayError) -> Option<Vec<u8>> {
-        let is_untried = |link: &Link| link.untried;
-        let untried = self.links.get(link).is_some_and(is_untried);
+        let untried = self.links.get(link).is_some_and(Link::is_untried);
         untried.then(|| self.no_link_reply(link, away))
     }
 

@@ -17,7 +17,7 @@ use crate::base::handle::LinkId;
 use crate::base::settings::Address;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{Link, LinkState, Role};
+use crate::data_plane::link::{ConnectAttempt, Link, LinkState, Role};
 use crate::data_plane::outage::Outage;
 use crate::data_plane::reconnects::Reconnects;
 use crate::routing::pool::ServerId;
@@ -102,7 +102,7 @@ impl DataPlane {
 
     /// Notes that a link is lost that was to be connected while its server was known to be away.
     pub(crate) fn lose_untried(&mut self, id: LinkId) {
-        if let Some(link) = self.links.get(id).filter(|link| link.untried) {
+        if let Some(link) = self.links.get(id).filter(|link| link.is_untried()) {
             let reason = self.server(link.kind.server).health.reason.clone();
             self.note_link_lost(id, &reason, None);
         }
@@ -113,7 +113,9 @@ impl DataPlane {
     pub(crate) fn note_late(&mut self, id: LinkId) -> bool {
         let now = self.now;
         let is_late = |link: &Link, since: Time| {
-            link.role == Role::Shared && !link.is_late && now.since_ms(since) >= PROBE_MS
+            link.role == Role::Shared
+                && link.attempt == ConnectAttempt::Fair
+                && now.since_ms(since) >= PROBE_MS
         };
         let Some(link) = self.links.get(id) else {
             return false;
@@ -125,7 +127,7 @@ impl DataPlane {
         }
         let reason = self.why_late(link.kind.server);
         if let Some(link) = self.links.get_mut(id) {
-            link.is_late = true;
+            link.attempt = ConnectAttempt::Late;
             link.reason = reason;
         }
         true

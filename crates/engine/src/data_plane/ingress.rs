@@ -1203,11 +1203,11 @@ impl DataPlane {
                 self.wait_at(session, link);
                 Err(Blocked::Wait)
             }
-            _ if state.is_late && self.awaits_owners(state) => {
+            _ if state.is_late() && self.awaits_owners(state) => {
                 self.wait_at(session, link);
                 Err(Blocked::Wait)
             }
-            _ if state.is_late => Err(Blocked::Refused(
+            _ if state.is_late() => Err(Blocked::Refused(
                 self.no_link_reply(link, self.away_error(session)),
             )),
             LinkState::Backoff { .. } => Err(Blocked::Refused(

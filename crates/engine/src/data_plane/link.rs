@@ -196,6 +196,17 @@ pub(crate) enum LinkState {
     Retrying { at: Time },
 }
 
+/// Whether requests wait for an attempt to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectAttempt {
+    /// They wait.
+    Fair,
+    /// No attempt was made, because the server is known to be away.
+    Skipped,
+    /// The attempt takes long, and the server was away before. Requests do not wait for it.
+    Late,
+}
+
 /// The decision of the flush rule on an open batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -310,11 +321,8 @@ pub(crate) struct Link {
     pub(crate) client_id: i64,
     /// When the last attempt to connect began.
     pub(crate) attempted_at: Time,
-    /// Whether no attempt was made, because the server is known to be away.
-    pub(crate) untried: bool,
-    /// Whether the attempt takes long and the server was away before. Requests do not wait for it
-    /// then.
-    pub(crate) is_late: bool,
+    /// The attempt to connect, while the link is not up.
+    pub(crate) attempt: ConnectAttempt,
     /// The time since which the link has been up.
     pub(crate) up_since: Time,
     /// When a session last left the link, or used it on the slow path.
@@ -373,8 +381,7 @@ impl Link {
             identity: None,
             client_id: 0,
             attempted_at: Time(0),
-            untried: false,
-            is_late: false,
+            attempt: ConnectAttempt::Fair,
             up_since: now,
             unused_since: now,
         }
@@ -415,6 +422,16 @@ impl Link {
                 entry.session != SessionId::NONE
                     && matches!(duty, Some(Completion::Pinned(PinnedCompletion::Switch { switch, .. })) if begins(switch))
             })
+    }
+
+    /// Whether no attempt to connect was made, because the server is known to be away.
+    pub(crate) fn is_untried(&self) -> bool {
+        self.attempt == ConnectAttempt::Skipped
+    }
+
+    /// Whether the attempt to connect takes so long that requests do not wait for it.
+    pub(crate) fn is_late(&self) -> bool {
+        self.attempt == ConnectAttempt::Late
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -764,7 +781,7 @@ impl Link {
         self.role.takes_requests()
             && self.streaming == Streaming::No
             && self.sends == Sends::More
-            && !self.is_late
+            && !self.is_late()
     }
 
     /// Appends a part of a large request, which may be written at once. If all earlier bytes are

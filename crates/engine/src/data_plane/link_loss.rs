@@ -16,7 +16,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::{Action, Event};
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::{EarlierAttempt, Entry};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role, Sends, Streaming};
+use crate::data_plane::link::{ConnectAttempt, Link, LinkKind, LinkState, Role, Sends, Streaming};
 use crate::routing::pool::ServerId;
 
 /// A connection that lasted this long was a good one. After its loss, the link connects at once.
@@ -215,8 +215,8 @@ impl DataPlane {
             true => Vec::new(),
             false => link.disconnect(again),
         };
-        link.is_late = false;
-        let tried = !std::mem::take(&mut link.untried);
+        let tried = !link.is_untried();
+        link.attempt = ConnectAttempt::Fair;
         let (began, heeds) = (link.attempted_at, link.heeds && role == Role::Shared);
         self.forget_asking(id);
         Some(LinkDown {

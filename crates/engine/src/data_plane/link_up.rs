@@ -4,7 +4,7 @@ use crate::base::handle::LinkId;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
-use crate::data_plane::link::{LinkState, Role};
+use crate::data_plane::link::{ConnectAttempt, LinkState, Role};
 use crate::routing::pool::ServerId;
 
 /// The facts about a link that has finished its handshake.
@@ -29,7 +29,7 @@ impl DataPlane {
             _ => now,
         };
         link.state = LinkState::Up;
-        link.is_late = false;
+        link.attempt = ConnectAttempt::Fair;
         link.up_since = now;
         link.progress = now;
         link.refusal = None;

@@ -13,7 +13,7 @@
 use crate::base::handle::LinkId;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{Link, LinkState, Role};
+use crate::data_plane::link::{ConnectAttempt, Link, LinkState, Role};
 use crate::discovery::cluster::Cluster;
 use crate::routing::pool::ServerId;
 
@@ -63,7 +63,7 @@ impl DataPlane {
             let reason = link.reason.clone();
             if let Some(link) = self.links.get_mut(id) {
                 // The loss counts no failed attempt.
-                link.untried = true;
+                link.attempt = ConnectAttempt::Skipped;
             }
             self.note_link_lost(id, &reason, None);
         } else if self.now >= at {

@@ -595,7 +595,7 @@ impl Pinned {
         let all = [kind, plane.first_link(kind.server)];
         let rests = |id: &LinkId| {
             plane.links.get(*id).is_some_and(|link| {
-                let rests = matches!(link.state, LinkState::Backoff { .. }) || link.is_late;
+                let rests = matches!(link.state, LinkState::Backoff { .. }) || link.is_late();
                 rests && (link.kind.user == kind.user || link.refusal.is_none())
             })
         };
