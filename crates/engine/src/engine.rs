@@ -438,7 +438,7 @@ impl Engine {
             state.progress = self.plane.now;
         }
         self.plane.counters.link_bytes_out += count as u64;
-        if !state.takes || !state.waiters.is_empty() {
+        if !state.takes() || !state.waiters.is_empty() {
             self.pinned.end_sending(&mut self.plane, link);
             self.plane.reopen(link);
         }

@@ -72,7 +72,7 @@ impl DataPlane {
             return false;
         };
         let on = session.link;
-        let Some(link) = self.links.get_mut(on).filter(|link| link.accepting) else {
+        let Some(link) = self.links.get_mut(on).filter(|link| link.accepting()) else {
             return false;
         };
         session.asked = Some(id);

@@ -294,13 +294,13 @@ impl DataPlane {
             return self.lose_link(id, "it answered a request that was not written whole");
         }
         match link.role {
-            Role::Shared if link.accepting => {}
+            Role::Shared if link.accepting() => {}
             Role::Shared => {
                 let server = link.kind.server;
                 self.drop_successor(id, server);
                 self.reopen(id);
             }
-            Role::Pinned { .. } if link.takes && link.waiters.is_empty() => {}
+            Role::Pinned { .. } if link.takes() && link.waiters.is_empty() => {}
             Role::Pinned { .. } => self.reopen(id),
             Role::Draining { .. } => {
                 let (server, owes) = (link.kind.server, !link.ledger.is_empty());

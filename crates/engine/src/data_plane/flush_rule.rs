@@ -565,7 +565,7 @@ impl DataPlane {
         let link = link.and_then(|link_id| Some((link_id, self.links.get(link_id)?)));
         let link = link.filter(|(_, link)| link.is_up());
         let on = link.map(|(link_id, link)| (link_id, link.up_since));
-        let takes = |(_, link): (LinkId, &Link)| link.takes && link.paused.is_none();
+        let takes = |(_, link): (LinkId, &Link)| link.takes() && link.paused.is_none();
         let may_be_asked = link.is_some_and(takes);
         let load = &mut self.servers[usize::from(id.0)].load;
         if load.window.at == Time(0) {

@@ -248,7 +248,7 @@ impl DataPlane {
             && let Some(session) = self.sessions.get_mut(session_id)
             && session.flags.is_on_path()
             && let Some(link) = self.links.get_mut(session.link)
-            && link.accepting
+            && link.accepting()
         {
             session.asked = Some(id);
             let seq = session.take_seq();
@@ -796,7 +796,7 @@ impl DataPlane {
         if shape.fits(input)
             && let Some(session) = self.sessions.get_mut(session_id)
             && let Some(link) = self.links.get_mut(session.link)
-            && link.accepting
+            && link.accepting()
         {
             let len = shape.request_len();
             let mut used = len;
@@ -877,14 +877,14 @@ impl DataPlane {
                 false => self.servers[usize::from(at.0)].current(kind.at(at)),
             };
             let link = next.and_then(|next| Some((next, self.links.get_mut(next)?)));
-            let Some((next, link)) = link.filter(|(_, link)| link.accepting) else {
+            let Some((next, link)) = link.filter(|(_, link)| link.accepting()) else {
                 break;
             };
             if next != on {
                 // A session that leaves a link in this loop does not check the link's bound. So the
                 // next session that switches to the link checks it.
                 link.close_if_full(limits);
-                if link.role != Role::Shared || !link.accepting {
+                if link.role != Role::Shared || !link.accepting() {
                     break;
                 }
                 link.unused_since = self.now;
@@ -1183,8 +1183,8 @@ impl DataPlane {
             return Err(Blocked::Wait);
         };
         state.unused_since = self.now;
-        if state.takes
-            && !state.accepting
+        if state.takes()
+            && !state.accepting()
             && !state.close_if_owes_enough(&self.settings.limits)
             && let Some(blocked) = self.await_successor(session, link)
         {
@@ -1213,7 +1213,7 @@ impl DataPlane {
             LinkState::Backoff { .. } => Err(Blocked::Refused(
                 self.no_link_reply(link, self.away_error(session)),
             )),
-            _ if state.takes => {
+            _ if state.takes() => {
                 self.take_careful_turn(session, link)?;
                 Ok(link)
             }

@@ -196,6 +196,16 @@ pub(crate) enum LinkState {
     Retrying { at: Time },
 }
 
+/// The requests that a link takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    Nothing,
+    /// Requests that have passed the checks of the slow path.
+    Checked,
+    /// Requests of the hot path, too.
+    Everything,
+}
+
 /// Whether requests wait for an attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectAttempt {
@@ -222,12 +232,8 @@ pub(crate) enum OpenReason {
 }
 
 pub(crate) struct Link {
-    /// Whether the hot path may append a request. This is its only question. Only [`Link::admit`]
-    /// sets it.
-    pub(crate) accepting: bool,
-    /// Whether the link takes requests, perhaps after further checks: it is shared or pinned, and
-    /// has room.
-    pub(crate) takes: bool,
+    /// Which requests the link takes. Only [`Link::admit`] sets it.
+    admission: Admission,
     /// Whether the link is on the engine's list of links with an open batch.
     pub(crate) listed: bool,
     pub(crate) out: Unanswered,
@@ -332,8 +338,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(kind: LinkKind, role: Role, max_delay_us: u32, now: Time) -> Self {
         Link {
-            accepting: false,
-            takes: false,
+            admission: Admission::Nothing,
             listed: false,
             out: Unanswered::default(),
             allowed: 0,
@@ -390,8 +395,24 @@ impl Link {
     /// Opens or closes the link to requests. While CLIENT PAUSE is on, every request is checked on
     /// the slow path. The same holds while the bound on replies makes each request ask for room.
     pub(crate) fn admit(&mut self, takes: bool, paused: bool) {
-        self.takes = takes;
-        self.accepting = takes && !paused && !self.reply_room.is_careful();
+        self.admission = match takes {
+            false => Admission::Nothing,
+            true if paused || self.reply_room.is_careful() => Admission::Checked,
+            true => Admission::Everything,
+        };
+    }
+
+    /// Whether the hot path may append a request. This is its only question.
+    #[inline]
+    pub(crate) fn accepting(&self) -> bool {
+        self.admission == Admission::Everything
+    }
+
+    /// Whether the link takes requests, perhaps after further checks: it is shared or pinned, and
+    /// has room.
+    #[inline]
+    pub(crate) fn takes(&self) -> bool {
+        self.admission != Admission::Nothing
     }
 
     /// Whether a session waits at the server for a command that blocks, or will wait when the link
@@ -1181,6 +1202,23 @@ mod tests {
             ..Entry::of(SessionId::NONE, 0, 0)
         };
         link.push(entry, &vec![b'x'; len]);
+    }
+
+    /// In a pause a link takes requests only after the checks of the slow path.
+    #[test]
+    fn paused_link_takes_checked_requests() {
+        // Takes and paused; whether it takes requests, and those of the hot path.
+        let table = [
+            ((false, false), (false, false)),
+            ((false, true), (false, false)),
+            ((true, true), (true, false)),
+            ((true, false), (true, true)),
+        ];
+        let mut link = link();
+        for ((takes, paused), admitted) in table {
+            link.admit(takes, paused);
+            assert_eq!((link.takes(), link.accepting()), admitted);
+        }
     }
 
     /// A full batch that leaves ends its wait: the next batch begins a wait of its own.

@@ -504,7 +504,7 @@ mod tests {
         plane.lose_link(link, "first");
         plane.lose_link(link, "second");
         let state = plane.links.get(link).expect("the link is there");
-        assert!(!state.is_up() && !state.takes && !state.accepting && !state.tries());
+        assert!(!state.is_up() && !state.takes() && !state.accepting() && !state.tries());
         assert!(!plane.has_link_up(ServerId(0)));
         assert_eq!(Vec::from(plane.actions), [Action::CloseLink(link)]);
         let lost: Vec<LostLink> = plane.lost_links.into();

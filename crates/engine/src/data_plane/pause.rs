@@ -106,7 +106,7 @@ impl DataPlane {
         for id in self.links.ids() {
             let paused = self.is_link_paused(id);
             if let Some(link) = self.links.get_mut(id) {
-                link.admit(link.takes, paused);
+                link.admit(link.takes(), paused);
             }
         }
     }

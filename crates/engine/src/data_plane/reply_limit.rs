@@ -445,7 +445,7 @@ impl Link {
     /// Makes each request of the link ask for room from now on.
     fn begin_to_care(&mut self) {
         self.reply_room.placed = self.ledger.len();
-        self.admit(self.takes, true);
+        self.admit(self.takes(), true);
     }
 
     /// Whether the link is owed as many replies as its server's limits allow, and could otherwise
@@ -478,7 +478,7 @@ impl DataPlane {
         for at in 0..self.servers.len() {
             let id = ServerId(at as u16);
             let link = self.shared.get(&self.first_link(id)).copied();
-            let answers = |link: &Link| link.is_up() && link.takes && link.paused.is_none();
+            let answers = |link: &Link| link.is_up() && link.takes() && link.paused.is_none();
             let up = link.filter(|link| self.links.get(*link).is_some_and(answers));
             let now = self.now;
             let known = &mut self.servers[at].reply_limits;
@@ -510,8 +510,8 @@ impl DataPlane {
         }
         if let Some(link) = self.links.get_mut(id) {
             link.reply_room.limit_to(bytes_max);
-            let accepts = link.accepting;
-            link.admit(link.takes, !accepts);
+            let accepts = link.accepting();
+            link.admit(link.takes(), !accepts);
         }
         // There may now be room for sessions that wait.
         self.wake_waiters(id);

@@ -486,7 +486,7 @@ impl DataPlane {
         reads: bool,
     ) -> Option<Blocked> {
         let state = self.links.get(link)?;
-        if state.accepting || state.role != Role::Shared {
+        if state.accepting() || state.role != Role::Shared {
             return None;
         }
         let server = state.kind.server;
@@ -587,7 +587,7 @@ impl DataPlane {
             || silent_ms >= u64::from(self.settings.timeouts.link_stall_ms / 2);
         let begins = is_stuck && takeover.successor_of(id).is_none() && is_wanted;
         if let Some(link) = self.links.get_mut(id)
-            && link.takes
+            && link.takes()
         {
             link.admit(true, paused);
         }

@@ -1149,7 +1149,7 @@ impl Discovery {
             link.kind.server == server
                 && link.role == Role::Shared
                 && link.is_up()
-                && link.takes
+                && link.takes()
                 && !plane.is_silent(link, SILENT_MS)
         };
         let mut links = plane.links.iter();
