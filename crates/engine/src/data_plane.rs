@@ -835,10 +835,7 @@ impl DataPlane {
             let is_held = session.flags.holds().any(Holds::ROOM);
             is_held && session.asked.is_some_and(may_wait)
                 || self.polling.holds(id)
-                || session
-                    .rare
-                    .as_deref()
-                    .is_some_and(|rare| rare.deferred.waits())
+                || session.defers_wait()
         })
     }
 

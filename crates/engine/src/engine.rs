@@ -630,6 +630,7 @@ impl Engine {
 
     fn release_closed(&mut self, id: SessionId, mut session: Session) {
         self.access.forget_session(id);
+        self.redirects.forget_session(id);
         self.scatter.forget_session(id);
         self.transactions.forget_session(id);
         self.plane.held_bytes -= self.plane.polling.forget(id);

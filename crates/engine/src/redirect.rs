@@ -5,7 +5,9 @@ pub(crate) mod deferred;
 pub(crate) mod refusals;
 
 use crate::base::handle::SessionId;
+use crate::base::session_map::SessionMap;
 use crate::base::time::Time;
+use crate::redirect::deferred::DeferredQueue;
 
 /// Sessions with deferred requests: requests that a server refused without executing them.
 #[derive(Default)]
@@ -18,4 +20,6 @@ pub(crate) struct Redirects {
     pub(crate) scan_at: Time,
     /// A scan was skipped, since it came before `scan_at`.
     pub(crate) scan_missed: bool,
+    /// The deferred requests of each session that has had some.
+    queues: SessionMap<DeferredQueue>,
 }

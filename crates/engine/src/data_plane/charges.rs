@@ -15,10 +15,12 @@ pub(crate) enum ChargeKind {
     Transaction,
     /// Parts of replies, and the requests that wait for them.
     Parts,
+    /// Deferred requests, with their refusals.
+    Deferred,
 }
 
 /// The number of kinds.
-const KINDS: usize = 2;
+const KINDS: usize = 3;
 
 /// Memory that a component holds for one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,7 @@ impl Charges {
     /// Adds the memory of all charges to their accounts.
     pub(crate) fn add_to(&self, held: &mut Held) {
         held.queued += self.of(ChargeKind::Transaction).memory;
+        held.queued += self.of(ChargeKind::Deferred).memory;
         held.answers += self.of(ChargeKind::Parts).memory;
     }
 }

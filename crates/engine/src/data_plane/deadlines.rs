@@ -329,12 +329,8 @@ impl DataPlane {
 
     /// Whether an unanswered request of a session may wait for longer than its deadline.
     fn may_wait_long(&self, id: SessionId) -> bool {
-        let has_deferred = |session: &Session| {
-            let rare = session.rare.as_deref();
-            rare.is_some_and(|rare| rare.deferred.waits())
-        };
         self.waits_at_server(id)
             || self.polling.holds(id)
-            || self.sessions.get(id).is_some_and(has_deferred)
+            || self.sessions.get(id).is_some_and(Session::defers_wait)
     }
 }

@@ -508,7 +508,7 @@ impl DataPlane {
             && session.parked_bytes() + begun > soft
             && !link.brings(session_id, session.head_seq)
             // Such a request is sent again when all requests in flight have been answered.
-            && !session.head_is_put_off()
+            && !session.head_is_deferred()
     }
 
     /// Makes a draining link wait for this session. The link is read, so it does not wait for the
@@ -831,8 +831,8 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id).filter(|_| is_over) else {
             return;
         };
-        if session.head_is_put_off() {
-            session.rare().deferred.give_up();
+        if session.head_is_deferred() {
+            session.rare().deferred.is_over_bound = true;
         } else {
             let reason = "session-output-hard-bytes: replies that wait for earlier ones";
             self.close_for(id, reason.to_owned());

@@ -30,7 +30,6 @@ use crate::data_plane::untaken::is_stuck;
 use crate::pinned::tracking::Tracker;
 use crate::pinned::tracking_redirect::TargetNews;
 use crate::pubsub::hub::Subscriber;
-use crate::redirect::deferred::DeferredQueue;
 use crate::routing::pool::{Group, ServerId};
 
 /// Where a client connects from.
@@ -289,7 +288,7 @@ pub(crate) struct Rare {
     /// The key groups of the watched keys, where keys are divided.
     pub(crate) watched: Vec<Group>,
     /// Requests that a server refused unexecuted, and that are sent again.
-    pub(crate) deferred: DeferredQueue,
+    pub(crate) deferred: DeferredRequests,
     /// How the session reads, where replicas are read.
     pub(crate) reading: OwnWriteReads,
     /// The session's state within an EXEC.
@@ -301,6 +300,18 @@ impl Rare {
     fn parts_bytes(&self) -> usize {
         self.charges.of(ChargeKind::Parts).counted
     }
+}
+
+/// The facts about a session's deferred requests. The requests are elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct DeferredRequests {
+    /// The place of the first one.
+    pub(crate) first: Option<u32>,
+    pub(crate) count: usize,
+    /// One of them may block at its server.
+    pub(crate) wait: bool,
+    /// The session's later requests have passed their bound: nothing is retried.
+    pub(crate) is_over_bound: bool,
 }
 
 /// The facts about a transaction that is queued. Its requests are elsewhere.
@@ -346,7 +357,7 @@ impl Session {
     pub(crate) fn in_flight(&self, (scattered, parts): (usize, usize)) -> usize {
         let depth = self.depth() as usize;
         self.rare.as_deref().map_or(depth, |rare| {
-            (depth + parts).saturating_sub(rare.reorder.places() + scattered + rare.deferred.len())
+            (depth + parts).saturating_sub(rare.reorder.places() + scattered + rare.deferred.count)
         })
     }
 
@@ -396,9 +407,15 @@ impl Session {
     }
 
     /// Whether the request whose reply is next is deferred.
-    pub(crate) fn head_is_put_off(&self) -> bool {
+    pub(crate) fn head_is_deferred(&self) -> bool {
         let rare = self.rare.as_deref();
-        rare.is_some_and(|rare| rare.deferred.holds(self.head_seq))
+        rare.is_some_and(|rare| rare.deferred.first == Some(self.head_seq))
+    }
+
+    /// Whether a deferred request may block at its server.
+    pub(crate) fn defers_wait(&self) -> bool {
+        let rare = self.rare.as_deref();
+        rare.is_some_and(|rare| rare.deferred.wait)
     }
 
     /// Moves replies from the reorder buffer to the output, as far as their places have come.
@@ -489,7 +506,6 @@ impl Session {
                 .iter()
                 .map(ReplyStep::memory_bytes)
                 .sum::<usize>();
-            held.queued += rare.deferred.memory_bytes();
             held.output += rare.pushes.capacity();
             let tracker = rare.tracker.as_deref();
             held.output += tracker.map_or(0, Tracker::memory_bytes);
@@ -525,7 +541,7 @@ impl Session {
             let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
             let untold = rare.tracker.as_ref().map_or(0, |own| own.held_bytes());
-            rare.pushes.len() + charged + subscribed + left + untold + rare.deferred.held_bytes()
+            rare.pushes.len() + charged + subscribed + left + untold
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }

@@ -50,6 +50,7 @@ impl Engine {
             links: 0,
             rest: self.local.scripts.memory_bytes()
                 + self.access.memory_bytes()
+                + self.redirects.memory_bytes()
                 + self.scatter.memory_bytes()
                 + self.transactions.memory_bytes(),
         }

@@ -202,7 +202,7 @@ impl Engine {
             .discovery
             .is_nobodys(&mut self.plane, server, said, slot)
         {
-            let entry = self.redirects.drop_deferred(&mut self.plane, item);
+            let entry = item.entry();
             return self.pass_on(entry, reply);
         }
         let next = self.follow_redirect(server, slot, said, twin);
@@ -236,7 +236,7 @@ impl Engine {
             }
             self.redirects.end_scan(&mut self.plane, scan);
         }
-        self.redirects.list_again(&mut self.plane, id);
+        self.redirects.list_again(&self.plane, id);
     }
 
     fn give_up_deferred(&mut self, item: Deferred) {
@@ -264,7 +264,7 @@ impl Engine {
             match self.link_for(&item) {
                 Ok(link) => link,
                 Err(told) => {
-                    let entry = self.redirects.drop_deferred(&mut self.plane, item);
+                    let entry = item.entry();
                     self.plane.counters.failed_not_sent += 1;
                     return self.pass_on(entry, &told);
                 }
@@ -304,7 +304,7 @@ impl Engine {
         if item.reads() {
             self.give_up_deferred(item);
         } else {
-            let entry = self.redirects.drop_deferred(&mut self.plane, item);
+            let entry = item.entry();
             self.take_share_of(entry, index, &answer);
         }
         None
@@ -392,7 +392,6 @@ impl Engine {
             .redirects
             .wake_link(&mut self.plane, link, entry, is_share)
         {
-            self.redirects.drop_deferred(&mut self.plane, item);
             return self.pass_on(entry, &told);
         }
         if item.names_scripts() {

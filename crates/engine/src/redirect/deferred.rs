@@ -30,6 +30,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::slab::Slab;
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
+use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::redirect::{ProofStep, RedirectCompletion};
 use crate::data_plane::completion::scatter::ScatterCompletion;
@@ -150,9 +151,13 @@ pub(crate) enum ProofOutcome {
 
 /// The deferred requests of a session.
 #[derive(Default)]
-pub(crate) struct DeferredQueue {
+pub(super) struct DeferredQueue {
     /// The deferred requests, in the order of their places.
     items: VecDeque<Deferred>,
+    /// The number of items that may block at their server.
+    waiting: usize,
+    /// The requests and refusals of the items.
+    charge: Charge,
     /// Other requests that were in flight on the same links when a request was deferred.
     others: Vec<InFlight>,
     /// The places of requests that were sent to an importing node, behind [`ASKING`].
@@ -161,8 +166,6 @@ pub(crate) struct DeferredQueue {
     listed_links: Vec<LinkId>,
     /// When a request that may block was deferred, milliseconds.
     waits_since_ms: u32,
-    /// The session's later requests have passed their bound: nothing is retried.
-    is_over_bound: bool,
     /// The session is listed in [`Redirects::now`] or [`Redirects::sessions`].
     is_listed: bool,
     /// The earliest `due` of the items.
@@ -182,30 +185,55 @@ struct InFlight {
 }
 
 impl DeferredQueue {
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.items.iter().map(|item| item.request.len()).sum()
+    /// Adds a request at its place, behind the items with the same place.
+    fn insert(&mut self, item: Deferred) {
+        let seq = item.entry.seq;
+        let in_front = |other: &Deferred| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
+        let place = self.items.partition_point(in_front);
+        self.count(&item);
+        self.items.insert(place, item);
     }
 
-    /// The memory of the queue: requests, refusals and the items themselves.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        let each = |item: &Deferred| item.request.len() + item.refusal.len() + DEFERRED_BYTES;
+    fn remove(&mut self, at: usize) -> Option<Deferred> {
+        let item = self.items.remove(at)?;
+        self.waiting -= usize::from(item.waits);
+        self.charge.counted -= item.request.len();
+        self.charge.memory -= item.memory_bytes();
+        Some(item)
+    }
+
+    fn take_all(&mut self) -> VecDeque<Deferred> {
+        (self.waiting, self.charge) = (0, Charge::default());
+        std::mem::take(&mut self.items)
+    }
+
+    /// Puts items that a scan has left in front of the others.
+    fn put_in_front(&mut self, mut items: VecDeque<Deferred>) {
+        items.iter().for_each(|item| self.count(item));
+        items.append(&mut self.items);
+        self.items = items;
+    }
+
+    fn count(&mut self, item: &Deferred) {
+        self.waiting += usize::from(item.waits);
+        self.charge.counted += item.request.len();
+        self.charge.memory += item.memory_bytes();
+    }
+
+    /// Tells the data plane the facts about the queue. Call it after each change.
+    fn report(&self, plane: &mut DataPlane, id: SessionId) {
+        if let Some(session) = plane.sessions.get_mut(id) {
+            let facts = &mut session.rare().deferred;
+            facts.first = self.items.front().map(|item| item.entry.seq);
+            facts.count = self.items.len();
+            facts.wait = self.waiting > 0;
+        }
         let others = self.others.capacity() * size_of::<InFlight>();
-        self.items.iter().map(each).sum::<usize>() + others
-    }
-
-    /// Stops all retries: the session's later requests have passed their bound.
-    pub(crate) fn give_up(&mut self) {
-        self.is_over_bound = true;
-    }
-
-    /// Whether the first deferred request has this place.
-    pub(crate) fn holds(&self, seq: u32) -> bool {
-        self.items.front().is_some_and(|item| item.entry.seq == seq)
-    }
-
-    /// The number of deferred requests.
-    pub(crate) fn len(&self) -> usize {
-        self.items.len()
+        let charge = Charge {
+            memory: self.charge.memory + others,
+            ..self.charge
+        };
+        plane.charge(id, ChargeKind::Deferred, charge);
     }
 
     /// Whether a scan makes sense if the session has nothing else in flight: an item is due, an
@@ -232,15 +260,22 @@ impl DeferredQueue {
         self.wakes = wakes;
     }
 
-    /// Whether a deferred request may block at its server.
-    pub(crate) fn waits(&self) -> bool {
-        self.items.iter().any(|item| item.waits)
-    }
-
     /// When the first deferred request that cannot block was read, as in its ledger entry.
-    pub(crate) fn oldest_at_ms(&self) -> Option<u32> {
+    fn oldest_at_ms(&self) -> Option<u32> {
         let places = self.items.iter().filter(|item| !item.waits);
         places.map(|item| item.entry.at_ms).next()
+    }
+}
+
+impl Redirects {
+    /// Drops the deferred requests of a session that is closed.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        self.queues.remove(id);
+    }
+
+    /// Memory of the table by session, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.queues.table_bytes()
     }
 }
 
@@ -440,7 +475,7 @@ impl Redirects {
             item.entry.before = EarlierAttempt::Refused;
         }
         session.flags |= Flags::UNFORESEEN;
-        let delayed = &mut session.rare().deferred;
+        let delayed = self.queues.get_or_default(id);
         if item.waits && is_new {
             delayed.waits_since_ms = now_ms;
         }
@@ -456,31 +491,25 @@ impl Redirects {
         }
         if !delayed.listed_links.contains(&link) {
             delayed.listed_links.push(link);
-            let others = in_flight_of(plane, id, link);
-            if let Some(session) = plane.sessions.get_mut(id) {
-                session.rare().deferred.others.extend(others);
-            }
+            delayed.others.extend(in_flight_of(plane, id, link));
         }
-        let Some(session) = plane.sessions.get_mut(id) else {
-            return;
-        };
-        let delayed = &mut session.rare().deferred;
         let is_item = |other: &&mut InFlight| {
             other.seq == seq && !other.is_deferred && other.about.has_same_keys(&item.about)
         };
         if let Some(other) = delayed.others.iter_mut().find(is_item) {
             other.is_deferred = true;
         }
-        plane.held_bytes += item.request.len();
-        let in_front = |other: &Deferred| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
-        let place = delayed.items.partition_point(in_front);
         delayed.due = delayed.due.min(item.due);
         let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
         if !item.waits && waited_ms > now_ms.wrapping_sub(delayed.oldest_ms) {
             delayed.oldest_ms = item.entry.at_ms;
         }
-        delayed.items.insert(place, item);
-        let is_head = session.head_is_put_off();
+        delayed.insert(item);
+        delayed.report(plane, id);
+        let is_head = plane
+            .sessions
+            .get(id)
+            .is_some_and(Session::head_is_deferred);
         plane.hold_until_caught_up(id);
         if is_head {
             // The session waits for replies that were not to be delivered before this one.
@@ -572,19 +601,19 @@ impl Redirects {
     ) -> Option<RetryScan> {
         let (now, wakes) = (plane.now, plane.retry_wakes);
         let session = plane.sessions.get_mut(id)?;
-        session.rare().deferred.is_listed = false;
-        let session = plane.sessions.get(id)?;
-        let queue = &session.rare.as_deref()?.deferred;
+        let queue = self.queues.get_mut(id)?;
+        queue.is_listed = false;
+        let is_over_bound = session.rare().deferred.is_over_bound;
         let is_alone = queue.is_due(now, wakes) && session.in_flight(scattered) == 0;
-        if !is_alone && !queue.is_over_bound && !is_over(plane, queue.oldest_ms) {
+        if !is_alone && !is_over_bound && !is_over(plane, queue.oldest_ms) {
             return None;
         }
-        let queue = &mut plane.sessions.get_mut(id)?.rare().deferred;
+        plane.sessions.get_mut(id)?.rare().deferred.is_over_bound = false;
         let mut scan = RetryScan {
             session: id,
-            items: std::mem::take(&mut queue.items),
+            items: queue.take_all(),
             waits_since_ms: queue.waits_since_ms,
-            is_over_bound: std::mem::take(&mut queue.is_over_bound),
+            is_over_bound,
             is_alone,
             executed: AllExecuted::default(),
             stay: VecDeque::new(),
@@ -598,30 +627,31 @@ impl Redirects {
                 .for_each(|other| scan.executed.note(other.seq, &other.about));
             queue.listed_links.clear();
         }
+        queue.report(plane, id);
         Some(scan)
     }
 
     /// Ends a scan: the session keeps the requests that stay.
     pub(crate) fn end_scan(&mut self, plane: &mut DataPlane, scan: RetryScan) {
         let (now_ms, wakes) = (plane.now_ms, plane.retry_wakes);
-        let mut stay = scan.stay;
-        if let Some(session) = plane.sessions.get_mut(scan.session) {
+        // If the session was closed during the scan, its deferred requests end with it.
+        if let Some(queue) = self.queue_of(plane, scan.session) {
             // Requests that were deferred during the scan come behind.
-            let queue = &mut session.rare().deferred;
-            stay.append(&mut queue.items);
-            queue.items = stay;
+            queue.put_in_front(scan.stay);
             queue.sum_up(now_ms, wakes);
-        } else {
-            // The session was closed during the scan: its deferred requests end with it.
-            let left = stay.iter().map(|item| item.request.len());
-            plane.held_bytes -= left.sum::<usize>();
+            queue.report(plane, scan.session);
         }
     }
 
+    /// The queue of a session that is open.
+    fn queue_of(&mut self, plane: &DataPlane, id: SessionId) -> Option<&mut DeferredQueue> {
+        plane.sessions.get(id)?;
+        self.queues.get_mut(id)
+    }
+
     /// Lists a session again if it has deferred requests left.
-    pub(crate) fn list_again(&mut self, plane: &mut DataPlane, id: SessionId) {
-        if let Some(session) = plane.sessions.get_mut(id) {
-            let queue = &mut session.rare().deferred;
+    pub(crate) fn list_again(&mut self, plane: &DataPlane, id: SessionId) {
+        if let Some(queue) = self.queue_of(plane, id) {
             let has_more = !queue.items.is_empty();
             if has_more && !std::mem::replace(&mut queue.is_listed, true) {
                 self.sessions.push(id);
@@ -632,7 +662,6 @@ impl Redirects {
     /// Ends the retries of a request. Returns what its client gets: the refusal, or respool's error
     /// if the refusal is a redirect.
     pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) -> (Entry, Vec<u8>) {
-        plane.held_bytes -= item.request.len();
         if item.is_unproven() {
             // The request may have run: the reply may be its own text.
             return (item.entry, item.refusal);
@@ -643,12 +672,6 @@ impl Redirects {
         };
         plane.counters.failed_not_sent += 1;
         (item.entry, reply)
-    }
-
-    /// Drops a request that will not be sent, because its client gets another reply.
-    pub(crate) fn drop_deferred(&mut self, plane: &mut DataPlane, item: Deferred) -> Entry {
-        plane.held_bytes -= item.request.len();
-        item.entry
     }
 
     /// Whether a deferred request waits for a server that is in back-off, because another server
@@ -693,11 +716,10 @@ impl Redirects {
 
     /// Puts a deferred request on this link.
     pub(crate) fn send(&mut self, plane: &mut DataPlane, link: LinkId, item: Deferred) {
-        plane.held_bytes -= item.request.len();
         let (request, duty) = match item.to {
             NextServer::Importer(_) => {
-                if let Some(session) = plane.sessions.get_mut(item.entry.session) {
-                    session.rare().deferred.imported.push(item.entry.seq);
+                if let Some(queue) = self.queue_of(plane, item.entry.session) {
+                    queue.imported.push(item.entry.seq);
                 }
                 let then = item.duty.map(Box::new);
                 let request = [ASKING, &item.request].concat();
@@ -854,6 +876,11 @@ impl RetryScan {
 }
 
 impl Deferred {
+    /// The memory of the request, the refusal and the item itself.
+    fn memory_bytes(&self) -> usize {
+        self.request.len() + self.refusal.len() + DEFERRED_BYTES
+    }
+
     pub(crate) fn entry(&self) -> Entry {
         self.entry
     }
@@ -951,16 +978,16 @@ impl Redirects {
             Role::Pinned { by } => by == front.session && !link.waits,
             role => role.is_multiplexed(),
         };
-        let Some(session) = plane.sessions.get(front.session).filter(|_| is_held) else {
+        if !is_held || plane.sessions.get(front.session).is_none() {
             return false;
-        };
+        }
         let request = as_asked(link.first_bytes());
         let keys = plane.learned_commands.keys_in(request);
         let Some(twin) = refusals::twin(request, keys) else {
             return false;
         };
-        let rare = session.rare.as_deref();
-        let is_imported = rare.is_some_and(|rare| rare.deferred.imported.contains(&front.seq));
+        let queue = self.queues.get(front.session);
+        let is_imported = queue.is_some_and(|queue| queue.imported.contains(&front.seq));
         let proof = AwaitedProof {
             link: id,
             since: plane.now,
@@ -1047,22 +1074,16 @@ impl Redirects {
         let proven = twin.zip(item.refusal_kind());
         let proven = proven.filter(|(twin, refusal)| refusals::proves(*twin, *refusal));
         match (proof, proven) {
-            (ProofStep::NoScript, _) if reply == NONE_EXISTS => {
-                plane.held_bytes -= item.request.len();
-                ProofOutcome::SendScript {
-                    entry: item.entry,
-                    request: item.request,
-                    refusal: item.refusal,
-                }
-            }
+            (ProofStep::NoScript, _) if reply == NONE_EXISTS => ProofOutcome::SendScript {
+                entry: item.entry,
+                request: item.request,
+                refusal: item.refusal,
+            },
             (ProofStep::Twin, Some((twin, _))) => {
                 item.refusal = reply.to_vec();
                 ProofOutcome::Refused(item, twin)
             }
-            _ => {
-                plane.held_bytes -= item.request.len();
-                ProofOutcome::Answer(item.entry, item.refusal)
-            }
+            _ => ProofOutcome::Answer(item.entry, item.refusal),
         }
     }
 
@@ -1253,9 +1274,9 @@ impl Redirects {
         let now = plane.now.stamp_ms();
         let deferring = [&self.now, &self.sessions].into_iter().flatten();
         let oldest = deferring.filter_map(|id| {
-            let session = plane.sessions.get(*id)?;
-            let rare = session.rare.as_deref().filter(|_| session.pool == pool)?;
-            rare.deferred.oldest_at_ms()
+            let session = plane.sessions.get(*id);
+            session.filter(|session| session.pool == pool)?;
+            self.queues.get(*id)?.oldest_at_ms()
         });
         oldest.min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)
     }
@@ -1294,27 +1315,24 @@ impl Redirects {
         session: SessionId,
         seq: u32,
     ) -> Option<Deferred> {
-        let session = plane.sessions.get_mut(session)?;
-        let items = &mut session.rare().deferred.items;
+        let queue = self.queue_of(plane, session)?;
         let is_unproven = |item: &Deferred| {
             item.entry.seq == seq && item.proof.is_some_and(|proof| proof.link == link)
         };
-        let at = items.iter().position(is_unproven)?;
-        items.remove(at)
+        let at = queue.items.iter().position(is_unproven)?;
+        let item = queue.remove(at);
+        queue.report(plane, session);
+        item
     }
 
     /// Puts a request back among the deferred ones, at its place.
     fn keep_deferred(&mut self, plane: &mut DataPlane, id: SessionId, item: Deferred) {
-        let Some(session) = plane.sessions.get_mut(id) else {
-            plane.held_bytes -= item.request.len();
+        let Some(delayed) = self.queue_of(plane, id) else {
             return;
         };
-        let delayed = &mut session.rare().deferred;
-        let seq = item.entry.seq;
-        let in_front = |other: &Deferred| (other.entry.seq.wrapping_sub(seq) as i32) <= 0;
-        let place = delayed.items.partition_point(in_front);
         delayed.due = delayed.due.min(item.due);
-        delayed.items.insert(place, item);
+        delayed.insert(item);
+        delayed.report(plane, id);
         plane.wake_deferred();
     }
 }
