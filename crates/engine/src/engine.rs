@@ -650,8 +650,6 @@ impl Engine {
             self.pinned.abandon(&mut self.plane, link);
         }
         self.forget_redirects(&session);
-        if let Some(subscriber) = session.rare.and_then(|rare| rare.subscriber) {
-            self.pubsub.forget_subscriber(id, subscriber);
-        }
+        self.pubsub.forget_session(id);
     }
 }

@@ -31,17 +31,19 @@ use crate::base::error::{self, Cause, Fate};
 use crate::base::error_text::{CROSSSLOT, wrong_arity};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{LINK_UNUSED_MS, SUBSCRIBING_BYTES_MAX};
+use crate::base::session_map::SessionMap;
 use crate::base::settings::LostSubscriptions;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
+use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role, UNASKED};
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::{Flags, Session, Subscribed};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::pubsub::hub::{
@@ -54,6 +56,8 @@ use crate::routing::pool::{Group, Pool, ServerId};
 #[derive(Default)]
 pub(crate) struct Pubsub {
     pub(crate) hubs: Vec<Hub>,
+    /// Sessions that subscribe to something, or have asked to.
+    subscribers: SessionMap<Box<Subscriber>>,
     /// The subscribers of all workers beyond those that servers count.
     pub(crate) subscriber_counts: Arc<SubscriberCounts>,
     /// The buffer in which a message is put into the other version of the protocol.
@@ -110,7 +114,7 @@ impl Pubsub {
             return Dispatched::Done;
         };
         let version = session.version;
-        let own = session.rare().subscriber.take();
+        let own = self.subscribers.remove(id);
         let subscriber = self.subscriber(plane, id, own);
         match self.ask_hub(plane, id, request, change, version, subscriber) {
             Some(reply) => self.confirm_to(plane, id, None, &reply),
@@ -186,7 +190,6 @@ impl Pubsub {
             Ok(line) => (line, None),
             Err(crossing) => (HOME, Some(crossing)),
         };
-        let had = subscriber.held_bytes();
         let outcome = match refused {
             Some(reply) => HubOutcome::Reply(reply),
             None => {
@@ -202,14 +205,15 @@ impl Pubsub {
                 }
             }
         };
-        plane.held_bytes = plane.held_bytes + subscriber.held_bytes() - had;
-        let session = plane.sessions.get_mut(id)?;
         let waits = outcome == HubOutcome::Waits;
-        if waits || subscriber.listens() {
-            session.rare().subscriber = Some(subscriber);
-        }
+        let stays = waits || subscriber.listens();
+        report(plane, id, stays.then_some(&*subscriber));
+        let session = plane.sessions.get_mut(id)?;
         if waits {
             session.take_seq();
+        }
+        if stays {
+            self.subscribers.insert(id, subscriber);
         }
         plane.weigh(id);
         match outcome {
@@ -300,10 +304,7 @@ impl Pubsub {
             return CountedLink::Hubs(Dispatched::Done);
         };
         let caught_up = session.is_caught_up();
-        let subscriber = session
-            .rare
-            .as_ref()
-            .and_then(|rare| rare.subscriber.as_ref());
+        let subscriber = self.subscribers.get(id);
         let hub = subscriber.map(|own| &self.hubs[usize::from(own.hub.0)]);
         let own_user = plane.kind_of(session).user;
         // Its current user decides which channels it may publish to.
@@ -621,6 +622,25 @@ fn channels_have_places(plane: &DataPlane, id: SessionId) -> bool {
 /// Bytes of messages delivered in one turn after which the rest waits for the next turn.
 const FAN_OUT_BYTES_MAX: usize = 16 << 20;
 
+/// Tells the data plane the facts about a subscriber. Call it after each change.
+fn report(plane: &mut DataPlane, id: SessionId, subscriber: Option<&Subscriber>) {
+    let Some(session) = plane.sessions.get_mut(id) else {
+        return;
+    };
+    if session.rare.is_none() && subscriber.is_none() {
+        return;
+    }
+    session.rare().subscribed = subscriber.map_or_else(Subscribed::default, |own| Subscribed {
+        counts: own.counts(),
+        named: own.named_bytes(),
+    });
+    let charge = subscriber.map_or_else(Charge::default, |own| Charge {
+        counted: own.held_bytes(),
+        memory: own.held_bytes() + own.slack_bytes(),
+    });
+    plane.charge(id, ChargeKind::Subscriptions, charge);
+}
+
 /// The memory that the message buffer keeps between two messages.
 const MESSAGE_BYTES_KEPT: usize = 64 << 10;
 
@@ -640,23 +660,24 @@ impl Pubsub {
 
     /// Ends all subscriptions of a session that closes or is reset.
     pub(crate) fn leave_all(&mut self, plane: &mut DataPlane, id: SessionId) {
-        let Some(session) = plane.sessions.get_mut(id) else {
+        if plane.sessions.get(id).is_none() {
             return;
-        };
-        let subscriber = session
-            .rare
-            .as_mut()
-            .and_then(|rare| rare.subscriber.take());
-        if let Some(subscriber) = subscriber {
-            plane.held_bytes -= subscriber.held_bytes();
-            self.forget_subscriber(id, subscriber);
         }
+        self.forget_session(id);
+        report(plane, id, None);
         self.restrict(plane, id);
     }
 
-    /// Ends all subscriptions of a session that the engine has already forgotten.
-    pub(crate) fn forget_subscriber(&mut self, id: SessionId, mut gone: Box<Subscriber>) {
-        self.hub(gone.hub).forget(id, &mut gone);
+    /// Memory of the table by session, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.subscribers.table_bytes()
+    }
+
+    /// Ends all subscriptions of a session that is closed or reset.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        if let Some(mut gone) = self.subscribers.remove(id) {
+            self.hub(gone.hub).forget(id, &mut gone);
+        }
     }
 
     /// The completion that corrects the count in the reply to PUBLISH, SPUBLISH or PUBSUB NUMSUB.
@@ -931,27 +952,22 @@ impl Pubsub {
         error: Option<Vec<u8>>,
     ) {
         let (id, seq) = (done.session, done.seq);
-        let is_open = plane.sessions.get(id).is_some();
         let Some(session) = plane.session_or_closed(id) else {
             unreachable!("the hub forgets a session before the engine does");
         };
         let version = session.version;
-        let Some(mut subscriber) = session.rare().subscriber.take() else {
+        let Some(mut subscriber) = self.subscribers.remove(id) else {
             unreachable!("a session with a request in a hub is its subscriber");
         };
-        let had = subscriber.held_bytes();
         let hub = self.hub(hub);
         let reply = match error {
             Some(error) => hub.fail(done, &mut subscriber, || error),
             None => hub.settle(done, &mut subscriber, version),
         };
-        if is_open {
-            plane.held_bytes = plane.held_bytes + subscriber.held_bytes() - had;
-        }
-        if (subscriber.listens() || reply.is_none())
-            && let Some(session) = plane.session_or_closed(id)
-        {
-            session.rare().subscriber = Some(subscriber);
+        let stays = subscriber.listens() || reply.is_none();
+        report(plane, id, stays.then_some(&*subscriber));
+        if stays {
+            self.subscribers.insert(id, subscriber);
         }
         plane.weigh(id);
         if let Some(reply) = reply {

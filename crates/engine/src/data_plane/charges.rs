@@ -17,10 +17,12 @@ pub(crate) enum ChargeKind {
     Parts,
     /// Deferred requests, with their refusals.
     Deferred,
+    /// Channels and patterns that the session subscribes to, without their names.
+    Subscriptions,
 }
 
 /// The number of kinds.
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 /// Memory that a component holds for one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +58,7 @@ impl Charges {
         held.queued += self.of(ChargeKind::Transaction).memory;
         held.queued += self.of(ChargeKind::Deferred).memory;
         held.answers += self.of(ChargeKind::Parts).memory;
+        held.subscriptions += self.of(ChargeKind::Subscriptions).memory;
     }
 }
 

@@ -29,7 +29,6 @@ use crate::data_plane::slow_readers::LinkLane;
 use crate::data_plane::untaken::is_stuck;
 use crate::pinned::tracking::Tracker;
 use crate::pinned::tracking_redirect::TargetNews;
-use crate::pubsub::hub::Subscriber;
 use crate::routing::pool::{Group, ServerId};
 
 /// Where a client connects from.
@@ -266,7 +265,7 @@ pub(crate) struct Rare {
     /// The memory that components hold for the session.
     pub(crate) charges: Charges,
     /// The channels and patterns that the session subscribes to.
-    pub(crate) subscriber: Option<Box<Subscriber>>,
+    pub(crate) subscribed: Subscribed,
     /// The link on which the session watched keys was lost, so changes of these keys are unknown.
     pub(crate) watch_lost: bool,
     /// Out-of-band bytes that wait for the end of a large reply.
@@ -300,6 +299,15 @@ impl Rare {
     fn parts_bytes(&self) -> usize {
         self.charges.of(ChargeKind::Parts).counted
     }
+}
+
+/// The facts about a session's subscriptions.
+#[derive(Debug, Default)]
+pub(crate) struct Subscribed {
+    /// The numbers of channels, patterns and sharded channels.
+    pub(crate) counts: [usize; 3],
+    /// Bytes of their names. Other sessions may subscribe to the same ones.
+    pub(crate) named: usize,
 }
 
 /// The facts about a session's deferred requests. The requests are elsewhere.
@@ -374,8 +382,8 @@ impl Session {
 
     /// How many channels, patterns and shard channels the session subscribes to.
     pub(crate) fn subscriptions(&self) -> [usize; 3] {
-        let subscriber = self.rare.as_ref().and_then(|rare| rare.subscriber.as_ref());
-        subscriber.map_or([0; 3], |subscriber| subscriber.counts())
+        let rare = self.rare.as_deref();
+        rare.map_or([0; 3], |rare| rare.subscribed.counts)
     }
 
     /// Whether the session subscribes to anything.
@@ -510,10 +518,7 @@ impl Session {
             let tracker = rare.tracker.as_deref();
             held.output += tracker.map_or(0, Tracker::memory_bytes);
             held.answers += rare.reorder.memory_bytes();
-            if let Some(subscriber) = &rare.subscriber {
-                held.subscriptions = subscriber.held_bytes() + subscriber.slack_bytes();
-                named = subscriber.named_bytes();
-            }
+            named = rare.subscribed.named;
             let names = [&rare.name, &rare.lib_name, &rare.lib_ver];
             held.state =
                 size_of::<Rare>() + names.map(|name| name.capacity()).iter().sum::<usize>();
@@ -538,10 +543,9 @@ impl Session {
         let rare = self.rare.as_deref().map_or(0, |rare| {
             // Parts are among the parked bytes.
             let charged = rare.charges.counted() - rare.parts_bytes();
-            let subscribed = rare.subscriber.as_ref().map_or(0, |own| own.held_bytes());
             let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
             let untold = rare.tracker.as_ref().map_or(0, |own| own.held_bytes());
-            rare.pushes.len() + charged + subscribed + left + untold
+            rare.pushes.len() + charged + left + untold
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }
