@@ -39,6 +39,7 @@ pub(crate) mod reconnects;
 pub(crate) mod relief;
 pub(crate) mod reorder;
 pub(crate) mod replica_reads;
+pub(crate) mod reply_elements;
 pub(crate) mod reply_limit;
 pub(crate) mod resume;
 pub(crate) mod scripts;

@@ -14,7 +14,6 @@
 use std::collections::{HashSet, VecDeque};
 
 use respool_protocol::commands::{Answer, Flags as CommandFlags, Names, id};
-use respool_protocol::reply::{self, Scanned};
 use respool_protocol::{encode, number};
 
 use crate::base::buffer::shrink;
@@ -29,6 +28,7 @@ use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{DeferredCheck, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::reply_elements::elements_of;
 use crate::data_plane::scripts::{ScriptHash, names_in};
 use crate::data_plane::sent_request::{id_of, runs_code};
 use crate::data_plane::session::{Flags, OpenTransaction, Pins};
@@ -231,32 +231,6 @@ pub(crate) fn agrees(in_hello: bool, element: &[u8]) -> bool {
         true => matches!(element.first(), Some(b'*' | b'%')),
         false => element == b"+OK\r\n",
     }
-}
-
-/// The elements of an array, each with its bytes. `None`: the bytes are no whole array, or a push
-/// message stands in it, as servers send it in place of a missing result.
-pub(crate) fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
-    let header = array.windows(2).position(|end| end == b"\r\n")?;
-    let (b'*', count) = array
-        .split_first()
-        .map(|(kind, _)| (*kind, &array[1..header]))?
-    else {
-        return None;
-    };
-    let count = usize::try_from(number::parse(count)?).ok()?;
-    let mut rest = &array[header + 2..];
-    let mut elements = Vec::new();
-    for _ in 0..count {
-        let Ok(Scanned::Whole(len)) = reply::Scanner::default().scan(rest) else {
-            return None;
-        };
-        if rest[0] == b'>' {
-            return None;
-        }
-        elements.push(&rest[..len]);
-        rest = &rest[len..];
-    }
-    rest.is_empty().then_some(elements)
 }
 
 impl Transactions {
@@ -688,25 +662,101 @@ impl Transactions {
 
 #[cfg(test)]
 mod tests {
-    use super::elements_of;
+    use super::*;
 
-    /// An array splits into its elements. Other values and arrays that are cut off do not.
-    #[test]
-    fn array_splits_into_elements_and_other_values_do_not() {
-        let array = b"*3\r\n:1\r\n*2\r\n$1\r\na\r\n+b\r\n$-1\r\n";
-        let elements: [&[u8]; 3] = [b":1\r\n", b"*2\r\n$1\r\na\r\n+b\r\n", b"$-1\r\n"];
-        assert_eq!(elements_of(array).as_deref(), Some(&elements[..]));
-        assert_eq!(elements_of(b"*0\r\n"), Some(vec![]));
-        for other in [
-            &b"*-1\r\n"[..],
-            b"*1\r\n>1\r\n:1\r\n",
-            b"_\r\n",
-            b"-EXECABORT x\r\n",
-            b"*2\r\n:1\r\n",
-            b"*1\r\n:1\r\n:2\r\n",
-            b"",
-        ] {
-            assert_eq!(elements_of(other), None);
+    /// No user has this number; the reply only keeps it.
+    const USER: u16 = 7;
+
+    fn ping() -> DeferredCheck {
+        DeferredCheck {
+            id: id::PING,
+            bytes: b"*1\r\n$4\r\nPING\r\n".to_vec(),
         }
+    }
+
+    /// The results stand in the order of the requests, whether they are the server's or respool's.
+    /// Results of other components are asked for at their places.
+    #[test]
+    fn results_stand_in_the_order_of_their_requests() {
+        let local_results = vec![
+            (1, LocalResult::Constant(b":7\r\n")),
+            (2, LocalResult::Select(3)),
+            (3, LocalResult::RedirectName),
+        ];
+        let exec = Exec {
+            count: 5,
+            local_results,
+        };
+        let result = b"*4\r\n+a\r\n+OK\r\n:9\r\n+e\r\n";
+        let mut reply = ExecReply::begin(exec, result, (0, USER))
+            .ok()
+            .expect("executed");
+        let (own, element) = reply.next_result().expect("a result of another component");
+        assert!(matches!(own, LocalResult::RedirectName));
+        assert_eq!(element, b":9\r\n");
+        assert_eq!(reply.first, b"*5\r\n+a\r\n:7\r\n+OK\r\n");
+        assert_eq!((reply.within.db, reply.within.user), (3, USER));
+        reply.say(b":5\r\n");
+        assert!(reply.next_result().is_none());
+        assert_eq!(reply.first, b"*5\r\n+a\r\n:7\r\n+OK\r\n:5\r\n+e\r\n");
+        assert!(reply.steps.is_empty());
+    }
+
+    /// A request that respool answers after the block cuts the reply into steps.
+    #[test]
+    fn local_request_cuts_the_reply_into_steps() {
+        let exec = Exec {
+            count: 3,
+            local_results: vec![(1, LocalResult::Local(ping()))],
+        };
+        let result = b"*2\r\n+a\r\n+c\r\n";
+        let mut reply = ExecReply::begin(exec, result, (0, USER))
+            .ok()
+            .expect("executed");
+        assert!(reply.next_result().is_none());
+        assert_eq!(reply.first, b"*3\r\n+a\r\n");
+        let steps: Vec<_> = reply.steps.into_iter().collect();
+        let [
+            ReplyStep::Request { request, within },
+            ReplyStep::Reply(rest),
+        ] = &steps[..]
+        else {
+            panic!("{steps:?}");
+        };
+        assert_eq!(request.id, id::PING);
+        assert!(within.is_some_and(|within| within.count == 3));
+        assert_eq!(rest, b"+c\r\n");
+    }
+
+    /// A transaction that the server did not execute is given back.
+    #[test]
+    fn transaction_that_was_not_executed_is_given_back() {
+        for result in [&b"*-1\r\n"[..], b"-EXECABORT x\r\n", b"*1\r\n+a\r\n"] {
+            let exec = Exec {
+                count: 2,
+                local_results: Vec::new(),
+            };
+            let exec = ExecReply::begin(exec, result, (0, USER)).err();
+            assert_eq!(exec.map(|exec| exec.count), Some(2));
+        }
+    }
+
+    /// SELECT taints the link, and a request about the session makes the session wait.
+    #[test]
+    fn exec_needs_a_link_of_its_own_for_traces() {
+        let plan = |result: Option<LocalResult>| {
+            let transaction = Transaction {
+                local_results: result.map(|result| (0, result)).into_iter().collect(),
+                ..Transaction::default()
+            };
+            let plan = transaction.plan();
+            (plan.about_session, plan.taints, !plan.pins.is_empty())
+        };
+        assert_eq!(plan(None), (false, false, false));
+        let constant = LocalResult::Constant(b"+x\r\n");
+        assert_eq!(plan(Some(constant)), (false, false, false));
+        assert_eq!(plan(Some(LocalResult::Local(ping()))), (true, false, false));
+        assert_eq!(plan(Some(LocalResult::Select(1))), (true, true, true));
+        assert_eq!(plan(Some(LocalResult::Hello(ping()))), (true, true, true));
     }
 }

@@ -37,13 +37,13 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::local::Subject;
 use crate::data_plane::link::{LinkState, Streaming};
+use crate::data_plane::reply_elements::elements_of;
 use crate::data_plane::scripts::{ScriptHash, ScriptLoad, names_in};
 use crate::data_plane::session::Flags;
 use crate::engine::Engine;
 use crate::local::Local;
 use crate::local::scripts::Script;
 use crate::routing::pool::ServerId;
-use crate::transaction::elements_of;
 
 /// A link that is connected, and waits for the configured user to load scripts.
 pub(super) struct LoadingLink {
