@@ -1369,3 +1369,183 @@ fn moved_away(server: &str) -> Vec<u8> {
     error::append_reply(&mut reply, Fate::NotSent, Cause::Moved { server });
     reply
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use respool_protocol::commands::Retry;
+    use respool_protocol::encode::Version;
+
+    use super::*;
+    use crate::WorkerId;
+    use crate::base::settings::Settings;
+    use crate::data_plane::learned_commands::LearnedCommands;
+    use crate::data_plane::slow_readers::EVERYBODYS;
+
+    const MOVED: &[u8] = b"-MOVED 1 node:1\r\n";
+    const TRY_AGAIN: &[u8] = b"-TRYAGAIN later\r\n";
+    /// How long requests are retried in these tests, milliseconds.
+    const REQUEST_MS: u32 = 1_000;
+
+    fn plane() -> DataPlane {
+        let mut settings = Settings::default();
+        settings.timeouts.request_ms = REQUEST_MS;
+        let worker = WorkerId {
+            index: 0,
+            count: 1,
+            seed: 1,
+            process_id: 1,
+            tcp_port: 0,
+            started_at: 0,
+        };
+        DataPlane::new(Arc::new(settings), worker, Time(0))
+    }
+
+    fn link(index: u32) -> LinkId {
+        LinkId {
+            index,
+            generation: 0,
+        }
+    }
+
+    /// A request with words that are separated by spaces, refused with this reply.
+    fn item(seq: u32, request: &str, refusal: &[u8]) -> Deferred {
+        let words: Vec<&str> = request.split(' ').collect();
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &words);
+        let reads = id_of(&bytes).is_some_and(|id| id.get().retry == Retry::Read);
+        Deferred {
+            entry: Entry::of(SessionId::NONE, seq, 0),
+            duty: None,
+            about: RequestKeys::of(&LearnedCommands::default(), &bytes, 0, reads),
+            request: bytes,
+            asked: LinkKind {
+                server: ServerId(0),
+                version: Version::Resp2,
+                db: 0,
+                user: 0,
+                lane: EVERYBODYS,
+            },
+            to: NextServer::Owner,
+            proof: None,
+            due: Time(0),
+            waits: false,
+            refusal: refusal.to_vec(),
+            overtaken: false,
+        }
+    }
+
+    fn scan(items: impl IntoIterator<Item = Deferred>) -> RetryScan {
+        RetryScan {
+            session: SessionId::NONE,
+            items: items.into_iter().collect(),
+            waits_since_ms: 0,
+            is_over_bound: false,
+            is_alone: true,
+            executed: AllExecuted::default(),
+            stay: VecDeque::new(),
+            staying: TouchedKeys::default(),
+            sent: HashMap::new(),
+        }
+    }
+
+    /// The places of the requests that leave and that are given up. Each leaves on the link of
+    /// `links` at its place.
+    fn run(scan: &mut RetryScan, plane: &DataPlane, links: &[u32]) -> (Vec<u32>, Vec<u32>) {
+        let (mut left, mut given_up) = (Vec::new(), Vec::new());
+        while let Some(step) = scan.next(plane) {
+            match step {
+                RetryStep::GiveUp(item) => given_up.push(item.entry.seq),
+                RetryStep::Send(item) => {
+                    let seq = item.entry.seq;
+                    let on = link(links[seq as usize]);
+                    left.extend(scan.leave_on(plane, on, item, false).map(|_| seq));
+                }
+            }
+        }
+        (left, given_up)
+    }
+
+    fn stays(scan: &RetryScan) -> Vec<u32> {
+        scan.stay.iter().map(|item| item.entry.seq).collect()
+    }
+
+    /// Redirected requests for one key leave together on one link. On two links the second one
+    /// stays until the first is answered.
+    #[test]
+    fn conflicting_requests_leave_on_one_link_alone() {
+        let items = || {
+            [
+                item(0, "SET a 1", MOVED),
+                item(1, "GET a", MOVED),
+                item(2, "GET b", MOVED),
+            ]
+        };
+        let plane = plane();
+        let mut same = scan(items());
+        assert_eq!(run(&mut same, &plane, &[1, 1, 2]), (vec![0, 1, 2], vec![]));
+        let mut apart = scan(items());
+        assert_eq!(run(&mut apart, &plane, &[1, 2, 2]), (vec![0, 2], vec![]));
+        assert_eq!(stays(&apart), [1]);
+    }
+
+    /// A request that was refused for now may be refused again, so a conflicting one stays behind
+    /// it, on the same link, too.
+    #[test]
+    fn request_stays_behind_one_that_may_come_back() {
+        let plane = plane();
+        let mut scan = scan([item(0, "SET a 1", TRY_AGAIN), item(1, "GET a", TRY_AGAIN)]);
+        assert_eq!(run(&mut scan, &plane, &[1, 1]), (vec![0], vec![]));
+        assert_eq!(stays(&scan), [1]);
+    }
+
+    /// A request that is not due stays, and a conflicting one behind it stays, too.
+    #[test]
+    fn requests_wait_for_one_that_is_not_due() {
+        let plane = plane();
+        let mut first = item(0, "SET a 1", MOVED);
+        first.due = Time(0).plus_ms(1);
+        let others = [item(1, "GET a", MOVED), item(2, "GET b", MOVED)];
+        let mut scan = scan(std::iter::once(first).chain(others));
+        assert_eq!(run(&mut scan, &plane, &[1, 1, 1]), (vec![2], vec![]));
+        assert_eq!(stays(&scan), [0, 1]);
+    }
+
+    /// A request ends at its deadline, or once a later request was executed on its keys.
+    #[test]
+    fn retries_end_at_the_deadline_and_when_overtaken() {
+        let mut plane = plane();
+        let mut overtaken = scan([item(0, "GET a", MOVED), item(1, "GET b", MOVED)]);
+        let write = item(2, "SET a 1", MOVED);
+        overtaken.executed.note(2, &write.about);
+        assert_eq!(run(&mut overtaken, &plane, &[1, 1]), (vec![1], vec![0]));
+        plane.now_ms = REQUEST_MS;
+        let mut late = scan([item(0, "GET a", MOVED)]);
+        assert_eq!(run(&mut late, &plane, &[1]), (vec![], vec![0]));
+    }
+
+    /// While other requests of the session are in flight, nothing leaves.
+    #[test]
+    fn nothing_leaves_beside_requests_in_flight() {
+        let plane = plane();
+        let mut scan = scan([item(0, "GET a", MOVED)]);
+        scan.is_alone = false;
+        assert_eq!(run(&mut scan, &plane, &[1]), (vec![], vec![]));
+        assert_eq!(stays(&scan), [0]);
+    }
+
+    /// A request whose proof was lost with its link is given up.
+    #[test]
+    fn request_without_proof_is_given_up() {
+        let plane = plane();
+        let mut unproven = item(0, "EVAL x 1 a", MOVED);
+        unproven.proof = Some(AwaitedProof {
+            link: link(1),
+            since: Time(0),
+            again: false,
+        });
+        let mut scan = scan([unproven]);
+        assert_eq!(run(&mut scan, &plane, &[1]), (vec![], vec![0]));
+    }
+}
