@@ -9,9 +9,12 @@ pub(crate) mod sentinel;
 pub(crate) mod server_report;
 mod unknown_cluster;
 
+use std::collections::HashMap;
+
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::Role;
 use crate::data_plane::link_up::LinkUp;
+use crate::discovery::replicas::Readers;
 use crate::routing::pool::ServerId;
 
 /// What servers said of the topology.
@@ -21,6 +24,9 @@ pub(crate) struct Discovery {
     pub(crate) lost_slots: Vec<ServerId>,
     /// Entries of servers that a new server has got. Facts about the old server are void.
     pub(crate) reused: Vec<ServerId>,
+    /// The servers that may be read, by pool. Each pool with replicas has an entry once servers
+    /// are known.
+    readers: HashMap<usize, Readers>,
 }
 
 impl Discovery {

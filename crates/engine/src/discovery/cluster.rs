@@ -627,13 +627,9 @@ impl Discovery {
             // A new owner sends notifications, and no session gets them until the owner is known.
             return REFRESH_MS;
         }
-        let pool = &plane.pools[pool];
-        let lacks = |owner: &ServerId| {
-            pool.readers
-                .as_ref()
-                .is_some_and(|readers| readers.lacks(*owner))
-        };
-        match pool.servers().iter().any(lacks) {
+        let state = &plane.pools[pool];
+        let lacks = |owner: &ServerId| self.lacks_replica(pool, *owner);
+        match state.readers.is_some() && state.servers().iter().any(lacks) {
             // In a Cluster that was just made, replicas become known later than primaries.
             true => REFRESH_MS,
             false => REFRESH_QUIET_MS,
@@ -1107,16 +1103,13 @@ impl Discovery {
                     .sessions
                     .iter()
                     .all(|(_, session)| session.server != *id)
+                && !self.may_read_at(*id)
                 && plane.pools.iter().all(|pool| {
                     let holds = |cluster: &Cluster| {
                         let mut all = cluster.seeds.iter().chain(&cluster.owners);
                         all.any(|server| server == id) || cluster.reported.contains(id)
                     };
-                    let reads = pool
-                        .readers
-                        .as_ref()
-                        .is_some_and(|readers| readers.holds(*id));
-                    !reads && !pool.cluster().is_some_and(holds)
+                    !pool.cluster().is_some_and(holds)
                 })
         };
         (0..plane.servers.len() as u16).map(ServerId).find(free)

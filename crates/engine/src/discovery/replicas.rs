@@ -17,12 +17,10 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode;
 
-use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::REPLICAS_READ_MAX;
-use crate::base::settings::{Address, ReadPolicy, Reads, ServerSettings};
+use crate::base::handle::LinkId;
+use crate::base::settings::{Address, ReadPolicy, Reads};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
@@ -32,9 +30,8 @@ use crate::data_plane::link::Link;
 use crate::data_plane::replica_reads::GIVEN_UP_MS;
 use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
-use crate::engine::Engine;
 use crate::routing::pool::{Server, ServerId};
-use crate::routing::replica_table::{Candidate, NoReader, Seats, choose, seat_again, seat_of};
+use crate::routing::replica_table::{Candidate, choose, seat_again};
 
 /// The time between two questions to a server, milliseconds.
 const LOOK_MS: u64 = 1_000;
@@ -52,15 +49,10 @@ const UNHEARD_S: u64 = 15;
 const LOOK: [&[&str]; 2] = [&["INFO", "server"], &["INFO", "replication"]];
 
 /// The servers of a pool that may be read: replicas, and with some policies owners.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Readers {
-    pub(crate) settings: Reads,
     /// The replicas and the owners. Owners are asked, too, whether they are read or not.
     all: Vec<Reader>,
-    /// The seats of the sessions of each owner, by the index of the owner.
-    tables: Vec<Option<Box<Seats>>>,
-    /// How many servers have seats, or are owners without a table.
-    count: usize,
     /// When the servers were last asked.
     looked_at: Time,
 }
@@ -114,42 +106,15 @@ enum RoleAnswer {
     Followed,
 }
 
+/// A change of the known replicas of a pool.
+pub(crate) struct ReplicaChange {
+    /// Replicas that have left the topology.
+    pub(crate) left: Vec<ServerId>,
+    /// Servers that were not known, or had another owner.
+    pub(crate) news: Vec<ServerId>,
+}
+
 impl Readers {
-    /// The replicas of an owner that have not reported their role yet.
-    pub(crate) fn unheard_of(&self, owner: ServerId) -> impl Iterator<Item = ServerId> {
-        let all = self.all.iter().filter(move |reader| reader.owner == owner);
-        let unheard =
-            all.filter(move |reader| reader.server != owner && reader.state.said_at.is_none());
-        unheard.map(|reader| reader.server)
-    }
-
-    /// `None`: the policy reads at the owners only.
-    pub(crate) fn new(settings: &Reads) -> Option<Box<Readers>> {
-        (settings.policy != ReadPolicy::Primary).then(|| {
-            Box::new(Readers {
-                settings: settings.clone(),
-                all: Vec::new(),
-                tables: Vec::new(),
-                count: 0,
-                looked_at: Time(0),
-            })
-        })
-    }
-
-    /// The server at which a session reads the keys of an owner.
-    #[inline]
-    pub(crate) fn instead_of(
-        &self,
-        owner: ServerId,
-        session: SessionId,
-    ) -> Result<ServerId, NoReader> {
-        match self.tables.get(usize::from(owner.0)) {
-            Some(Some(seats)) => Ok(seats[seat_of(session)]),
-            _ if self.settings.policy == ReadPolicy::Replica => Err(NoReader),
-            _ => Ok(owner),
-        }
-    }
-
     fn of(&self, server: ServerId) -> Option<&Reader> {
         self.all.iter().find(|reader| reader.server == server)
     }
@@ -159,198 +124,22 @@ impl Readers {
         reader.map(|reader| &mut reader.state)
     }
 
-    /// How many servers the sessions of the pool read at.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Whether the policy treats owners like replicas.
-    fn reads_owners(&self) -> bool {
-        self.settings.policy == ReadPolicy::Nearest
-    }
-
-    /// Whether an owner has no known replica.
-    pub(crate) fn lacks(&self, owner: ServerId) -> bool {
-        let mut all = self.all.iter();
-        !all.any(|reader| reader.owner == owner && reader.server != owner)
-    }
-
-    /// The fields in INFO for a server that may be read.
-    pub(crate) fn shown(&self, server: ServerId, at: &Address) -> Option<String> {
-        let is_read = |reader: &&Reader| reader.server != reader.owner || self.reads_owners();
-        let reader = self.of(server).filter(is_read)?;
-        let tables = self.tables.iter().flatten();
-        let seats = tables.flat_map(|seats| seats.iter().filter(|seat| **seat == server));
-        let zone = self.settings.zone_of(at).or(reader.state.zone.as_deref());
-        let zone = zone.unwrap_or_default();
-        let latency_us = reader.state.latency_us.map_or(-1, |us| us as i64);
-        let seats = seats.count();
-        Some(format!(
-            "zone={zone},latency_us={latency_us},read_shares={seats},seats={seats}"
-        ))
-    }
-
-    /// Whether all sessions read their own writes, and how long they do after a write,
-    /// milliseconds.
-    pub(crate) fn own_writes(&self) -> (bool, u32) {
-        (self.settings.all_own_writes, self.settings.own_writes_ms)
-    }
-
-    /// Whether a server is one of these.
-    pub(crate) fn holds(&self, server: ServerId) -> bool {
-        self.of(server).is_some()
+    /// The replicas that have not reported their role yet, each with its owner.
+    fn unheard(&self) -> Vec<(ServerId, ServerId)> {
+        let is_unheard =
+            |reader: &&Reader| reader.server != reader.owner && reader.state.said_at.is_none();
+        let unheard = self.all.iter().filter(is_unheard);
+        unheard
+            .map(|reader| (reader.server, reader.owner))
+            .collect()
     }
 }
 
-/// The known replicas and their state.
-impl Engine {
-    /// Sets the replicas of the owners of a pool for which `of` holds. `replicas`: their addresses
-    /// and owners.
-    pub(crate) fn know_replicas(
-        &mut self,
-        pool: usize,
-        replicas: Vec<(Endpoint, ServerId)>,
-        of: impl Fn(ServerId) -> bool,
-    ) {
-        if self.plane.pools[pool].readers.is_none() {
-            return;
-        }
-        let mut known: Vec<(ServerId, ServerId)> = Vec::new();
-        for (endpoint, owner) in replicas {
-            let so_far = known.iter().filter(|(_, of)| *of == owner).count();
-            if so_far < REPLICAS_READ_MAX
-                && let Some(server) = self.replica_at(pool, &endpoint, owner)
-            {
-                known.push((server, owner));
-            }
-        }
-        let owners: Vec<ServerId> = self.plane.pools[pool].servers().to_vec();
-        let Some(readers) = &mut self.plane.pools[pool].readers else {
-            return;
-        };
-        // Owners are asked, too, though not every policy reads them.
-        let asked = owners.iter().filter(|owner| of(**owner));
-        known.extend(asked.map(|owner| (*owner, *owner)));
-        let leaves = |reader: &mut Reader| {
-            (of(reader.owner) || !owners.contains(&reader.owner))
-                && !known.contains(&(reader.server, reader.owner))
-        };
-        let left: Vec<Reader> = readers.all.extract_if(.., leaves).collect();
-        let mut news = Vec::new();
-        for (server, owner) in known {
-            if readers.of(server).is_none() {
-                // A server that was known may only have another owner now.
-                let same = left.iter().find(|reader| reader.server == server);
-                let state = same.map(|reader| reader.state.clone()).unwrap_or_default();
-                readers.all.push(Reader {
-                    server,
-                    owner,
-                    state,
-                });
-                news.push(server);
-            }
-        }
-        for reader in left {
-            if !news.contains(&reader.server) && reader.server != reader.owner {
-                self.leave_replica(reader.server);
-            }
-        }
-        for server in news {
-            self.discovery.reach(&mut self.plane, server);
-            self.discovery.look_at(&mut self.plane, server);
-        }
-        self.discovery.rebalance_replicas(&mut self.plane, pool);
-    }
-
-    /// The replica at this address; a new one, if there is none. `None` at
-    /// [`SERVERS_MAX`](crate::base::limits::SERVERS_MAX).
-    fn replica_at(&mut self, pool: usize, at: &Endpoint, of: ServerId) -> Option<ServerId> {
-        let address = Address::Tcp {
-            host: at.host.clone(),
-            port: at.port,
-        };
-        let is_it = |server: &Server| {
-            usize::from(server.pool) == pool
-                && server.replica_of.is_some()
-                && server.settings.address == address
-        };
-        if let Some(index) = self.plane.servers.iter().position(is_it) {
-            self.plane.servers[index].replica_of = Some(of);
-            // The entry is in use again, so no other server gets it.
-            self.plane.servers[index].gone = false;
-            return Some(ServerId(index as u16));
-        }
-        let settings = ServerSettings {
-            address,
-            ..self.plane.server(of).settings.clone()
-        };
-        let mut server = Server::new(pool as u16, &settings);
-        server.replica_of = Some(of);
-        self.add_server(server)
-    }
-
-    /// A replica has left the topology: sessions leave its links.
-    fn leave_replica(&mut self, server: ServerId) {
-        self.plane.servers[usize::from(server.0)].gone = true;
-        self.switch_attached_home(server);
-    }
-
-    /// Asks the servers for their role, gives up silent ones, and divides the seats anew.
-    pub(crate) fn tick_readers(&mut self) {
-        if self.plane.pools.iter().all(|pool| pool.readers.is_none()) {
-            return;
-        }
-        self.give_up_silent();
-        for pool in 0..self.plane.pools.len() {
-            let now = self.plane.now;
-            let Some(readers) = &mut self.plane.pools[pool].readers else {
-                continue;
-            };
-            if now.since_ms(readers.looked_at) >= LOOK_MS {
-                readers.looked_at = now;
-                let servers: Vec<ServerId> =
-                    readers.all.iter().map(|reader| reader.server).collect();
-                for server in servers {
-                    self.discovery.look_at(&mut self.plane, server);
-                }
-            }
-            self.discovery.rebalance_replicas(&mut self.plane, pool);
-            self.discovery.wake_at_rest(&mut self.plane, pool);
-        }
-    }
-
-    /// Gives up replicas that owe replies and send none; their reads are sent elsewhere. Reads at
-    /// silent owners are sent to replicas, if these may answer them.
-    fn give_up_silent(&mut self) {
-        let given_up_ms = match self.plane.settings.timeouts.request_ms {
-            0 => GIVEN_UP_MS,
-            limit_ms => (u64::from(limit_ms) / 3).clamp(SILENT_MS, GIVEN_UP_MS),
-        };
-        let is_silent = |link: &Link| {
-            self.plane.server(link.kind.server).replica_of.is_some()
-                && self.plane.is_silent(link, given_up_ms)
-                // A read that was lost on one link before takes long everywhere, so it ends here.
-                && link.ledger.front().is_none_or(|entry| entry.before != EarlierAttempt::Lost)
-        };
-        let links = self.plane.links.iter();
-        let silent = links.filter(|(_, link)| is_silent(link));
-        let silent: Vec<LinkId> = silent.map(|(id, _)| id).collect();
-        for id in silent {
-            self.plane
-                .lose_link(id, "it sent nothing for long, and its reads go elsewhere");
-        }
-        // Reads of the lost links move first.
-        self.settle_losses();
-        let owes_reads = |link: &Link| {
-            let pool = self.plane.pool_of(link.kind.server);
-            pool.readers.is_some() && self.plane.is_silent(link, given_up_ms)
-        };
-        let links = self.plane.links.iter();
-        let silent = links.filter(|(_, link)| owes_reads(link));
-        let silent: Vec<LinkId> = silent.map(|(id, _)| id).collect();
-        for id in silent {
-            self.redirects.move_reads(&mut self.plane, id);
-        }
+/// How long a server with replicas may be silent before its reads are sent elsewhere, milliseconds.
+fn given_up_ms(plane: &DataPlane) -> u64 {
+    match plane.settings.timeouts.request_ms {
+        0 => GIVEN_UP_MS,
+        limit_ms => (u64::from(limit_ms) / 3).clamp(SILENT_MS, GIVEN_UP_MS),
     }
 }
 
@@ -408,6 +197,167 @@ fn field<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
 }
 
 impl Discovery {
+    /// Whether an owner of a pool has no known replica.
+    pub(crate) fn lacks_replica(&self, pool: usize, owner: ServerId) -> bool {
+        let mut all = self
+            .readers
+            .get(&pool)
+            .into_iter()
+            .flat_map(|readers| &readers.all);
+        !all.any(|reader| reader.owner == owner && reader.server != owner)
+    }
+
+    /// Whether a server may be read.
+    pub(crate) fn may_read_at(&self, server: ServerId) -> bool {
+        self.readers
+            .values()
+            .any(|readers| readers.of(server).is_some())
+    }
+
+    /// The fields in INFO for a server that may be read.
+    pub(crate) fn shown_reader(&self, plane: &DataPlane, server: ServerId) -> Option<String> {
+        let state = plane.server(server);
+        let pool = usize::from(state.pool);
+        let table = plane.pools[pool].readers.as_ref()?;
+        let is_read = |reader: &&Reader| reader.server != reader.owner || table.reads_owners();
+        let reader = self.readers.get(&pool)?.of(server).filter(is_read)?;
+        let zone = table.settings.zone_of(&state.settings.address);
+        let zone = zone.or(reader.state.zone.as_deref()).unwrap_or_default();
+        let latency_us = reader.state.latency_us.map_or(-1, |us| us as i64);
+        let seats = table.seats_at(server);
+        Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))
+    }
+
+    /// Sets the replicas of the owners of a pool for which `of` holds. `known`: each with its owner.
+    /// [`Discovery::meet_replicas`] has to follow.
+    pub(crate) fn set_replicas(
+        &mut self,
+        plane: &DataPlane,
+        pool: usize,
+        mut known: Vec<(ServerId, ServerId)>,
+        of: impl Fn(ServerId) -> bool,
+    ) -> ReplicaChange {
+        let owners: Vec<ServerId> = plane.pools[pool].servers().to_vec();
+        let readers = self.readers.entry(pool).or_default();
+        // Owners are asked, too, though not every policy reads them.
+        let asked = owners.iter().filter(|owner| of(**owner));
+        known.extend(asked.map(|owner| (*owner, *owner)));
+        let leaves = |reader: &mut Reader| {
+            (of(reader.owner) || !owners.contains(&reader.owner))
+                && !known.contains(&(reader.server, reader.owner))
+        };
+        let left: Vec<Reader> = readers.all.extract_if(.., leaves).collect();
+        let mut news = Vec::new();
+        for (server, owner) in known {
+            if readers.of(server).is_none() {
+                // A server that was known may only have another owner now.
+                let same = left.iter().find(|reader| reader.server == server);
+                let state = same.map(|reader| reader.state.clone()).unwrap_or_default();
+                readers.all.push(Reader {
+                    server,
+                    owner,
+                    state,
+                });
+                news.push(server);
+            }
+        }
+        let is_left =
+            |reader: &Reader| !news.contains(&reader.server) && reader.server != reader.owner;
+        let left = left.into_iter().filter(is_left);
+        ReplicaChange {
+            left: left.map(|reader| reader.server).collect(),
+            news,
+        }
+    }
+
+    /// Begins to read from replicas that have become known.
+    pub(crate) fn meet_replicas(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        news: Vec<ServerId>,
+    ) {
+        self.note_unheard(plane, pool);
+        for server in news {
+            self.reach(plane, server);
+            self.look_at(plane, server);
+        }
+        self.rebalance_replicas(plane, pool);
+    }
+
+    /// The known replica at this address, from now on a replica of `of`.
+    pub(crate) fn known_replica(
+        &self,
+        plane: &mut DataPlane,
+        pool: usize,
+        address: &Address,
+        of: ServerId,
+    ) -> Option<ServerId> {
+        let is_it = |server: &Server| {
+            usize::from(server.pool) == pool
+                && server.replica_of.is_some()
+                && server.settings.address == *address
+        };
+        let index = plane.servers.iter().position(is_it)?;
+        plane.servers[index].replica_of = Some(of);
+        // The entry is in use again, so no other server gets it.
+        plane.servers[index].gone = false;
+        Some(ServerId(index as u16))
+    }
+
+    /// Asks the servers for their role, and divides the seats anew.
+    pub(crate) fn tick_readers(&mut self, plane: &mut DataPlane) {
+        for pool in 0..plane.pools.len() {
+            if plane.pools[pool].readers.is_none() {
+                continue;
+            }
+            let readers = self.readers.entry(pool).or_default();
+            if plane.now.since_ms(readers.looked_at) >= LOOK_MS {
+                readers.looked_at = plane.now;
+                let servers: Vec<ServerId> =
+                    readers.all.iter().map(|reader| reader.server).collect();
+                for server in servers {
+                    self.look_at(plane, server);
+                }
+            }
+            self.rebalance_replicas(plane, pool);
+            self.wake_at_rest(plane, pool);
+        }
+    }
+
+    /// The links of replicas that owe replies and send none. Their reads are to be sent elsewhere.
+    pub(crate) fn silent_replicas(&self, plane: &DataPlane) -> Vec<LinkId> {
+        let given_up_ms = given_up_ms(plane);
+        let is_silent = |link: &Link| {
+            plane.server(link.kind.server).replica_of.is_some()
+                && plane.is_silent(link, given_up_ms)
+                // A read that was lost on one link before takes long everywhere, so it ends here.
+                && link.ledger.front().is_none_or(|entry| entry.before != EarlierAttempt::Lost)
+        };
+        let silent = plane.links.iter().filter(|(_, link)| is_silent(link));
+        silent.map(|(id, _)| id).collect()
+    }
+
+    /// The silent links in pools with replicas. Replicas may answer their reads.
+    pub(crate) fn silent_readers(&self, plane: &DataPlane) -> Vec<LinkId> {
+        let given_up_ms = given_up_ms(plane);
+        let owes_reads = |link: &Link| {
+            let pool = plane.pool_of(link.kind.server);
+            pool.readers.is_some() && plane.is_silent(link, given_up_ms)
+        };
+        let silent = plane.links.iter().filter(|(_, link)| owes_reads(link));
+        silent.map(|(id, _)| id).collect()
+    }
+
+    /// Writes to the replica table which replicas have not reported their role yet.
+    fn note_unheard(&self, plane: &mut DataPlane, pool: usize) {
+        if let Some(table) = &mut plane.pools[pool].readers
+            && let Some(readers) = self.readers.get(&pool)
+        {
+            table.set_unheard(readers.unheard());
+        }
+    }
+
     /// Asks a server for its role, unless it still owes an answer.
     pub(crate) fn look_at(&mut self, plane: &mut DataPlane, server: ServerId) {
         let pool = usize::from(plane.server(server).pool);
@@ -416,7 +366,7 @@ impl Discovery {
         let first = plane.shared.get(&plane.first_link(server)).copied();
         let is_up = |link: &LinkId| plane.links.get(*link).is_some_and(Link::is_up);
         let link = first.filter(is_up);
-        let Some((link, readers)) = link.zip(plane.pools[pool].readers.as_mut()) else {
+        let Some((link, readers)) = link.zip(self.readers.get_mut(&pool)) else {
             return;
         };
         let Some(state) = readers.of_mut(server) else {
@@ -446,16 +396,18 @@ impl Discovery {
         };
         let is_first = plane.shared.get(&plane.first_link(server)) == Some(&link);
         let pool = usize::from(plane.server(server).pool);
-        if let Some(readers) = plane.pools[pool].readers.as_mut().filter(|_| is_first)
+        if let Some(readers) = self.readers.get_mut(&pool).filter(|_| is_first)
             && let Some(state) = readers.of_mut(server)
         {
             (state.asked_at, state.said_at) = (None, None);
+            self.note_unheard(plane, pool);
         }
     }
 
     /// The state of a replica's primary.
-    fn state_of_owner<'a>(&self, plane: &'a DataPlane, reader: &Reader) -> Option<&'a ReaderState> {
-        let readers = plane.pool_of(reader.server).readers.as_ref()?;
+    fn state_of_owner(&self, plane: &DataPlane, reader: &Reader) -> Option<&ReaderState> {
+        let pool = usize::from(plane.server(reader.server).pool);
+        let readers = self.readers.get(&pool)?;
         readers.of(reader.owner).map(|owner| &owner.state)
     }
 
@@ -490,11 +442,8 @@ impl Discovery {
         let now = plane.now;
         let is_replica = plane.server(server).replica_of.is_some();
         let pool = usize::from(plane.server(server).pool);
-        let Some(state) = plane.pools[pool]
-            .readers
-            .as_mut()
-            .and_then(|readers| readers.of_mut(server))
-        else {
+        let readers = self.readers.get_mut(&pool);
+        let Some(state) = readers.and_then(|readers| readers.of_mut(server)) else {
             return;
         };
         let Some(asked_at) = state.asked_at.take() else {
@@ -523,6 +472,9 @@ impl Discovery {
         };
         let is_same = before.0.is_some_and(|at| now.since_ms(at) < KNOWN_MS)
             && (before.1, &before.2) == (state.says, &state.zone);
+        if before.0.is_none() {
+            self.note_unheard(plane, pool);
+        }
         // A change of round trips may wait for the next tick.
         if !is_same {
             self.rebalance_replicas(plane, pool);
@@ -535,8 +487,8 @@ impl Discovery {
     pub(crate) fn note_refused_read(&mut self, plane: &mut DataPlane, server: ServerId) {
         let pool = usize::from(plane.server(server).pool);
         let (now, until) = (plane.now, plane.now.plus_ms(REFUSED_MS));
-        let state = plane.pools[pool].readers.as_mut();
-        let Some(state) = state.and_then(|readers| readers.of_mut(server)) else {
+        let readers = self.readers.get_mut(&pool);
+        let Some(state) = readers.and_then(|readers| readers.of_mut(server)) else {
             return;
         };
         // Of many refusals at once, the first takes the seats.
@@ -549,11 +501,12 @@ impl Discovery {
 
     /// Divides the seats of a pool anew, because the readable servers may have changed.
     pub(crate) fn rebalance_replicas(&mut self, plane: &mut DataPlane, pool: usize) {
-        let Some(readers) = &plane.pools[pool].readers else {
+        let table = plane.pools[pool].readers.as_ref();
+        let Some((table, readers)) = table.zip(self.readers.get(&pool)) else {
             return;
         };
-        let settings = &readers.settings;
-        let reads_owners = readers.reads_owners();
+        let settings = &table.settings;
+        let reads_owners = table.reads_owners();
         let (mut tables, mut count) = (vec![None; plane.servers.len()], 0);
         for owner in plane.pools[pool].servers() {
             let allowed = readers.all.iter().filter(|reader| reader.owner == *owner);
@@ -561,8 +514,7 @@ impl Discovery {
             let candidates = allowed
                 .filter(|reader| self.why_unread(plane, reader).is_none())
                 .filter_map(|reader| self.candidate(plane, reader, settings));
-            let before = readers.tables.get(usize::from(owner.0));
-            let before = before.and_then(Option::as_deref);
+            let before = table.seats_of(*owner);
             let chosen = choose(candidates.collect(), settings, before);
             count += chosen.len().max(1);
             let seats = match settings.policy {
@@ -571,9 +523,8 @@ impl Discovery {
             };
             tables[usize::from(owner.0)] = seats;
         }
-        if let Some(readers) = &mut plane.pools[pool].readers {
-            readers.count = count;
-            readers.tables = tables;
+        if let Some(table) = &mut plane.pools[pool].readers {
+            table.set_seats(tables, count);
         }
         self.tell_readers(plane, pool);
     }
@@ -608,8 +559,12 @@ impl Discovery {
 
     /// Whether another server may answer the reads of this one. Otherwise it is better to wait.
     fn has_other(&self, plane: &DataPlane, reader: &Reader) -> bool {
-        let pool = plane.pool_of(reader.server);
-        let mut all = pool.readers.iter().flat_map(|readers| &readers.all);
+        let pool = usize::from(plane.server(reader.server).pool);
+        let mut all = self
+            .readers
+            .get(&pool)
+            .into_iter()
+            .flat_map(|readers| &readers.all);
         let is_other =
             |other: &Reader| other.owner == reader.owner && other.server != reader.server;
         let owner_may = plane.may_be_read(reader.owner) && !plane.is_lost(reader.owner);
@@ -640,7 +595,7 @@ impl Discovery {
 
     /// Reports the replicas whose reads begin and end. Owners are not reported.
     fn tell_readers(&mut self, plane: &mut DataPlane, pool: usize) {
-        let Some(readers) = &plane.pools[pool].readers else {
+        let Some(readers) = self.readers.get(&pool) else {
             return;
         };
         let is_new = |(_, reader, why): &(usize, &Reader, Option<_>)| {
@@ -660,7 +615,7 @@ impl Discovery {
             })
             .collect();
         for (index, text) in changed {
-            if let Some(readers) = &mut plane.pools[pool].readers {
+            if let Some(readers) = self.readers.get_mut(&pool) {
                 let state = &mut readers.all[index].state;
                 state.is_read = !state.is_read;
             }

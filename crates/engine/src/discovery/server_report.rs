@@ -104,9 +104,7 @@ impl Discovery {
             let rule = &plane.pool_of(id).flush;
             let _ = write!(line, ",{}", server.load.shown(rule));
         }
-        let readers = plane.pool_of(id).readers.as_ref();
-        let address = &server.settings.address;
-        if let Some(read) = readers.and_then(|readers| readers.shown(id, address)) {
+        if let Some(read) = self.shown_reader(plane, id) {
             let _ = write!(line, ",{read}");
         }
         line

@@ -291,7 +291,8 @@ impl Engine {
         self.settle_losses();
         self.pinned.tick_trackers(&mut self.plane);
         self.tick_sentinels();
-        self.tick_readers();
+        self.give_up_silent();
+        self.discovery.tick_readers(&mut self.plane);
         self.admin.tick_questions(&mut self.plane);
         self.local.tick_lessons(&mut self.plane);
         self.pinned.tick_waiters(&mut self.plane);
@@ -308,6 +309,23 @@ impl Engine {
         self.tick_login_queue();
         self.tick_guesses();
         self.plane.tick_idle_sessions();
+    }
+
+    /// Gives up replicas that owe replies and send none; their reads are sent elsewhere. Reads at
+    /// silent owners are sent to replicas, if these may answer them.
+    fn give_up_silent(&mut self) {
+        if self.plane.pools.iter().all(|pool| pool.readers.is_none()) {
+            return;
+        }
+        for id in self.discovery.silent_replicas(&self.plane) {
+            self.plane
+                .lose_link(id, "it sent nothing for long, and its reads go elsewhere");
+        }
+        // Reads of the lost links move first.
+        self.settle_losses();
+        for id in self.discovery.silent_readers(&self.plane) {
+            self.redirects.move_reads(&mut self.plane, id);
+        }
     }
 
     fn tick_link(&mut self, id: LinkId) {

@@ -9,7 +9,8 @@ use std::collections::HashSet;
 use respool_protocol::cluster::Endpoint;
 
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::settings::Address;
+use crate::base::limits::REPLICAS_READ_MAX;
+use crate::base::settings::{Address, ServerSettings};
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::link::LinkState;
 use crate::data_plane::session::{Flags, Session};
@@ -337,5 +338,60 @@ impl Engine {
         }
         self.discovery
             .connect_to_new_address(&mut self.plane, server, label);
+    }
+}
+
+/// Replicas.
+impl Engine {
+    /// Sets the replicas of the owners of a pool for which `of` holds. `replicas`: their addresses
+    /// and owners.
+    pub(crate) fn know_replicas(
+        &mut self,
+        pool: usize,
+        replicas: Vec<(Endpoint, ServerId)>,
+        of: impl Fn(ServerId) -> bool,
+    ) {
+        if self.plane.pools[pool].readers.is_none() {
+            return;
+        }
+        let mut known: Vec<(ServerId, ServerId)> = Vec::new();
+        for (endpoint, owner) in replicas {
+            let so_far = known.iter().filter(|(_, of)| *of == owner).count();
+            if so_far < REPLICAS_READ_MAX
+                && let Some(server) = self.replica_at(pool, &endpoint, owner)
+            {
+                known.push((server, owner));
+            }
+        }
+        let change = self.discovery.set_replicas(&self.plane, pool, known, of);
+        for server in change.left {
+            // The replica has left the topology: sessions leave its links.
+            self.plane.servers[usize::from(server.0)].gone = true;
+            self.switch_attached_home(server);
+        }
+        self.discovery
+            .meet_replicas(&mut self.plane, pool, change.news);
+    }
+
+    /// The replica at this address; a new one, if there is none. `None` at
+    /// [`SERVERS_MAX`](crate::base::limits::SERVERS_MAX).
+    fn replica_at(&mut self, pool: usize, at: &Endpoint, of: ServerId) -> Option<ServerId> {
+        let address = Address::Tcp {
+            host: at.host.clone(),
+            port: at.port,
+        };
+        let known = self
+            .discovery
+            .known_replica(&mut self.plane, pool, &address, of);
+        if known.is_some() {
+            return known;
+        }
+        let settings = ServerSettings {
+            address,
+            ..self.plane.server(of).settings.clone()
+        };
+        let mut server = Server::new(pool as u16, &settings);
+        server.replica_of = Some(of);
+        self.add_server(server)
     }
 }

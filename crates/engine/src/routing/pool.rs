@@ -21,8 +21,8 @@ use crate::data_plane::reply_limit;
 use crate::data_plane::takeover::LinkTakeover;
 use crate::discovery::cluster::Cluster;
 use crate::discovery::readonly::ReadonlyReconnect;
-use crate::discovery::replicas::Readers;
 use crate::discovery::sentinel::SentinelGroup;
+use crate::routing::replica_table::ReplicaTable;
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,7 +108,7 @@ pub(crate) struct Pool {
     /// The Sentinels that know the addresses of its primaries.
     pub(crate) watch: Option<Box<SentinelGroup>>,
     /// The servers at which keys are read, if owners are not the only ones.
-    pub(crate) readers: Option<Box<Readers>>,
+    pub(crate) readers: Option<Box<ReplicaTable>>,
     /// When batches for its servers leave, and which requests are joined.
     pub(crate) flush: FlushRule,
     /// The longest wait of a balanced flush rule before one of its servers, those of its subpools
@@ -529,7 +529,7 @@ impl Pool {
             unseen: Box::default(),
             numbers,
             watch,
-            readers: Readers::new(reads),
+            readers: ReplicaTable::new(reads),
             flush,
             longest_wait_us: 0,
             crowd: None,

@@ -21,6 +21,92 @@ pub(crate) struct NoReader;
 /// The server of each seat.
 pub(crate) type Seats = [ServerId; SEATS];
 
+/// The table of a pool whose replicas may be read: the server at which each session reads the keys
+/// of an owner. Discovery writes it.
+#[derive(Debug)]
+pub(crate) struct ReplicaTable {
+    pub(crate) settings: Reads,
+    /// The seats of the sessions of each owner, by the index of the owner.
+    seats: Vec<Option<Box<Seats>>>,
+    /// How many servers have seats, or are owners without a table.
+    count: usize,
+    /// The replicas that have not reported their role yet, each with its owner.
+    unheard: Vec<(ServerId, ServerId)>,
+}
+
+impl ReplicaTable {
+    /// `None`: the policy reads at the owners only.
+    pub(crate) fn new(settings: &Reads) -> Option<Box<ReplicaTable>> {
+        (settings.policy != ReadPolicy::Primary).then(|| {
+            Box::new(ReplicaTable {
+                settings: settings.clone(),
+                seats: Vec::new(),
+                count: 0,
+                unheard: Vec::new(),
+            })
+        })
+    }
+
+    /// The server at which a session reads the keys of an owner.
+    #[inline]
+    pub(crate) fn instead_of(
+        &self,
+        owner: ServerId,
+        session: SessionId,
+    ) -> Result<ServerId, NoReader> {
+        match self.seats.get(usize::from(owner.0)) {
+            Some(Some(seats)) => Ok(seats[seat_of(session)]),
+            _ if self.settings.policy == ReadPolicy::Replica => Err(NoReader),
+            _ => Ok(owner),
+        }
+    }
+
+    /// How many servers the sessions of the pool read at.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The seats of an owner's sessions, if any reads elsewhere.
+    pub(crate) fn seats_of(&self, owner: ServerId) -> Option<&Seats> {
+        let seats = self.seats.get(usize::from(owner.0));
+        seats.and_then(Option::as_deref)
+    }
+
+    /// How many seats a server has.
+    pub(crate) fn seats_at(&self, server: ServerId) -> usize {
+        let seats = self.seats.iter().flatten();
+        let its = seats.flat_map(|seats| seats.iter().filter(|seat| **seat == server));
+        its.count()
+    }
+
+    /// Sets the seats of all owners, by their indices, and how many servers are read.
+    pub(crate) fn set_seats(&mut self, seats: Vec<Option<Box<Seats>>>, count: usize) {
+        (self.seats, self.count) = (seats, count);
+    }
+
+    /// Whether the policy treats owners like replicas.
+    pub(crate) fn reads_owners(&self) -> bool {
+        self.settings.policy == ReadPolicy::Nearest
+    }
+
+    /// Whether all sessions read their own writes, and how long they do after a write,
+    /// milliseconds.
+    pub(crate) fn own_writes(&self) -> (bool, u32) {
+        (self.settings.all_own_writes, self.settings.own_writes_ms)
+    }
+
+    /// The replicas of an owner that have not reported their role yet.
+    pub(crate) fn unheard_of(&self, owner: ServerId) -> impl Iterator<Item = ServerId> {
+        let its = self.unheard.iter().filter(move |(_, of)| *of == owner);
+        its.map(|(replica, _)| *replica)
+    }
+
+    /// Sets the replicas that have not reported their role yet, each with its owner.
+    pub(crate) fn set_unheard(&mut self, unheard: Vec<(ServerId, ServerId)>) {
+        self.unheard = unheard;
+    }
+}
+
 /// The seat of a session. Multiples of the golden ratio (Knuth, TAOCP 6.4) put neighbours far
 /// apart, so few sessions spread as evenly as many. Sessions that take one index after another
 /// spread as well.
