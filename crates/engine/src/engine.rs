@@ -27,6 +27,7 @@ pub(crate) mod pinned;
 pub(crate) mod pubsub;
 pub(crate) mod redirects;
 pub(crate) mod replies;
+mod requests;
 pub(crate) mod router;
 pub(crate) mod scatter;
 pub(crate) mod succession;

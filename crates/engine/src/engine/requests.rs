@@ -1,0 +1,466 @@
+//! Requests that do not go straight to a server: the data plane takes the simple ones.
+
+use respool_protocol::commands::{self, Answer, CommandId, Condition, Retry, id};
+use respool_protocol::encode;
+use respool_protocol::request::{self, Found, Scanner, Span, Violation};
+
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::ingress::{Blocked, Dispatched, IngressStep, Read, Request, may_wait};
+use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::link::Role;
+use crate::data_plane::own_options::is_control;
+use crate::data_plane::quick_code::{CodeLane, may_hold_up};
+use crate::data_plane::session::{Flags, Session, SessionState};
+use crate::data_plane::slow_readers::CODE_LANE;
+use crate::engine::Engine;
+use crate::local::catalog::{CommandCheck, names_no_subcommand};
+use crate::pinned::wait_command::is_wait;
+
+impl Engine {
+    /// Takes requests from `input` until it ends or the session must wait. Returns the number of
+    /// bytes taken. The caller gives the rest again, with more bytes after it.
+    pub(crate) fn take_requests(&mut self, id: SessionId, input: &[u8]) -> usize {
+        let Some(mut read) = self.plane.begin_read(id, input) else {
+            return input.len();
+        };
+        loop {
+            let goes_on = match self.plane.ingest(id, &mut read) {
+                IngressStep::End => false,
+                IngressStep::Request { len, id: command } => {
+                    let (bytes, spans) = read.request(len);
+                    let placed = self.dispatch_other(id, bytes, spans, command);
+                    if placed == Dispatched::Done {
+                        read.advance(len);
+                    }
+                    placed == Dispatched::Done
+                }
+                IngressStep::Large => {
+                    let len = self.pinned.take_large(&mut self.plane, id, read.rest());
+                    read.advance(len);
+                    true
+                }
+                IngressStep::Other(found) => self.take_other(id, &mut read, found),
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        self.plane.end_read(id, read)
+    }
+
+    /// Takes bytes that are no whole array of arguments. Returns whether the read goes on.
+    #[cold]
+    #[inline(never)]
+    fn take_other(
+        &mut self,
+        id: SessionId,
+        read: &mut Read<'_>,
+        found: Result<Found, Violation>,
+    ) -> bool {
+        let rest = read.rest();
+        let flags = self.plane.sessions.get(id).map(|session| session.flags);
+        let flags = flags.unwrap_or_default();
+        let trusted = !flags.any(Flags::UNAUTHENTICATED);
+        match found {
+            Ok(Found::More) if !trusted && rest.len() > UNAUTHENTICATED_HELD_BYTES_MAX => {
+                read.scanner.reset();
+                self.plane
+                    .refuse_protocol(id, Violation::UnauthenticatedBulkLength);
+            }
+            Ok(Found::More) => {
+                let limits = &self.plane.settings.limits;
+                let held_max = if flags.any(Flags::IN_MULTI) {
+                    limits.transaction_bytes_max
+                } else {
+                    limits.request_held_bytes_max
+                } as usize;
+                let scanner = &mut read.scanner;
+                let large = scanner.argc() > 0
+                    && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
+                // This is decided once: a request may come in thousands of reads.
+                if large && !scanner.is_held_whole() && self.plane.is_held_whole(id, scanner, rest)
+                {
+                    scanner.hold_whole();
+                }
+                let begun = match large && !scanner.is_held_whole() {
+                    true => self.begin_large(id, scanner, rest),
+                    false => None,
+                };
+                let Some(used) = begun else {
+                    // The session keeps the scanner with its place, and waits for more bytes.
+                    read.is_inside = true;
+                    return false;
+                };
+                scanner.reset();
+                read.advance(used);
+            }
+            Ok(Found::Nothing { len } | Found::Request { len }) => read.advance(len),
+            Ok(Found::Inline { len }) => {
+                match self.dispatch_inline(id, rest.get(..len).unwrap_or(rest)) {
+                    Ok(Dispatched::Done) => read.advance(len),
+                    Ok(Dispatched::Wait) => return false,
+                    Err(violation) => self.plane.refuse_protocol(id, violation),
+                }
+            }
+            Err(violation) => {
+                read.scanner.reset();
+                self.plane.refuse_protocol(id, violation);
+            }
+        }
+        true
+    }
+
+    /// Dispatches a whole request that is not for the hot path of a pool with one server.
+    #[inline]
+    fn dispatch_other(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        spans: &[Span],
+        id: Option<CommandId>,
+    ) -> Dispatched {
+        let Some(id) = id else {
+            return self.dispatch_slow(session_id, bytes, spans);
+        };
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command: id.get(),
+        };
+        match self.plane.place_by_key(session_id, &request) {
+            true => Dispatched::Done,
+            false => self.dispatch_slow(session_id, bytes, spans),
+        }
+    }
+
+    fn dispatch_slow(&mut self, session_id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
+        self.plane.counters.requests -= 1;
+        let flags = match self.plane.sessions.get_mut(session_id) {
+            Some(session) => {
+                session.burst.place(session.next_seq, bytes.len());
+                session.flags
+            }
+            None => SessionState::default(),
+        };
+        if flags.any(Flags::FUSED) && self.plane.hold_until_caught_up(session_id) {
+            return Dispatched::Wait;
+        }
+        if flags.any(Flags::ROUTED)
+            && let Some(session) = self.plane.sessions.get_mut(session_id)
+        {
+            session.flags |= Flags::UNFORESEEN;
+        }
+        let placed = if flags.is_tunnel() {
+            self.pinned
+                .dispatch_in_tunnel(&mut self.plane, session_id, bytes, spans)
+        } else {
+            let arg = |index: usize| spans[index].of(bytes);
+            match commands::resolve(spans.len(), arg) {
+                Some(id) => self.dispatch_known(session_id, bytes, spans, id),
+                None => {
+                    if let Some(session) = self.plane.sessions.get_mut(session_id) {
+                        session.asked = None;
+                    }
+                    self.dispatch_unknown(session_id, bytes, spans)
+                }
+            }
+        };
+        if placed == Dispatched::Done {
+            self.plane.counters.requests += 1;
+            self.plane.count_down_silence(session_id);
+            if self.plane.tracks_several(session_id) {
+                self.pinned.end_caching(&mut self.plane, session_id);
+            }
+        }
+        placed
+    }
+
+    /// Dispatches a request whose command is in the table.
+    pub(crate) fn dispatch_known(
+        &mut self,
+        session_id: SessionId,
+        bytes: &[u8],
+        spans: &[Span],
+        id: CommandId,
+    ) -> Dispatched {
+        let arg = |index: usize| spans[index].of(bytes);
+        let request = Request {
+            bytes,
+            spans,
+            id,
+            command: id.get(),
+        };
+        let command = request.command;
+        if self.plane.is_routed(session_id) {
+            self.switch_from_dead_if_free(session_id);
+            self.plane.switch_from_replica(session_id, Some(command));
+        }
+        let Some(check) = self.verdict(session_id, &request) else {
+            return Dispatched::Wait;
+        };
+        let server_refuses = check == CommandCheck::Itself;
+        let checked = match check {
+            CommandCheck::Refused(text) => Err(text),
+            CommandCheck::Unsaid => self
+                .plane
+                .check_shape(session_id, command, spans.len(), arg)
+                .and_then(|()| self.plane.check(session_id, command, id, spans.len(), arg)),
+            CommandCheck::Fine | CommandCheck::Itself => {
+                self.plane.check(session_id, command, id, spans.len(), arg)
+            }
+        };
+        if let Err(text) = checked {
+            return match id {
+                id::EXEC => self.refuse_exec(session_id, &text),
+                _ => self.refuse_queued(session_id, &text),
+            };
+        }
+        if let Some(session) = self.plane.sessions.get_mut(session_id) {
+            session.asked = Some(id);
+        }
+        if self.plane.is_paused(session_id, &request) {
+            return self.plane.hold_for_pause(session_id);
+        }
+        if id == id::PING && self.plane.is_restricted(session_id) {
+            return self.answer_locally(session_id, &request);
+        }
+        if is_control(&request) {
+            return self.dispatch_control(session_id, &request);
+        }
+        if self.plane.is_routed(session_id)
+            && let Some(placed) = self.route(session_id, &request)
+        {
+            return placed;
+        }
+        let placed = match self.plane.removes_prefix(session_id) {
+            true => self.dispatch_stripped(session_id, &request, server_refuses),
+            false => self.dispatch_at_server(session_id, &request, server_refuses),
+        };
+        if names_no_subcommand(&request) && self.plane.is_routed(session_id) {
+            // The server may find keys in it that respool cannot, and redirect it. A later request
+            // must not reach the other node first.
+            self.plane.hold_until_caught_up(session_id);
+        }
+        placed
+    }
+
+    /// Dispatches a request after its session has switched to its server.
+    pub(crate) fn dispatch_at_server(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+        server_refuses: bool,
+    ) -> Dispatched {
+        let Request {
+            bytes,
+            spans,
+            id,
+            command,
+        } = *request;
+        let arg = |index: usize| spans[index].of(bytes);
+        let ends_multi = matches!(
+            id,
+            id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
+        );
+        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
+        if !ends_multi && self.plane.sessions.get(session_id).is_some_and(in_multi) {
+            return match server_refuses {
+                true => self.queue_unknown(session_id, bytes, names_no_subcommand(request)),
+                false => self.queue(session_id, request),
+            };
+        }
+        let looked_into = matches!(command.answer, Answer::Conditional(_));
+        if server_refuses || looked_into && !command.arity_ok(spans.len()) {
+            return self.dispatch_on_link(session_id, bytes, false, None);
+        }
+        let alone = match command.answer {
+            Answer::Session | Answer::Pinned => return self.answer_locally(session_id, request),
+            Answer::Alone => true,
+            Answer::Conditional(Condition::Block) => commands::asks_to_block(spans.len(), arg),
+            _ => false,
+        };
+        let reads = command.retry == Retry::Read;
+        let named = self.scatter.naming_duty(&self.plane, session_id, command);
+        match command.answer {
+            Answer::Alone if is_wait(id) => self.dispatch_wait(session_id, request, None),
+            _ if alone && may_wait(id) => {
+                self.dispatch_blocking(session_id, request, (reads, named))
+            }
+            _ if alone && id == id::SHUTDOWN => {
+                self.dispatch_urgent(session_id, bytes, (false, Some(Completion::Shutdown)))
+            }
+            _ if alone => self.dispatch_urgent(session_id, bytes, (reads, named)),
+            Answer::Conditional(Condition::Script) => {
+                let lane = self.plane.enter_code_lane(session_id, request);
+                if lane == CodeLane::Waits {
+                    return Dispatched::Wait;
+                }
+                let placed = self.dispatch_script(session_id, request);
+                self.plane.leave_code_lane(session_id, lane);
+                placed
+            }
+            Answer::Conditional(Condition::Count) => self.dispatch_counted(session_id, request),
+            _ if may_hold_up(id) => {
+                let lane = self.plane.enter_code_lane(session_id, request);
+                if lane == CodeLane::Waits {
+                    return Dispatched::Wait;
+                }
+                let placed = self.dispatch_on_link(session_id, bytes, reads, named);
+                self.plane.leave_code_lane(session_id, lane);
+                placed
+            }
+            _ => self.dispatch_on_link(session_id, bytes, reads, named),
+        }
+    }
+
+    /// Puts a request on the session's link on the slow path: the link is not up, not accepting or
+    /// no longer the session's, or the reply has a completion.
+    pub(crate) fn dispatch_on_link(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        reads: bool,
+        duty: Option<Completion>,
+    ) -> Dispatched {
+        let simple = duty.is_none();
+        match self.dispatch_entry(id, bytes, reads, duty.unwrap_or(Completion::Pass), simple) {
+            Ok(placed) => placed,
+            Err(_) => Dispatched::Wait,
+        }
+    }
+
+    /// Puts a request with a completion on the session's link. If the request has to wait, the
+    /// completion is given back.
+    pub(crate) fn dispatch_with(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        reads: bool,
+        duty: Completion,
+    ) -> Result<Dispatched, Completion> {
+        self.dispatch_entry(id, bytes, reads, duty, false)
+    }
+
+    fn dispatch_entry(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        reads: bool,
+        duty: Completion,
+        simple: bool,
+    ) -> Result<Dispatched, Completion> {
+        let link = match self.usable_link_for(id, bytes, reads) {
+            Ok(link) => link,
+            Err(Blocked::Wait) => return Err(duty),
+            Err(blocked) => return Ok(self.plane.blocked(id, blocked)),
+        };
+        if self.plane.tracks_several(id) {
+            self.plane.put_caching(id, link);
+        }
+        let (Some(session), Some(state)) = (
+            self.plane.sessions.get_mut(id),
+            self.plane.links.get_mut(link),
+        ) else {
+            return Ok(Dispatched::Done);
+        };
+        let seq = session.take_seq();
+        let silent = session.flags.is_silent();
+        let entry = Entry {
+            len: bytes.len() as u32,
+            class: Class::of(reads),
+            // Each reply on the code lane shows that the server has finished the code.
+            duty: silent || !simple || state.kind.lane == CODE_LANE,
+            silent,
+            ..Entry::of(id, seq, self.plane.asked_ms)
+        };
+        if entry.duty {
+            state.push_with(entry, bytes, duty);
+        } else {
+            state.push(entry, bytes);
+        }
+        self.plane.counters.link_requests += 1;
+        self.plane.list_link(link);
+        Ok(Dispatched::Done)
+    }
+
+    /// Puts a request of respool's own on a session's link. No session gets its reply.
+    pub(crate) fn ask_for_ourselves(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        duty: Completion,
+    ) -> Result<LinkId, Blocked> {
+        let link = self.usable_link(id)?;
+        self.plane.put_ours(link, bytes, duty);
+        Ok(link)
+    }
+
+    /// The link for a session's next request, ready to take it.
+    pub(crate) fn usable_link(&mut self, id: SessionId) -> Result<LinkId, Blocked> {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Err(Blocked::Wait);
+        };
+        if self.plane.tracks_several(id) {
+            let link = self.attach_tracking(id)?;
+            return self.plane.ready_link(id, link);
+        }
+        let link = session.link;
+        let kind = self.plane.shared_kind_of(session);
+        let usable =
+            self.plane.links.get(link).is_some_and(|link| {
+                link.role == Role::Shared || link.role == Role::Pinned { by: id }
+            });
+        if !usable {
+            // A slow session drains the link, or the session never had one. It gets another link
+            // when its requests in flight are answered.
+            if self.plane.hold_until_caught_up(id) {
+                return Err(Blocked::Wait);
+            }
+            let fresh = self.plane.shared_link_for(id, kind)?;
+            self.plane.attach(id, fresh);
+            return self.usable_link(id);
+        }
+        self.plane.ready_link(id, link)
+    }
+
+    /// The link for these requests, ready to take them. They wait if the server would hold them.
+    fn usable_link_for(
+        &mut self,
+        id: SessionId,
+        requests: &[u8],
+        reads: bool,
+    ) -> Result<LinkId, Blocked> {
+        let link = self.usable_link(id)?;
+        match self.plane.await_writes(id, link, requests, reads) {
+            Some(blocked) => Err(blocked),
+            None => Ok(link),
+        }
+    }
+
+    fn dispatch_inline(&mut self, id: SessionId, line: &[u8]) -> Result<Dispatched, Violation> {
+        let words = request::split_inline(line)?;
+        if words.is_empty() {
+            return Ok(Dispatched::Done);
+        }
+        // The dispatched request has other bytes than the line.
+        if let Some(session) = self.plane.sessions.get_mut(id) {
+            session.burst.count_as_many();
+        }
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &words);
+        let mut scanner = Scanner::default();
+        match scanner.scan(&bytes, true) {
+            Ok(Found::Request { len }) if len == bytes.len() => {
+                let spans = scanner.spans();
+                Ok(match self.plane.dispatch_simple(id, &bytes, spans) {
+                    Ok(()) => Dispatched::Done,
+                    Err(command) => self.dispatch_other(id, &bytes, spans, command),
+                })
+            }
+            _ => unreachable!("an encoded request scans as one whole request"),
+        }
+    }
+}
