@@ -2,27 +2,39 @@
 
 pub(crate) mod acl;
 pub(crate) mod auth;
-pub(crate) mod guess_delay;
 pub(crate) mod login_check;
 pub(crate) mod login_probe;
 pub(crate) mod login_state;
 pub(crate) mod passwords;
 
-use guess_delay::Attempts;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use login_probe::LoginProbes;
 
 use crate::base::handle::SessionId;
 use crate::base::session_map::SessionMap;
+use crate::data_plane::guess_delay::{Attempts, GuessDelay};
 
 /// Logins that are being tried, and checks of the configured one.
 #[derive(Default)]
 pub(crate) struct Access {
     pub(crate) login_probes: LoginProbes,
+    /// The delay of logins after wrong passwords. All workers share it.
+    guesses: Arc<Mutex<GuessDelay>>,
     /// Logins that had to wait or were wrong.
     attempts: SessionMap<Attempts>,
 }
 
 impl Access {
+    /// Shares the delay of logins after wrong passwords with other workers.
+    pub(crate) fn share_guesses(&mut self, guesses: Arc<Mutex<GuessDelay>>) {
+        self.guesses = guesses;
+    }
+
+    fn guesses(&self) -> MutexGuard<'_, GuessDelay> {
+        self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Forgets when a session's login began to wait for a link: another request is next.
     pub(crate) fn forget_login_wait(&mut self, id: SessionId) {
         if let Some(attempts) = self.attempts.get_mut(id) {

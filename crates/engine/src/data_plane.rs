@@ -17,6 +17,7 @@ pub(crate) mod egress;
 pub(crate) mod failure;
 pub(crate) mod flush_rule;
 pub(crate) mod gate;
+pub(crate) mod guess_delay;
 pub(crate) mod handshake;
 pub(crate) mod health;
 pub(crate) mod ingress;

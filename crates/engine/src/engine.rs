@@ -22,6 +22,7 @@ mod deadlines;
 mod failures;
 mod link_bytes;
 pub(crate) mod link_events;
+pub(crate) mod logins;
 mod memory;
 pub(crate) mod pinned;
 pub(crate) mod pubsub;
@@ -179,6 +180,7 @@ impl Engine {
     /// [`Engine::new`].
     pub fn with_directory(mut self, counts: Arc<SubscriberCounts>) -> Self {
         debug_assert!(self.pubsub.hubs.is_empty(), "no session has subscribed yet");
+        self.access.share_guesses(counts.guesses());
         self.pubsub.subscriber_counts = counts;
         self
     }

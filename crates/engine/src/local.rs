@@ -331,7 +331,9 @@ impl Engine {
             return self.log_in(session_id, (Some(user), password), Some(rest));
         }
         if let Some((user, password)) = hello.credentials
-            && let Err(placed) = self.authenticate(session_id, user, password)
+            && let Err(placed) =
+                self.access
+                    .authenticate(&mut self.plane, session_id, user, password)
         {
             return placed;
         }

@@ -21,7 +21,6 @@ use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bo
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Session};
-use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
 /// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
@@ -33,16 +32,36 @@ pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>,
     }
 }
 
-impl Engine {
-    pub(crate) fn auth(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let Some((name, password)) = auth_asked(request) else {
-            return self.answer_error(id, b"ERR syntax error");
-        };
-        if self.plane.settings.users.is_empty() {
-            return self.log_in(id, (name, password), None);
-        }
-        match self.authenticate(id, name.unwrap_or(b"default"), password) {
-            Ok(()) => self.plane.answer_reply(id, b"+OK\r\n"),
+/// A login that a session may ask its server about now.
+pub(crate) struct LoginAsked {
+    credentials: Credentials,
+    claim: LoginClaim,
+    /// AUTH, and a HELLO after it.
+    request: Vec<u8>,
+    /// Whether the session has a link of its own.
+    pub(crate) pinned: bool,
+}
+
+/// What follows from a login for the rest of the engine.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct LoginEffect {
+    /// Numbers of users that may be given to others.
+    pub(crate) freed: Vec<u16>,
+    /// The user that has authenticated again.
+    pub(crate) renewed: Option<u16>,
+}
+
+impl Access {
+    /// AUTH as a configured user.
+    pub(crate) fn auth_here(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        (name, password): (Option<&[u8]>, &[u8]),
+    ) -> Dispatched {
+        match self.authenticate(plane, id, name.unwrap_or(b"default"), password) {
+            Ok(()) => plane.answer_reply(id, b"+OK\r\n"),
             Err(placed) => placed,
         }
     }
@@ -50,75 +69,68 @@ impl Engine {
     /// Logs a session in as a configured user of respool. `Err`: it waits, or is refused.
     pub(crate) fn authenticate(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         name: &[u8],
         password: &[u8],
     ) -> Result<(), Dispatched> {
-        let user = self.plane.own_user(name, password);
+        let user = plane.own_user(name, password);
         let is_same = |session: &Session| {
             !session.flags.any(Flags::UNAUTHENTICATED) && user == Some(session.user)
         };
-        if self.plane.sessions.get(id).is_some_and(is_same) {
+        if plane.sessions.get(id).is_some_and(is_same) {
             return Ok(());
         }
         // A right password is answered at once, so it is not charged beforehand.
-        let claim = match self.login_gate(id, true) {
+        let claim = match self.login_gate(plane, id, true) {
             LoginGate::Open(claim) => claim,
             LoginGate::Wait => return Err(Dispatched::Wait),
-            LoginGate::Shut => return Err(self.access.refuse_untried(&mut self.plane, id)),
+            LoginGate::Shut => return Err(self.refuse_untried(plane, id)),
         };
-        self.access.end_login_turn(id);
+        self.end_login_turn(id);
         let Some(user) = user else {
-            self.login_was_wrong(id, claim);
-            return Err(self.answer_error(id, WRONG));
+            self.login_was_wrong(plane, id, claim);
+            return Err(plane.answer_error(id, WRONG));
         };
-        if let Some(session) = self.plane.sessions.get_mut(id) {
+        if let Some(session) = plane.sessions.get_mut(id) {
             session.flags.remove(Flags::UNAUTHENTICATED);
             session.user = user;
         }
         Ok(())
     }
 
-    /// Asks the server about a user name and password. `hello`: the rest of a HELLO with AUTH, and
-    /// the protocol version of its reply.
-    pub(crate) fn log_in(
+    /// Begins to ask the server about a user name and password. `is_queued`: the session's
+    /// transaction has a server. `Err`: the session waits, or is refused.
+    pub(crate) fn begin_login(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         (name, password): (Option<&[u8]>, &[u8]),
-        hello: Option<(Version, DeferredCheck)>,
-    ) -> Dispatched {
-        if self.plane.hold_until_caught_up(id) {
-            return Dispatched::Wait;
+        is_queued: bool,
+    ) -> Result<LoginAsked, Dispatched> {
+        if plane.hold_until_caught_up(id) {
+            return Err(Dispatched::Wait);
         }
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Dispatched::Done;
+        let Some(session) = plane.sessions.get(id) else {
+            return Err(Dispatched::Done);
         };
-        let Some(login) = credentials(name, password) else {
-            return self.answer_error(id, WRONG);
+        let Some(credentials) = credentials(name, password) else {
+            return Err(plane.answer_error(id, WRONG));
         };
         if name.map_or(0, <[u8]>::len) + password.len() > CREDENTIALS_BYTES_MAX {
-            return self
-                .plane
-                .answer_reply(id, &bound_reply("CREDENTIALS_BYTES_MAX"));
+            return Err(plane.answer_reply(id, &bound_reply("CREDENTIALS_BYTES_MAX")));
         }
         let (pinned, pool) = (session.pins.bind(), usize::from(session.pool));
-        let claim = match self.server_login_gate(id, &login) {
+        let claim = match self.server_login_gate(plane, id, &credentials) {
             LoginGate::Open(claim) => claim,
-            LoginGate::Wait => return Dispatched::Wait,
-            LoginGate::Shut => return self.access.refuse_untried(&mut self.plane, id),
+            LoginGate::Wait => return Err(Dispatched::Wait),
+            LoginGate::Shut => return Err(self.refuse_untried(plane, id)),
         };
-        if !pinned
-            && self.plane.is_routed(id)
-            && self.transactions.queued_group(&self.plane, id).is_none()
-        {
+        if !pinned && plane.is_routed(id) && !is_queued {
             // Any server will do, and the server of the last request may be away.
-            let up = self.plane.first_up(pool);
-            self.plane.switch_server(id, up);
+            let up = plane.first_up(pool);
+            plane.switch_server(id, up);
         }
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Dispatched::Done;
-        };
-        let old = self.plane.kind_of(session);
         let mut request = Vec::new();
         match name {
             Some(name) => encode::request(&mut request, &[b"AUTH".as_slice(), name, password]),
@@ -126,161 +138,179 @@ impl Engine {
         }
         // See `Login::is_answered_by`.
         encode::request(&mut request, &["HELLO"]);
+        Ok(LoginAsked {
+            credentials,
+            claim,
+            request,
+            pinned,
+        })
+    }
+
+    /// Asks the server about a login. `own`: the link of a session that is pinned. `hello`: the
+    /// rest of a HELLO with AUTH, and the protocol version of its reply.
+    pub(crate) fn ask_login(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        asked: LoginAsked,
+        own: Option<Result<LinkId, Blocked>>,
+        hello: Option<(Version, DeferredCheck)>,
+    ) -> Dispatched {
+        let Some(session) = plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let old = plane.kind_of(session);
         let (server, pool, db) = (old.server, session.pool, session.db);
         let former = session.user;
-        let known = self.plane.logins.find(pool, &login);
-        let known = known.filter(|user| !self.access.is_login_refused(&self.plane, *user, server));
+        let known = plane.logins.find(pool, &asked.credentials);
+        let known = known.filter(|user| !self.is_login_refused(plane, *user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
-        let link = match known {
-            _ if pinned => self.usable_link(id),
-            Some(user) => {
+        let greets = hello.is_some();
+        let login = Login {
+            credentials: asked.credentials,
+            hello: hello.map(|(_, rest)| rest),
+            said: None,
+            claim: asked.claim,
+        };
+        let link = match (own, known) {
+            (Some(own), _) => own,
+            (None, Some(user)) => {
                 // The link may finish its handshake before the server answers this AUTH.
-                self.plane.logins.note_database(db, former, user);
+                plane.logins.note_database(db, former, user);
                 let kind = LinkKind {
                     user,
                     version,
                     ..old
                 };
-                self.access.login_link(&mut self.plane, id, kind)
+                self.login_link(plane, id, kind)
             }
             // Only a login that the server has accepted gets a link of its own.
-            None => {
-                self.access.end_login_turn(id);
-                let login = Login {
-                    credentials: login,
-                    hello: hello.map(|(_, rest)| rest),
-                    said: None,
-                    claim,
-                };
-                return self
-                    .access
-                    .probe_login(&mut self.plane, id, server, request, login);
+            (None, None) => {
+                self.end_login_turn(id);
+                return self.probe_login(plane, id, server, asked.request, login);
             }
         };
         if !matches!(link, Err(Blocked::Wait)) {
-            self.access.end_login_wait(id);
+            self.end_login_wait(id);
         }
         let link = match link {
             Ok(link) => link,
             Err(Blocked::Wait) => return Dispatched::Wait,
             Err(blocked) => {
-                self.login_was_right(claim);
+                self.login_was_right(plane, login.claim);
                 return match blocked {
-                    Blocked::Refused(reply) if hello.is_some() && is_servers_fault(&reply) => {
-                        self.plane.close_greeting(id)
+                    Blocked::Refused(reply) if greets && is_servers_fault(&reply) => {
+                        plane.close_greeting(id)
                     }
-                    blocked => self.plane.blocked(id, blocked),
+                    blocked => plane.blocked(id, blocked),
                 };
             }
         };
-        let completion = Completion::Access(AccessCompletion::Login(Box::new(Login {
-            credentials: login,
-            hello: hello.map(|(_, rest)| rest),
-            said: None,
-            claim,
-        })));
         // The session keeps its link until the server has agreed, so a refusal undoes nothing. A
         // pinned link may have another user from now on, whether or not the answer comes in time.
-        if let Some(state) = self.plane.links.get_mut(link) {
-            state.tainted |= pinned;
+        if let Some(state) = plane.links.get_mut(link) {
+            state.tainted |= asked.pinned;
         }
-        self.plane.put_on(link, id, &request, completion);
-        self.plane.hold_until_caught_up(id);
+        let completion = Completion::Access(AccessCompletion::Login(Box::new(login)));
+        plane.put_on(link, id, &asked.request, completion);
+        plane.hold_until_caught_up(id);
         Dispatched::Done
     }
 
     /// Whether a session may ask its server about a login now. A login that a server has accepted
     /// before, or is being asked about, is charged to its address only when it is refused. A
     /// session that repeats its own login does not wait.
-    pub(crate) fn server_login_gate(&mut self, id: SessionId, login: &Credentials) -> LoginGate {
-        let session = self.plane.sessions.get(id);
+    pub(crate) fn server_login_gate(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        login: &Credentials,
+    ) -> LoginGate {
+        let session = plane.sessions.get(id);
         if let Some(session) = session
             && !session.flags.any(Flags::UNAUTHENTICATED)
-            && self.plane.logins.get(session.user) == Some(login)
+            && plane.logins.get(session.user) == Some(login)
         {
             return LoginGate::Open(LoginClaim::free(session.peer));
         }
         let was_right =
-            session.is_some_and(|session| self.plane.logins.find(session.pool, login).is_some());
-        let presumed_right = was_right || self.access.is_being_asked(&self.plane, login);
-        self.login_gate(id, presumed_right)
+            session.is_some_and(|session| plane.logins.find(session.pool, login).is_some());
+        let presumed_right = was_right || self.is_being_asked(plane, login);
+        self.login_gate(plane, id, presumed_right)
     }
 
-    /// The entry of a login that a server has accepted. `None`: the table is full.
+    /// The entry of a login that a server has accepted. `None`: the table is full. `in_hubs`: users
+    /// of subscriptions. The numbers of freed entries are appended to `freed`.
     ///
     /// A user without a password accepts every password, and each entry has links of its own. So a
     /// user has few entries. A further password replaces the newest one: links send the password
     /// that the server has accepted last.
-    pub(crate) fn place_of_login(&mut self, id: SessionId, login: Credentials) -> Option<u16> {
-        let pool = self.plane.sessions.get(id)?.pool;
-        if let Some(known) = self.plane.logins.find(pool, &login) {
+    pub(crate) fn place_of_login(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        login: Credentials,
+        in_hubs: &[u16],
+        freed: &mut Vec<u16>,
+    ) -> Option<u16> {
+        let pool = plane.sessions.get(id)?.pool;
+        if let Some(known) = plane.logins.find(pool, &login) {
             return Some(known);
         }
-        if self.plane.logins.of_name(pool, &login).1 >= PASSWORDS_OF_USER_MAX {
-            self.forget_unused_logins();
-            let (newest, count) = self.plane.logins.of_name(pool, &login);
+        if plane.logins.of_name(pool, &login).1 >= PASSWORDS_OF_USER_MAX {
+            freed.extend(forget_unused_logins(plane, in_hubs));
+            let (newest, count) = plane.logins.of_name(pool, &login);
             if count >= PASSWORDS_OF_USER_MAX {
                 let place = newest?;
-                self.plane.logins.renew(place, login);
+                plane.logins.renew(place, login);
                 return Some(place);
             }
         }
-        if self.plane.logins.is_full() {
-            self.forget_unused_logins();
+        if plane.logins.is_full() {
+            freed.extend(forget_unused_logins(plane, in_hubs));
         }
-        self.plane.logins.add(pool, login)
+        plane.logins.add(pool, login)
     }
 
-    /// Frees the entries of users that no link and no session has.
-    fn forget_unused_logins(&mut self) {
-        let mut used = vec![false; LOGINS_MAX + 1];
-        for (_, link) in self.plane.links.iter() {
-            used[usize::from(link.kind.user)] = true;
-        }
-        for (_, session) in self.plane.sessions.iter() {
-            used[usize::from(session.user)] = true;
-        }
-        for hub in &self.pubsub.hubs {
-            used[usize::from(hub.user)] = true;
-        }
-        for user in self.plane.logins.forget_unused(used) {
-            self.local
-                .catalog
-                .forget_user(&mut self.plane.learned_commands, user);
-        }
-    }
-
-    /// Handles the server's reply to an AUTH.
-    pub(crate) fn settle_login(&mut self, link: LinkId, entry: Entry, login: Login) {
+    /// Handles the server's reply to an AUTH. `in_hubs`: users of subscriptions.
+    pub(crate) fn settle_login(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        entry: Entry,
+        login: Login,
+        in_hubs: &[u16],
+    ) -> LoginEffect {
+        let mut effect = LoginEffect::default();
         let said = login.said.unwrap_or_else(|| {
             let mut wrong = Vec::new();
             encode::error(&mut wrong, WRONG);
             wrong
         });
         if !said.starts_with(b"+") {
-            self.login_was_wrong(entry.session, login.claim);
-            return self.pass_on(entry, &said);
+            self.login_was_wrong(plane, entry.session, login.claim);
+            plane.deliver_to(entry, &said);
+            return effect;
         }
-        self.login_was_right(login.claim);
-        if self.plane.sessions.get(entry.session).is_none() {
-            return;
-        }
-        let Some(user) = self.place_of_login(entry.session, login.credentials) else {
-            return self.pass_on(entry, &bound_reply("LOGINS_MAX"));
+        self.login_was_right(plane, login.claim);
+        let Some(db) = plane.sessions.get(entry.session).map(|session| session.db) else {
+            return effect;
         };
-        let probed = self.access.is_probe(&self.plane, link);
-        let Some(state) = self.plane.links.get_mut(link) else {
-            return;
+        let credentials = login.credentials;
+        let freed = &mut effect.freed;
+        let user = self.place_of_login(plane, entry.session, credentials, in_hubs, freed);
+        let Some(user) = user else {
+            plane.deliver_to(entry, &bound_reply("LOGINS_MAX"));
+            return effect;
+        };
+        let probed = self.is_probe(plane, link);
+        let Some(state) = plane.links.get_mut(link) else {
+            return effect;
         };
         let pinned = state.role == Role::Pinned { by: entry.session };
         let version = state.kind.version;
-        let db = self
-            .plane
-            .sessions
-            .get(entry.session)
-            .map_or(0, |session| session.db);
-        self.become_user(entry.session, link, (user, db));
-        if let Some(session) = self.plane.sessions.get_mut(entry.session)
+        effect.renewed = self.become_user(plane, entry.session, link, (user, db));
+        if let Some(session) = plane.sessions.get_mut(entry.session)
             && !pinned
             && !probed
         {
@@ -289,51 +319,57 @@ impl Engine {
         match login.hello {
             Some(hello) => {
                 let steps = [ReplyStep::request(hello)].into();
-                self.plane
-                    .begin_steps(entry.session, steps, (entry.silent, entry.at_ms));
-                self.pass_on(entry, b"");
+                plane.begin_steps(entry.session, steps, (entry.silent, entry.at_ms));
+                plane.deliver_to(entry, b"");
             }
-            None => self.pass_on(entry, &said),
+            None => plane.deliver_to(entry, &said),
         }
-        if !pinned
-            && self
-                .plane
-                .sessions
-                .get(entry.session)
-                .is_some_and(Session::is_caught_up)
-        {
+        let is_caught_up = |session: &Session| session.is_caught_up();
+        if !pinned && plane.sessions.get(entry.session).is_some_and(is_caught_up) {
             match probed {
-                true => self.access.attach_accepted(&mut self.plane, entry.session),
-                false => self.plane.attach(entry.session, link),
+                true => self.attach_accepted(plane, entry.session),
+                false => plane.attach(entry.session, link),
             }
         }
+        effect
     }
 
     /// The server has agreed, on this link, that a session is this user: by AUTH, or within EXEC.
-    /// `db`: the database that the session has selected.
+    /// `db`: the database that the session has selected. Returns the user if the link is still
+    /// there: its rights may be others now.
     pub(crate) fn become_user(
         &mut self,
+        plane: &mut DataPlane,
         session_id: SessionId,
         link: LinkId,
         (user, db): (u16, u32),
-    ) {
-        let Some(link) = self.plane.links.get_mut(link) else {
-            return;
-        };
+    ) -> Option<u16> {
+        let link = plane.links.get_mut(link)?;
         if link.role == (Role::Pinned { by: session_id }) {
             link.kind.user = user;
         }
-        self.local.catalog.doubt_user(user);
-        if let Some(session) = self.plane.sessions.get_mut(session_id) {
+        if let Some(session) = plane.sessions.get_mut(session_id) {
             let former = std::mem::replace(&mut session.user, user);
             session.flags.remove(Flags::UNAUTHENTICATED);
-            self.plane.logins.note_database(db, former, user);
+            plane.logins.note_database(db, former, user);
         }
-        let session = self.plane.sessions.get(session_id);
-        let kind = session.map(|session| self.plane.shared_kind_of(session));
-        let own = kind.and_then(|kind| self.plane.shared.get(&kind).copied());
-        self.access.connect_links_of(&mut self.plane, user, own);
+        let session = plane.sessions.get(session_id);
+        let kind = session.map(|session| plane.shared_kind_of(session));
+        let own = kind.and_then(|kind| plane.shared.get(&kind).copied());
+        self.connect_links_of(plane, user, own);
+        Some(user)
     }
+}
+
+/// Frees the entries of users that no link, no session and no hub has. Returns their numbers.
+fn forget_unused_logins(plane: &mut DataPlane, in_hubs: &[u16]) -> Vec<u16> {
+    let mut used = vec![false; LOGINS_MAX + 1];
+    let links = plane.links.iter().map(|(_, link)| link.kind.user);
+    let sessions = plane.sessions.iter().map(|(_, session)| session.user);
+    for user in links.chain(sessions).chain(in_hubs.iter().copied()) {
+        used[usize::from(user)] = true;
+    }
+    plane.logins.forget_unused(used)
 }
 
 /// Redis's error to a wrong AUTH.

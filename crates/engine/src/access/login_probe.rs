@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use crate::access::Access;
-use crate::access::guess_delay::{AttemptTime, LoginAttempt};
 use crate::base::error::{Cause, Fate, refuses_login};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{LOGIN_PROBES_PER_SERVER, LOGIN_QUEUE_MAX, LOGINS_PER_PROBE};
@@ -19,12 +18,12 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim, Source};
+use crate::data_plane::guess_delay::{AttemptTime, LoginAttempt};
 use crate::data_plane::ingress::{Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
-use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
 /// The logins of one worker that wait for a server.
@@ -86,15 +85,20 @@ struct QueuedLogin {
     login: Box<Login>,
 }
 
-impl Engine {
+impl Access {
     /// Whether a session may try a login now. A transaction does not wait: its login is refused
     /// instead.
-    pub(crate) fn login_gate(&mut self, id: SessionId, is_presumed_right: bool) -> LoginGate {
-        let Some(session) = self.plane.sessions.get(id) else {
+    pub(crate) fn login_gate(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        is_presumed_right: bool,
+    ) -> LoginGate {
+        let Some(session) = plane.sessions.get(id) else {
             return LoginGate::Shut;
         };
         let source = Source::of(session.peer);
-        let attempts = self.access.attempts.get(id);
+        let attempts = self.attempts.get(id);
         let is_new = attempts.is_none_or(|attempts| attempts.turn.is_none());
         let turn = match attempts.and_then(|attempts| attempts.turn) {
             Some(turn) => turn,
@@ -105,11 +109,11 @@ impl Engine {
                     has_failed: attempts.is_some_and(|attempts| attempts.has_failed),
                     may_wait: !session.flags.any(Flags::IN_MULTI) && within.is_none(),
                 };
-                let mut guesses = self.pubsub.subscriber_counts.guesses();
-                guesses.reserve(source, asked, self.plane.now)
+                let mut guesses = self.guesses();
+                guesses.reserve(source, asked, plane.now)
             }
         };
-        if self.plane.now >= turn.at {
+        if plane.now >= turn.at {
             let AttemptTime {
                 is_tried,
                 is_charged,
@@ -121,35 +125,40 @@ impl Engine {
             };
         }
         if is_new {
-            self.access.attempts.get_or_default(id).turn = Some(turn);
-            self.access.login_probes.delayed.push((turn.at, id));
+            self.attempts.get_or_default(id).turn = Some(turn);
+            self.login_probes.delayed.push((turn.at, id));
         }
-        self.plane.hold(id, Holds::LINK);
+        plane.hold(id, Holds::LINK);
         LoginGate::Wait
     }
 
     /// A login was right, or was not tried in the end.
-    pub(crate) fn login_was_right(&mut self, claim: LoginClaim) {
-        let mut guesses = self.pubsub.subscriber_counts.guesses();
-        guesses.handle_accepted(claim.source, claim.is_charged, self.plane.now);
+    pub(crate) fn login_was_right(&self, plane: &DataPlane, claim: LoginClaim) {
+        let mut guesses = self.guesses();
+        guesses.handle_accepted(claim.source, claim.is_charged, plane.now);
     }
 
     /// A login was wrong.
-    pub(crate) fn login_was_wrong(&mut self, id: SessionId, claim: LoginClaim) {
-        self.plane.counters.logins_refused += 1;
-        let mut guesses = self.pubsub.subscriber_counts.guesses();
-        guesses.handle_refused(claim.source, claim.is_charged, self.plane.now);
+    pub(crate) fn login_was_wrong(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        claim: LoginClaim,
+    ) {
+        plane.counters.logins_refused += 1;
+        let mut guesses = self.guesses();
+        guesses.handle_refused(claim.source, claim.is_charged, plane.now);
         drop(guesses);
-        if self.plane.sessions.get(id).is_some() {
-            self.access.attempts.get_or_default(id).has_failed = true;
+        if plane.sessions.get(id).is_some() {
+            self.attempts.get_or_default(id).has_failed = true;
         }
     }
 
     /// Tries logins whose time has come, and emits reports of refused logins for the log.
-    pub(crate) fn tick_guesses(&mut self) {
-        let now = self.plane.now;
+    pub(crate) fn tick_guesses(&mut self, plane: &mut DataPlane) {
+        let now = plane.now;
         let mut due = Vec::new();
-        self.access.login_probes.delayed.retain(|(at, id)| {
+        self.login_probes.delayed.retain(|(at, id)| {
             let is_due = *at <= now;
             if is_due {
                 due.push(*id);
@@ -157,14 +166,14 @@ impl Engine {
             !is_due
         });
         for id in due {
-            self.plane.release(id, Holds::LINK);
+            plane.release(id, Holds::LINK);
         }
-        if now.since_ms(self.access.login_probes.reported_at) < REPORTED_MS {
+        if now.since_ms(self.login_probes.reported_at) < REPORTED_MS {
             return;
         }
-        self.access.login_probes.reported_at = now;
+        self.login_probes.reported_at = now;
         let mut reports = Vec::new();
-        let mut guesses = self.pubsub.subscriber_counts.guesses();
+        let mut guesses = self.guesses();
         reports.extend(std::iter::from_fn(|| guesses.poll_report(now)));
         drop(guesses);
         for report in reports {
@@ -173,80 +182,86 @@ impl Engine {
                 None => String::from("several addresses"),
             };
             let count = report.count;
-            self.plane.emit(Event::LoginsRefused { from, count });
+            plane.emit(Event::LoginsRefused { from, count });
         }
     }
 
     /// Connects probing links for logins that wait, and fails those that have waited for as long as
     /// a request may.
-    pub(crate) fn tick_login_queue(&mut self) {
-        let sessions = &self.plane.sessions;
+    pub(crate) fn tick_login_queue(&mut self, plane: &mut DataPlane) {
+        let sessions = &plane.sessions;
         let has_client = |attempt: &QueuedLogin| sessions.get(attempt.entry.session).is_some();
-        self.access.login_probes.queue.retain(has_client);
-        let queue = self.access.login_probes.queue.iter();
+        self.login_probes.queue.retain(has_client);
+        let queue = self.login_probes.queue.iter();
         let mut servers: Vec<ServerId> = queue.map(|attempt| attempt.server).collect();
         servers.sort_unstable();
         servers.dedup();
         for server in servers {
-            if !self.access.has_probe(&self.plane, server)
-                && !self.access.is_tried(&self.plane, server)
-            {
-                self.access.probing_link(&mut self.plane, server, false);
+            if !self.has_probe(plane, server) && !self.is_tried(plane, server) {
+                self.probing_link(plane, server, false);
             }
         }
-        let limit_ms = self.plane.settings.timeouts.request_ms;
-        let now = self.plane.now.stamp_ms();
+        let limit_ms = plane.settings.timeouts.request_ms;
+        let now = plane.now.stamp_ms();
         let is_late = |attempt: &QueuedLogin| now.wrapping_sub(attempt.entry.at_ms) >= limit_ms;
-        while limit_ms > 0 && self.access.login_probes.queue.front().is_some_and(is_late) {
-            let Some(attempt) = self.access.login_probes.queue.pop_front() else {
+        while limit_ms > 0 && self.login_probes.queue.front().is_some_and(is_late) {
+            let Some(attempt) = self.login_probes.queue.pop_front() else {
                 return;
             };
-            self.plane.counters.timeouts += 1;
-            self.plane.deadlines.count(attempt.entry.session);
-            self.login_was_right(attempt.login.claim);
-            let server = self.plane.server(attempt.server).label.clone();
+            plane.counters.timeouts += 1;
+            plane.deadlines.count(attempt.entry.session);
+            self.login_was_right(plane, attempt.login.claim);
+            let server = plane.server(attempt.server).label.clone();
             let server = &server;
-            self.fail(
-                attempt.entry,
-                Fate::NotSent,
-                Cause::Deadline { server, limit_ms },
-            );
+            fail_login(plane, attempt.entry, Cause::Deadline { server, limit_ms });
         }
     }
 
     /// A probing link could not be connected. If the server has another one, no second one is
     /// connected for a while. If it has none, the waiting logins fail, unless requests wait for the
     /// server. `is_refused`: the server is reachable, and refuses the link.
-    pub(crate) fn probe_failed(&mut self, server: ServerId, reason: &str, is_refused: bool) {
-        if self.access.has_probe(&self.plane, server) {
-            self.access
-                .login_probes
-                .refused
-                .push((server, self.plane.now));
-        } else if is_refused || !self.plane.holds_requests(server) {
-            self.fail_logins(server, reason);
+    pub(crate) fn probe_failed(
+        &mut self,
+        plane: &mut DataPlane,
+        server: ServerId,
+        reason: &str,
+        is_refused: bool,
+    ) {
+        if self.has_probe(plane, server) {
+            self.login_probes.refused.push((server, plane.now));
+        } else if is_refused || !plane.holds_requests(server) {
+            self.fail_logins(plane, server, reason);
         }
     }
 
     /// Fails the logins that wait for a server that cannot be reached.
-    fn fail_logins(&mut self, server: ServerId, reason: &str) {
-        let queue = std::mem::take(&mut self.access.login_probes.queue);
-        let label = self.plane.server(server).label.clone();
+    fn fail_logins(&mut self, plane: &mut DataPlane, server: ServerId, reason: &str) {
+        let queue = std::mem::take(&mut self.login_probes.queue);
+        let label = plane.server(server).label.clone();
         for attempt in queue {
             if attempt.server == server {
-                self.login_was_right(attempt.login.claim);
+                self.login_was_right(plane, attempt.login.claim);
                 let mut entry = attempt.entry;
                 if attempt.login.greets() {
                     // See `DataPlane::close_greeting`.
                     entry.silent = true;
-                    self.plane.close_when_answered(entry.session);
+                    plane.close_when_answered(entry.session);
                 }
                 let server = &label;
-                self.fail(entry, Fate::NotSent, Cause::NoLink { server, reason });
+                fail_login(plane, entry, Cause::NoLink { server, reason });
             } else {
-                self.access.login_probes.queue.push_back(attempt);
+                self.login_probes.queue.push_back(attempt);
             }
         }
+    }
+}
+
+/// Fails a login that was not sent.
+fn fail_login(plane: &mut DataPlane, entry: Entry, cause: Cause<'_>) {
+    let away = plane.away_error_of(entry, false);
+    if let Some(reply) = plane.begin_failure(entry, Fate::NotSent, away, cause) {
+        plane.deliver_to(entry, &reply);
+        plane.scratch = reply;
     }
 }
 

@@ -247,7 +247,12 @@ impl Engine {
         if down.role == Role::Probe {
             // Logins wait for any probing link, so this one is gone when they look for another.
             if !down.was_up {
-                self.probe_failed(down.server, &down.reason, down.refusal.is_some());
+                self.access.probe_failed(
+                    &mut self.plane,
+                    down.server,
+                    &down.reason,
+                    down.refusal.is_some(),
+                );
             }
             self.access.probe_lost(&mut self.plane, down.server, id);
         }
@@ -306,8 +311,8 @@ impl Engine {
         let shared = self.components_memory();
         self.plane.tick_memory(shared);
         self.plane.tick_untaken();
-        self.tick_login_queue();
-        self.tick_guesses();
+        self.access.tick_login_queue(&mut self.plane);
+        self.access.tick_guesses(&mut self.plane);
         self.plane.tick_idle_sessions();
     }
 

@@ -222,7 +222,7 @@ impl Engine {
             return self.transactions.queue_local(&mut self.plane, id, request);
         };
         // The login attempt counts when it is queued: EXEC tries all of them at once.
-        let claim = match self.server_login_gate(id, &login) {
+        let claim = match self.access.server_login_gate(&mut self.plane, id, &login) {
             LoginGate::Open(claim) => claim,
             LoginGate::Wait => return Dispatched::Wait,
             LoginGate::Shut => {
@@ -409,7 +409,7 @@ impl Engine {
             LocalResult::Login {
                 ref hello, claim, ..
             } if !agrees(hello.is_some(), element) => {
-                self.login_was_wrong(id, claim);
+                self.access.login_was_wrong(&mut self.plane, id, claim);
                 exec_reply.say(element);
             }
             LocalResult::Login {
@@ -417,7 +417,7 @@ impl Engine {
                 hello,
                 claim,
             } => {
-                self.login_was_right(claim);
+                self.access.login_was_right(&self.plane, claim);
                 // A user gets a place only after the right password: any client may name any user.
                 let Some(user) = self.place_of_login(id, login) else {
                     self.plane.close_for(

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::access::guess_delay::GuessDelay;
 use crate::base::glob::matches;
 use crate::data_plane::completion::pubsub::ChannelKind;
+use crate::data_plane::guess_delay::GuessDelay;
 
 /// The excess by pool and kind, then by name. It does not name the server: all of a pool's
 /// subscribers are at one server, and each worker may number it differently.
@@ -27,7 +27,7 @@ pub struct SubscriberCounts {
     /// The node of each Cluster at which all workers publish and listen. A server counts its own
     /// connections alone.
     homes: Mutex<HashMap<u16, String>>,
-    guesses: Mutex<GuessDelay>,
+    guesses: Arc<Mutex<GuessDelay>>,
 }
 
 impl SubscriberCounts {
@@ -89,8 +89,8 @@ impl SubscriberCounts {
     }
 
     /// The delay of logins after wrong passwords. Only logins ask for it.
-    pub(crate) fn guesses(&self) -> MutexGuard<'_, GuessDelay> {
-        self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn guesses(&self) -> Arc<Mutex<GuessDelay>> {
+        Arc::clone(&self.guesses)
     }
 
     fn lock(&self) -> MutexGuard<'_, Excess> {
