@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::Role;
 use crate::data_plane::link_up::LinkUp;
+use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
 use crate::routing::pool::ServerId;
 
@@ -27,6 +28,8 @@ pub(crate) struct Discovery {
     /// The servers that may be read, by pool. Each pool with replicas has an entry once servers
     /// are known.
     readers: HashMap<usize, Readers>,
+    /// When links were connected anew because their server takes no writes.
+    renewals: HashMap<ServerId, ReadonlyReconnect>,
 }
 
 impl Discovery {

@@ -1069,6 +1069,7 @@ impl Discovery {
         if let Some(index) = self.free_server(plane, in_use) {
             plane.servers[usize::from(index.0)] = server;
             self.reused.push(index);
+            self.renewals.remove(&index);
             for pool in 0..plane.pools.len() {
                 if let Some(cluster) = plane.pools[pool].cluster_mut() {
                     cluster.foreign_nodes.remove(&index);

@@ -121,7 +121,7 @@ impl Discovery {
 
     fn renew_if_due(&mut self, plane: &mut DataPlane, server: ServerId) {
         let now = plane.now;
-        if plane.servers[usize::from(server.0)].renewal.is_due(now) {
+        if self.renewals.entry(server).or_default().is_due(now) {
             self.renew(plane, server);
         }
     }
@@ -169,7 +169,7 @@ impl Discovery {
         let Some(link) = self.link_that_answers(plane, server) else {
             return;
         };
-        if !plane.servers[usize::from(server.0)].renewal.may_ask(now) {
+        if !self.renewals.entry(server).or_default().may_ask(now) {
             return;
         }
         let version = plane.links.get(link).map(|link| link.kind.version);

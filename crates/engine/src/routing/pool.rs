@@ -20,7 +20,6 @@ use crate::data_plane::link::LinkKind;
 use crate::data_plane::reply_limit;
 use crate::data_plane::takeover::LinkTakeover;
 use crate::discovery::cluster::Cluster;
-use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::sentinel::SentinelGroup;
 use crate::routing::replica_table::ReplicaTable;
 
@@ -48,8 +47,6 @@ pub(crate) struct Server {
     pub(crate) current: [Option<(LinkKind, LinkId)>; 2],
     /// The state of its connections.
     pub(crate) health: Health,
-    /// When its links were connected anew because the server takes no writes.
-    pub(crate) renewal: ReadonlyReconnect,
     /// Whether it accepts the configured login.
     pub(crate) trust: LoginState,
     /// Its stuck links, and the links that take their place.
@@ -71,7 +68,6 @@ impl Server {
             unknown: false,
             current: [None; 2],
             health: Health::default(),
-            renewal: ReadonlyReconnect::default(),
             trust: LoginState::default(),
             takeover: LinkTakeover::default(),
             reply_limits: reply_limit::KnownLimits::default(),
