@@ -164,7 +164,8 @@ impl Engine {
             // A server that refuses a handshake is alive, and refuses every attempt.
             let is_lost = down.was_up || down.refusal.is_none();
             if is_lost || !self.plane.knows_all(pool) {
-                self.request_refresh_after_loss(down.server);
+                self.discovery
+                    .request_refresh_after_loss(&mut self.plane, down.server);
             }
         } else if down.was_up {
             self.discovery.request_refresh(&mut self.plane, down.server);
@@ -367,7 +368,8 @@ impl Engine {
         let of_owner = self.plane.server(server).replica_of.is_none();
         let is_stand_in = matches!(link.role, Role::Redirect { .. });
         if of_owner && self.plane.is_silent(link, SILENT_MS) {
-            self.request_refresh_after_loss(server);
+            self.discovery
+                .request_refresh_after_loss(&mut self.plane, server);
         }
         if is_stand_in {
             self.pinned.tick_redirect(&mut self.plane, id);

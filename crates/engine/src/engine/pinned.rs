@@ -208,7 +208,9 @@ impl Engine {
                 Some(refusal) => {
                     self.follow_redirect(server, None, why, refusal);
                 }
-                None => self.request_refresh_after_loss(server),
+                None => self
+                    .discovery
+                    .request_refresh_after_loss(&mut self.plane, server),
             }
         }
         let refused = refused.as_ref().map(|(why, _)| why.as_slice());

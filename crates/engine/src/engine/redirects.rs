@@ -115,7 +115,8 @@ impl Engine {
             Refusal::ReadOnly | Refusal::Unblocked | Refusal::ClusterDown | Refusal::MasterDown => {
                 self.plane.counters.requests_deferred += 1;
                 self.discovery.request_survey(&mut self.plane, server);
-                self.request_refresh_after_loss(server);
+                self.discovery
+                    .request_refresh_after_loss(&mut self.plane, server);
             }
             Refusal::TryAgain | Refusal::Loading => self.plane.counters.requests_deferred += 1,
         }

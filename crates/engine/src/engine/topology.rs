@@ -58,12 +58,6 @@ impl Engine {
         }
     }
 
-    /// A node is lost, and a replica may take over at any time: asks for a refresh soon.
-    pub(crate) fn request_refresh_after_loss(&mut self, server: ServerId) {
-        self.discovery
-            .request_refresh_after_loss(&mut self.plane, server);
-    }
-
     /// Ends refreshes that take too long, starts those that are due, and gives up silent nodes.
     pub(crate) fn tick_clusters(&mut self) {
         for pool in 0..self.plane.pools.len() {
