@@ -477,7 +477,7 @@ impl DataPlane {
         let mut link = Link::new(kind, role, pool.flush.max_delay_us, self.now);
         link.wait_us = pool.flush.wait_us(self.server(kind.server).load.wait_us());
         link.heeds = role != Role::Probe
-            && (pool.cluster().is_some() || pool.watch.is_some() && role != Role::Sentinel);
+            && (pool.cluster().is_some() || pool.watched.is_some() && role != Role::Sentinel);
         self.pinned_links += u32::from(role.is_dedicated());
         link.reply_room
             .bound_ledger(self.settings.limits.link_ledger_max);

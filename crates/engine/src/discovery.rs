@@ -11,16 +11,19 @@ mod unknown_cluster;
 
 use std::collections::HashMap;
 
+use crate::base::settings::PasswordSource;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::Role;
 use crate::data_plane::link_up::LinkUp;
 use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
-use crate::routing::pool::ServerId;
+use crate::discovery::sentinel::SentinelGroup;
+use crate::routing::pool::{Pools, ServerId};
 
 /// What servers said of the topology.
-#[derive(Default)]
 pub(crate) struct Discovery {
+    /// The Sentinels of each pool that has some, and their answers.
+    groups: HashMap<usize, SentinelGroup>,
     /// Servers that lost slots, by redirects among the replies that are being taken.
     pub(crate) lost_slots: Vec<ServerId>,
     /// Entries of servers that a new server has got. Facts about the old server are void.
@@ -33,6 +36,40 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
+    pub(crate) fn new(pools: &Pools) -> Discovery {
+        let groups = pools.iter().enumerate().filter_map(|(index, pool)| {
+            let watched = pool.watched.as_deref()?;
+            Some((index, SentinelGroup::new(watched)))
+        });
+        Discovery {
+            groups: groups.collect(),
+            lost_slots: Vec::new(),
+            reused: Vec::new(),
+            renewals: HashMap::new(),
+            readers: HashMap::new(),
+        }
+    }
+
+    /// Takes the current password of a source, for servers that are found from now on.
+    pub(crate) fn handle_password(
+        &mut self,
+        plane: &mut DataPlane,
+        source: PasswordSource,
+        password: &str,
+    ) {
+        for pool in plane.pools.iter_mut() {
+            let of_nodes = pool.cluster_mut().and_then(|nodes| nodes.credentials_mut());
+            if let Some(credentials) = of_nodes {
+                credentials.renew(source, password);
+            }
+        }
+        for sentinels in self.groups.values_mut() {
+            if let Some(credentials) = sentinels.credentials_mut() {
+                credentials.renew(source, password);
+            }
+        }
+    }
+
     /// A link is up: its server is asked for what it knows of the others.
     pub(crate) fn link_up(&mut self, plane: &mut DataPlane, up: &LinkUp) {
         if up.heeds {

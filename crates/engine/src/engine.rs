@@ -149,10 +149,11 @@ impl Engine {
                 .limits
                 .link_unanswered_bytes_max = bytes_max;
         }
+        let plane = DataPlane::new(settings, worker, now);
         let mut engine = Engine {
             next_session: worker.index as u64 + 1,
-            plane: DataPlane::new(settings, worker, now),
-            discovery: Discovery::default(),
+            discovery: Discovery::new(&plane.pools),
+            plane,
             redirects: Redirects::default(),
             scatter: Scatter::default(),
             transactions: Transactions::default(),
@@ -450,6 +451,8 @@ impl Engine {
     /// A source of passwords has a new password. Servers that refused the old one are tried again
     /// at once. Links and sessions stay.
     pub fn handle_password(&mut self, source: PasswordSource, password: &str) {
+        self.discovery
+            .handle_password(&mut self.plane, source, password);
         self.access
             .handle_password(&mut self.plane, source, password);
     }

@@ -93,19 +93,6 @@ impl Access {
                 }
             }
         }
-        for pool in plane.pools.iter_mut() {
-            let of_nodes = pool.cluster_mut().and_then(|nodes| nodes.credentials_mut());
-            if let Some(credentials) = of_nodes {
-                credentials.renew(source, password);
-            }
-            let of_sentinels = pool
-                .watch
-                .as_mut()
-                .and_then(|sentinels| sentinels.credentials_mut());
-            if let Some(credentials) = of_sentinels {
-                credentials.renew(source, password);
-            }
-        }
         for index in 0..plane.servers.len() {
             let credentials = &mut plane.servers[index].settings.credentials;
             let renews = |credentials: &mut Credentials| credentials.renew(source, password);

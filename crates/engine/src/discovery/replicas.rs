@@ -580,7 +580,7 @@ impl Discovery {
         let stream = self
             .state_of_owner(plane, reader)
             .and_then(|owner| owner.stream);
-        plane.pool_of(reader.server).watch.is_some()
+        plane.pool_of(reader.server).watched.is_some()
             && stream.is_some()
             && stream != reader.state.stream
             && !plane.is_lost(reader.owner)

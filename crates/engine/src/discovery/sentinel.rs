@@ -28,7 +28,7 @@ use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
 use crate::discovery::cluster::ServersInUse;
-use crate::routing::pool::{Server, ServerId};
+use crate::routing::pool::{Server, ServerId, WatchedPrimaries, endpoint_of};
 
 /// The time between two surveys of a Sentinel, milliseconds.
 const SURVEY_MS: u64 = 10_000;
@@ -87,35 +87,21 @@ struct SentinelNode {
 }
 
 impl SentinelGroup {
-    /// `None`: there are no Sentinels, or too many.
-    pub(crate) fn new(
-        sentinels: &[ServerSettings],
-        primaries: Vec<(String, ServerId)>,
-    ) -> Option<SentinelGroup> {
-        let endpoint = |settings: &ServerSettings| endpoint_of(&settings.address);
-        Some(SentinelGroup {
+    pub(crate) fn new(watched: &WatchedPrimaries) -> SentinelGroup {
+        let primaries = watched.primaries.clone();
+        SentinelGroup {
             last_answers: vec![None; primaries.len()],
             promoted: vec![None; primaries.len()],
             primaries,
-            roster: Roster::new(sentinels.iter().filter_map(endpoint)).ok()?,
-            template: sentinels.first()?.clone(),
+            roster: watched.sentinels.clone(),
+            template: watched.template.clone(),
             watchers: Vec::new(),
-        })
+        }
     }
 
     /// The credentials for Sentinels that are found from now on.
     pub(crate) fn credentials_mut(&mut self) -> Option<&mut Credentials> {
         self.template.credentials.as_mut()
-    }
-}
-
-fn endpoint_of(address: &Address) -> Option<Endpoint> {
-    match address {
-        Address::Tcp { host, port } => Some(Endpoint {
-            host: host.clone(),
-            port: *port,
-        }),
-        Address::Unix(_) => None,
     }
 }
 
@@ -157,7 +143,7 @@ impl Discovery {
         pool: usize,
         in_use: &ServersInUse,
     ) {
-        let Some(watch) = &plane.pools[pool].watch else {
+        let Some(watch) = self.groups.get(&pool) else {
             return;
         };
         let wanted = self.wanted_sentinels(plane, watch);
@@ -169,7 +155,7 @@ impl Discovery {
                     .address
                     == *address
             };
-            let Some(watch) = &plane.pools[pool].watch else {
+            let Some(watch) = self.groups.get(&pool) else {
                 return;
             };
             if watch.watchers.iter().any(is_it) {
@@ -208,7 +194,7 @@ impl Discovery {
                 is_fresh: false,
                 refuses_events: false,
             };
-            if let Some(watch) = &mut plane.pools[pool].watch {
+            if let Some(watch) = self.groups.get_mut(&pool) {
                 watch.watchers.push(watcher);
             }
         }
@@ -250,7 +236,7 @@ impl Discovery {
                 survey
             }
             Err(error) => {
-                let watch = plane.pools[pool].watch.as_ref();
+                let watch = self.groups.get(&pool);
                 let asked = watch.map_or("", |watch| &watch.primaries[name].0);
                 let text = format!("Sentinel {}: asked for '{asked}': {error}", plane.label(id));
                 let watcher = self.watcher_mut(plane, id);
@@ -261,9 +247,9 @@ impl Discovery {
                 return None;
             }
         };
-        let me = self.sentinel_at(plane, pool, index);
+        let me = self.sentinel_at(pool, index);
         let me = endpoint_of(&plane.server(me).settings.address);
-        let watch = plane.pools[pool].watch.as_mut()?;
+        let watch = self.groups.get_mut(&pool)?;
         let watcher = &mut watch.watchers[index];
         let said = survey.answer();
         watcher.said[name] = Some(said.clone());
@@ -301,7 +287,7 @@ impl Discovery {
         answer: SurveyAnswer,
     ) -> Option<(ServerId, Vec<(Endpoint, ServerId)>)> {
         let replicas = answer.replicas?;
-        let watch = plane.pools[answer.pool].watch.as_ref()?;
+        let watch = self.groups.get(&answer.pool)?;
         let (_, primary) = watch.primaries[answer.primary];
         if plane.server(primary).settings.address != address_of(&answer.said.address) {
             return None;
@@ -329,7 +315,7 @@ impl Discovery {
         };
         let address_map = plane.pools[pool].address_map.clone();
         let reached = |said: Endpoint| address_map.apply(&said);
-        let Some(watch) = &mut plane.pools[pool].watch else {
+        let Some(watch) = self.groups.get_mut(&pool) else {
             return SentinelEvent::Nothing;
         };
         let mut names = watch.primaries.iter();
@@ -374,7 +360,7 @@ impl Discovery {
     /// no Sentinel has named it in `PROMOTED_MS`.
     pub(crate) fn promotions(&mut self, plane: &mut DataPlane, pool: usize) -> Vec<usize> {
         let now = plane.now;
-        let Some(watch) = &mut plane.pools[pool].watch else {
+        let Some(watch) = self.groups.get_mut(&pool) else {
             return Vec::new();
         };
         let mut moved = Vec::new();
@@ -396,7 +382,7 @@ impl Discovery {
         server: ServerId,
     ) -> Option<(usize, usize)> {
         let pool = usize::from(plane.server(server).pool);
-        let watch = plane.pools[pool].watch.as_mut()?;
+        let watch = self.groups.get_mut(&pool)?;
         let mut names = watch.primaries.iter();
         let primary = names.position(|(_, id)| *id == server)?;
         let had_one = watch.promoted[primary].take().is_some();
@@ -410,7 +396,7 @@ impl Discovery {
         pool: usize,
         primary: usize,
     ) -> Option<(ServerId, Address)> {
-        let watch = plane.pools[pool].watch.as_ref()?;
+        let watch = self.groups.get(&pool)?;
         let said = watch.watchers.iter().map(|watcher| &watcher.said);
         let said = said.chain([&watch.last_answers]);
         let heir = watch.promoted[primary].as_ref();
@@ -538,7 +524,7 @@ impl Discovery {
     }
 
     pub(crate) fn survey_again(&mut self, plane: &mut DataPlane, pool: usize) {
-        let Some(watch) = &plane.pools[pool].watch else {
+        let Some(watch) = self.groups.get(&pool) else {
             return;
         };
         let due = |watcher: &&SentinelNode| {
@@ -576,7 +562,7 @@ impl Discovery {
         let Some((pool, index)) = self.watcher_of(plane, id) else {
             return;
         };
-        let Some(watch) = &mut plane.pools[pool].watch else {
+        let Some(watch) = self.groups.get_mut(&pool) else {
             return;
         };
         let watcher = &mut watch.watchers[index];
@@ -599,32 +585,28 @@ impl Discovery {
         }
     }
 
-    fn watcher_mut<'a>(
-        &mut self,
-        plane: &'a mut DataPlane,
-        link: LinkId,
-    ) -> Option<&'a mut SentinelNode> {
+    fn watcher_mut(&mut self, plane: &DataPlane, link: LinkId) -> Option<&mut SentinelNode> {
         let (pool, index) = self.watcher_of(plane, link)?;
-        plane.pools[pool].watch.as_mut()?.watchers.get_mut(index)
+        self.groups.get_mut(&pool)?.watchers.get_mut(index)
     }
 
     fn watcher_of(&self, plane: &DataPlane, link: LinkId) -> Option<(usize, usize)> {
         let server = plane.links.get(link)?.kind.server;
         let pool = usize::from(plane.server(server).pool);
-        let watch = plane.pools[pool].watch.as_ref()?;
+        let watch = self.groups.get(&pool)?;
         let index = watch.watchers.iter().position(|one| one.link == link)?;
         Some((pool, index))
     }
 
     /// The Sentinels of a primary whose address none has named yet, and the place of the primary
     /// among theirs.
-    pub(crate) fn sought<'a>(
+    pub(crate) fn sought(
         &self,
-        plane: &'a DataPlane,
+        plane: &DataPlane,
         server: ServerId,
-    ) -> Option<(&'a SentinelGroup, usize)> {
+    ) -> Option<(&SentinelGroup, usize)> {
         let state = plane.server(server);
-        let watch = plane.pools[usize::from(state.pool)].watch.as_ref();
+        let watch = self.groups.get(&usize::from(state.pool));
         let watch = watch.filter(|_| state.unknown)?;
         let mut names = watch.primaries.iter();
         let primary = names.position(|(_, id)| *id == server)?;
@@ -667,8 +649,8 @@ impl Discovery {
         first
     }
 
-    fn sentinel_at(&self, plane: &DataPlane, pool: usize, index: usize) -> ServerId {
-        let watch = plane.pools[pool].watch.as_ref();
+    fn sentinel_at(&self, pool: usize, index: usize) -> ServerId {
+        let watch = self.groups.get(&pool);
         let watcher = watch.and_then(|watch| watch.watchers.get(index));
         watcher.map_or(ServerId(0), |watcher| watcher.server)
     }
@@ -686,13 +668,13 @@ impl Discovery {
             .as_ref()
             .is_some_and(|identity| replica(&identity.role));
         let is_primary = plane.server(link.kind.server).replica_of.is_none();
-        plane.pools[pool].watch.is_some() && is_primary && link.role != Role::Sentinel && says
+        plane.pools[pool].watched.is_some() && is_primary && link.role != Role::Sentinel && says
     }
 
     /// A primary has changed its role: surveys the Sentinels, which may know more.
     pub(crate) fn request_survey(&mut self, plane: &mut DataPlane, server: ServerId) {
         let pool = usize::from(plane.server(server).pool);
-        let Some(watch) = &plane.pools[pool].watch else {
+        let Some(watch) = self.groups.get(&pool) else {
             return;
         };
         let links: Vec<LinkId> = watch.watchers.iter().map(|one| one.link).collect();
@@ -706,7 +688,7 @@ impl Discovery {
     /// Closes the links to Sentinels that are not wanted any more. Their last answers are kept.
     fn leave_sentinels(&mut self, plane: &mut DataPlane, pool: usize, wanted: &[Address]) {
         let servers = &plane.servers;
-        let Some(watch) = &mut plane.pools[pool].watch else {
+        let Some(watch) = self.groups.get_mut(&pool) else {
             return;
         };
         let leaves = |watcher: &mut SentinelNode| {

@@ -229,7 +229,7 @@ impl Engine {
     /// Connects to known Sentinels without a link, and surveys those for which that is due.
     pub(crate) fn tick_sentinels(&mut self) {
         for pool in 0..self.plane.pools.len() {
-            if self.plane.pools[pool].watch.is_some() {
+            if self.plane.pools[pool].watched.is_some() {
                 self.meet_sentinels(pool);
                 for primary in self.discovery.promotions(&mut self.plane, pool) {
                     self.follow_primary(pool, primary);

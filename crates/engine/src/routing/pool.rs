@@ -3,15 +3,19 @@
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
+use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
 use respool_protocol::fan::Cursor;
 use respool_protocol::hashing::Placement;
+use respool_protocol::sentinel::Roster;
 use respool_protocol::slot::hash_slot;
 
 use crate::access::login_state::LoginState;
 use crate::base::address_map::AddressMap;
 use crate::base::handle::LinkId;
-use crate::base::settings::{FlushRule, PoolKind, PoolSettings, PrefixPool, Reads, ServerSettings};
+use crate::base::settings::{
+    Address, FlushRule, PoolKind, PoolSettings, PrefixPool, Reads, ServerSettings,
+};
 use crate::base::time::Time;
 use crate::data_plane::arrivals::{ArrivalSlot, ArrivalWheel};
 use crate::data_plane::flush_rule::ServerLoad;
@@ -20,7 +24,6 @@ use crate::data_plane::link::LinkKind;
 use crate::data_plane::reply_limit;
 use crate::data_plane::takeover::LinkTakeover;
 use crate::discovery::cluster::Cluster;
-use crate::discovery::sentinel::SentinelGroup;
 use crate::routing::replica_table::ReplicaTable;
 
 /// A server's index in the engine's table of servers.
@@ -101,8 +104,8 @@ pub(crate) struct Pool {
     pub(crate) unseen: Box<[u8]>,
     /// The numbers of its servers in SCAN cursors.
     numbers: Range<u16>,
-    /// The Sentinels that know the addresses of its primaries.
-    pub(crate) watch: Option<Box<SentinelGroup>>,
+    /// The primaries of which Sentinels know the addresses.
+    pub(crate) watched: Option<Box<WatchedPrimaries>>,
     /// The servers at which keys are read, if owners are not the only ones.
     pub(crate) readers: Option<Box<ReplicaTable>>,
     /// When batches for its servers leave, and which requests are joined.
@@ -114,6 +117,41 @@ pub(crate) struct Pool {
     pub(crate) crowd: Option<Box<ArrivalWheel>>,
     /// How respool reaches the addresses that nodes and Sentinels name.
     pub(crate) address_map: Arc<AddressMap>,
+}
+
+/// The primaries of a pool that have Sentinels, as they are configured.
+#[derive(Debug)]
+pub(crate) struct WatchedPrimaries {
+    pub(crate) sentinels: Roster,
+    /// The settings of any Sentinel, but for its address.
+    pub(crate) template: ServerSettings,
+    /// The names of the primaries, and the servers that stand for them.
+    pub(crate) primaries: Vec<(String, ServerId)>,
+}
+
+impl WatchedPrimaries {
+    /// `None`: there are no Sentinels, or too many.
+    fn new(
+        sentinels: &[ServerSettings],
+        primaries: Vec<(String, ServerId)>,
+    ) -> Option<WatchedPrimaries> {
+        let endpoint = |settings: &ServerSettings| endpoint_of(&settings.address);
+        Some(WatchedPrimaries {
+            sentinels: Roster::new(sentinels.iter().filter_map(endpoint)).ok()?,
+            template: sentinels.first()?.clone(),
+            primaries,
+        })
+    }
+}
+
+pub(crate) fn endpoint_of(address: &Address) -> Option<Endpoint> {
+    match address {
+        Address::Tcp { host, port } => Some(Endpoint {
+            host: host.clone(),
+            port: *port,
+        }),
+        Address::Unix(_) => None,
+    }
 }
 
 /// Which server owns which keys, at this moment. All routing asks this table.
@@ -184,7 +222,7 @@ impl Pools {
                         topology,
                         unseen: Box::default(),
                         numbers: 0..0,
-                        watch: None,
+                        watched: None,
                         readers: None,
                         flush: flush.clone(),
                         longest_wait_us: 0,
@@ -209,7 +247,7 @@ impl Pools {
         }
         for pool in pools.iter() {
             // Until a Sentinel names its address.
-            if pool.watch.is_some() {
+            if pool.watched.is_some() {
                 for server in pool.servers() {
                     servers[usize::from(server.0)].unknown = true;
                 }
@@ -256,7 +294,7 @@ impl Pools {
     /// server.
     pub(crate) fn refuse_for_now(&self, pool: usize) -> bool {
         self.each_of(pool)
-            .any(|part| part.cluster().is_some() || part.watch.is_some())
+            .any(|part| part.cluster().is_some() || part.watched.is_some())
     }
 
     /// A node of the first Cluster among a pool's subpools.
@@ -483,7 +521,7 @@ impl Pool {
             id
         };
         let flush = flush.clone();
-        let mut watch = None;
+        let mut watched = None;
         let topology = match kind {
             PoolKind::Single(server) => Topology::Single(add(server)),
             PoolKind::Sharded { shards, placement } => Topology::Sharded {
@@ -503,7 +541,7 @@ impl Pool {
                     // The name stands for the address until a Sentinel says it.
                     servers[usize::from(id.0)].label.clone_from(name);
                 }
-                watch = SentinelGroup::new(sentinels, named).map(Box::new);
+                watched = WatchedPrimaries::new(sentinels, named).map(Box::new);
                 match placement {
                     Some(placement) => Topology::Sharded {
                         placement: placement.clone(),
@@ -524,7 +562,7 @@ impl Pool {
             topology,
             unseen: Box::default(),
             numbers,
-            watch,
+            watched,
             readers: ReplicaTable::new(reads),
             flush,
             longest_wait_us: 0,
