@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::local::adds_our_section;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
-use crate::scatter::key_prefix::UNKNOWN_ARGUMENTS;
+use crate::scatter::key_prefix::{Stripped, UNKNOWN_ARGUMENTS, scanned};
 use crate::scatter::{Division, Finished, MergeRule, ScanStep, ShareOutcome, as_seen, is_read};
 
 /// Requests for several servers.
@@ -153,6 +153,35 @@ impl Engine {
             }
             Err(text) => self.refuse_stripped(id, text),
         }
+    }
+
+    /// Removes the prefix from a routed request, and dispatches it as its server shall see it.
+    pub(crate) fn dispatch_stripped(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+        is_itselfs: bool,
+    ) -> Dispatched {
+        let is_in_multi = self.transactions.is_in_multi(&self.plane, id);
+        match self.scatter.strip(&self.plane, id, request, is_in_multi) {
+            Stripped::Same => self.dispatch_at_server(id, request, is_itselfs),
+            Stripped::Shorter(bytes) => scanned(&bytes, |spans| {
+                let bytes = &bytes;
+                let request = Request {
+                    bytes,
+                    spans,
+                    ..*request
+                };
+                self.dispatch_at_server(id, &request, is_itselfs)
+            }),
+            Stripped::Bare(bytes) => self.dispatch_on_link(id, &bytes, false, None),
+            Stripped::Refused(text) => self.refuse_stripped(id, text),
+        }
+    }
+
+    pub(crate) fn refuse_stripped(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        self.plane.counters.refused += 1;
+        self.refuse_queued(id, text)
     }
 
     /// SCAN goes through one server after the other.

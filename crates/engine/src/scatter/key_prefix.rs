@@ -26,11 +26,10 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::owners::{Opening, looks_elsewhere};
 use crate::data_plane::session::Flags;
-use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 use crate::scatter::Scatter;
 
@@ -64,66 +63,17 @@ const MISSHAPEN: &[u8] =
     b"-UNKNOWN respool: the command was executed, but its reply has an unexpected shape: \
     the keys in it cannot be given their prefix\r\n";
 
-impl Engine {
-    /// Removes the prefix from a routed request, and dispatches it as its server shall see it.
-    pub(crate) fn dispatch_stripped(
-        &mut self,
-        session_id: SessionId,
-        request: &Request<'_>,
-        is_itselfs: bool,
-    ) -> Dispatched {
-        let is_in_multi = self.transactions.is_in_multi(&self.plane, session_id);
-        let has_wrong_number = !request.command.arity_ok(request.spans.len());
-        // A command that respool answers has no keys. A WATCH that respool refuses is not routed.
-        let stays = request.command.fan_out.spread == Spread::Here
-            || request.id == id::WATCH && is_in_multi;
-        if stays {
-            return self.dispatch_at_server(session_id, request, is_itselfs);
-        }
-        let mut bytes = Vec::new();
-        let prefix = self.plane.strip_before(session_id);
-        if !prefix.is_empty() && looks_elsewhere(request) {
-            return self.refuse_stripped(session_id, PATTERN_KEYS);
-        }
-        let shorter = shortened(
-            request.command,
-            request.bytes,
-            request.spans,
-            prefix,
-            &mut bytes,
-        );
-        match shorter {
-            Ok(false) => self.dispatch_at_server(session_id, request, is_itselfs),
-            Ok(true) => scanned(&bytes, |spans| {
-                let bytes = &bytes;
-                let request = Request {
-                    bytes,
-                    spans,
-                    ..*request
-                };
-                self.dispatch_at_server(session_id, &request, is_itselfs)
-            }),
-            Err(Unstripped::Unknown) if has_wrong_number && !is_in_multi => {
-                self.dispatch_bare(session_id, request)
-            }
-            Err(why) => self.refuse_stripped(session_id, refusal(why)),
-        }
-    }
-
-    /// Sends the command's name alone. The server then answers with its own error about the number
-    /// of arguments, and sees no key.
-    fn dispatch_bare(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let names = request.command.name.split('|').count();
-        let words: Vec<&[u8]> = request.args().take(names).collect();
-        let mut bytes = Vec::new();
-        encode::request(&mut bytes, &words);
-        self.dispatch_on_link(id, &bytes, false, None)
-    }
-
-    pub(crate) fn refuse_stripped(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
-        self.plane.counters.refused += 1;
-        self.refuse_queued(id, text)
-    }
+/// A routed request as its server shall see it.
+pub(crate) enum Stripped {
+    /// As the client wrote it.
+    Same,
+    /// Without the prefix of its server.
+    Shorter(Vec<u8>),
+    /// The command's name alone. The server answers with its own error about the number of
+    /// arguments, and sees no key.
+    Bare(Vec<u8>),
+    /// No server gets it. Its client gets this error.
+    Refused(&'static [u8]),
 }
 
 /// A SCAN for a server without the prefix: see [`Scatter::strip_scan`].
@@ -176,6 +126,15 @@ fn shorten(
     Ok(true)
 }
 
+/// A request with the command's name alone.
+fn bare(request: &Request<'_>) -> Vec<u8> {
+    let names = request.command.name.split('|').count();
+    let words: Vec<&[u8]> = request.args().take(names).collect();
+    let mut bytes = Vec::new();
+    encode::request(&mut bytes, &words);
+    bytes
+}
+
 fn refusal(why: Unstripped) -> &'static [u8] {
     match why {
         Unstripped::Unknown => UNKNOWN_ARGUMENTS,
@@ -195,7 +154,7 @@ fn left_of(asked: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, bool), &'static [u8]
 }
 
 /// Calls `make` with the arguments of a whole request.
-fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
+pub(crate) fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
     let mut scanner = Scanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
         unreachable!("a rewritten request stays whole");
@@ -204,6 +163,43 @@ fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
 }
 
 impl Scatter {
+    /// Removes the prefix of its server from a routed request.
+    pub(crate) fn strip(
+        &self,
+        plane: &DataPlane,
+        session: SessionId,
+        request: &Request<'_>,
+        is_in_multi: bool,
+    ) -> Stripped {
+        let has_wrong_number = !request.command.arity_ok(request.spans.len());
+        // A command that respool answers has no keys. A WATCH that respool refuses is not routed.
+        let stays = request.command.fan_out.spread == Spread::Here
+            || request.id == id::WATCH && is_in_multi;
+        if stays {
+            return Stripped::Same;
+        }
+        let mut bytes = Vec::new();
+        let prefix = plane.strip_before(session);
+        if !prefix.is_empty() && looks_elsewhere(request) {
+            return Stripped::Refused(PATTERN_KEYS);
+        }
+        let shorter = shortened(
+            request.command,
+            request.bytes,
+            request.spans,
+            prefix,
+            &mut bytes,
+        );
+        match shorter {
+            Ok(false) => Stripped::Same,
+            Ok(true) => Stripped::Shorter(bytes),
+            Err(Unstripped::Unknown) if has_wrong_number && !is_in_multi => {
+                Stripped::Bare(bare(request))
+            }
+            Err(why) => Stripped::Refused(refusal(why)),
+        }
+    }
+
     /// The beginning of a request that is too large to hold, without the prefix of its server.
     /// `None`: it is the same.
     pub(crate) fn strip_large(
