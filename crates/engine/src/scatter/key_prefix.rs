@@ -64,6 +64,7 @@ const MISSHAPEN: &[u8] =
     the keys in it cannot be given their prefix\r\n";
 
 /// A routed request as its server shall see it.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stripped {
     /// As the client wrote it.
     Same,
@@ -162,15 +163,9 @@ pub(crate) fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
     make(scanner.spans())
 }
 
-impl Scatter {
-    /// Removes the prefix of its server from a routed request.
-    pub(crate) fn strip(
-        &self,
-        plane: &DataPlane,
-        session: SessionId,
-        request: &Request<'_>,
-        is_in_multi: bool,
-    ) -> Stripped {
+impl Stripped {
+    /// Removes the prefix of a server from a request that is routed there.
+    fn of(request: &Request<'_>, prefix: &[u8], is_in_multi: bool) -> Stripped {
         let has_wrong_number = !request.command.arity_ok(request.spans.len());
         // A command that respool answers has no keys. A WATCH that respool refuses is not routed.
         let stays = request.command.fan_out.spread == Spread::Here
@@ -179,7 +174,6 @@ impl Scatter {
             return Stripped::Same;
         }
         let mut bytes = Vec::new();
-        let prefix = plane.strip_before(session);
         if !prefix.is_empty() && looks_elsewhere(request) {
             return Stripped::Refused(PATTERN_KEYS);
         }
@@ -198,6 +192,19 @@ impl Scatter {
             }
             Err(why) => Stripped::Refused(refusal(why)),
         }
+    }
+}
+
+impl Scatter {
+    /// Removes the prefix of its server from a routed request.
+    pub(crate) fn strip(
+        &self,
+        plane: &DataPlane,
+        session: SessionId,
+        request: &Request<'_>,
+        is_in_multi: bool,
+    ) -> Stripped {
+        Stripped::of(request, plane.strip_before(session), is_in_multi)
     }
 
     /// The beginning of a request that is too large to hold, without the prefix of its server.
@@ -368,5 +375,69 @@ impl Scatter {
         let finds_more = |asked: &&[u8]| left_of(asked, prefix).is_ok_and(|(_, more)| more);
         let sifted_by = gather.sifted_by().filter(finds_more);
         Some(with_prefix(reply, names, prefix, sifted_by))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::commands;
+
+    use super::*;
+
+    fn stripped(words: &[&str], prefix: &[u8], is_in_multi: bool) -> Stripped {
+        let bytes = request(words);
+        let args: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let id = commands::resolve(args.len(), |at| args[at]).expect("the table has it");
+        scanned(&bytes, |spans| {
+            let request = Request {
+                bytes: &bytes,
+                spans,
+                id,
+                command: id.get(),
+            };
+            Stripped::of(&request, prefix, is_in_multi)
+        })
+    }
+
+    fn request(words: &[&str]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, words);
+        bytes
+    }
+
+    #[test]
+    fn server_sees_shorter_keys_or_nothing_of_them() {
+        let of = |words: &[&str]| stripped(words, b"user:", false);
+        let shorter = |words: &[&str]| Stripped::Shorter(request(words));
+        assert_eq!(of(&["GET", "user:1"]), shorter(&["GET", "1"]));
+        let both = of(&["MSET", "user:1", "user:a", "user:2", "b"]);
+        assert_eq!(both, shorter(&["MSET", "1", "user:a", "2", "b"]));
+        assert_eq!(of(&["PING"]), Stripped::Same);
+        assert_eq!(of(&["SELECT", "user:1"]), Stripped::Same);
+        assert_eq!(of(&["GET", "other:1"]), Stripped::Refused(FOREIGN));
+        let by = of(&["SORT", "user:1", "BY", "user:*"]);
+        assert_eq!(by, Stripped::Refused(PATTERN_KEYS));
+        assert_eq!(stripped(&["GET", "1"], b"", false), Stripped::Same);
+    }
+
+    #[test]
+    fn wrong_number_of_arguments_is_for_the_server_to_refuse() {
+        let words = ["EVAL", "return 1", "x", "user:1"];
+        let unknown = Stripped::Refused(UNKNOWN_ARGUMENTS);
+        assert_eq!(stripped(&words, b"user:", false), unknown);
+        let few = ["EVAL", "return 1"];
+        let bare = Stripped::Bare(request(&["EVAL"]));
+        assert_eq!(stripped(&few, b"user:", false), bare);
+        assert_eq!(stripped(&few, b"user:", true), unknown);
+    }
+
+    #[test]
+    fn refused_watch_in_a_transaction_stays_whole() {
+        let watch = ["WATCH", "other:1"];
+        assert_eq!(stripped(&watch, b"user:", true), Stripped::Same);
+        assert_eq!(
+            stripped(&watch, b"user:", false),
+            Stripped::Refused(FOREIGN)
+        );
     }
 }
