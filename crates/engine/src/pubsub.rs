@@ -87,8 +87,6 @@ pub(crate) enum HubPush<'a> {
     Message(Cow<'a, [u8]>),
     /// The push is handled.
     Done,
-    /// The link has to be given up, for this reason.
-    Broken(&'static str),
 }
 
 /// A server's refusal of a hub's request, because it does not own the slot, or not now.
@@ -368,12 +366,13 @@ impl Pubsub {
             Some(Push::Confirmed { kind, on, name }) => {
                 let is_asked = self.take_ask(plane, id);
                 let confirmed = self.hub(hub).handle_confirmed(line, (kind, on), name);
-                if !is_asked || confirmed.is_err() {
-                    return HubPush::Broken(
+                match is_asked && confirmed.is_ok() {
+                    true => self.settle_subscriptions(plane, LineId { hub, line }),
+                    false => plane.lose_link(
+                        id,
                         "it confirmed a subscription that respool did not ask for",
-                    );
+                    ),
                 }
-                self.settle_subscriptions(plane, LineId { hub, line });
                 HubPush::Done
             }
             Some(Push::Other) | None => HubPush::Done,
@@ -401,39 +400,33 @@ impl Pubsub {
     }
 
     /// Asks again for a channel whose slot the server has refused. `has_no_owner`: the request
-    /// fails instead. The error is the reason to give the link up.
+    /// fails instead.
     pub(crate) fn put_off_ask(
         &mut self,
         plane: &mut DataPlane,
-        id: LineId,
+        (link, id): (LinkId, LineId),
         has_no_owner: bool,
         reply: &[u8],
-    ) -> Result<(), &'static str> {
+    ) {
         let error = has_no_owner.then_some(reply);
-        let hub = self.hub(id.hub);
-        hub.handle_put_off(id.line, error).map_err(|_| UNASKED)?;
-        self.settle_subscriptions(plane, id);
-        Ok(())
+        match self.hub(id.hub).handle_put_off(id.line, error) {
+            Ok(()) => self.settle_subscriptions(plane, id),
+            Err(_) => plane.lose_link(link, UNASKED),
+        }
     }
 
-    /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger. The
-    /// error is the reason to give the link up.
-    pub(crate) fn settle_ask(
-        &mut self,
-        plane: &mut DataPlane,
-        link: LinkId,
-        reply: &[u8],
-    ) -> Result<(), &'static str> {
+    /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger.
+    pub(crate) fn settle_ask(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
         let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
-            return Ok(());
+            return;
         };
         let hub = self.hub(id.hub);
-        let left_behind = match reply.starts_with(b"-") {
-            true => hub.handle_refused(id.line, reply).map_err(|_| UNASKED)?,
-            false => {
-                hub.handle_pong(id.line).map_err(|_| UNASKED)?;
-                Vec::new()
-            }
+        let settled = match reply.starts_with(b"-") {
+            true => hub.handle_refused(id.line, reply),
+            false => hub.handle_pong(id.line).map(|()| Vec::new()),
+        };
+        let Ok(left_behind) = settled else {
+            return plane.lose_link(link, UNASKED);
         };
         for member in left_behind {
             let why = String::from_utf8_lossy(reply).trim_end().to_owned();
@@ -441,23 +434,17 @@ impl Pubsub {
             plane.close_for(member, reason);
         }
         self.settle_subscriptions(plane, id);
-        Ok(())
     }
 
-    /// Handles the reply to the PING behind an unsubscribe request: it confirms the request. The
-    /// error is the reason to give the link up.
-    pub(crate) fn settle_left(
-        &mut self,
-        plane: &mut DataPlane,
-        link: LinkId,
-    ) -> Result<(), &'static str> {
+    /// Handles the reply to the PING behind an unsubscribe request: it confirms the request.
+    pub(crate) fn settle_left(&mut self, plane: &mut DataPlane, link: LinkId) {
         let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
-            return Ok(());
+            return;
         };
-        let hub = self.hub(id.hub);
-        hub.handle_pong(id.line).map_err(|_| UNASKED)?;
-        self.settle_subscriptions(plane, id);
-        Ok(())
+        match self.hub(id.hub).handle_pong(id.line) {
+            Ok(()) => self.settle_subscriptions(plane, id),
+            Err(_) => plane.lose_link(link, UNASKED),
+        }
     }
 }
 
@@ -565,20 +552,20 @@ impl Pubsub {
         (0..self.hubs.len() as u16).map(HubId)
     }
 
-    /// Messages of a pool are published at another server now. If the hub listens at the old one,
-    /// it subscribes at the new one, and listens to the old one until the new one has confirmed.
-    /// Returns a link that has to be given up.
-    pub(crate) fn move_hub(
-        &mut self,
-        plane: &mut DataPlane,
-        hub: HubId,
-        (from, to): (ServerId, ServerId),
-    ) -> Option<LinkId> {
+    /// Messages of a pool are published at another server now.
+    pub(crate) fn move_hubs(&mut self, plane: &mut DataPlane, from: ServerId, to: ServerId) {
+        for hub in self.hub_ids() {
+            if self.hub(hub).line(HOME).server == from {
+                self.move_hub(plane, hub, to);
+            }
+        }
+    }
+
+    /// Moves a hub to another server. If it listens at the old one, it listens there until the new
+    /// one has confirmed.
+    fn move_hub(&mut self, plane: &mut DataPlane, hub: HubId, to: ServerId) {
         let now = plane.now;
         let line = self.hub(hub).line(HOME);
-        if line.server != from {
-            return None;
-        }
         let (id, is_used) = (line.link, !line.is_unused());
         self.hub(hub).unsettle();
         match plane.links.get_mut(id) {
@@ -586,17 +573,13 @@ impl Pubsub {
                 let line = self.hub(hub).move_home(to, now);
                 link.role = Role::Hub(LineId { hub, line });
                 self.link_line(plane, LineId { hub, line: HOME });
-                None
             }
             Some(link) => {
                 link.kind.server = to;
                 self.hub(hub).line(HOME).server = to;
-                Some(id)
+                plane.lose_link(id, "messages are published at another server now");
             }
-            None => {
-                self.hub(hub).line(HOME).server = to;
-                None
-            }
+            None => self.hub(hub).line(HOME).server = to,
         }
     }
 

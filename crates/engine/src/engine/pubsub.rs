@@ -7,7 +7,6 @@ use crate::engine::Engine;
 use crate::pubsub::hub::LineId;
 use crate::pubsub::keyspace_events::brings_events;
 use crate::pubsub::{CountedLink, HubPush};
-use crate::routing::pool::ServerId;
 
 impl Engine {
     /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and the commands that undo them.
@@ -83,13 +82,12 @@ impl Engine {
                 }
             }
             HubPush::Done => {}
-            HubPush::Broken(reason) => self.plane.lose_link(link, reason),
         }
     }
 
     /// Handles the reply to a hub's request. Its entry has left the ledger.
     pub(crate) fn settle_ask(&mut self, link: LinkId, reply: &[u8]) {
-        let settled = match self.pubsub.refused_ask(&self.plane, link, reply) {
+        match self.pubsub.refused_ask(&self.plane, link, reply) {
             Some(refused) => {
                 let said = &reply[1..];
                 let (server, slot) = (refused.server, refused.slot);
@@ -99,20 +97,11 @@ impl Engine {
                 if !has_no_owner {
                     self.follow_redirect(server, slot, said, refused.refusal);
                 }
+                let line = (link, refused.line);
                 self.pubsub
-                    .put_off_ask(&mut self.plane, refused.line, has_no_owner, reply)
+                    .put_off_ask(&mut self.plane, line, has_no_owner, reply);
             }
             None => self.pubsub.settle_ask(&mut self.plane, link, reply),
-        };
-        if let Err(reason) = settled {
-            self.plane.lose_link(link, reason);
-        }
-    }
-
-    /// Handles the reply to the PING behind an unsubscribe request.
-    pub(crate) fn settle_left(&mut self, link: LinkId) {
-        if let Err(reason) = self.pubsub.settle_left(&mut self.plane, link) {
-            self.plane.lose_link(link, reason);
         }
     }
 
@@ -133,16 +122,6 @@ impl Engine {
             if let Some((link, bytes)) = self.pubsub.take_deferred(&mut self.plane, line) {
                 self.take_replies(link, &bytes);
                 self.settle_losses();
-            }
-        }
-    }
-
-    /// Messages of a pool are published at another server now.
-    pub(crate) fn move_hubs(&mut self, from: ServerId, to: ServerId) {
-        for hub in self.pubsub.hub_ids() {
-            if let Some(link) = self.pubsub.move_hub(&mut self.plane, hub, (from, to)) {
-                self.plane
-                    .lose_link(link, "messages are published at another server now");
             }
         }
     }

@@ -200,7 +200,7 @@ impl Engine {
     fn settle_pubsub(&mut self, id: LinkId, entry: Entry, asked: PubsubCompletion, reply: &[u8]) {
         match asked {
             PubsubCompletion::Ask => self.settle_ask(id, reply),
-            PubsubCompletion::Leave { .. } => self.settle_left(id),
+            PubsubCompletion::Leave { .. } => self.pubsub.settle_left(&mut self.plane, id),
             PubsubCompletion::Receivers(_) | PubsubCompletion::Subscribers(_) => {
                 let server = self.plane.links.get(id).map(|link| link.kind.server);
                 let reply = match server.map(|server| self.plane.pool_of(server).whole) {

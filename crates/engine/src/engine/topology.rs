@@ -146,7 +146,7 @@ impl Engine {
             .discovery
             .choose_home(&mut self.plane, pool, &mut counts.homes());
         if let Some((from, to)) = moves {
-            self.move_hubs(from, to);
+            self.pubsub.move_hubs(&mut self.plane, from, to);
         }
     }
 }
