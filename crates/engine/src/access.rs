@@ -1,6 +1,5 @@
 //! Which user a session is, what that user may do, and whether servers accept our logins.
 
-pub(crate) mod acl;
 pub(crate) mod auth;
 pub(crate) mod login_check;
 pub(crate) mod login_probe;

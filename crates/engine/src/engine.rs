@@ -34,6 +34,7 @@ pub(crate) mod scatter;
 pub(crate) mod succession;
 pub(crate) mod topology;
 pub(crate) mod transactions;
+pub(crate) mod unknown_commands;
 
 use crate::data_plane::{DataPlane, Release};
 use std::sync::Arc;

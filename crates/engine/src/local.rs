@@ -1,5 +1,6 @@
 //! Commands about the session itself or about respool: answered here, in Redis's words.
 
+pub(crate) mod acl;
 pub(crate) mod catalog;
 pub(crate) mod cluster_facade;
 pub(crate) mod scripts;
@@ -507,7 +508,7 @@ impl Engine {
     /// INFO: the server's sections and respool's; only respool's if the client asks for no other.
     fn info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         if asks_for_us_alone(request) {
-            if let Some(placed) = self.refused_by_right(id, request) {
+            if let Some(placed) = self.local.refused_by_right(&mut self.plane, id, request) {
                 return placed;
             }
             let text = self.our_section(id);

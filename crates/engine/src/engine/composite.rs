@@ -80,7 +80,10 @@ impl Engine {
             command: kept.id.get(),
         };
         if let Some(within) = within {
-            match self.refusal_within(session_id, &request, within.user) {
+            match self
+                .local
+                .refusal_within(&mut self.plane, session_id, &request, within.user)
+            {
                 None => return Dispatched::Wait,
                 Some(Some(refusal)) => return self.answer_error(session_id, &refusal),
                 Some(None) => {}

@@ -97,7 +97,7 @@ impl Engine {
             return Some(Dispatched::Wait);
         }
         self.plane.note_bound(Bound::PinnedLinks);
-        if !self.know_opening(id, OPENING) {
+        if !self.local.know_opening(&mut self.plane, id, OPENING) {
             self.plane.begin_to_wait(id);
             return Some(Dispatched::Wait);
         }
@@ -175,7 +175,8 @@ impl Engine {
         };
         let (kind, is_others) = self.pinned.kind_to_wait(&self.plane, session);
         // A user without the right to WAIT is refused on another user's link, too.
-        if is_others && let Some(placed) = self.refused_by_right(id, request) {
+        if is_others && let Some(placed) = self.local.refused_by_right(&mut self.plane, id, request)
+        {
             return placed;
         }
         let begun = self

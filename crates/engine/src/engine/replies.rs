@@ -131,7 +131,7 @@ impl Engine {
         match asked {
             LocalCompletion::Learn(about) => self.local.learn(&mut self.plane, id, about, reply),
             LocalCompletion::Probe(opened) => {
-                self.settle_probe(id, opened.unwrap_or_default(), reply);
+                self.settle_probe(id, &opened.unwrap_or_default(), reply);
             }
             LocalCompletion::Load(number) => {
                 self.local.settle_load(&mut self.plane, id, number, reply);

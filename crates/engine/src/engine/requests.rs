@@ -198,7 +198,7 @@ impl Engine {
             self.switch_from_dead_if_free(session_id);
             self.plane.switch_from_replica(session_id, Some(command));
         }
-        let Some(check) = self.verdict(session_id, &request) else {
+        let Some(check) = self.local.verdict(&mut self.plane, session_id, &request) else {
             return Dispatched::Wait;
         };
         let server_refuses = check == CommandCheck::Itself;

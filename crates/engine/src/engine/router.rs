@@ -604,7 +604,7 @@ impl Engine {
                     Err(text) => self.refuse_queued(id, &text),
                 }
             }
-            Route::AsNode => return self.answer_as_node(id, request),
+            Route::AsNode => return self.local.answer_as_node(&mut self.plane, id, request),
             Route::ChooseReading => self.plane.set_reading(id, request.id),
             Route::CacheNext => self.pinned.cache_next(&mut self.plane, id, request),
             Route::Track => self.track_at_several(id, request),

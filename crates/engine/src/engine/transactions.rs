@@ -36,7 +36,10 @@ impl Engine {
                 "MULTI calls can not be nested",
             ),
             id::MULTI => {
-                if !self.know_opening(session_id, request.bytes) {
+                if !self
+                    .local
+                    .know_opening(&mut self.plane, session_id, request.bytes)
+                {
                     return Dispatched::Wait;
                 }
                 if let Some(refusal) = self.local.refusal_to_open(&self.plane, session_id) {

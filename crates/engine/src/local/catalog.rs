@@ -7,29 +7,21 @@ use std::collections::{HashMap, HashSet};
 
 use respool_protocol::commands::{self, Answer, CommandId, id};
 use respool_protocol::encode;
-use respool_protocol::request::Span;
 use respool_protocol::value::Value;
 
-use crate::access::acl::{KnownRights, RIGHT_MS, RightRefusal};
-use crate::base::error_text::{
-    NO_KEYS, NOAUTH, UNKNOWN_KEYS, not_in_subscription, unknown_command, unknown_subcommand,
-    wrong_arity,
-};
+use crate::base::error_text::{unknown_command, unknown_subcommand, wrong_arity};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::slab::Slab;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::local::LocalCompletion;
-use crate::data_plane::completion::local::Subject;
+use crate::data_plane::completion::local::{LocalCompletion, Subject};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, allowed_in_subscription};
 use crate::data_plane::learned_commands::{CommandInfo, KeySpec, LearnedCommands, ServerUser};
 use crate::data_plane::link::{Link, LinkKind, Role};
-use crate::data_plane::owners::Opening;
-use crate::data_plane::quick_code::CodeLane;
-use crate::data_plane::session::{Flags, Pins};
-use crate::engine::Engine;
+use crate::data_plane::session::Flags;
 use crate::local::Local;
+use crate::local::acl::{KnownRights, RIGHT_MS, RightRefusal};
 use crate::routing::pool::ServerId;
 
 /// The answers of servers about commands.
@@ -182,221 +174,53 @@ const UNANSWERED_MS: u64 = 5_000;
 /// The longest name of a command, bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-impl Engine {
-    /// Identifies a large request by its first arguments. The session may have to wait for the
-    /// server's answer.
-    pub(crate) fn identify(
-        &mut self,
-        session_id: SessionId,
-        args: &[&[u8]],
-        argc: usize,
-    ) -> Result<Opening, Dispatched> {
-        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
-        if let Some(id) = commands::resolve(argc, arg) {
-            return Ok(Opening::Row(id));
-        }
-        let name = arg(0).to_ascii_lowercase();
-        let unauthenticated = self
-            .plane
-            .sessions
-            .get(session_id)
-            .is_none_or(|session| session.flags.any(Flags::UNAUTHENTICATED));
-        if unauthenticated || !may_be_a_name(&name) {
-            return Ok(Opening::Nothing);
-        }
-        self.switch_to_informed_server(session_id, args.get(1).copied());
-        Ok(match self.info_of(session_id, name)? {
-            CommandInfo::Renamed(id) => Opening::Row(id),
-            CommandInfo::Shared { reads, .. } => Opening::Learned {
-                alone: false,
-                reads,
-            },
-            CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => Opening::Learned {
-                alone: true,
-                reads: false,
-            },
-            CommandInfo::Nothing { .. } => Opening::Nothing,
-        })
-    }
-
+impl Local {
     /// The server's answer about a command. `Err`: the session waits for it, or got the error for
     /// which the answer cannot be had.
-    fn info_of(&mut self, id: SessionId, name: Vec<u8>) -> Result<CommandInfo, Dispatched> {
-        let now = self.plane.now;
-        let Some(whose) = self.local.whose(&self.plane, id) else {
+    pub(crate) fn info_of(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        name: Vec<u8>,
+    ) -> Result<CommandInfo, Dispatched> {
+        let now = plane.now;
+        let Some(whose) = self.whose(plane, id) else {
             return Err(Dispatched::Done);
         };
         let subject = (whose, name);
-        match self.plane.learned_commands.get(&subject) {
+        match plane.learned_commands.get(&subject) {
             Some(CommandInfo::Nothing { at } | CommandInfo::Unsaid { at })
                 if now.since_ms(*at) >= NOTHING_MS => {}
             Some(lesson) => return Ok(*lesson),
             None => {}
         }
-        match self.ask_about(id, subject.1) {
+        match self.ask_about(plane, id, subject.1) {
             // The answer does not come in time.
             Ok(()) => Ok(CommandInfo::Unsaid { at: now }),
-            Err(blocked) => Err(self.plane.blocked(id, blocked)),
-        }
-    }
-
-    /// In a pool of several servers, only some may have a module. Most commands name their first
-    /// key at once, so the owner of that key is asked, or another server if the owner is away.
-    fn switch_to_informed_server(&mut self, id: SessionId, first: Option<&[u8]>) {
-        if self.plane.has_several_owners(id) {
-            if let Some(first) = first {
-                let queued = self.transactions.queued_group(&self.plane, id);
-                self.plane.switch_to_owner(id, first, queued);
-            }
-            self.switch_from_dead_if_free(id);
-        }
-    }
-
-    /// A request whose command the table does not have.
-    pub(crate) fn dispatch_unknown(
-        &mut self,
-        session_id: SessionId,
-        bytes: &[u8],
-        spans: &[Span],
-    ) -> Dispatched {
-        self.plane.switch_from_replica(session_id, None);
-        self.switch_to_informed_server(session_id, spans.get(1).map(|name| name.of(bytes)));
-        let name = spans[0].of(bytes).to_ascii_lowercase();
-        if name == b"post" || name == b"host:" {
-            // A browser was tricked into talking to respool: the rest of its request is not the
-            // user's will. Redis closes such a connection, too (`securityWarningCommand`).
-            let reason = "it speaks HTTP: possibly an attack by way of a browser";
-            self.plane.close_for(session_id, reason.to_owned());
-            return Dispatched::Done;
-        }
-        let flags = self
-            .plane
-            .sessions
-            .get(session_id)
-            .map(|session| session.flags)
-            .unwrap_or_default();
-        let in_multi = flags.any(Flags::IN_MULTI);
-        let unauthenticated = flags.any(Flags::UNAUTHENTICATED);
-        let lesson = match unauthenticated || !may_be_a_name(&name) {
-            true => CommandInfo::Nothing { at: self.plane.now },
-            false => match self.info_of(session_id, name.clone()) {
-                Ok(lesson) => lesson,
-                Err(placed) => return placed,
-            },
-        };
-        let keys = match lesson {
-            CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys } => Some(keys),
-            CommandInfo::Unsaid { .. } => Some(KeySpec::Unsaid),
-            CommandInfo::Renamed(_) | CommandInfo::Nothing { .. } => None,
-        };
-        if let Some(keys) = keys
-            && self.plane.has_several_owners(session_id)
-        {
-            let arg = |at: usize| spans[at].of(bytes);
-            let refusal = match keys {
-                KeySpec::Unsaid => UNKNOWN_KEYS,
-                KeySpec::At { .. } | KeySpec::None => NO_KEYS,
-            };
-            let places = keys.places(spans.len());
-            let queued = self.transactions.queued_group(&self.plane, session_id);
-            let routed = self
-                .plane
-                .switch_to_keys(session_id, (places, arg), refusal, queued);
-            match routed {
-                Ok(Some(group)) if in_multi => {
-                    self.transactions
-                        .bind_transaction(&mut self.plane, session_id, group);
-                }
-                Ok(_) => {}
-                Err(text) => return self.refuse_queued(session_id, text),
-            }
-        }
-        if keys.is_some() && flags.any(Flags::RESTRICTED) {
-            return self.answer_error(
-                session_id,
-                &not_in_subscription(&name, self.plane.is_before_7(session_id)),
-            );
-        }
-        let held = match lesson {
-            CommandInfo::Shared { reads, .. } => self.plane.pauses(session_id, || !reads),
-            CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => {
-                self.plane.pauses(session_id, || true)
-            }
-            CommandInfo::Renamed(_) | CommandInfo::Nothing { .. } => false,
-        };
-        if held {
-            return self.plane.hold_for_pause(session_id);
-        }
-        // An unknown command may write, too: a module may have been loaded meanwhile.
-        if !matches!(
-            lesson,
-            CommandInfo::Renamed(_) | CommandInfo::Shared { reads: true, .. }
-        ) {
-            self.plane.note_write(session_id);
-        }
-        match lesson {
-            CommandInfo::Renamed(id) => {
-                let sub = spans.get(1).filter(|_| id.get().is_container());
-                let sub = sub.and_then(|name| commands::lookup_sub(id, name.of(bytes)));
-                self.dispatch_known(session_id, bytes, spans, sub.unwrap_or(id))
-            }
-            // Servers see keys without their prefix here, so the request must not reach a command
-            // that was added just now.
-            CommandInfo::Nothing { .. }
-                if unauthenticated || in_multi || self.plane.removes_prefix(session_id) =>
-            {
-                if self.plane.is_silent_before_auth(session_id) {
-                    return self.answer_error(session_id, NOAUTH);
-                }
-                let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
-                self.refuse_queued(
-                    session_id,
-                    &unknown_command(&args, self.plane.is_before_7(session_id)),
-                )
-            }
-            // The server writes its own error.
-            CommandInfo::Nothing { .. } => self.dispatch_on_link(session_id, bytes, false, None),
-            _ if in_multi => {
-                let taints = !matches!(lesson, CommandInfo::Shared { .. });
-                self.queue_unknown(session_id, bytes, taints)
-            }
-            CommandInfo::Shared { reads, .. } => {
-                let lane = self.plane.enter_code_lane_with(session_id, bytes);
-                if lane == CodeLane::Waits {
-                    return Dispatched::Wait;
-                }
-                let placed = self.dispatch_on_link(session_id, bytes, reads, None);
-                self.plane.leave_code_lane(session_id, lane);
-                placed
-            }
-            CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => {
-                let mut pins = Pins::ONCE;
-                pins.add(Pins::UNKNOWN);
-                self.dispatch_alone(session_id, bytes, (false, None), pins, true)
-            }
+            Err(blocked) => Err(plane.blocked(id, blocked)),
         }
     }
 
     /// Asks for the commands of a session's server unless they are known. Returns false if the
     /// session waits for the answer.
-    fn know_commands(&mut self, id: SessionId) -> bool {
-        let Some(session) = self.plane.sessions.get(id) else {
+    fn know_commands(&mut self, plane: &mut DataPlane, id: SessionId) -> bool {
+        let Some(session) = plane.sessions.get(id) else {
             return true;
         };
-        let own = self.plane.kind_of(session);
-        let known = self.local.catalog.known.get(&own.server);
+        let own = plane.kind_of(session);
+        let known = self.catalog.known.get(&own.server);
         if known.is_some_and(|known| !known.doubted) {
             return true;
         }
         // All users see the same commands. The first link is up already, but its user may have no
         // right to COMMAND.
-        for kind in [self.plane.first_link(own.server), own] {
-            let untold = match self.local.catalog.untold.get(&(kind.server, kind.user)) {
-                Some(Some(at)) => self.plane.now.since_ms(*at) < NOTHING_MS,
+        for kind in [plane.first_link(own.server), own] {
+            let untold = match self.catalog.untold.get(&(kind.server, kind.user)) {
+                Some(Some(at)) => plane.now.since_ms(*at) < NOTHING_MS,
                 Some(None) => true,
                 None => false,
             };
-            if !untold && matches!(self.ask_about_all(id, kind), Err(Blocked::Wait)) {
+            if !untold && matches!(self.ask_about_all(plane, id, kind), Err(Blocked::Wait)) {
                 return false;
             }
         }
@@ -405,60 +229,30 @@ impl Engine {
 
     /// Asks whether the session's user may open transactions, unless that is known. Returns false
     /// if the session waits for the answer. `opening` is MULTI as the client wrote it.
-    pub(crate) fn know_opening(&mut self, id: SessionId, opening: &[u8]) -> bool {
-        let known = self.local.whose(&self.plane, id).is_none_or(|whose| {
-            let said = self.local.catalog.unopened.get(&whose);
+    pub(crate) fn know_opening(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        opening: &[u8],
+    ) -> bool {
+        let known = self.whose(plane, id).is_none_or(|whose| {
+            let said = self.catalog.unopened.get(&whose);
             said.is_some_and(|(refusal, at)| {
-                refusal.is_none() || self.plane.now.since_ms(*at) < RIGHT_MS
+                refusal.is_none() || plane.now.since_ms(*at) < RIGHT_MS
             })
         });
-        known || !matches!(self.ask_to_open(id, opening), Err(Blocked::Wait))
-    }
-
-    /// Handles the replies to a MULTI and the EXEC after it. If only MULTI is accepted, the link is
-    /// stuck in a transaction and is closed.
-    pub(crate) fn settle_probe(&mut self, link: LinkId, opened: Vec<u8>, executed: &[u8]) {
-        let Some(whose) = self
-            .plane
-            .links
-            .get(link)
-            .map(|link| (link.kind.server, link.kind.user))
-        else {
-            return;
-        };
-        self.local.catalog.note_answer(&(whose, Subject::Opening));
-        // Other errors pass.
-        let is_lasting = |said: &Vec<u8>| {
-            let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
-            lasting.iter().any(|beginning| said.starts_with(beginning))
-        };
-        let refusal = [opened.as_slice(), executed]
-            .map(of_its_own)
-            .into_iter()
-            .find(is_lasting);
-        let has_ended = executed.starts_with(b"*") || executed.starts_with(b"-EXECABORT");
-        if !opened.starts_with(b"-") && !has_ended {
-            self.plane
-                .lose_link(link, "it opens transactions and does not execute them");
-            // The loss drops the answers known before.
-            self.settle_losses();
-        }
-        self.local
-            .catalog
-            .unopened
-            .insert(whose, (refusal, self.plane.now));
-        self.plane.wake_waiters(link);
+        known || !matches!(self.ask_to_open(plane, id, opening), Err(Blocked::Wait))
     }
 
     /// The judgement of a session's server on a request that the server may never see. `None`: the
     /// session waits for the answer.
     pub(crate) fn verdict(
         &mut self,
+        plane: &mut DataPlane,
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Option<CommandCheck> {
-        let flags = self
-            .plane
+        let flags = plane
             .sessions
             .get(session_id)
             .map(|session| session.flags)
@@ -469,7 +263,7 @@ impl Engine {
             Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
         };
         if is_asked_itself && !flags.any(Flags::IN_MULTI | Flags::RESTRICTED)
-            || self.plane.is_silent_before_auth(session_id)
+            || plane.is_silent_before_auth(session_id)
         {
             return Some(CommandCheck::Unsaid);
         }
@@ -486,17 +280,17 @@ impl Engine {
         // Asked at the same time as the list below, so that a slow server is waited for once.
         let refusal = match flags.any(Flags::UNAUTHENTICATED) {
             true => Some(None),
-            false => self.refusal_of_right(session_id, request, flags.any(Flags::IN_MULTI)),
+            false => self.refusal_of_right(plane, session_id, request, flags.any(Flags::IN_MULTI)),
         };
-        if may_ask && matters && !self.know_commands(session_id) {
+        if may_ask && matters && !self.know_commands(plane, session_id) {
             return None;
         }
         // Redis's order: unknown command first, then wrong arguments, then missing rights.
         let refusal = refusal?;
         if refusal == Some(RightRefusal::Unknown) {
-            return Some(self.local.unknown(&self.plane, session_id, request));
+            return Some(self.unknown(plane, session_id, request));
         }
-        let verdict = match self.local.known_verdict(&self.plane, session_id, request) {
+        let verdict = match self.known_verdict(plane, session_id, request) {
             // A request that is answered here needs the number of arguments of the table.
             CommandCheck::Fine if !is_asked_itself && !row.arity_ok(request.spans.len()) => {
                 CommandCheck::Refused(wrong_arity(row))
@@ -507,91 +301,94 @@ impl Engine {
         let has_rights = row.arity_ok(request.spans.len()) && !flags.any(Flags::RESTRICTED);
         Some(match refusal {
             Some(RightRefusal::Denied(error)) if has_rights => CommandCheck::Refused(error),
-            Some(RightRefusal::Untold) if has_rights => CommandCheck::Refused(
-                self.untold_error(session_id, self.plane.away_error(session_id)),
-            ),
+            Some(RightRefusal::Untold) if has_rights => CommandCheck::Refused(self.untold_error(
+                plane,
+                session_id,
+                plane.away_error(session_id),
+            )),
             _ => verdict,
         })
     }
 
     /// Asks the server for all its commands, on a link of this kind.
-    fn ask_about_all(&mut self, id: SessionId, kind: LinkKind) -> Result<(), Blocked> {
-        self.wait_for_info(id, kind, Subject::Commands, |engine| {
-            let mut request = Vec::new();
-            encode::request(&mut request, &["COMMAND"]);
-            engine.plane.ask_on_shared(
-                kind,
-                &request,
-                Completion::Local(LocalCompletion::Learn(Subject::Commands)),
-            )
-        })
+    fn ask_about_all(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        kind: LinkKind,
+    ) -> Result<(), Blocked> {
+        let mut request = Vec::new();
+        encode::request(&mut request, &["COMMAND"]);
+        let question = (
+            request,
+            Completion::Local(LocalCompletion::Learn(Subject::Commands)),
+        );
+        self.wait_for_info(plane, id, kind, Subject::Commands, question)
     }
 
     /// Asks the server whether the session's user may open transactions. A pinned link is not used:
     /// EXEC would end its WATCH.
-    fn ask_to_open(&mut self, id: SessionId, opening: &[u8]) -> Result<(), Blocked> {
-        let Some(session) = self.plane.sessions.get(id) else {
+    fn ask_to_open(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        opening: &[u8],
+    ) -> Result<(), Blocked> {
+        let Some(session) = plane.sessions.get(id) else {
             return Ok(());
         };
-        let kind = self.plane.kind_of(session);
-        self.wait_for_info(id, kind, Subject::Opening, |engine| {
-            let mut probe = opening.to_vec();
-            encode::request(&mut probe, &["EXEC"]);
-            engine.plane.ask_on_shared(
-                kind,
-                &probe,
-                Completion::Local(LocalCompletion::Probe(None)),
-            )
-        })
+        let kind = plane.kind_of(session);
+        let mut probe = opening.to_vec();
+        encode::request(&mut probe, &["EXEC"]);
+        let question = (probe, Completion::Local(LocalCompletion::Probe(None)));
+        self.wait_for_info(plane, id, kind, Subject::Opening, question)
     }
 
     /// Asks the server about a command. The session waits for the answer.
-    fn ask_about(&mut self, id: SessionId, name: Vec<u8>) -> Result<(), Blocked> {
-        let Some(session) = self.plane.sessions.get(id) else {
+    fn ask_about(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        name: Vec<u8>,
+    ) -> Result<(), Blocked> {
+        let Some(session) = plane.sessions.get(id) else {
             return Ok(());
         };
-        let kind = self.plane.kind_of(session);
-        self.wait_for_info(id, kind, Subject::Command(name.clone()), |engine| {
-            let mut request = Vec::new();
-            encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
-            engine.plane.ask_on_shared(
-                kind,
-                &request,
-                Completion::Local(LocalCompletion::Learn(Subject::Command(name))),
-            )
-        })
+        let kind = plane.kind_of(session);
+        let mut request = Vec::new();
+        encode::request(&mut request, &[b"COMMAND".as_slice(), b"INFO", &name]);
+        let question = (
+            request,
+            Completion::Local(LocalCompletion::Learn(Subject::Command(name.clone()))),
+        );
+        self.wait_for_info(plane, id, kind, Subject::Command(name), question)
     }
 
-    /// Has the session wait for an answer of the server to the user of `kind`. `ask` sends the
-    /// question and returns its link, unless the question is under way already. `Ok`: the answer is
-    /// late, and the session goes on without it.
+    /// Has the session wait for an answer of the server to the user of `kind`. The question is
+    /// sent unless it is under way already. `Ok`: the answer is late, and the session goes on
+    /// without it.
     pub(crate) fn wait_for_info(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         kind: LinkKind,
         subject: Subject,
-        ask: impl FnOnce(&mut Engine) -> Result<LinkId, Blocked>,
+        (request, completion): (Vec<u8>, Completion),
     ) -> Result<(), Blocked> {
         let subject = ((kind.server, kind.user), subject);
-        let asked = self.local.catalog.asked_on(&self.plane.links, &subject);
-        let since = asked.map_or(self.plane.now, |(_, since)| since);
-        let is_late = self
-            .local
-            .catalog
-            .is_late(&subject.0, since, self.plane.now)
-            || self.plane.is_expired(self.plane.asked_ms);
+        let asked = self.catalog.asked_on(&plane.links, &subject);
+        let since = asked.map_or(plane.now, |(_, since)| since);
+        let is_late =
+            self.catalog.is_late(&subject.0, since, plane.now) || plane.is_expired(plane.asked_ms);
         let link = match asked {
             Some((link, _)) => link,
             // A late server may have recovered: it is asked, and its answer clears the record of
             // losses.
-            None => match ask(self) {
+            None => match plane.ask_on_shared(kind, &request, completion) {
                 Err(_) if is_late => return Ok(()),
                 asked => {
                     let link = asked?;
-                    self.local
-                        .catalog
-                        .asking
-                        .insert(subject, (link, self.plane.now));
+                    self.catalog.asking.insert(subject, (link, plane.now));
                     link
                 }
             },
@@ -599,9 +396,34 @@ impl Engine {
         if is_late {
             return Ok(());
         }
-        self.plane.wait_at(id, link);
+        plane.wait_at(id, link);
         Err(Blocked::Wait)
     }
+
+    /// Handles the replies of a server to a user's MULTI and the EXEC after it.
+    pub(crate) fn settle_probe(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        whose: ServerUser,
+        replies: [&[u8]; 2],
+    ) {
+        self.catalog.note_answer(&(whose, Subject::Opening));
+        // Other errors pass.
+        let is_lasting = |said: &Vec<u8>| {
+            let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
+            lasting.iter().any(|beginning| said.starts_with(beginning))
+        };
+        let refusal = replies.map(of_its_own).into_iter().find(is_lasting);
+        self.catalog.unopened.insert(whose, (refusal, plane.now));
+        plane.wake_waiters(link);
+    }
+}
+
+/// Whether a link is stuck in a transaction: the server has accepted MULTI, and has not ended it.
+pub(crate) fn stays_open(opened: &[u8], executed: &[u8]) -> bool {
+    let has_ended = executed.starts_with(b"*") || executed.starts_with(b"-EXECABORT");
+    !opened.starts_with(b"-") && !has_ended
 }
 
 /// The reason within an EXECABORT error, or the error itself.
@@ -633,7 +455,7 @@ pub(crate) fn names_no_subcommand(request: &Request<'_>) -> bool {
 }
 
 /// Whether a name may be a command's. A request with another name goes to the server as it is.
-fn may_be_a_name(name: &[u8]) -> bool {
+pub(crate) fn may_be_a_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX
 }
 
@@ -895,6 +717,18 @@ impl Local {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A link is stuck only if MULTI was accepted and EXEC did not end the transaction.
+    #[test]
+    fn link_is_stuck_if_exec_does_not_end_its_transaction() {
+        assert!(!stays_open(b"+OK\r\n", b"*0\r\n"));
+        assert!(!stays_open(b"+OK\r\n", b"-EXECABORT x\r\n"));
+        assert!(!stays_open(
+            b"-NOPERM x\r\n",
+            b"-ERR EXEC without MULTI\r\n"
+        ));
+        assert!(stays_open(b"+OK\r\n", b"-NOPERM x\r\n"));
+    }
 
     /// Commands, subcommands and arities are read from the reply to COMMAND.
     #[test]

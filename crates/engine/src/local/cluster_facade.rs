@@ -13,8 +13,6 @@ use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::session::{LocalAddress, Session};
-use crate::discovery::cluster::Cluster;
-use crate::engine::Engine;
 use crate::local::Local;
 use crate::routing::pool::Group;
 
@@ -26,46 +24,38 @@ struct FacadeNode {
     version: Version,
 }
 
-impl Engine {
+impl Local {
     /// Answers commands for a node of a Cluster ([`Spread::Node`]). `None`: the request is for the
     /// servers.
     pub(crate) fn answer_as_node(
         &mut self,
+        plane: &mut DataPlane,
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Option<Dispatched> {
         if !request.command.arity_ok(request.spans.len()) {
-            return Some(self.answer_error(session_id, &wrong_arity(request.command)));
+            return Some(plane.answer_error(session_id, &wrong_arity(request.command)));
         }
-        if let Some(placed) = self.refused_by_right(session_id, request) {
+        if let Some(placed) = self.refused_by_right(plane, session_id, request) {
             return Some(placed);
         }
-        let node = self
-            .local
-            .node_seen_by(&self.plane, self.plane.sessions.get(session_id)?);
-        let pool = usize::from(self.plane.sessions.get(session_id)?.pool);
+        let node = self.node_seen_by(plane, plane.sessions.get(session_id)?);
+        let pool = usize::from(plane.sessions.get(session_id)?.pool);
         let mut out = Vec::new();
         match request.id {
             id::READONLY | id::READWRITE | id::ASKING => out.extend_from_slice(OK),
-            id::CLUSTER_SLOTS => {
-                node.append_slots(&self.local.ranges_served(&self.plane, pool), &mut out)
-            }
-            id::CLUSTER_SHARDS => {
-                node.append_shards(&self.local.ranges_served(&self.plane, pool), &mut out)
-            }
+            id::CLUSTER_SLOTS => node.append_slots(&self.ranges_served(plane, pool), &mut out),
+            id::CLUSTER_SHARDS => node.append_shards(&self.ranges_served(plane, pool), &mut out),
             id::CLUSTER_NODES => {
-                let line = format!(
-                    "{}\n",
-                    node.line(&self.local.ranges_served(&self.plane, pool))
-                );
+                let line = format!("{}\n", node.line(&self.ranges_served(plane, pool)));
                 encode::verbatim(&mut out, node.version, &line);
             }
             id::CLUSTER_INFO => {
                 let (assigned, reached) = (
-                    self.local.slots_assigned(&self.plane, pool),
-                    self.local.slots_reached(&self.plane, pool),
+                    self.slots_assigned(plane, pool),
+                    self.slots_reached(plane, pool),
                 );
-                let all = match self.plane.pools[pool].cluster() {
+                let all = match plane.pools[pool].cluster() {
                     // A Cluster may be set to be in order without an owner for each slot.
                     Some(cluster) if cluster.is_ok() => assigned,
                     _ => SLOTS.into(),
@@ -88,9 +78,9 @@ impl Engine {
                             pool: pool as u16,
                             number: slot,
                         };
-                        let server = self.plane.pools.server_of(group);
-                        if !self.plane.sessions.get(session_id)?.pins.bind() {
-                            self.plane.switch_server(session_id, server);
+                        let server = plane.pools.server_of(group);
+                        if !plane.sessions.get(session_id)?.pins.bind() {
+                            plane.switch_server(session_id, server);
                         }
                         return None;
                     }
@@ -99,7 +89,7 @@ impl Engine {
             }
             _ => return None,
         }
-        Some(self.plane.answer_reply(session_id, &out))
+        Some(plane.answer_reply(session_id, &out))
     }
 }
 
@@ -237,8 +227,9 @@ impl Local {
     pub(crate) fn slots_assigned(&self, plane: &DataPlane, pool: usize) -> u32 {
         let cluster = plane.pools[pool].cluster();
         let known = cluster.filter(|cluster| cluster.is_known());
-        let assigned = |cluster: &Cluster| u32::from(SLOTS) - cluster.unserved().len() as u32;
-        known.map_or(0, assigned)
+        known.map_or(0, |cluster| {
+            u32::from(SLOTS) - cluster.unserved().len() as u32
+        })
     }
 
     /// Number of slots whose owner is not away.

@@ -13,14 +13,14 @@ use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::SessionId;
 use crate::base::settings::AwayError;
 use crate::base::time::Time;
+use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::local::LocalCompletion;
-use crate::data_plane::completion::local::Subject;
+use crate::data_plane::completion::local::{LocalCompletion, Subject};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, is_select};
 use crate::data_plane::learned_commands::ServerUser;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::session::Session;
-use crate::engine::Engine;
+use crate::local::Local;
 
 /// The replies of servers to probes, by user and by the bytes of the probe, each with its time.
 #[derive(Default)]
@@ -72,45 +72,39 @@ impl KnownRights {
     }
 }
 
-impl Engine {
+impl Local {
     /// Whether the server refuses this request of a session before it looks at the arguments. The
     /// outer `None`: the session waits for the answer. `queued`: the request is not executed yet.
     pub(crate) fn refusal_of_right(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
         queued: bool,
     ) -> Option<Option<RightRefusal>> {
-        let (Some(probe), Some(user)) =
-            (harmless(request, queued), self.local.whose(&self.plane, id))
-        else {
+        let (Some(probe), Some(user)) = (harmless(request, queued), self.whose(plane, id)) else {
             return Some(None);
         };
         let about = (user, probe);
-        let known = self.local.catalog.rights.known.get(&about);
+        let known = self.catalog.rights.known.get(&about);
         if let Some(right) = known
-            && self.plane.now.since_ms(right.at) < RIGHT_MS
+            && plane.now.since_ms(right.at) < RIGHT_MS
         {
             return Some(right.refusal.clone());
         }
-        let session = self.plane.sessions.get(id)?;
-        let own = self.plane.kind_of(session);
+        let session = plane.sessions.get(id)?;
+        let own = plane.kind_of(session);
         // The session's shared link, even while the session has a link of its own.
         let kind = match session.pins.is_empty() {
             true => own,
             false => LinkKind {
                 user: own.user,
-                ..self.plane.first_link(own.server)
+                ..plane.first_link(own.server)
             },
         };
         let subject = Subject::Right(about.1.clone());
-        let asked = self.wait_for_info(id, kind, subject.clone(), |engine| {
-            engine.plane.ask_on_shared(
-                kind,
-                &about.1,
-                Completion::Local(LocalCompletion::Learn(subject)),
-            )
-        });
+        let question = Completion::Local(LocalCompletion::Learn(subject.clone()));
+        let asked = self.wait_for_info(plane, id, kind, subject, (about.1.clone(), question));
         if matches!(asked, Err(Blocked::Wait)) {
             return None;
         }
@@ -121,15 +115,16 @@ impl Engine {
     /// `None`: the user may send it.
     pub(crate) fn refused_by_right(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
     ) -> Option<Dispatched> {
-        match self.refusal_of_right(id, request, false) {
+        match self.refusal_of_right(plane, id, request, false) {
             None => Some(Dispatched::Wait),
-            Some(Some(RightRefusal::Denied(error))) => Some(self.answer_error(id, &error)),
+            Some(Some(RightRefusal::Denied(error))) => Some(plane.answer_error(id, &error)),
             Some(Some(RightRefusal::Untold)) => {
-                let error = self.untold_error(id, self.plane.away_error(id));
-                Some(self.answer_error(id, &error))
+                let error = self.untold_error(plane, id, plane.away_error(id));
+                Some(plane.answer_error(id, &error))
             }
             Some(Some(RightRefusal::Unknown) | None) => None,
         }
@@ -137,9 +132,14 @@ impl Engine {
 
     /// The error for a request whose right the server has not told. Nothing was denied: the request
     /// was not sent, as if the server were away.
-    pub(crate) fn untold_error(&self, id: SessionId, away: AwayError) -> Vec<u8> {
-        let server = self.local.whose(&self.plane, id).map(|(server, _)| server);
-        let server = server.map_or("the server", |server| &self.plane.server(server).label);
+    pub(crate) fn untold_error(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        away: AwayError,
+    ) -> Vec<u8> {
+        let server = self.whose(plane, id).map(|(server, _)| server);
+        let server = server.map_or("the server", |server| &plane.server(server).label);
         error::error_text(Fate::NotSent, away, Cause::Untold { server })
     }
 
@@ -150,7 +150,7 @@ impl Engine {
         request: &Request<'_>,
         about: &(ServerUser, Vec<u8>),
     ) -> Option<RightRefusal> {
-        let known = self.local.catalog.rights.known.get(about);
+        let known = self.catalog.rights.known.get(about);
         let refusal = known.and_then(|right| right.refusal.clone());
         refusal.or_else(|| untold(request))
     }
@@ -159,32 +159,30 @@ impl Engine {
     /// user when the request runs. The outer `None`: the session waits for the answer.
     pub(crate) fn refusal_within(
         &mut self,
+        plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
         user: u16,
     ) -> Option<Option<Vec<u8>>> {
         // To the server, all configured users of respool are one user.
-        let are_of_server = self.plane.settings.users.is_empty();
+        let are_of_server = plane.settings.users.is_empty();
         let is_still = |session: &Session| session.user == user || !are_of_server;
-        let refusal = if self.plane.sessions.get(id).is_some_and(is_still) {
-            self.refusal_of_right(id, request, false)?
+        let refusal = if plane.sessions.get(id).is_some_and(is_still) {
+            self.refusal_of_right(plane, id, request, false)?
         } else {
             // The probe was asked when the request was queued, unless AUTH stands in front of it in
             // the transaction.
-            let user = self
-                .local
-                .whose(&self.plane, id)
-                .map(|(server, _)| (server, user));
+            let user = self.whose(plane, id).map(|(server, _)| (server, user));
             match harmless(request, false).zip(user) {
                 None => None,
-                Some((probe, user)) => match self.local.catalog.rights.known.get(&(user, probe)) {
+                Some((probe, user)) => match self.catalog.rights.known.get(&(user, probe)) {
                     Some(right) => right.refusal.clone(),
                     None => untold(request),
                 },
             }
         };
         Some(match refusal {
-            Some(RightRefusal::Untold) => Some(self.untold_error(id, AwayError::NotSent)),
+            Some(RightRefusal::Untold) => Some(self.untold_error(plane, id, AwayError::NotSent)),
             Some(RightRefusal::Denied(_)) => Some(CHANGED.to_vec()),
             // An unknown command was refused when it was queued.
             Some(RightRefusal::Unknown) | None => None,
