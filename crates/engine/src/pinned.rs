@@ -27,11 +27,11 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, TrackingRedirect};
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::Tunnel;
 use crate::data_plane::link::{Link, LinkKind, Role, Sends, Unblocking};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::holders::Holders;
-use crate::pinned::monitor::Tunnel;
 use crate::pinned::tracking::Trackers;
 
 /// The component that gives sessions links of their own.

@@ -42,13 +42,12 @@ use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::{HubId, LineId};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role, UNASKED};
 use crate::data_plane::session::{Flags, Session, Subscribed};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
-use crate::pubsub::hub::{
-    HOME, Hub, HubDone, HubId, HubLine, HubOutcome, LineId, Push, Subscriber,
-};
+use crate::pubsub::hub::{HOME, Hub, HubDone, HubLine, HubOutcome, Push, Subscriber};
 use crate::pubsub::keyspace_events::brings_events;
 use crate::routing::pool::{Group, Pool, ServerId};
 

@@ -26,9 +26,9 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
+use crate::data_plane::link::Tunnel;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
-use crate::pinned::monitor::Tunnel;
 
 /// Bytes of a session that wait to be dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

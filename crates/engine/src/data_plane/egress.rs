@@ -13,13 +13,13 @@ use crate::data_plane::coalesce::is_nil;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::link::LineId;
 use crate::data_plane::link::{Link, LinkState, Role, UNASKED};
 use crate::data_plane::reorder::ReplyRun;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::LaneReason;
 use crate::data_plane::waiters::Readiness;
-use crate::pubsub::hub::LineId;
 
 /// Bytes of an incomplete reply that are kept until its end comes. If the link is lost within this
 /// bound, the client gets an error. Beyond it, the beginning of the reply has gone to the client,

@@ -35,8 +35,6 @@ use crate::data_plane::reply_limit::ReplyBudget;
 use crate::data_plane::scripts::LoadedScripts;
 use crate::data_plane::session::Pins;
 use crate::data_plane::slow_readers::LinkLane;
-use crate::pinned::monitor::Tunnel;
-use crate::pubsub::hub::LineId;
 use crate::routing::pool::ServerId;
 
 /// The reason to give up a link after a reply that answers no request. The owner of the next reply
@@ -61,6 +59,17 @@ impl LinkKind {
     pub(crate) fn at(self, server: ServerId) -> LinkKind {
         LinkKind { server, ..self }
     }
+}
+
+/// A hub's place among those of its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HubId(pub(crate) u16);
+
+/// A line, by its hub and its index among the hub's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LineId {
+    pub(crate) hub: HubId,
+    pub(crate) line: u16,
 }
 
 /// The use of a link.
@@ -92,6 +101,20 @@ pub(crate) enum Role {
     /// No requests: it was streaming or pinned, has no trace of that, and waits for the next
     /// session.
     Idle,
+}
+
+/// The state of a tunnel: a link whose bytes go through unread (MONITOR).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tunnel {
+    /// MONITOR was put on the link. `silent`: its client wants no reply. `at_ms`: when the request
+    /// was read, [`crate::base::time::Time::stamp_ms`].
+    Asked { silent: bool, at_ms: u32 },
+    /// The server has agreed, and owes this many replies.
+    Open { owed: u32 },
+    /// QUIT was sent.
+    Quitting,
+    /// RESET was sent.
+    Resetting,
 }
 
 /// The role of an emergency link that no session needs.

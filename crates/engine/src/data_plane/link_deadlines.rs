@@ -12,10 +12,10 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::Tunnel;
 use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
-use crate::pinned::monitor::Tunnel;
 
 /// The result of a tick's first look at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

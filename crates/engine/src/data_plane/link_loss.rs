@@ -386,7 +386,7 @@ mod tests {
     use super::*;
     use crate::WorkerId;
     use crate::base::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
-    use crate::pubsub::hub::{HubId, LineId};
+    use crate::data_plane::link::{HubId, LineId};
     use crate::routing::pool::ServerId;
     use respool_protocol::encode::Version;
 

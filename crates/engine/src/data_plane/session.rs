@@ -28,7 +28,6 @@ pub(crate) use crate::data_plane::session_state::{Flags, Holds, SessionState};
 use crate::data_plane::slow_readers::LinkLane;
 use crate::data_plane::untaken::is_stuck;
 use crate::pinned::tracking::Tracker;
-use crate::pinned::tracking_redirect::TargetNews;
 use crate::routing::pool::{Group, ServerId};
 
 /// Where a client connects from.
@@ -333,6 +332,13 @@ pub(crate) struct OpenTransaction {
     pub(crate) aborted: bool,
     /// The owner of their keys.
     pub(crate) group: Option<Group>,
+}
+
+/// Whether a worker has the session to which tracking messages shall be redirected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TargetNews {
+    pub(crate) to: u64,
+    pub(crate) is_here: bool,
 }
 
 /// A request too large to be held, while it is sent.

@@ -9,9 +9,9 @@ use crate::data_plane::completion::admin::PendingControl;
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::session::TargetNews;
 use crate::data_plane::worker_query::{ReplyForm, Unblock, WorkerQuery, WorkerReply};
 use crate::engine::Engine;
-use crate::pinned::tracking_redirect::TargetNews;
 use respool_protocol::commands::id;
 
 impl Engine {

@@ -19,14 +19,14 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::owners::Opening;
 use crate::data_plane::scripts::{awaits_body, body_shown};
 use crate::data_plane::sent_request::runs_code;
-use crate::data_plane::session::{Pins, Session};
+use crate::data_plane::session::{Pins, Session, TargetNews};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
 use crate::engine::Engine;
 use crate::pinned::polling::OPENING;
 use crate::pinned::streaming::LargeStart;
 use crate::pinned::tracking::{INVALIDATE, TrackingSwitch, asks_for};
-use crate::pinned::tracking_redirect::{TargetNews, redirect_asked};
+use crate::pinned::tracking_redirect::redirect_asked;
 use crate::pinned::wait_command::{NextWait, WaitStep};
 use crate::routing::pool::ServerId;
 

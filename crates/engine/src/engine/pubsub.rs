@@ -3,8 +3,8 @@
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::link::LineId;
 use crate::engine::Engine;
-use crate::pubsub::hub::LineId;
 use crate::pubsub::keyspace_events::brings_events;
 use crate::pubsub::{CountedLink, HubPush};
 

@@ -12,23 +12,10 @@ use respool_protocol::request::Span;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::egress::PARTIAL_BYTES_MAX;
 use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::link::Tunnel;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::streaming::STREAM_BYTES_MAX;
 use crate::pinned::{DataPlane, Pinned};
-
-/// The state of a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tunnel {
-    /// MONITOR was put on the link. `silent`: its client wants no reply. `at_ms`: when the request
-    /// was read, [`crate::base::time::Time::stamp_ms`].
-    Asked { silent: bool, at_ms: u32 },
-    /// The server has agreed, and owes this many replies.
-    Open { owed: u32 },
-    /// QUIT was sent.
-    Quitting,
-    /// RESET was sent.
-    Resetting,
-}
 
 impl Pinned {
     /// MONITOR.

@@ -23,15 +23,8 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::TrackingRedirect;
 use crate::data_plane::ingress::{Blocked, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
-use crate::data_plane::session::{Pins, Session};
+use crate::data_plane::session::{Pins, Session, TargetNews};
 use crate::pinned::Pinned;
-
-/// Whether a worker has the target session.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetNews {
-    pub(crate) to: u64,
-    pub(crate) is_here: bool,
-}
 
 /// A CLIENT TRACKING whose argument names the stand-in in place of the target.
 pub(crate) struct RedirectedRequest {

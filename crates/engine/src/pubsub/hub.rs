@@ -65,6 +65,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::slab::{Slab, handle};
 use crate::base::time::Time;
 use crate::data_plane::completion::pubsub::ChannelKind;
+use crate::data_plane::link::HubId;
 pub(crate) use crate::pubsub::hub::branches::KeyOwner;
 use crate::pubsub::hub::branches::Owners;
 use crate::pubsub::hub::removal::FormerLine;
@@ -74,17 +75,6 @@ use crate::routing::pool::ServerId;
 mod branches;
 mod removal;
 mod stripped;
-
-/// A hub's place among those of its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HubId(pub(crate) u16);
-
-/// A line, by its hub and its index among the hub's lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LineId {
-    pub(crate) hub: HubId,
-    pub(crate) line: u16,
-}
 
 /// The line to the pool's first server: all channels but the sharded ones of a Cluster, and the
 /// branches at other owners.

@@ -14,9 +14,10 @@ use crate::base::limits::BRANCH_WAIT_MS;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::Request;
+use crate::data_plane::link::{HubId, LineId};
 use crate::data_plane::link::{LinkState, Role};
 use crate::pubsub::Pubsub;
-use crate::pubsub::hub::{HOME, Hub, HubId, KeyOwner, LineId};
+use crate::pubsub::hub::{HOME, Hub, KeyOwner};
 use crate::routing::pool::{Pool, ServerId};
 
 impl Pubsub {
