@@ -645,11 +645,10 @@ impl Engine {
         if link.is_some_and(|link| link.role == Role::Pinned { by: id }) {
             self.pinned.give_back(&mut self.plane, session.link);
         }
-        if let Some(tracker) = session.rare.as_mut().and_then(|rare| rare.tracker.take()) {
-            self.pinned.trackers.remove(id);
-            tracker
-                .links()
-                .for_each(|link| self.pinned.give_back(&mut self.plane, link));
+        self.pinned.trackers.remove(id);
+        let links = session.rare.as_mut().map(|rare| &mut rare.tracking.links);
+        for (_, link) in links.map(std::mem::take).unwrap_or_default() {
+            self.pinned.give_back(&mut self.plane, link);
         }
         let large = session.rare.as_mut().and_then(|rare| rare.large.take());
         if let Some(link) = large.and_then(|large| large.link) {

@@ -95,6 +95,15 @@ impl<T> SessionMap<T> {
         Some(value)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The sessions that have an entry.
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.entries.iter().map(|(id, _)| *id).collect()
+    }
+
     /// Memory of the table, without memory that entries point to, bytes.
     pub(crate) fn table_bytes(&self) -> usize {
         self.places.capacity() * size_of::<u32>()
@@ -126,6 +135,8 @@ mod tests {
         assert_eq!(map.get(session(100, 1)), None);
         assert_eq!(map.get(session(0, 1)), Some(&10));
         assert_eq!(map.get_mut(session(3, 1)), Some(&mut 3));
+        assert_eq!(map.ids(), [session(3, 1), session(0, 1)]);
+        assert!(!map.is_empty());
     }
 
     /// A later session with the same index has nothing of the earlier one.

@@ -19,10 +19,12 @@ pub(crate) enum ChargeKind {
     Deferred,
     /// Channels and patterns that the session subscribes to, without their names.
     Subscriptions,
+    /// Invalidations that wait for replies, and the options of tracking.
+    Invalidations,
 }
 
 /// The number of kinds.
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 /// Memory that a component holds for one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,7 @@ impl Charges {
         held.queued += self.of(ChargeKind::Transaction).memory;
         held.queued += self.of(ChargeKind::Deferred).memory;
         held.answers += self.of(ChargeKind::Parts).memory;
+        held.output += self.of(ChargeKind::Invalidations).memory;
         held.subscriptions += self.of(ChargeKind::Subscriptions).memory;
     }
 }

@@ -9,7 +9,6 @@ use crate::data_plane::link::IDLE_EMERGENCY;
 use crate::data_plane::session::{OpenTransaction, Pins};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::{DataPlane, Link, Role};
-use crate::pinned::tracking::Tracker;
 use crate::routing::pool::ServerId;
 
 impl DataPlane {
@@ -67,15 +66,22 @@ impl DataPlane {
         session.is_some_and(|session| session.pins.any(Pins::SPREAD))
     }
 
-    pub(crate) fn tracker(&self, id: SessionId) -> Option<&Tracker> {
-        self.sessions.get(id)?.rare.as_ref()?.tracker.as_deref()
+    /// The tracking links of a session.
+    pub(crate) fn tracking_links(&self, id: SessionId) -> &[(ServerId, LinkId)] {
+        let rare = self
+            .sessions
+            .get(id)
+            .and_then(|session| session.rare.as_deref());
+        rare.map_or(&[], |rare| &rare.tracking.links)
     }
 
     /// Sends the session's CLIENT CACHING, if it has one, on the link of its next request.
     pub(crate) fn put_caching(&mut self, session: SessionId, link: LinkId) {
-        let caching = self
-            .tracker(session)
-            .and_then(|tracker| tracker.caching.clone());
+        let rare = self
+            .sessions
+            .get(session)
+            .and_then(|session| session.rare.as_deref());
+        let caching = rare.and_then(|rare| rare.tracking.caching.clone());
         if let Some(request) = caching {
             self.put_ours(link, &request, Completion::Pinned(PinnedCompletion::Track));
         }
@@ -83,7 +89,8 @@ impl DataPlane {
 
     /// The session's tracking link to this server, if it has one.
     pub(crate) fn tracks_on(&self, id: SessionId, server: ServerId) -> Option<LinkId> {
-        self.tracker(id)?.link_to(server)
+        let mut links = self.tracking_links(id).iter();
+        links.find(|(to, _)| *to == server).map(|(_, link)| *link)
     }
 
     /// Whether a session has a tracking link that is up to its present server, so that a request

@@ -27,7 +27,6 @@ use crate::data_plane::resume::ListMark;
 pub(crate) use crate::data_plane::session_state::{Flags, Holds, SessionState};
 use crate::data_plane::slow_readers::LinkLane;
 use crate::data_plane::untaken::is_stuck;
-use crate::pinned::tracking::Tracker;
 use crate::routing::pool::{Group, ServerId};
 
 /// Where a client connects from.
@@ -274,7 +273,7 @@ pub(crate) struct Rare {
     /// The outcome of the search for a new one.
     pub(crate) redirect_found: Option<TargetNews>,
     /// The session's tracking at several servers.
-    pub(crate) tracker: Option<Box<Tracker>>,
+    pub(crate) tracking: Tracking,
     /// The steps that are left of the last reply.
     pub(crate) reply_steps: VecDeque<ReplyStep>,
     /// Whether the request of these steps gets no reply.
@@ -297,6 +296,26 @@ impl Rare {
     /// Bytes of the parts that have come for scattered requests.
     fn parts_bytes(&self) -> usize {
         self.charges.of(ChargeKind::Parts).counted
+    }
+}
+
+/// What requests need of a session's tracking at several servers.
+#[derive(Debug, Default)]
+pub(crate) struct Tracking {
+    /// The session's links, one for each server.
+    pub(crate) links: Vec<(ServerId, LinkId)>,
+    /// The CLIENT CACHING request for the next request of the session.
+    pub(crate) caching: Option<Vec<u8>>,
+}
+
+impl Tracking {
+    pub(crate) fn drop_link(&mut self, link: LinkId) {
+        self.links.retain(|(_, own)| *own != link);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let caching = self.caching.as_ref().map_or(0, Vec::capacity);
+        self.links.capacity() * size_of::<(ServerId, LinkId)>() + caching
     }
 }
 
@@ -521,8 +540,7 @@ impl Session {
                 .map(ReplyStep::memory_bytes)
                 .sum::<usize>();
             held.output += rare.pushes.capacity();
-            let tracker = rare.tracker.as_deref();
-            held.output += tracker.map_or(0, Tracker::memory_bytes);
+            held.output += rare.tracking.memory_bytes();
             held.answers += rare.reorder.memory_bytes();
             named = rare.subscribed.named;
             let names = [&rare.name, &rare.lib_name, &rare.lib_ver];
@@ -550,8 +568,7 @@ impl Session {
             // Parts are among the parked bytes.
             let charged = rare.charges.counted() - rare.parts_bytes();
             let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
-            let untold = rare.tracker.as_ref().map_or(0, |own| own.held_bytes());
-            rare.pushes.len() + charged + left + untold
+            rare.pushes.len() + charged + left
         });
         self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
     }

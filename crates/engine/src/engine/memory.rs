@@ -51,6 +51,7 @@ impl Engine {
             rest: self.local.scripts.memory_bytes()
                 + self.access.memory_bytes()
                 + self.redirects.memory_bytes()
+                + self.pinned.trackers.memory_bytes()
                 + self.pubsub.memory_bytes()
                 + self.scatter.memory_bytes()
                 + self.transactions.memory_bytes(),
