@@ -15,21 +15,19 @@
 //! last entry (`$`) is not polled, since each poll would begin at a later entry; it waits for a
 //! pinned link.
 
-use std::collections::VecDeque;
-
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
 use respool_protocol::slot::hash_slot;
 
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::{POLL_AGAIN_MS, POLLS_PER_TICK};
+use crate::base::limits::POLLS_PER_TICK;
 use crate::base::settings::WhenFull;
-use crate::base::time::Time;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ExecPreamble, PinnedCompletion};
 use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{LinkKind, LinkState};
+use crate::data_plane::link::LinkState;
+use crate::data_plane::polled::PolledCommand;
 use crate::pinned::checkout::patience_ms;
 use crate::pinned::{DataPlane, Pinned};
 use crate::routing::pool::ServerId;
@@ -39,78 +37,6 @@ const CLOSING: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 /// The beginning of the reply to EXEC of one command.
 const ONE_RESULT: &[u8] = b"*1\r\n";
 const UNBLOCKED: &[u8] = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n";
-
-/// A blocking command that is polled.
-#[derive(Debug)]
-struct PolledCommand {
-    session: SessionId,
-    /// The place of its reply in the session's order.
-    seq: u32,
-    request: Vec<u8>,
-    kind: LinkKind,
-    slot: Option<u16>,
-    /// The end of the client's timeout. `None`: it waits for ever.
-    until: Option<Time>,
-    due: Time,
-    /// The link on which a poll is in flight.
-    link: Option<LinkId>,
-    /// The server's last nil.
-    nil: Vec<u8>,
-}
-
-/// The blocking commands that are polled, the one that was sent longest ago first. Each session has
-/// at most one.
-#[derive(Debug, Default)]
-pub(crate) struct PolledCommands {
-    waiting: VecDeque<PolledCommand>,
-}
-
-impl PolledCommands {
-    /// Whether a command of this session is polled.
-    pub(crate) fn holds(&self, session: SessionId) -> bool {
-        self.waiting.iter().any(|one| one.session == session)
-    }
-
-    /// Drops the command of a session that has gone. Returns its bytes.
-    pub(crate) fn forget(&mut self, session: SessionId) -> usize {
-        self.take(session).map_or(0, |one| one.request.len())
-    }
-
-    /// Bytes of the requests.
-    #[cfg(debug_assertions)]
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.waiting.iter().map(|one| one.request.len()).sum()
-    }
-
-    fn take(&mut self, session: SessionId) -> Option<PolledCommand> {
-        let at = self.waiting.iter().position(|one| one.session == session)?;
-        self.waiting.remove(at)
-    }
-
-    /// Takes the due command that has waited longest.
-    fn next_due(&mut self, now: Time) -> Option<PolledCommand> {
-        let is_due = |one: &PolledCommand| one.link.is_none() && one.due <= now;
-        let at = self.waiting.iter().position(is_due)?;
-        self.waiting.remove(at)
-    }
-
-    /// Puts a command behind those of all other sessions, to be sent again.
-    fn postpone(&mut self, mut one: PolledCommand, now: Time) {
-        one.link = None;
-        one.due = now.plus_ms(POLL_AGAIN_MS);
-        self.waiting.push_back(one);
-    }
-
-    /// The sessions that poll on a link.
-    fn on(&self, link: LinkId) -> Vec<SessionId> {
-        let is_on = |one: &&PolledCommand| one.link == Some(link);
-        self.waiting
-            .iter()
-            .filter(is_on)
-            .map(|one| one.session)
-            .collect()
-    }
-}
 
 /// The use of the reply to a poll.
 #[derive(Debug, PartialEq, Eq)]
