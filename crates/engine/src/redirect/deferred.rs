@@ -591,8 +591,8 @@ impl Redirects {
         }
     }
 
-    /// Begins a scan of the deferred requests of a session. `None`: nothing is due. `scattered`: the
-    /// session's scattered requests, and their parts without an answer.
+    /// Begins a scan of the deferred requests of a session. `None`: nothing is due. `scattered`:
+    /// the session's scattered requests, and their parts without an answer.
     pub(crate) fn begin_scan(
         &mut self,
         plane: &mut DataPlane,
