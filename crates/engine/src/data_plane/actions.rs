@@ -36,7 +36,8 @@ pub enum Action {
         /// The question or the command.
         question: WorkerQuery,
     },
-    /// Give this answer to the worker that sent the question. It calls [`crate::Engine::handle_answer`].
+    /// Give this answer to the worker that sent the question. It calls
+    /// [`crate::Engine::handle_answer`].
     Answer {
         /// The worker that sent the question: [`WorkerId::index`].
         to: usize,
