@@ -338,12 +338,7 @@ impl Engine {
         if self.plane.waits_at_server(id) {
             return self.pinned.end_wait(&mut self.plane, id, self.draining);
         }
-        let Some(session) = self.plane.sessions.get(id) else {
-            return;
-        };
-        if session.flags.is_inside_large() {
-            self.pinned.forget_large(&mut self.plane, id);
-        }
+        self.forget_cut_request(id);
         self.admin.end_paused(&mut self.plane, id);
         self.plane.reading_changed(id);
         self.plane.finish_if_done(id);
@@ -580,6 +575,20 @@ impl Engine {
             _ => self.plane.spare_buffers.give(held),
         }
         self.plane.weigh(id);
+        self.forget_cut_request(id);
+    }
+
+    /// Drops a large request whose rest never comes: its client sends no more, and all bytes that
+    /// have come are taken.
+    fn forget_cut_request(&mut self, id: SessionId) {
+        let is_cut = |session: &Session| {
+            session.flags.is_inside_large()
+                && session.flags.input_has_ended()
+                && session.held.is_empty()
+        };
+        if self.plane.sessions.get(id).is_some_and(is_cut) {
+            self.pinned.forget_large(&mut self.plane, id);
+        }
     }
 
     /// Continues the sessions whose last reason to wait has gone. One session continues in any

@@ -125,6 +125,36 @@ fn waiter_that_left_does_not_block_the_next_one() {
     assert_eq!(streamed, 2, "the third goes on");
 }
 
+/// A client may end its input while the rest of its large request waits for the link. The request
+/// and the one behind it have come whole, so both are executed.
+#[test]
+fn end_of_input_behind_a_large_request_that_waits_loses_nothing() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let len = 3_000_000;
+    world.sends(session, &head(len));
+    let link = world.connect();
+    world.sent(link);
+    world.room.insert(link, 0);
+    let value = vec![b'v'; len];
+    let rest = [&value[..], b"\r\n", &request(&["GET", "a"])].concat();
+    for bytes in rest.chunks(1_500_000) {
+        world.turn(|engine| engine.handle_session_bytes(session, bytes));
+    }
+    world.turn(|engine| engine.handle_session_end(session));
+    world.room.remove(&link);
+    let mut streamed = 0;
+    for _ in 0..10 {
+        world.turn(|_| {});
+        streamed += world.sent(link).len();
+    }
+    assert_eq!(streamed, len + 2, "all of the value is sent");
+    world.says(link, "+OK\r\n");
+    assert_eq!(world.sent(world.shared).as_bytes(), request(&["GET", "a"]));
+    world.says(world.shared, "$1\r\nv\r\n");
+    assert_eq!(world.got(session), "+OK\r\n$1\r\nv\r\n");
+}
+
 /// At the bound of links a large request gets an error that names the bound.
 #[test]
 fn large_request_at_the_bound_of_links_is_refused() {
