@@ -626,14 +626,21 @@ impl Engine {
     /// not need a link of their own any more. Call it before sessions continue: some of them wait
     /// for those links.
     #[inline]
+    #[inline(always)]
     pub(crate) fn release_links(&mut self) {
-        while let Some(release) = self.plane.releases.pop_front() {
-            self.release(release);
+        if !self.plane.releases.is_empty() {
+            self.release_noted();
         }
     }
 
     #[cold]
     #[inline(never)]
+    fn release_noted(&mut self) {
+        while let Some(release) = self.plane.releases.pop_front() {
+            self.release(release);
+        }
+    }
+
     fn release(&mut self, release: Release) {
         match release {
             Release::Closed(id, session) => self.release_closed(id, *session),

@@ -39,20 +39,15 @@ pub(crate) struct Delivery {
     start: usize,
 }
 
-/// The place in the bytes of a server, and the replies before it that are not delivered yet.
+/// The place in the bytes of a server. All replies before it are delivered.
 pub(crate) struct Replies<'a> {
     bytes: &'a [u8],
     pub(crate) at: usize,
-    delivery: Delivery,
 }
 
 impl<'a> Replies<'a> {
     pub(crate) fn of(bytes: &'a [u8]) -> Replies<'a> {
-        Replies {
-            bytes,
-            at: 0,
-            delivery: Delivery::NONE,
-        }
+        Replies { bytes, at: 0 }
     }
 
     /// The bytes that are not taken yet.
@@ -331,90 +326,100 @@ impl DataPlane {
     /// Delivers simple replies, until it comes to something else.
     pub(crate) fn deliver_replies(&mut self, id: LinkId, replies: &mut Replies<'_>) -> EgressStep {
         let bytes = replies.bytes;
-        while replies.at < bytes.len() {
-            let at = replies.at;
+        let mut at = replies.at;
+        let mut delivery = Delivery::NONE;
+        let step = loop {
+            if at >= bytes.len() {
+                break EgressStep::End;
+            }
             let Some(link) = self.links.get_mut(id) else {
                 return EgressStep::End;
             };
             let inside = link.scanner.is_inside();
             if link.gets_are_next() && !inside && bytes[at] != b'>' {
                 // The elements of the reply are handled as single replies.
-                self.end_delivery(&mut replies.delivery, &bytes[..at]);
+                self.end_delivery(&mut delivery, &bytes[..at]);
                 match self.open_gets(id, &bytes[at..]) {
                     Ok(Some(len)) => {
-                        replies.at += len;
+                        at += len;
                         continue;
                     }
                     Ok(None) => return EgressStep::End,
                     Err(reason) => return EgressStep::Broken(reason),
                 }
             }
-            match link.scanner.scan(&bytes[at..]) {
-                Ok(Scanned::Whole(len)) if inside => return EgressStep::Rest { len },
-                Ok(Scanned::Whole(len)) => {
-                    if is_special(link.scanner.kind()) {
-                        self.end_delivery(&mut replies.delivery, &bytes[..at]);
-                        return EgressStep::Special { len };
-                    }
-                    match self.take_answer(id, replies, len) {
-                        Answer::Taken => {}
-                        Answer::HasCompletion => return EgressStep::Completion { len },
-                        Answer::Unasked => return EgressStep::Broken(UNASKED.to_owned()),
-                    }
-                }
-                Ok(Scanned::Part) => {
-                    self.end_delivery(&mut replies.delivery, &bytes[..at]);
-                    return EgressStep::Beginning;
-                }
+            let len = match link.scanner.scan(&bytes[at..]) {
+                Ok(Scanned::Whole(len)) if inside => break EgressStep::Rest { len },
+                Ok(Scanned::Whole(len)) => len,
+                Ok(Scanned::Part) => break EgressStep::Beginning,
                 Err(error) => {
-                    self.end_delivery(&mut replies.delivery, &bytes[..at]);
-                    return EgressStep::Broken(format!("its bytes are not valid replies: {error}"));
+                    break EgressStep::Broken(format!("its bytes are not valid replies: {error}"));
                 }
+            };
+            if is_special(link.scanner.kind()) {
+                break EgressStep::Special { len };
             }
-        }
-        self.end_delivery(&mut replies.delivery, bytes);
-        EgressStep::End
+            let Some(entry) = link.first_in_flight() else {
+                break EgressStep::Broken(UNASKED.to_owned());
+            };
+            let reply = &bytes[at..at + len];
+            if entry.class.is_special() && is_for_moved(link, entry, reply) {
+                self.end_delivery(&mut delivery, &bytes[..at]);
+                self.settle_moved(id, entry, reply, false);
+                at += len;
+                continue;
+            }
+            if entry.duty {
+                break EgressStep::Completion { len };
+            }
+            link.pop_answered(entry);
+            self.counters.link_replies += 1;
+            self.go_on_delivering(&mut delivery, entry, &bytes[..at]);
+            at += len;
+        };
+        self.end_delivery(&mut delivery, &bytes[..at]);
+        replies.at = at;
+        step
     }
 
-    /// Takes the next reply, of `len` bytes, as the answer to the front request of its link.
-    #[inline(always)]
+    /// Takes the next reply, of `len` bytes, as the answer to the front request of its link. It is
+    /// an error, which might have answered no request.
+    #[cold]
     pub(crate) fn take_answer(
         &mut self,
         id: LinkId,
         replies: &mut Replies<'_>,
         len: usize,
     ) -> Answer {
-        let (bytes, at) = (replies.bytes, replies.at);
         let Some(link) = self.links.get_mut(id) else {
             return Answer::Taken;
         };
         let Some(entry) = link.first_in_flight() else {
-            self.end_delivery(&mut replies.delivery, &bytes[..at]);
             return Answer::Unasked;
         };
-        if entry.class.is_special() {
-            let reply = &bytes[at..at + len];
-            let special = entry.class.tells()
-                || link.asks_again
-                || link.shares_next()
-                || entry.class == Class::OfGets && is_nil(reply);
-            if special {
-                self.end_delivery(&mut replies.delivery, &bytes[..at]);
-                self.settle_moved(id, entry, reply, false);
-                replies.at += len;
-                return Answer::Taken;
-            }
-        }
-        if entry.duty {
-            self.end_delivery(&mut replies.delivery, &bytes[..at]);
+        let reply = &replies.rest()[..len];
+        if entry.class.is_special() && is_for_moved(link, entry, reply) {
+            self.settle_moved(id, entry, reply, false);
+        } else if entry.duty {
             return Answer::HasCompletion;
+        } else {
+            link.pop_answered(entry);
+            self.counters.link_replies += 1;
+            self.deliver(entry.session, entry.seq, 1, reply);
         }
-        link.pop_answered(entry);
-        self.counters.link_replies += 1;
-        self.go_on_delivering(&mut replies.delivery, entry, &bytes[..at]);
         replies.at += len;
         Answer::Taken
     }
+}
+
+/// Whether the reply to a request of a special class needs more than its delivery: the request may
+/// have been moved, shared or joined with others.
+#[inline(always)]
+fn is_for_moved(link: &Link, entry: Entry, reply: &[u8]) -> bool {
+    entry.class.tells()
+        || link.asks_again
+        || link.shares_next()
+        || entry.class == Class::OfGets && is_nil(reply)
 }
 
 /// The output of sessions, and links that are not read.

@@ -155,6 +155,7 @@ const NO_DEBUGGER: &[u8] =
 /// The hot path.
 impl DataPlane {
     /// Begins to take requests of a session. `None`: there is no such session.
+    #[inline(always)]
     pub(crate) fn begin_read<'a>(&mut self, id: SessionId, input: &'a [u8]) -> Option<Read<'a>> {
         let session = self.sessions.get_mut(id)?;
         let scanner = session
@@ -262,6 +263,7 @@ impl DataPlane {
     }
 
     /// Ends a read. Returns the number of bytes taken.
+    #[inline(always)]
     pub(crate) fn end_read(&mut self, id: SessionId, read: Read<'_>) -> usize {
         let mut scanner = read.scanner;
         let partial = if read.is_inside {

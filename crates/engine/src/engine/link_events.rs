@@ -26,8 +26,16 @@ impl Engine {
     /// - after the bytes of a link, before the rest of the turn looks at that link;
     /// - after each step of a tick, and at the beginning of the end of a turn;
     /// - at once, where the code behind a loss relies on its consequences.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle_losses(&mut self) {
+        if !self.plane.lost_links.is_empty() {
+            self.settle_noted_losses();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_noted_losses(&mut self) {
         while let Some(lost) = self.plane.lost_links.pop_front() {
             self.link_down(lost);
         }
@@ -35,6 +43,9 @@ impl Engine {
 
     /// Fails the links that were to be connected while their server was known to be away.
     pub(crate) fn fail_untried(&mut self) {
+        if self.plane.untried.is_empty() {
+            return;
+        }
         for id in std::mem::take(&mut self.plane.untried) {
             self.plane.lose_untried(id);
             // The loss of one link may connect another one.

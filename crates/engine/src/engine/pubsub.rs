@@ -128,6 +128,9 @@ impl Engine {
 
     /// Opens links that have waited for notifications, and puts the requests of hubs on links.
     pub(crate) fn ask_hubs(&mut self) {
+        if self.pubsub.hubs.is_empty() {
+            return;
+        }
         for link in self.pubsub.take_links_to_open(&self.plane) {
             if !self.waits_for_scripts(link) {
                 self.link_is_up(link);
