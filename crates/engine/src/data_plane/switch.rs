@@ -109,7 +109,8 @@ impl DataPlane {
         }
     }
 
-    /// Switches a session to the present owner of a group, unless the session is bound to its server.
+    /// Switches a session to the present owner of a group, unless the session is bound to its
+    /// server.
     pub(crate) fn switch_to_group(&mut self, id: SessionId, group: Group) {
         let is_free = |session: &Session| !session.pins.bind() && session.flags.any(Flags::ROUTED);
         if self.sessions.get(id).is_some_and(is_free) {

@@ -228,8 +228,8 @@ impl Discovery {
         Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))
     }
 
-    /// Sets the replicas of the owners of a pool for which `of` holds. `known`: each with its owner.
-    /// [`Discovery::meet_replicas`] has to follow.
+    /// Sets the replicas of the owners of a pool for which `of` holds. `known`: each with its
+    /// owner. [`Discovery::meet_replicas`] has to follow.
     pub(crate) fn set_replicas(
         &mut self,
         plane: &DataPlane,

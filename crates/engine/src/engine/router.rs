@@ -621,8 +621,8 @@ impl Engine {
         })
     }
 
-    /// Switches a session from a server that cannot be reached to one that can, unless the session is
-    /// bound there.
+    /// Switches a session from a server that cannot be reached to one that can, unless the session
+    /// is bound there.
     pub(crate) fn switch_from_dead_if_free(&mut self, id: SessionId) {
         let has_queued = self.transactions.queued_group(&self.plane, id).is_some();
         self.plane.switch_from_dead(id, has_queued);
@@ -931,7 +931,6 @@ mod tests {
         use Refusal::{Bound, NoCluster, OneDatabase, PatternKeys, Several, WrongArity};
         use Route::{FirstUp, Here, Refuse};
         let with = |arguments, facts| Facts { arguments, ..facts };
-        let option = |command, arguments| with(arguments, plain(command, NONE));
         let pattern = Refuse(PatternKeys);
         let read = owner(true, Claim::Nothing);
         let watch = owner(true, Claim::Watch);
@@ -1031,6 +1030,23 @@ mod tests {
                 },
                 routes_to_all(Everywhere::Mistake, Everywhere::Mistake),
             ),
+        ];
+        for (facts, expected) in table {
+            let (name, arguments) = (facts.command.get().name, facts.arguments);
+            assert_eq!(routes(facts), expected, "{name} {arguments:?}");
+        }
+    }
+
+    /// Options of a connection, in each situation.
+    #[test]
+    fn options_have_routes_of_their_own() {
+        use Route::Here;
+        let option = |command, arguments| Facts {
+            arguments,
+            ..plain(command, NONE)
+        };
+        let bound = Route::Refuse(Refusal::Bound);
+        let table = [
             (
                 option(id::CLIENT_TRACKING, Arguments::On),
                 [
