@@ -24,6 +24,7 @@ mod link_bytes;
 pub(crate) mod link_events;
 pub(crate) mod logins;
 mod memory;
+mod own_commands;
 pub(crate) mod pinned;
 pub(crate) mod pubsub;
 pub(crate) mod redirects;
@@ -625,7 +626,6 @@ impl Engine {
     /// Releases what closed sessions held beyond the data plane, and the links of sessions that do
     /// not need a link of their own any more. Call it before sessions continue: some of them wait
     /// for those links.
-    #[inline]
     #[inline(always)]
     pub(crate) fn release_links(&mut self) {
         if !self.plane.releases.is_empty() {

@@ -925,6 +925,7 @@ mod tests {
             assert_eq!(routes(plain(command, keys)), expected, "{name} {keys:?}");
         }
     }
+
     /// Rows that the router knows by name, in each situation.
     #[test]
     fn named_commands_have_routes_of_their_own() {
@@ -1003,6 +1004,19 @@ mod tests {
                     Refuse(OneDatabase),
                 ],
             ),
+        ];
+        for (facts, expected) in table {
+            let (name, arguments) = (facts.command.get().name, facts.arguments);
+            assert_eq!(routes(facts), expected, "{name} {arguments:?}");
+        }
+    }
+
+    /// Rows that the router knows by name and sends to every server, in each situation.
+    #[test]
+    fn named_commands_for_every_server_have_routes_of_their_own() {
+        let with = |arguments, facts| Facts { arguments, ..facts };
+        let whole = Everywhere::All { keeps_place: true };
+        let table = [
             (plain(id::FLUSHALL, NONE), routes_to_all(whole, whole)),
             (
                 plain(id::INFO, NONE),
@@ -1010,7 +1024,7 @@ mod tests {
             ),
             (
                 with(Arguments::OwnSection, plain(id::INFO, NONE)),
-                [Here; 6],
+                [Route::Here; 6],
             ),
             (
                 plain(id::WAIT, NONE),

@@ -1,0 +1,615 @@
+//! Commands that respool answers itself: the answers, and their effects on several components.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use respool_protocol::commands::{CommandId, id};
+use respool_protocol::encode::{self, Version};
+use respool_protocol::number;
+
+use crate::base::counters::{Counted, Counters};
+use crate::base::error_text::unknown_subcommand_before_7;
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::limits::NAME_BYTES_MAX;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::completion::pubsub::ChannelKind;
+use crate::data_plane::ingress::{Blocked, Dispatched, OK, Request};
+use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
+use crate::engine::Engine;
+use crate::info_fields::RENAMED;
+use crate::local::{
+    HelloArgs, LONG_NAME, adds_our_section, append_module, asks_for_us_alone, is_plain,
+};
+
+/// The outcome of a session's change to another database or version of the protocol.
+enum DatabaseChange {
+    Done,
+    Wait,
+    /// With the error reply.
+    Failed(Vec<u8>),
+    /// No server can be reached; with the error reply.
+    Away(Vec<u8>),
+}
+
+/// A single server's error to a database that it does not have.
+const NO_DB: &[u8] = b"ERR DB index is out of range";
+/// The error of a Cluster's node to any database but the first one.
+const OF_NODE: &[u8] = b"-ERR SELECT is not allowed in cluster mode";
+
+impl Engine {
+    /// Answers a request whose command the table gives to us.
+    pub(crate) fn answer_locally(
+        &mut self,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        match request.id {
+            // In a subscription PING has its own reply; within a transaction it goes to the server.
+            id::PING if self.plane.is_restricted(session_id) => {
+                self.pubsub
+                    .pong_in_subscription(&mut self.plane, session_id, request)
+            }
+            id::PING => self.dispatch_on_link(session_id, request.bytes, true, None),
+            id::QUIT => {
+                self.plane.answer_reply(session_id, b"+OK\r\n");
+                self.plane.close_when_answered(session_id);
+                Dispatched::Done
+            }
+            id::SELECT => self.select(session_id, request),
+            id::AUTH => self.auth(session_id, request),
+            id::HELLO => self.hello(session_id, request),
+            id::RESET => self.reset(session_id),
+            id::INFO => self.info(session_id, request),
+            id::CLIENT_ID => self.answer_in_order(session_id, |out, session| {
+                encode::integer(out, session.id as i64);
+            }),
+            id::CLIENT_GETNAME => {
+                self.answer_in_order(session_id, |out, session| match &session.rare {
+                    Some(rare) if !rare.name.is_empty() => encode::bulk(out, &rare.name),
+                    _ => encode::null(out, session.version),
+                })
+            }
+            id::CLIENT_SETNAME => {
+                match self
+                    .local
+                    .set_name(&mut self.plane, session_id, request.arg(2))
+                {
+                    Ok(()) => self.answer_in_order(session_id, |out, _| out.extend_from_slice(OK)),
+                    Err(text) => self.answer_error(session_id, text),
+                }
+            }
+            id::CLIENT_SETINFO => self.set_info(session_id, request),
+            id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::UNWATCH => {
+                self.answer_transaction(session_id, request)
+            }
+            id::SUBSCRIBE
+            | id::UNSUBSCRIBE
+            | id::PSUBSCRIBE
+            | id::PUNSUBSCRIBE
+            | id::SSUBSCRIBE
+            | id::SUNSUBSCRIBE => {
+                let (kind, adds) = subscription_of(request.id);
+                self.change_subscriptions(session_id, request, kind, adds)
+            }
+            id::MONITOR => self.pinned.monitor(&mut self.plane, session_id, request),
+            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => self.dispatch_on_link(
+                session_id,
+                request.bytes,
+                false,
+                Some(Completion::Pinned(PinnedCompletion::NameTold)),
+            ),
+            id::CLIENT_REPLY => self.client_reply(session_id, request),
+            id::CLIENT_TRACKING => self.client_tracking(session_id, request),
+            id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(session_id, request),
+            // Only a node of a Cluster acts on these; a client of respool talks to a single server.
+            id::READONLY | id::READWRITE
+                if self
+                    .local
+                    .takes_without_cluster(&self.plane, session_id, request.id) =>
+            {
+                self.plane.answer_reply(session_id, OK)
+            }
+            id::READONLY | id::READWRITE | id::ASKING => self.answer_error(
+                session_id,
+                b"ERR This instance has cluster support disabled",
+            ),
+            // respool makes no use of a client's capabilities, such as redirects.
+            id::CLIENT_CAPA => self.plane.answer_reply(session_id, OK),
+            // The subcommand is unknown. Newer servers have refused it before.
+            id::CLIENT => self.answer_error(
+                session_id,
+                &unknown_subcommand_before_7(request.arg(0), request.arg(1)),
+            ),
+            id::CLIENT_INFO
+            | id::CLIENT_LIST
+            | id::CLIENT_KILL
+            | id::CLIENT_PAUSE
+            | id::CLIENT_UNPAUSE
+            | id::CLIENT_UNBLOCK
+            | id::CLIENT_NO_EVICT => self.answer_clients(session_id, request),
+            _ => {
+                let text = format!("ERR respool: '{}' is not supported", request.command.name);
+                self.answer_error(session_id, text.as_bytes())
+            }
+        }
+    }
+
+    /// Answers a request behind all bytes that the server has sent to the session before. A client
+    /// that tracks keys takes any reply as a sign that it has got all invalidations until then.
+    fn answer_in_order(
+        &mut self,
+        id: SessionId,
+        write: impl FnOnce(&mut Vec<u8>, &Session),
+    ) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let is_told = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
+        let is_up = self.plane.links.get(session.link).is_some_and(Link::is_up);
+        if !is_told || !is_up || session.flags.any(Flags::STEPS) {
+            return self.plane.answer_with(id, write);
+        }
+        let (mut answer, mut ping) = (Vec::new(), Vec::new());
+        write(&mut answer, session);
+        encode::request(&mut ping, &["PING"]);
+        self.dispatch_on_link(id, &ping, true, Some(Completion::Instead(answer)))
+    }
+
+    fn select(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let Some(index) = number::parse(request.arg(1)) else {
+            return self.answer_error(id, b"ERR value is not an integer or out of range");
+        };
+        if i32::try_from(index).is_err() {
+            let text = b"ERR value is out of range, value must between -2147483648 and 2147483647";
+            return self.answer_error(id, text);
+        }
+        let Ok(db) = u32::try_from(index) else {
+            return self.answer_error(id, NO_DB);
+        };
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let version = session.version;
+        if session.pins.bind() {
+            let placed = self.dispatch_on_link(
+                id,
+                request.bytes,
+                false,
+                Some(Completion::Local(LocalCompletion::Select(db))),
+            );
+            self.plane.hold_until_caught_up(id);
+            return placed;
+        }
+        match self.move_to(id, version, db) {
+            DatabaseChange::Done => self.plane.answer_reply(id, OK),
+            DatabaseChange::Wait => Dispatched::Wait,
+            DatabaseChange::Failed(reply) | DatabaseChange::Away(reply) => {
+                let reply = self.refusal_of_database(id, &reply).into_owned();
+                self.plane.answer_reply(id, &reply)
+            }
+        }
+    }
+
+    /// The reply to a SELECT as the session may see it: a single server does not mention a Cluster.
+    pub(crate) fn refusal_of_database<'a>(&self, id: SessionId, reply: &'a [u8]) -> Cow<'a, [u8]> {
+        if !reply.starts_with(OF_NODE) || !self.plane.hides_nodes(id) {
+            return reply.into();
+        }
+        let mut refusal = Vec::new();
+        encode::error(&mut refusal, NO_DB);
+        refusal.into()
+    }
+
+    /// Gives a session another database or protocol version. That is another link, which has to
+    /// prove that its server agrees.
+    fn move_to(&mut self, id: SessionId, version: Version, db: u32) -> DatabaseChange {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return DatabaseChange::Done;
+        };
+        if (session.version, session.db) == (version, db) {
+            return DatabaseChange::Done;
+        }
+        let pinned = session.pins.bind();
+        if let Some(node) = self
+            .plane
+            .pools
+            .node_among(session.pool.into())
+            .filter(|_| !pinned)
+        {
+            // The node with the fewest databases decides whether the index is valid.
+            self.plane.switch_server(id, node);
+        }
+        if self.plane.hold_until_caught_up(id) {
+            return DatabaseChange::Wait;
+        }
+        let Some(session) = self.plane.sessions.get(id) else {
+            return DatabaseChange::Done;
+        };
+        let kind = self.plane.shared_kind_of(session);
+        if pinned {
+            // The pinned link changes with its session.
+            let mut request = Vec::new();
+            encode::request(&mut request, &["HELLO", &version.number().to_string()]);
+            return match self.ask_for_ourselves(id, &request, Completion::Pass) {
+                Ok(link) => {
+                    if let Some(link) = self.plane.links.get_mut(link) {
+                        link.kind.version = version;
+                    }
+                    if let Some(session) = self.plane.sessions.get_mut(id) {
+                        session.version = version;
+                    }
+                    DatabaseChange::Done
+                }
+                Err(Blocked::Wait) => DatabaseChange::Wait,
+                Err(Blocked::Refused(reply)) => DatabaseChange::Failed(reply),
+            };
+        }
+        let kind = LinkKind {
+            version,
+            db,
+            ..kind
+        };
+        let link = match self.plane.shared_link_for(id, kind) {
+            Ok(link) => link,
+            Err(Blocked::Wait) => return DatabaseChange::Wait,
+            Err(Blocked::Refused(reply)) => return DatabaseChange::Failed(reply),
+        };
+        let Some(state) = self.plane.links.get(link) else {
+            return DatabaseChange::Wait;
+        };
+        match &state.state {
+            LinkState::Up => {
+                self.plane.attach(id, link);
+                if let Some(session) = self.plane.sessions.get_mut(id) {
+                    session.version = version;
+                    session.db = db;
+                }
+                return DatabaseChange::Done;
+            }
+            LinkState::Backoff { .. } => {
+                // A server's refusal of our SELECT or HELLO is its reply to the client's.
+                let refusal = state.refusal.as_deref().filter(|text| {
+                    [
+                        b"ERR DB index".as_slice(),
+                        b"ERR SELECT",
+                        b"NOPROTO",
+                        b"NOAUTH",
+                    ]
+                    .iter()
+                    .any(|start| text.starts_with(start))
+                });
+                return match refusal {
+                    Some(text) => {
+                        let mut reply = Vec::new();
+                        encode::error(&mut reply, text);
+                        DatabaseChange::Failed(reply)
+                    }
+                    None => {
+                        let reply = self.plane.no_link_reply(link, self.plane.away_error(id));
+                        match state.refusal.is_some() {
+                            true => DatabaseChange::Failed(reply),
+                            false => DatabaseChange::Away(reply),
+                        }
+                    }
+                };
+            }
+            LinkState::Down
+            | LinkState::Lost
+            | LinkState::Retrying { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Greeting { .. } => {}
+        }
+        match self.plane.wait_until_up(id, link) {
+            Ok(()) => DatabaseChange::Wait,
+            Err(reply) => DatabaseChange::Away(reply),
+        }
+    }
+
+    fn hello(&mut self, session_id: SessionId, request: &Request<'_>) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(session_id) else {
+            return Dispatched::Done;
+        };
+        let hello = match HelloArgs::read(request) {
+            Ok(hello) => hello,
+            Err(text) => return self.answer_error(session_id, &text),
+        };
+        let (db, version) = (session.db, hello.version.unwrap_or(session.version));
+        if let Some((user, password)) = hello.credentials
+            && self.plane.settings.users.is_empty()
+        {
+            let rest = (version, hello.without_credentials());
+            return self.log_in(session_id, (Some(user), password), Some(rest));
+        }
+        if let Some((user, password)) = hello.credentials
+            && let Err(placed) =
+                self.access
+                    .authenticate(&mut self.plane, session_id, user, password)
+        {
+            return placed;
+        }
+        let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+        if self
+            .plane
+            .sessions
+            .get(session_id)
+            .is_some_and(unauthenticated)
+        {
+            let proto = match self.plane.is_redis_before(session_id, (7, 2)) {
+                true => "",
+                false => "<proto> ",
+            };
+            let text = format!(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO {proto}AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
+            );
+            return self.answer_error(session_id, text.as_bytes());
+        }
+        match self.move_to(session_id, version, db) {
+            DatabaseChange::Done => self.pubsub.restrict(&mut self.plane, session_id),
+            DatabaseChange::Wait => return Dispatched::Wait,
+            DatabaseChange::Failed(reply) => return self.plane.answer_reply(session_id, &reply),
+            DatabaseChange::Away(_) => {
+                return self.plane.close_greeting(session_id);
+            }
+        }
+        let Some(identity) = self.plane.identity_of(session_id).cloned() else {
+            return self.plane.wait_for_identity(session_id);
+        };
+        if let Some(name) = hello.name {
+            let set = self.local.set_name(&mut self.plane, session_id, name);
+            debug_assert!(set.is_ok(), "HelloArgs::read has checked the name");
+        }
+        let mode = match self.plane.shows_a_node(session_id) {
+            true => "cluster",
+            false => "standalone",
+        };
+        self.plane.answer_with(session_id, |out, session| {
+            let version = session.version;
+            encode::map(out, version, 7);
+            for (field, text) in [("server", &identity.server), ("version", &identity.version)] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"proto");
+            encode::integer(out, version.number());
+            encode::bulk(out, b"id");
+            encode::integer(out, session.id as i64);
+            for (field, text) in [("mode", mode), ("role", "master")] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"modules");
+            encode::array(out, identity.modules.len());
+            for module in &identity.modules {
+                append_module(out, version, module);
+            }
+        })
+    }
+
+    /// CLIENT REPLY. The mode concerns only the connection between client and respool.
+    fn client_reply(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let mode = request.arg(2).to_ascii_lowercase();
+        let Some(session) = self.plane.sessions.get_mut(id) else {
+            return Dispatched::Done;
+        };
+        match &mode[..] {
+            b"on" => {
+                session.flags.reply_on();
+                self.plane.answer_reply(id, OK)
+            }
+            b"off" => {
+                session.flags.reply_off();
+                Dispatched::Done
+            }
+            b"skip" => {
+                session.flags.skip_reply();
+                Dispatched::Done
+            }
+            _ => self.answer_error(id, b"ERR syntax error"),
+        }
+    }
+
+    pub(crate) fn reset(&mut self, id: SessionId) -> Dispatched {
+        let Some(session) = self.plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let server = session.server;
+        if self.plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
+        }
+        self.pubsub.leave_all(&mut self.plane, id);
+        self.pinned.set_redirect(&mut self.plane, id, None);
+        let first = self.plane.first_link(server);
+        let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
+        self.transactions.end_transaction(&mut self.plane, id);
+        let own = self.plane.sessions.get_mut(id).and_then(|session| {
+            session.flags.remove(Flags::UNPINNING);
+            session.flags.end_tunnel();
+            session.flags.reset_reply_mode();
+            session.pins = Pins::default();
+            let own = self.plane.links.get(session.link)?.role == Role::Pinned { by: id };
+            own.then_some(session.link)
+        });
+        self.pinned.drop_tracker(&mut self.plane, id);
+        self.plane.attach(id, link);
+        if let Some(own) = own {
+            if let Some(link) = self.plane.links.get_mut(own) {
+                link.tainted = true;
+            }
+            self.pinned.give_back(&mut self.plane, own);
+        }
+        let pool = self
+            .plane
+            .sessions
+            .get(id)
+            .map_or(0, |session| session.pool);
+        let protected = self.plane.must_authenticate(pool.into());
+        if let Some(session) = self.plane.sessions.get_mut(id) {
+            session.version = first.version;
+            session.db = first.db;
+            session.user = CONFIGURED;
+            if let Some(rare) = &mut session.rare {
+                rare.name = Vec::new();
+                rare.no_evict = false;
+                rare.debugs_scripts = false;
+                rare.watch_lost = false;
+                rare.redirect_found = None;
+            }
+            if protected {
+                session.flags |= Flags::UNAUTHENTICATED;
+            }
+        }
+        self.plane.reset_reading(id);
+        self.plane.answer_reply(id, b"+RESET\r\n")
+    }
+
+    fn set_info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let (attribute, value) = (request.arg(2), request.arg(3));
+        let library = if attribute.eq_ignore_ascii_case(b"lib-name") {
+            "lib-name"
+        } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
+            "lib-ver"
+        } else {
+            return self.answer_error(
+                id,
+                &[b"ERR Unrecognized option '", attribute, b"'"].concat(),
+            );
+        };
+        if !is_plain(value) {
+            // The error names the attribute as the client wrote it.
+            let why = b" cannot contain spaces, newlines or special characters.";
+            return self.answer_error(id, &[b"ERR ", attribute, why].concat());
+        }
+        if value.len() > NAME_BYTES_MAX {
+            return self.answer_error(id, LONG_NAME);
+        }
+        if let Some(session) = self.plane.sessions.get_mut(id) {
+            let rare = session.rare();
+            *(if library == "lib-name" {
+                &mut rare.lib_name
+            } else {
+                &mut rare.lib_ver
+            }) = value.to_vec();
+        }
+        self.plane.weigh(id);
+        self.plane.answer_reply(id, OK)
+    }
+
+    /// INFO: the server's sections and respool's; only respool's if the client asks for no other.
+    fn info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        if asks_for_us_alone(request) {
+            if let Some(placed) = self.local.refused_by_right(&mut self.plane, id, request) {
+                return placed;
+            }
+            let text = self.our_section(id);
+            return self.plane.answer_with(id, |out, session| {
+                encode::verbatim(out, session.version, &text)
+            });
+        }
+        let ours = adds_our_section(request);
+        let looks_into = ours || self.plane.has_nodes(id);
+        let completion = looks_into.then_some(Completion::Local(LocalCompletion::Info { ours }));
+        self.dispatch_on_link(id, request.bytes, true, completion)
+    }
+
+    /// respool's section of INFO for a session: counters of the whole process, and the servers and
+    /// links of the session's own pool. A client of one pool learns no name or address of another.
+    pub(crate) fn our_section(&self, id: SessionId) -> String {
+        let pool = self.plane.pool_of_session(id);
+        let is_shown = |server| self.plane.pool_of(server).whole == pool;
+        let tcp_port = match self.plane.sessions.get(id).map(|session| &session.local) {
+            _ if self.plane.settings.pools.len() == 1 => self.plane.worker.tcp_port,
+            Some(LocalAddress::Tcp(at)) => at.port(),
+            _ => 0,
+        };
+        let mut text = String::from("# Respool\r\n");
+        let mut field = |name: &str, value: &dyn std::fmt::Display| {
+            let _ = write!(text, "{name}:{value}\r\n");
+        };
+        field("respool_version", &env!("CARGO_PKG_VERSION"));
+        field("respool_process_id", &self.plane.worker.process_id);
+        field("respool_tcp_port", &tcp_port);
+        field("respool_uptime_in_seconds", &(self.plane.now.0 / 1_000_000));
+        field("respool_worker", &self.plane.worker.index);
+        field("respool_workers", &self.plane.worker.count);
+        field(
+            "respool_worker_utilization",
+            &self.plane.worker_utilization(),
+        );
+        let counters = self.workers_now();
+        for (name, value) in counters.each() {
+            field(&format!("respool_{name}"), &value);
+        }
+        for (old, new) in RENAMED {
+            let is_new = |(name, _): &(&str, Counted)| new.strip_prefix("respool_") == Some(*name);
+            if let Some((_, value)) = counters.each().find(is_new) {
+                field(old, &value);
+            }
+        }
+        let renamed = RENAMED.iter().map(|(old, new)| format!("{old}={new}"));
+        field(
+            "respool_renamed_fields",
+            &renamed.collect::<Vec<_>>().join(","),
+        );
+        let (servers, lines) = self.discovery.server_lines(&self.plane, is_shown);
+        field("respool_servers", &servers);
+        for (index, line) in lines.iter().enumerate() {
+            field(&format!("respool_server_{index}"), line);
+        }
+        let links = self.plane.links.iter().map(|(_, link)| link);
+        let links = links.filter(|link| is_shown(link.kind.server));
+        for (index, link) in links.enumerate() {
+            let state = match link.state {
+                LinkState::Down | LinkState::Lost => "down",
+                LinkState::Retrying { .. } => "retrying",
+                LinkState::Connecting { .. } => "connecting",
+                LinkState::Greeting { .. } => "greeting",
+                LinkState::Up => "up",
+                LinkState::Backoff { .. } => "backoff",
+            };
+            let role = match link.role {
+                Role::Shared => "shared",
+                Role::Draining { .. } => "draining",
+                Role::Streaming { .. } => "streaming",
+                Role::Emergency { .. } => "emergency",
+                Role::Pinned { .. } => "pinned",
+                Role::Hub(_) => "hub",
+                Role::Sentinel => "sentinel",
+                Role::Redirect { .. } => "redirect",
+                Role::Probe => "probe",
+                Role::Idle => "idle",
+            };
+            let version = link.kind.version.number();
+            let described = format!(
+                "server={},pool={},db={},resp={version},role={role},state={state},in_flight={},\
+                 sessions={attached},riders={attached}",
+                self.plane.server(link.kind.server).label,
+                self.plane.pool_name(link.kind.server),
+                link.kind.db,
+                link.in_flight(),
+                attached = link.attached,
+            );
+            field(&format!("respool_link_{index}"), &described);
+        }
+        text
+    }
+
+    /// Counters of the whole process: the last reports of the other workers, and this worker as of
+    /// now.
+    fn workers_now(&self) -> Counters {
+        let mut sum = self.plane.other_workers;
+        sum.add(&self.counters());
+        sum
+    }
+}
+
+/// The kind of names in a command of subscribers, and whether the session subscribes to them.
+fn subscription_of(id: CommandId) -> (ChannelKind, bool) {
+    match id {
+        id::PSUBSCRIBE | id::PUNSUBSCRIBE => (ChannelKind::Pattern, id == id::PSUBSCRIBE),
+        id::SSUBSCRIBE | id::SUNSUBSCRIBE => (ChannelKind::Shard, id == id::SSUBSCRIBE),
+        _ => (ChannelKind::Channel, id == id::SUBSCRIBE),
+    }
+}
