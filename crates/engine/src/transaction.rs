@@ -688,9 +688,9 @@ mod tests {
             local_results,
         };
         let result = b"*4\r\n+a\r\n+OK\r\n:9\r\n+e\r\n";
-        let mut reply = ExecReply::begin(exec, result, (0, USER))
-            .ok()
-            .expect("executed");
+        let Ok(mut reply) = ExecReply::begin(exec, result, (0, USER)) else {
+            panic!("the block was executed");
+        };
         let (own, element) = reply.next_result().expect("a result of another component");
         assert!(matches!(own, LocalResult::RedirectName));
         assert_eq!(element, b":9\r\n");
@@ -710,9 +710,9 @@ mod tests {
             local_results: vec![(1, LocalResult::Local(ping()))],
         };
         let result = b"*2\r\n+a\r\n+c\r\n";
-        let mut reply = ExecReply::begin(exec, result, (0, USER))
-            .ok()
-            .expect("executed");
+        let Ok(mut reply) = ExecReply::begin(exec, result, (0, USER)) else {
+            panic!("the block was executed");
+        };
         assert!(reply.next_result().is_none());
         assert_eq!(reply.first, b"*3\r\n+a\r\n");
         let steps: Vec<_> = reply.steps.into_iter().collect();

@@ -132,9 +132,7 @@ impl Pinned {
         id: LinkId,
         bytes: &[u8],
     ) -> Option<SessionId> {
-        let Some(link) = plane.links.get_mut(id) else {
-            return None;
-        };
+        let link = plane.links.get_mut(id)?;
         let by = link.role.session();
         // An incomplete frame waits for its end unless it is large, so that respool knows the
         // frames that it passes on.
@@ -147,9 +145,7 @@ impl Pinned {
         };
         let (mut passed, mut at) = (0, 0);
         while at < bytes.len() {
-            let Some(link) = plane.links.get_mut(id) else {
-                return None;
-            };
+            let link = plane.links.get_mut(id)?;
             let begins = !link.scanner.is_inside();
             let rest = &bytes[at..];
             let frame = match link.scanner.scan(rest) {
