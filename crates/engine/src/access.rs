@@ -3,7 +3,6 @@
 pub(crate) mod auth;
 pub(crate) mod login_check;
 pub(crate) mod login_probe;
-pub(crate) mod login_state;
 pub(crate) mod passwords;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

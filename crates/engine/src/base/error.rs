@@ -2,11 +2,7 @@
 
 use respool_protocol::encode;
 
-use crate::base::handle::SessionId;
 use crate::base::settings::AwayError;
-use crate::data_plane::DataPlane;
-use crate::data_plane::ledger::Entry;
-use crate::data_plane::session::{Flags, Session};
 
 /// Whether a failed request may have been executed. The third fate, `Replied`, needs no variant:
 /// then the reply itself went to the client.
@@ -135,40 +131,6 @@ pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {
     let is_ours = CODES.iter().any(|code| reply.starts_with(code));
     let bound = b"; the limit ";
     is_ours && !reply.windows(bound.len()).any(|text| text == bound)
-}
-
-impl DataPlane {
-    /// The code for a request that is being dispatched, if its server is away.
-    pub(crate) fn away_error(&self, session: SessionId) -> AwayError {
-        self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
-    }
-
-    /// The code for a request that was dispatched, if its server is away. `is_share`: it is the
-    /// share of one server of a scattered request.
-    pub(crate) fn away_error_of(&self, entry: Entry, is_share: bool) -> AwayError {
-        if is_share {
-            // The other shares may have been executed.
-            return AwayError::NotSent;
-        }
-        self.away_error_if(entry.session, |session| {
-            let waiting = session.held.len();
-            session
-                .burst
-                .was_alone(entry.seq, session.next_seq, waiting)
-        })
-    }
-
-    fn away_error_if(&self, session: SessionId, is_alone: impl Fn(&Session) -> bool) -> AwayError {
-        // A request in a transaction cannot be sent again by itself. A client with untaken replies
-        // may have sent both requests in one pipeline.
-        let may = |session: &Session| {
-            !session.flags.any(Flags::IN_MULTI) && session.out.is_empty() && is_alone(session)
-        };
-        match self.sessions.get(session).is_some_and(may) {
-            true => self.settings.away_error,
-            false => AwayError::NotSent,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use respool_protocol::hashing::Placement;
 use respool_protocol::sentinel::Roster;
 use respool_protocol::slot::hash_slot;
 
-use crate::access::login_state::LoginState;
 use crate::base::address_map::AddressMap;
 use crate::base::handle::LinkId;
 use crate::base::settings::{
@@ -24,6 +23,7 @@ use crate::data_plane::link::LinkKind;
 use crate::data_plane::reply_limit;
 use crate::data_plane::takeover::LinkTakeover;
 use crate::discovery::cluster::Cluster;
+use crate::routing::login_state::LoginState;
 use crate::routing::replica_table::ReplicaTable;
 
 /// A server's index in the engine's table of servers.
