@@ -6,7 +6,7 @@
 //!   MGET a b c         scattered: each owner gets its keys, and the parts become one reply
 //!   DBSIZE             every server
 //!   PUBLISH            the pool's first server
-//!   PING, TIME, AUTH   the first server that answers
+//!   PING, TIME         the first server that answers
 //! ```
 //!
 //! The command's row in the table says which of these it is ([`Spread`]). [`Facts::route`] adds the
