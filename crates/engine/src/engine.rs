@@ -113,7 +113,7 @@ impl Engine {
     pub fn deadline(&self) -> Option<Time> {
         if !self.plane.resume.is_empty()
             || !self.plane.untried.is_empty()
-            || self.pubsub.has_deferred_pushes()
+            || self.pubsub.has_pushes_put_off()
         {
             return Some(self.plane.now);
         }
@@ -195,7 +195,7 @@ impl Engine {
         self.plane.now_ms = now.stamp_ms();
         self.plane.asked_ms = self.plane.now_ms;
         self.plane.memory.begin_turn(self.plane.held_bytes);
-        self.take_deferred_pushes();
+        self.take_pushes_put_off();
     }
 
     /// A client has connected to the pool of this index.

@@ -13,7 +13,7 @@ use respool_protocol::value::Value;
 use crate::base::handle::SessionId;
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::{DeferredCheck, Request};
+use crate::data_plane::ingress::{KeptRequest, Request};
 use crate::data_plane::link::Role;
 use crate::data_plane::link_loss::LinkDown;
 use crate::local::catalog::CommandCatalog;
@@ -92,7 +92,7 @@ impl<'a> HelloArgs<'a> {
     }
 
     /// The same HELLO without AUTH.
-    pub(crate) fn without_credentials(&self) -> DeferredCheck {
+    pub(crate) fn without_credentials(&self) -> KeptRequest {
         let number = self.version.map(|version| version.number().to_string());
         let mut words: Vec<&[u8]> = vec![b"HELLO"];
         words.extend(number.as_ref().map(String::as_bytes));
@@ -102,7 +102,7 @@ impl<'a> HelloArgs<'a> {
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
         let id = id::HELLO;
-        DeferredCheck { id, bytes }
+        KeptRequest { id, bytes }
     }
 }
 
@@ -160,7 +160,7 @@ impl Local {
         session_id: SessionId,
         id: CommandId,
     ) -> bool {
-        match plane.release_of(session_id) {
+        match plane.server_version_of(session_id) {
             Some(("valkey", (major, _))) => major >= 8,
             _ => id == id::READWRITE && plane.is_before_7(session_id),
         }

@@ -231,7 +231,7 @@ impl Pubsub {
     ) -> Result<u16, Vec<u8>> {
         let mut slots = request.args().skip(1).map(hash_slot);
         let (ChannelKind::Shard, true, Some(slot)) =
-            (kind, channels_have_places(plane, id), slots.next())
+            (kind, plane.channels_have_places(id), slots.next())
         else {
             return Ok(HOME);
         };
@@ -278,7 +278,7 @@ impl Pubsub {
         let completion = completion.map(Completion::Pubsub);
         let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
         // A sharded channel of a Cluster is not on the hub's first line.
-        let is_elsewhere = request.id == id::SPUBLISH && channels_have_places(plane, session_id);
+        let is_elsewhere = request.id == id::SPUBLISH && plane.channels_have_places(session_id);
         let uses_hub_link = |session: &Session| session.listens() && !session.pins.bind();
         let session = plane.sessions.get(session_id);
         match session.is_some_and(uses_hub_link) && !reads && !is_elsewhere {
@@ -508,7 +508,7 @@ impl Pubsub {
     /// whether it is deferred. The sessions' outputs are written first, so a burst of messages
     /// takes no more memory than its slow readers account for. `links_bytes_max`: the bytes that
     /// may be read from links before their memory is measured anew.
-    pub(crate) fn defers_push(
+    pub(crate) fn puts_push_off(
         &mut self,
         plane: &mut DataPlane,
         id: LinkId,
@@ -592,13 +592,6 @@ impl Pubsub {
             }
         }
     }
-}
-
-/// Whether the sharded channels of a session's pool are with the owners of their slots.
-fn channels_have_places(plane: &DataPlane, id: SessionId) -> bool {
-    let first = |session: &Session| plane.pools.first_of(session.pool.into());
-    let session = plane.sessions.get(id);
-    session.is_some_and(|session| first(session).cluster().is_some())
 }
 
 /// Bytes of messages delivered in one turn after which the rest waits for the next turn.
@@ -712,7 +705,7 @@ impl Pubsub {
     }
 
     /// Whether pushes of a line were deferred.
-    pub(crate) fn has_deferred_pushes(&self) -> bool {
+    pub(crate) fn has_pushes_put_off(&self) -> bool {
         let mut lines = self.hubs.iter().flat_map(|hub| &hub.lines);
         lines.any(|line| !line.deferred.is_empty())
     }

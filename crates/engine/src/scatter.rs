@@ -187,7 +187,7 @@ impl ScatterRequest {
     }
 
     /// Drops the parts that have come.
-    fn drop_shares(&mut self) {
+    fn drop_parts(&mut self) {
         for part in &mut self.parts {
             part.reply = Vec::new();
         }
@@ -708,7 +708,7 @@ impl Scatter {
             // The request has failed already: this part is not used.
         } else if before + reply.len() > gathered_bytes_max(limits) {
             gather.failure = Some(too_large(limits));
-            gather.drop_shares();
+            gather.drop_parts();
         } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
             part.reply = reply.to_vec();
             gather.held_bytes += reply.len();

@@ -25,7 +25,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::TrackingRedirect;
 use crate::data_plane::completion::transaction::{Exec, LocalResult};
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
-use crate::data_plane::ingress::{DeferredCheck, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Dispatched, KeptRequest, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::reply_elements::elements_of;
@@ -214,7 +214,7 @@ impl<'a> ExecReply<'a> {
     }
 
     /// Appends a request that respool answers, in the present state of the session.
-    pub(crate) fn ask(&mut self, request: DeferredCheck) {
+    pub(crate) fn ask(&mut self, request: KeptRequest) {
         let within = Some(self.within);
         self.steps.push_back(ReplyStep::Request { request, within });
     }
@@ -492,7 +492,7 @@ impl Transactions {
     /// Whether the server's errors in a transaction name the command. Valkey 9 names it, and MULTI
     /// and WATCH inside MULTI abort the transaction. Redis does neither.
     fn speaks_of_commands_in_transactions(&self, plane: &DataPlane, id: SessionId) -> bool {
-        let release = plane.release_of(id);
+        let release = plane.server_version_of(id);
         release.is_some_and(|(server, (major, _))| server == "valkey" && major >= 9)
     }
 
@@ -667,8 +667,8 @@ mod tests {
     /// No user has this number; the reply only keeps it.
     const USER: u16 = 7;
 
-    fn ping() -> DeferredCheck {
-        DeferredCheck {
+    fn ping() -> KeptRequest {
+        KeptRequest {
             id: id::PING,
             bytes: b"*1\r\n$4\r\nPING\r\n".to_vec(),
         }

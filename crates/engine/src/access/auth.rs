@@ -17,7 +17,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim};
 use crate::data_plane::composite::ReplyStep;
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
 use crate::data_plane::session::{Flags, Session};
@@ -154,7 +154,7 @@ impl Access {
         id: SessionId,
         asked: LoginAsked,
         own: Option<Result<LinkId, Blocked>>,
-        hello: Option<(Version, DeferredCheck)>,
+        hello: Option<(Version, KeptRequest)>,
     ) -> Dispatched {
         let Some(session) = plane.sessions.get(id) else {
             return Dispatched::Done;

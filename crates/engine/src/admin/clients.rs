@@ -555,7 +555,7 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
     // Valkey 8.1 and newer allocate memory for queued commands at the first MULTI or WATCH, and
     // keep it.
     let keeps_room = || {
-        let release = plane.release_of(session_id);
+        let release = plane.server_version_of(session_id);
         release.is_some_and(|(server, its)| server == "valkey" && its >= (8, 1))
     };
     let none_queued = match session.flags.any(Flags::HAS_QUEUED) && keeps_room() {
@@ -578,7 +578,7 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
         seconds(session.active_at),
         client_flags(plane, session),
     );
-    let release = plane.release_of(session_id);
+    let release = plane.server_version_of(session_id);
     let mut put = |field: &str, value: &dyn Display| {
         if shows_field(release, field) {
             let _ = write!(line, " {field}={value}");

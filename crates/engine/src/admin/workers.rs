@@ -23,7 +23,7 @@ use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, OK, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, OK, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
 use crate::data_plane::session_state::Holds;
@@ -121,7 +121,7 @@ pub(crate) struct TargetAnswer {
     /// Whether some worker has it.
     pub(crate) is_here: bool,
     /// The request, which goes on now.
-    pub(crate) request: DeferredCheck,
+    pub(crate) request: KeptRequest,
 }
 
 impl Admin {

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::DeferredCheck;
+use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 
@@ -30,7 +30,7 @@ pub(crate) enum ReplyStep {
     /// The reply that respool gives to this request. `within`: the state of the session inside an
     /// EXEC, as the earlier requests of it have left it.
     Request {
-        request: DeferredCheck,
+        request: KeptRequest,
         within: Option<CompositeReply>,
     },
 }
@@ -48,7 +48,7 @@ pub(crate) struct CompositeReply {
 
 impl ReplyStep {
     /// A request outside an EXEC.
-    pub(crate) fn request(request: DeferredCheck) -> ReplyStep {
+    pub(crate) fn request(request: KeptRequest) -> ReplyStep {
         let within = None;
         ReplyStep::Request { request, within }
     }

@@ -44,14 +44,14 @@ impl<'a> Request<'a> {
 /// A request that is answered later. The server may have the command under another name, so its
 /// bytes on the link do not name the command.
 #[derive(Clone, Debug)]
-pub(crate) struct DeferredCheck {
+pub(crate) struct KeptRequest {
     pub(crate) id: CommandId,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Request<'_> {
-    pub(crate) fn keep(&self) -> DeferredCheck {
-        DeferredCheck {
+    pub(crate) fn keep(&self) -> KeptRequest {
+        KeptRequest {
             id: self.id,
             bytes: self.bytes.to_vec(),
         }
@@ -685,7 +685,7 @@ impl DataPlane {
         let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
         self.sessions.get(id).is_some_and(unauthenticated)
             && self
-                .release_of(id)
+                .server_version_of(id)
                 .is_some_and(|(server, version)| server == "valkey" && version >= (9, 1))
     }
 
@@ -695,12 +695,12 @@ impl DataPlane {
     }
 
     pub(crate) fn is_redis_before(&self, id: SessionId, release: (u32, u32)) -> bool {
-        self.release_of(id)
+        self.server_version_of(id)
             .is_some_and(|(server, version)| server == "redis" && version < release)
     }
 
     /// The kind of a session's server, and the first two numbers of its version.
-    pub(crate) fn release_of(&self, id: SessionId) -> Option<(&str, (u32, u32))> {
+    pub(crate) fn server_version_of(&self, id: SessionId) -> Option<(&str, (u32, u32))> {
         self.release_at(self.sessions.get(id)?.server)
     }
 

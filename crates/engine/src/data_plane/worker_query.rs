@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::base::time::Time;
-use crate::data_plane::ingress::DeferredCheck;
+use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::scripts::ShownBy;
 
 /// A query to every worker.
@@ -106,7 +106,7 @@ pub(crate) enum ReplyForm {
     /// OK.
     Ok,
     /// The request goes on, now that it is known whether its redirect target exists.
-    Target { to: u64, request: DeferredCheck },
+    Target { to: u64, request: KeptRequest },
 }
 
 /// The filter of a CLIENT LIST or KILL.

@@ -4,7 +4,7 @@ use respool_protocol::request::{Found, Scanner};
 
 use crate::base::handle::SessionId;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
-use crate::data_plane::ingress::{DeferredCheck, Dispatched, Request};
+use crate::data_plane::ingress::{Dispatched, KeptRequest, Request};
 use crate::engine::Engine;
 
 impl Engine {
@@ -66,7 +66,7 @@ impl Engine {
     fn answer_step(
         &mut self,
         session_id: SessionId,
-        kept: &DeferredCheck,
+        kept: &KeptRequest,
         within: Option<CompositeReply>,
     ) -> Dispatched {
         let mut scanner = Scanner::default();

@@ -41,7 +41,7 @@ impl Engine {
                 }
                 let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
                 if let Role::Hub(line) = link.role
-                    && self.pubsub.line(line).goes_behind(bytes)
+                    && self.pubsub.line(line).keep_behind(bytes)
                 {
                     return;
                 }
@@ -138,7 +138,7 @@ impl Engine {
                 self.take_push(id, reply);
                 // The push may have ended the link. Then the bytes after it are not read.
                 let goes_on = self.plane.links.get(id).is_some_and(Link::is_up)
-                    && !self.defers_push(id, &bytes[len..]);
+                    && !self.puts_push_off(id, &bytes[len..]);
                 if goes_on {
                     SpecialReply::Taken
                 } else {

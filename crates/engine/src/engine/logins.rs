@@ -6,7 +6,7 @@ use crate::access::auth::{LoginEffect, auth_asked};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Credentials;
 use crate::data_plane::completion::access::Login;
-use crate::data_plane::ingress::{DeferredCheck, Dispatched, Request};
+use crate::data_plane::ingress::{Dispatched, KeptRequest, Request};
 use crate::data_plane::ledger::Entry;
 use crate::engine::Engine;
 
@@ -27,7 +27,7 @@ impl Engine {
         &mut self,
         id: SessionId,
         credentials: (Option<&[u8]>, &[u8]),
-        hello: Option<(Version, DeferredCheck)>,
+        hello: Option<(Version, KeptRequest)>,
     ) -> Dispatched {
         let is_queued = self.transactions.queued_group(&self.plane, id).is_some();
         let asked = self

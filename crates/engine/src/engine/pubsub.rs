@@ -106,16 +106,16 @@ impl Engine {
     }
 
     /// Whether the rest of a hub's bytes waits for the next turn.
-    pub(crate) fn defers_push(&mut self, link: LinkId, rest: &[u8]) -> bool {
+    pub(crate) fn puts_push_off(&mut self, link: LinkId, rest: &[u8]) -> bool {
         let bytes_max = self.links_bytes_read_max();
         self.pubsub
-            .defers_push(&mut self.plane, link, bytes_max, rest)
+            .puts_push_off(&mut self.plane, link, bytes_max, rest)
     }
 
     /// At the start of a turn, handles the pushes that were deferred in the last one.
-    pub(crate) fn take_deferred_pushes(&mut self) {
+    pub(crate) fn take_pushes_put_off(&mut self) {
         self.pubsub.fanned_out = 0;
-        if !self.pubsub.has_deferred_pushes() {
+        if !self.pubsub.has_pushes_put_off() {
             return;
         }
         for line in self.pubsub.lines() {

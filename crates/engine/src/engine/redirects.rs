@@ -15,6 +15,7 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::sent_request::id_of;
 use crate::data_plane::session::Flags;
+use crate::discovery::readonly::may_be_readonly;
 use crate::engine::Engine;
 use crate::redirect::deferred::{
     Deferred, Departure, Judgement, ProofOutcome, RetryScan, RetryStep,
@@ -25,6 +26,19 @@ use crate::routing::replica_table::NoReader;
 
 /// Refusals.
 impl Engine {
+    /// The next reply of a link is an error. Returns whether respool acts on it, and does not pass
+    /// it on.
+    #[cold]
+    pub(crate) fn is_refusal_handled(&mut self, id: LinkId, reply: &[u8]) -> bool {
+        if self.plane.links.get(id).is_some_and(|link| link.heeds) {
+            return self.handle_refusal(id, reply);
+        }
+        if may_be_readonly(reply) {
+            self.discovery.note_readonly(&mut self.plane, id, reply);
+        }
+        false
+    }
+
     /// Handles the error reply in front of a link whose server may redirect. Returns whether the
     /// request has left the link: it was deferred or answered.
     #[cold]

@@ -160,11 +160,11 @@ impl Engine {
         &mut self,
         id: SessionId,
         request: &Request<'_>,
-        is_itselfs: bool,
+        server_refuses: bool,
     ) -> Dispatched {
         let is_in_multi = self.transactions.is_in_multi(&self.plane, id);
         match self.scatter.strip(&self.plane, id, request, is_in_multi) {
-            Stripped::Same => self.dispatch_at_server(id, request, is_itselfs),
+            Stripped::Same => self.dispatch_at_server(id, request, server_refuses),
             Stripped::Shorter(bytes) => scanned(&bytes, |spans| {
                 let bytes = &bytes;
                 let request = Request {
@@ -172,7 +172,7 @@ impl Engine {
                     spans,
                     ..*request
                 };
-                self.dispatch_at_server(id, &request, is_itselfs)
+                self.dispatch_at_server(id, &request, server_refuses)
             }),
             Stripped::Bare(bytes) => self.dispatch_on_link(id, &bytes, false, None),
             Stripped::Refused(text) => self.refuse_stripped(id, text),

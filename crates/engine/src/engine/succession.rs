@@ -3,23 +3,9 @@
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::link::{Link, Role};
-use crate::discovery::readonly::may_be_readonly;
 use crate::engine::Engine;
 
 impl Engine {
-    /// The next reply of a link is an error. Returns whether respool acts on it, and does not pass
-    /// it on.
-    #[cold]
-    pub(crate) fn is_refusal_handled(&mut self, id: LinkId, reply: &[u8]) -> bool {
-        if self.plane.links.get(id).is_some_and(|link| link.heeds) {
-            return self.handle_refusal(id, reply);
-        }
-        if may_be_readonly(reply) {
-            self.discovery.note_readonly(&mut self.plane, id, reply);
-        }
-        false
-    }
-
     /// A link is up. An idle link that no session uses takes the place of the link for which it was
     /// connected.
     pub(crate) fn succeed(&mut self, id: LinkId) {

@@ -9,7 +9,7 @@ use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
 use crate::data_plane::completion::transaction::{Exec, LocalResult, TransactionCompletion};
-use crate::data_plane::ingress::{Blocked, DeferredCheck, Dispatched, Request};
+use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::CodeLane;
@@ -219,7 +219,7 @@ impl Engine {
         request: &Request<'_>,
         (name, password): (Option<&[u8]>, &[u8]),
         asked: &[u8],
-        hello: Option<DeferredCheck>,
+        hello: Option<KeptRequest>,
     ) -> Dispatched {
         let Some(login) = credentials(name, password) else {
             return self.transactions.queue_local(&mut self.plane, id, request);

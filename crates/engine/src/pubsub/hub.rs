@@ -344,7 +344,7 @@ impl HubLine {
 
     /// Keeps bytes of the server if earlier ones are deferred: they go behind these. Returns
     /// whether it kept them.
-    pub(crate) fn goes_behind(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn keep_behind(&mut self, bytes: &[u8]) -> bool {
         let waits = !self.deferred.is_empty();
         if waits {
             self.deferred.extend_from_slice(bytes);

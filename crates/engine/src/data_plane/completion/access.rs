@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::base::settings::Credentials;
-use crate::data_plane::ingress::DeferredCheck;
+use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::session::Peer;
 
 /// The completion of a login, or of a check of respool's own login.
@@ -55,7 +55,7 @@ pub(crate) struct Login {
     /// [`crate::access::auth::Logins`] only then.
     pub(crate) credentials: Credentials,
     /// The rest of a HELLO. It is answered when the server has agreed.
-    pub(crate) hello: Option<DeferredCheck>,
+    pub(crate) hello: Option<KeptRequest>,
     /// The server's reply to the AUTH.
     pub(crate) said: Option<Vec<u8>>,
     /// The charge of this login on its client's address.

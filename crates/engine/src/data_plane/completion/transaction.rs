@@ -5,7 +5,7 @@ use respool_protocol::commands::{CommandId, Names};
 use crate::base::settings::Credentials;
 use crate::data_plane::completion::access::LoginClaim;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
-use crate::data_plane::ingress::DeferredCheck;
+use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::session::Pins;
 
 /// The completion of a request around a transaction.
@@ -56,15 +56,15 @@ pub(crate) enum LocalResult {
     Select(u32),
     /// A request about the session. It is not in the block; respool answers it after the server has
     /// executed the block.
-    Local(DeferredCheck),
+    Local(KeptRequest),
     /// HELLO. respool answers it after the block, but it is in the block as well: the server's
     /// later results come in its version.
-    Hello(DeferredCheck),
+    Hello(KeptRequest),
     /// AUTH, alone or in a HELLO. The server executes the later requests as that user, on a link of
     /// the session's own, which is closed afterwards. respool answers the rest of the HELLO.
     Login {
         login: Credentials,
-        hello: Option<DeferredCheck>,
+        hello: Option<KeptRequest>,
         claim: LoginClaim,
     },
     /// A switch such as CLIENT TRACKING. The session keeps its own link as long as the switch is
