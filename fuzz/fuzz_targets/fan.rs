@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn divide(bytes: &[u8]) {
-    let mut scanner = request::Scanner::default();
+    let mut scanner = request::RequestScanner::default();
     let Ok(request::Found::Request { len }) = scanner.scan(bytes, true) else {
         return;
     };
@@ -89,5 +89,5 @@ fn merge(command: CommandId, order: &[u8], bytes: &[u8]) {
 }
 
 fn is_one_reply(bytes: &[u8]) -> bool {
-    reply::Scanner::default().scan(bytes) == Ok(reply::Scanned::Whole(bytes.len()))
+    reply::ReplyScanner::default().scan(bytes) == Ok(reply::Scanned::Whole(bytes.len()))
 }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use respool_protocol::reply::{Scanned, Scanner};
+use respool_protocol::reply::{Scanned, ReplyScanner};
 
 // The first seven bytes are the cuts.
 fuzz_target!(|input: &[u8]| {
@@ -33,7 +33,7 @@ enum End {
 fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>) -> (Vec<(usize, u8)>, End) {
     let mut cuts: Vec<usize> = cuts.chain([bytes.len()]).collect();
     cuts.sort_unstable();
-    let mut scanner = Scanner::default();
+    let mut scanner = ReplyScanner::default();
     let mut ends = Vec::new();
     let mut at = 0;
     for cut in cuts {

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use respool_protocol::request::{
-    ARGS_MAX, BULK_BYTES_MAX, Found, Scanner, UNAUTHENTICATED_ARGS_MAX,
+    ARGS_MAX, BULK_BYTES_MAX, Found, RequestScanner, UNAUTHENTICATED_ARGS_MAX,
     UNAUTHENTICATED_BULK_BYTES_MAX, Violation, split_inline,
 };
 
@@ -39,7 +39,7 @@ fuzz_target!(|input: &[u8]| {
 fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>, trusted: bool) -> Vec<(usize, Event)> {
     let mut cuts: Vec<usize> = cuts.chain([bytes.len()]).collect();
     cuts.sort_unstable();
-    let mut scanner = Scanner::default();
+    let mut scanner = RequestScanner::default();
     let mut events = Vec::new();
     let mut start = 0;
     for cut in cuts {
@@ -79,11 +79,11 @@ fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>, trusted: bool) -> Vec<(
 
 /// Asserts that the tail of an incomplete request finds the same end as a scan of the whole
 /// request. The first `arrived` bytes have been scanned.
-fn check_tail(scanner: &Scanner, request: &[u8], arrived: usize, trusted: bool) {
+fn check_tail(scanner: &RequestScanner, request: &[u8], arrived: usize, trusted: bool) {
     if scanner.scanned() == 0 || !trusted {
         return;
     }
-    let mut held = Scanner::default();
+    let mut held = RequestScanner::default();
     let held = held.scan(request, trusted);
     let mut tail = scanner.tail();
     let (mut at, mut ended) = (scanner.scanned(), false);

@@ -26,7 +26,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn take_off(bytes: &[u8], prefix: &[u8]) {
-    let mut scanner = request::Scanner::default();
+    let mut scanner = request::RequestScanner::default();
     let Ok(request::Found::Request { len }) = scanner.scan(bytes, true) else {
         return;
     };
@@ -56,7 +56,7 @@ fn take_off(bytes: &[u8], prefix: &[u8]) {
 
 fn put_back(bytes: &[u8], names: Names, prefix: &[u8]) {
     let is_complete = |bytes: &[u8]| {
-        reply::Scanner::default().scan(bytes) == Ok(reply::Scanned::Whole(bytes.len()))
+        reply::ReplyScanner::default().scan(bytes) == Ok(reply::Scanned::Whole(bytes.len()))
     };
     let mut out = Vec::new();
     let restored = prefix::put_back(bytes, names, prefix, |_| true, &mut out);

@@ -11,7 +11,7 @@ use respool_driver::{Setup, start};
 use respool_engine::settings::{
     Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
 };
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 struct Counting;
 
@@ -117,7 +117,7 @@ fn serve(listener: &TcpListener) {
             assert!(bytes[..handshake].starts_with(b"*4\r\n$5\r\nHELLO\r\n"));
             link.write_all(b"*2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n")
                 .expect("the handshake is answered");
-            let mut scanner = Scanner::default();
+            let mut scanner = RequestScanner::default();
             let mut replies = [0; 65536];
             let mut len = 0;
             while let Ok(count @ 1..) = link.read(&mut bytes[len..]) {

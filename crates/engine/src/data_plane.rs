@@ -62,7 +62,7 @@ use std::sync::Arc;
 
 use respool_protocol::commands::{self, Coalesce, Retry};
 use respool_protocol::encode::Version;
-use respool_protocol::request::Scanner;
+use respool_protocol::request::RequestScanner;
 
 use crate::base::buffer::SpareBuffers;
 use crate::base::counters::Counters;
@@ -177,7 +177,7 @@ pub(crate) struct DataPlane {
         clippy::vec_box,
         reason = "a scanner moves between this list and sessions as one word"
     )]
-    pub(crate) scanners: Vec<Box<Scanner>>,
+    pub(crate) scanners: Vec<Box<RequestScanner>>,
     /// The buffer for a reply of our own, until the reply has its place.
     pub(crate) scratch: Vec<u8>,
     /// Links with an open batch, or with bytes that may leave.

@@ -272,7 +272,8 @@ impl<'a> ReplyReader<'a> {
     /// Copies this many values unchanged.
     fn values(&mut self, count: usize, out: &mut Vec<u8>) -> Result<(), Misshapen> {
         for _ in 0..count {
-            let Ok(reply::Scanned::Whole(len)) = reply::Scanner::default().scan(self.bytes) else {
+            let Ok(reply::Scanned::Whole(len)) = reply::ReplyScanner::default().scan(self.bytes)
+            else {
                 return Err(Misshapen);
             };
             let (value, rest) = self.bytes.split_at(len);
@@ -289,7 +290,7 @@ mod tests {
 
     use super::*;
     use crate::commands::resolve;
-    use crate::request::{Found, Scanner};
+    use crate::request::{Found, RequestScanner};
 
     fn words(line: &str) -> Vec<Vec<u8>> {
         let words = line.split(' ');
@@ -301,7 +302,7 @@ mod tests {
         let args = words(line);
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &args);
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let len = bytes.len();
         assert_eq!(scanner.scan(&bytes, true), Ok(Found::Request { len }));
         let spans = scanner.spans();
@@ -309,7 +310,7 @@ mod tests {
         let keys = keys_of(command, &bytes, spans.len(), spans)?;
         let mut out = Vec::new();
         take_off(command, &bytes, spans, &keys, b"p:", &mut out)?;
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let len = out.len();
         assert_eq!(
             scanner.scan(&out, true),
@@ -386,7 +387,7 @@ mod tests {
         encode::request(&mut bytes, &words(line));
         let command = resolve(1, |_| b"MSET").expect("MSET is in the table").get();
         for len in 0..bytes.len() {
-            let mut scanner = Scanner::default();
+            let mut scanner = RequestScanner::default();
             let _ = scanner.scan(&bytes[..len], true);
             let (spans, head) = (scanner.spans(), &bytes[..scanner.scanned()]);
             let keys = keys_of(command, head, 5, spans);

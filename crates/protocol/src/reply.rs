@@ -46,7 +46,7 @@ pub enum Scanned {
 
 /// Scans one reply after another. It keeps its position between calls.
 #[derive(Clone, Debug, Default)]
-pub struct Scanner {
+pub struct ReplyScanner {
     /// Number of values left in the reply; 0 between two replies.
     left: u64,
     /// The position in the current value.
@@ -72,7 +72,7 @@ enum ScanState {
     Bytes(u64),
 }
 
-impl Scanner {
+impl ReplyScanner {
     /// Whether a reply is incomplete.
     #[inline]
     pub fn is_inside(&self) -> bool {
@@ -283,7 +283,7 @@ mod tests {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
         cuts.push(bytes.len());
         cuts.sort_unstable();
-        let mut scanner = Scanner::default();
+        let mut scanner = ReplyScanner::default();
         let mut at = 0;
         let mut found = Vec::new();
         for cut in cuts {

@@ -47,7 +47,7 @@ impl Span {
 /// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// An array request. Its arguments are in [`Scanner::spans`].
+    /// An array request. Its arguments are in [`RequestScanner::spans`].
     Request {
         /// Its length with all headers.
         len: usize,
@@ -124,7 +124,7 @@ impl Violation {
 
 /// Scans one request at a time. It keeps its position while a request is incomplete.
 #[derive(Clone, Debug, Default)]
-pub struct Scanner {
+pub struct RequestScanner {
     /// Offset of the next byte to scan, from the start of the request.
     pos: usize,
     /// Number of arguments in the header; 0 before the header.
@@ -133,7 +133,7 @@ pub struct Scanner {
     spans: Vec<Span>,
     /// The incomplete element at `pos`.
     pending: Pending,
-    /// See [`Scanner::hold_whole`].
+    /// See [`RequestScanner::hold_whole`].
     is_held_whole: bool,
 }
 
@@ -168,7 +168,7 @@ impl Pending {
     }
 }
 
-impl Scanner {
+impl RequestScanner {
     /// The arguments found: all of them after [`Found::Request`], the first ones after
     /// [`Found::More`].
     #[inline]
@@ -189,7 +189,7 @@ impl Scanner {
 
     /// Memory of the scanner and its whole span buffer, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Scanner>() + self.spans.capacity() * size_of::<Span>()
+        size_of::<RequestScanner>() + self.spans.capacity() * size_of::<Span>()
     }
 
     /// The least length of the request, by the headers scanned so far.
@@ -197,7 +197,7 @@ impl Scanner {
         self.pos as u64 + self.pending.bulk_bytes()
     }
 
-    /// A scanner for the rest of the request, behind its first [`Scanner::scanned`] bytes. It is
+    /// A scanner for the rest of the request, behind its first [`RequestScanner::scanned`] bytes. It is
     /// for callers that forward the rest without holding it.
     pub fn tail(&self) -> Tail {
         let bulks_left = self.argc - self.spans.len() as u32;
@@ -655,7 +655,7 @@ mod tests {
     /// The requests in `bytes`, as arguments, and the violation that ends them. The bytes arrive in
     /// pieces, split at `cuts`.
     fn events(bytes: &[u8], cuts: &[usize]) -> (Vec<Vec<Vec<u8>>>, Option<Violation>) {
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let mut held: Vec<u8> = Vec::new();
         let mut seen = Vec::new();
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
@@ -694,8 +694,8 @@ mod tests {
 
     /// Asserts that the scanner shows of an incomplete request what a new scanner finds in its
     /// bytes.
-    fn assert_lends_own_arguments(scanner: &Scanner, held: &[u8]) {
-        let mut fresh = Scanner::default();
+    fn assert_lends_own_arguments(scanner: &RequestScanner, held: &[u8]) {
+        let mut fresh = RequestScanner::default();
         assert_eq!(fresh.scan(held, true), Ok(Found::More));
         assert_eq!(scanner.spans(), fresh.spans());
         assert_eq!(scanner.argc(), fresh.argc());
@@ -713,7 +713,7 @@ mod tests {
         let long = format!("*1\r\n$120\r\n{}\r\n", "x".repeat(120));
         for before in [complete, long.as_bytes()] {
             for begun in ["a", "*", "*1", "*1\r", "*01", "\0", ""] {
-                let mut scanner = Scanner::default();
+                let mut scanner = RequestScanner::default();
                 let len = before.len();
                 assert_eq!(scanner.scan(before, true), Ok(Found::Request { len }));
                 assert_eq!(scanner.scan(begun.as_bytes(), true), Ok(Found::More));
@@ -737,7 +737,7 @@ mod tests {
         arguments.extend_from_slice(&b"$1\r\na\r\n".repeat(9_000));
         let lines = [fill("GET ", b'a'), fill("\0", b'a'), fill("*", b'0')];
         for bytes in lines.into_iter().chain([header, arguments]) {
-            let mut scanner = Scanner::default();
+            let mut scanner = RequestScanner::default();
             let before = SEARCHED.get();
             for end in 1..=bytes.len() {
                 assert_eq!(scanner.scan(&bytes[..end], true), Ok(Found::More));
@@ -783,7 +783,7 @@ mod tests {
             let len = bytes.len();
             let header = 4;
             let cut = header + cut % (len - header);
-            let mut scanner = Scanner::default();
+            let mut scanner = RequestScanner::default();
             prop_assert_eq!(scanner.scan(&bytes[..cut], true), Ok(Found::More));
             bytes.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
             let mut tail = scanner.tail();
@@ -832,7 +832,7 @@ mod tests {
     /// Before authentication the number and length of arguments are bounded.
     #[test]
     fn unauthenticated_requests_are_bounded() {
-        let scan = |bytes: &[u8]| Scanner::default().scan(bytes, false);
+        let scan = |bytes: &[u8]| RequestScanner::default().scan(bytes, false);
         assert_eq!(scan(b"*11\r\n"), Err(Violation::UnauthenticatedArrayLength));
         assert_eq!(
             scan(b"*2\r\n$16385\r\n"),

@@ -635,7 +635,7 @@ mod tests {
         let mut out = Vec::new();
         ask_survey(&mut out, "m");
         let mut requests = Vec::new();
-        let mut scanner = crate::reply::Scanner::default();
+        let mut scanner = crate::reply::ReplyScanner::default();
         let mut rest = &out[..];
         while let Ok(crate::reply::Scanned::Whole(end)) = scanner.scan(rest)
             && !rest.is_empty()

@@ -101,11 +101,11 @@ impl Shape {
 mod tests {
     use super::*;
     use crate::encode;
-    use crate::request::{Found, Scanner};
+    use crate::request::{Found, RequestScanner};
     use proptest::prelude::*;
 
     fn shape_of(bytes: &[u8]) -> Option<Shape> {
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         match scanner.scan(bytes, true) {
             Ok(Found::Request { len }) if len == bytes.len() => Shape::of(bytes, scanner.spans()),
             _ => None,
@@ -162,7 +162,7 @@ mod tests {
             prop_assert!(shape.fits(&one));
             prop_assert!(!shape.fits(&one[..one.len() - 1]));
             if shape.fits(&other) {
-                let mut scanner = Scanner::default();
+                let mut scanner = RequestScanner::default();
                 prop_assert_eq!(scanner.scan(&one, true), Ok(Found::Request { len: shape.request_len() }));
                 let spans = scanner.spans().to_vec();
                 prop_assert_eq!(scanner.scan(&other, true), Ok(Found::Request { len: shape.request_len() }));

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::encode;
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 use super::frame::{Frame, Frames};
 use super::session::blocks_without_end;
@@ -165,7 +165,7 @@ impl Shared {
     }
 
     fn pass_requests(&self, mut from: TcpStream, mut to: &TcpStream, extra: &Mutex<VecDeque<u64>>) {
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let mut held = Vec::new();
         let mut sent = 0;
         let mut buffer = [0; 16 << 10];

@@ -114,7 +114,7 @@ fn scan_of_requests(name: &'static str, verb: Verb, count: u32) -> Scenario {
         parts: &[Part::Whole],
         prepare: Box::new(move |to_count| {
             let buffer = verb.requests(0, count);
-            let mut scanner = request::Scanner::default();
+            let mut scanner = request::RequestScanner::default();
             assert_eq!(scan_requests(&mut scanner, &buffer), count);
             Box::new(move || {
                 part(Part::Whole, to_count, || {
@@ -125,7 +125,7 @@ fn scan_of_requests(name: &'static str, verb: Verb, count: u32) -> Scenario {
     }
 }
 
-fn scan_requests(scanner: &mut request::Scanner, buffer: &[u8]) -> u32 {
+fn scan_requests(scanner: &mut request::RequestScanner, buffer: &[u8]) -> u32 {
     let (mut at, mut count) = (0, 0);
     while let Ok(request::Found::Request { len }) = scanner.scan(&buffer[at..], true) {
         black_box(scanner.spans());
@@ -143,7 +143,7 @@ fn scan_of_replies(name: &'static str, verb: Verb, count: u32) -> Scenario {
         parts: &[Part::Whole],
         prepare: Box::new(move |to_count| {
             let buffer = verb.replies(0, count);
-            let mut scanner = reply::Scanner::default();
+            let mut scanner = reply::ReplyScanner::default();
             assert_eq!(scan_replies(&mut scanner, &buffer), count);
             Box::new(move || {
                 part(Part::Whole, to_count, || {
@@ -154,7 +154,7 @@ fn scan_of_replies(name: &'static str, verb: Verb, count: u32) -> Scenario {
     }
 }
 
-fn scan_replies(scanner: &mut reply::Scanner, buffer: &[u8]) -> u32 {
+fn scan_replies(scanner: &mut reply::ReplyScanner, buffer: &[u8]) -> u32 {
     let (mut at, mut count) = (0, 0);
     while at < buffer.len()
         && let Ok(reply::Scanned::Whole(len)) = scanner.scan(&buffer[at..])
@@ -249,7 +249,7 @@ fn fan_out(name: &'static str) -> Scenario {
                 encode::bulk(&mut expected, value_of(key.as_bytes()));
             }
 
-            let mut scanner = request::Scanner::default();
+            let mut scanner = request::RequestScanner::default();
             let found = scanner.scan(&request, true);
             assert!(matches!(found, Ok(request::Found::Request { .. })));
             let mget = commands::id::MGET;
@@ -551,7 +551,7 @@ impl Server {
 }
 
 fn replies_to(requests: &[u8]) -> Vec<u8> {
-    let mut scanner = request::Scanner::default();
+    let mut scanner = request::RequestScanner::default();
     let (mut at, mut out) = (0, Vec::new());
     while at < requests.len() {
         let Ok(request::Found::Request { len }) = scanner.scan(&requests[at..], true) else {

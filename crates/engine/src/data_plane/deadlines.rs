@@ -17,7 +17,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use respool_protocol::commands::{self, CommandId, id};
-use respool_protocol::request::{Found, Scanner, split_inline};
+use respool_protocol::request::{Found, RequestScanner, split_inline};
 
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
@@ -110,7 +110,7 @@ impl DataPlane {
     pub(crate) fn next_expired(
         &mut self,
         session_id: SessionId,
-        scanner: &mut Scanner,
+        scanner: &mut RequestScanner,
         rest: &[u8],
     ) -> Option<ExpiredRequest> {
         let is_untrusted = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);

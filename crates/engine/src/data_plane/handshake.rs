@@ -30,7 +30,7 @@ pub(crate) struct Handshake {
     limits: Option<LimitQuestions>,
     /// The bytes of the reply that is coming.
     got: Vec<u8>,
-    scanner: reply::Scanner,
+    scanner: reply::ReplyScanner,
 }
 
 /// A way to set up the connection if the link's user may not. A client may have selected its
@@ -224,7 +224,7 @@ impl Handshake {
             detour,
             limits: None,
             got: Vec::new(),
-            scanner: reply::Scanner::default(),
+            scanner: reply::ReplyScanner::default(),
         }
     }
 
@@ -253,7 +253,7 @@ impl Handshake {
             detour: None,
             limits: None,
             got: Vec::new(),
-            scanner: reply::Scanner::default(),
+            scanner: reply::ReplyScanner::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use respool_protocol::commands::{self, Answer, Command, CommandId, id};
 use respool_protocol::encode;
-use respool_protocol::request::{Found, Scanner, Span, Violation};
+use respool_protocol::request::{Found, RequestScanner, Span, Violation};
 use respool_protocol::shape::Shape;
 
 use crate::base::error::{self, Cause, Fate};
@@ -112,7 +112,7 @@ pub(crate) struct Read<'a> {
     input: &'a [u8],
     /// The number of bytes that were taken.
     at: usize,
-    pub(crate) scanner: Box<Scanner>,
+    pub(crate) scanner: Box<RequestScanner>,
     /// Whether the input ends within a request. Then the session keeps the scanner.
     pub(crate) is_inside: bool,
 }
@@ -492,7 +492,7 @@ impl DataPlane {
 impl DataPlane {
     /// Checks bounds after the requests of one read, not after each request. One read may pass
     /// them.
-    fn after_requests(&mut self, id: SessionId, partial: Option<Box<Scanner>>) {
+    fn after_requests(&mut self, id: SessionId, partial: Option<Box<RequestScanner>>) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use respool_protocol::commands::CommandId;
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 use crate::base::limits::LEARNED_COMMANDS_MAX;
 use crate::base::time::Time;
@@ -57,7 +57,7 @@ impl LearnedCommands {
 
     /// The places of keys in a request, if a server gave those of its command.
     pub(crate) fn keys_in(&self, request: &[u8]) -> impl Iterator<Item = usize> + use<> {
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let (keys, argc) = match scanner.scan(request, true) {
             Ok(Found::Request { .. }) => {
                 let spans = scanner.spans();

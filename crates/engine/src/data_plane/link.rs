@@ -277,7 +277,7 @@ pub(crate) struct Link {
     /// again.
     pub(crate) forecast: ArrivalForecast,
 
-    pub(crate) scanner: reply::Scanner,
+    pub(crate) scanner: reply::ReplyScanner,
     /// The bytes of the reply that is coming, as far as they have not been passed on.
     pub(crate) partial: Vec<u8>,
     /// Whether a part of this reply has been passed on.
@@ -372,7 +372,7 @@ impl Link {
             wait_us: 0,
             requests: 0,
             forecast: ArrivalForecast::new(max_delay_us),
-            scanner: reply::Scanner::default(),
+            scanner: reply::ReplyScanner::default(),
             partial: Vec::new(),
             cutting: false,
             progress: now,
@@ -960,7 +960,7 @@ impl Link {
         self.may_get = None;
         self.may_set = None;
         self.forecast.end_wait();
-        self.scanner = reply::Scanner::default();
+        self.scanner = reply::ReplyScanner::default();
         self.reply_room.forget_part();
         self.partial = Vec::new();
         self.cutting = false;

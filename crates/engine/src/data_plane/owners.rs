@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use respool_protocol::commands::{self, Answer, Command, CommandId, KeyFlags, Spread, id, is_word};
-use respool_protocol::request::Scanner;
+use respool_protocol::request::RequestScanner;
 
 use crate::base::error_text::{CROSSSLOT, FOREIGN_OWNER, UNKNOWN_KEYS};
 use crate::base::handle::SessionId;
@@ -87,7 +87,7 @@ impl DataPlane {
     pub(crate) fn is_held_whole(
         &self,
         session_id: SessionId,
-        scanner: &Scanner,
+        scanner: &RequestScanner,
         rest: &[u8],
     ) -> bool {
         let (spans, argc) = (scanner.spans(), scanner.argc());

@@ -17,7 +17,7 @@ pub(crate) fn elements_of(array: &[u8]) -> Option<Vec<&[u8]>> {
     let mut rest = &array[header + 2..];
     let mut elements = Vec::new();
     for _ in 0..count {
-        let Ok(Scanned::Whole(len)) = reply::Scanner::default().scan(rest) else {
+        let Ok(Scanned::Whole(len)) = reply::ReplyScanner::default().scan(rest) else {
             return None;
         };
         if rest[0] == b'>' {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use respool_protocol::commands::{self, CommandId, id};
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 use sha1::{Digest, Sha1};
 
@@ -170,7 +170,7 @@ pub(crate) fn name_said(digest: &[u8]) -> Option<ScriptHash> {
 /// Calls `visit` with the command and the arguments of each request in `bytes`. `None`: the table
 /// does not have the command.
 pub(crate) fn each_request(mut bytes: &[u8], mut visit: impl FnMut(Option<CommandId>, &[&[u8]])) {
-    let mut scanner = Scanner::default();
+    let mut scanner = RequestScanner::default();
     while !bytes.is_empty()
         && let Ok(Found::Request { len }) = scanner.scan(bytes, true)
     {
@@ -178,7 +178,7 @@ pub(crate) fn each_request(mut bytes: &[u8], mut visit: impl FnMut(Option<Comman
         let args: Vec<&[u8]> = args.collect();
         visit(commands::resolve(args.len(), |index| args[index]), &args);
         bytes = &bytes[len..];
-        scanner = Scanner::default();
+        scanner = RequestScanner::default();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The bytes of a request as they stand on a link.
 
 use respool_protocol::commands::{self, CommandId, id};
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 /// The command in front of a request that follows an ASK.
 pub(crate) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
@@ -13,7 +13,7 @@ pub(crate) fn as_asked(request: &[u8]) -> &[u8] {
 
 /// The command of a whole request, if the table has it.
 pub(crate) fn id_of(request: &[u8]) -> Option<CommandId> {
-    let mut scanner = Scanner::default();
+    let mut scanner = RequestScanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
         return None;
     };

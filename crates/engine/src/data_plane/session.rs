@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use respool_protocol::commands::CommandId;
 use respool_protocol::encode::Version;
-use respool_protocol::request::{Scanner, Tail};
+use respool_protocol::request::{RequestScanner, Tail};
 
 use crate::base::buffer::{Outgoing, SpareBuffers};
 use crate::base::handle::LinkId;
@@ -187,7 +187,7 @@ pub(crate) struct Session {
     /// The beginning of a request that has not come whole, or bytes that wait.
     pub(crate) held: Vec<u8>,
     /// The state of the scan of `held`, while it is worth keeping.
-    pub(crate) partial: Option<Box<Scanner>>,
+    pub(crate) partial: Option<Box<RequestScanner>>,
     /// When the last outstanding reply was delivered.
     pub(crate) answered_at: Time,
     /// How long the session last took from then to its next request, microseconds.

@@ -1,6 +1,6 @@
 //! The steps of a composite reply are answered, see [`crate::data_plane::composite`].
 
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 use crate::base::handle::SessionId;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
@@ -69,7 +69,7 @@ impl Engine {
         kept: &KeptRequest,
         within: Option<CompositeReply>,
     ) -> Dispatched {
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let Ok(Found::Request { .. }) = scanner.scan(&kept.bytes, true) else {
             unreachable!("a step's request was scanned before");
         };

@@ -1,7 +1,7 @@
 //! Requests that have waited: they are taken again, or answered if their deadline is over.
 
 use respool_protocol::commands::{CommandId, id};
-use respool_protocol::request::Scanner;
+use respool_protocol::request::RequestScanner;
 
 use crate::base::error::Fate;
 use crate::base::handle::SessionId;
@@ -50,7 +50,7 @@ impl Engine {
     /// Answers requests that have waited until their deadline. Returns the number of their bytes.
     fn expire(&mut self, session: SessionId, old: &[u8], at_ms: u32) -> usize {
         self.plane.begin_expiry(session);
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let mut used = 0;
         while let Some(rest) = old.get(used..).filter(|rest| !rest.is_empty())
             && let Some(next) = self.plane.next_expired(session, &mut scanner, rest)

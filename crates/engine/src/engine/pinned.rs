@@ -2,7 +2,7 @@
 //! workers.
 
 use respool_protocol::commands::{self, Names};
-use respool_protocol::request::{Scanner, Span};
+use respool_protocol::request::{RequestScanner, Span};
 
 use crate::base::error::{Cause, Fate};
 use crate::base::error_text::unknown_command;
@@ -233,7 +233,7 @@ impl Engine {
     pub(crate) fn begin_large(
         &mut self,
         session_id: SessionId,
-        scanner: &Scanner,
+        scanner: &RequestScanner,
         rest: &[u8],
     ) -> Option<usize> {
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();

@@ -2,7 +2,7 @@
 
 use respool_protocol::commands::{self, Answer, CommandId, Condition, Retry, id};
 use respool_protocol::encode;
-use respool_protocol::request::{self, Found, Scanner, Span, Violation};
+use respool_protocol::request::{self, Found, RequestScanner, Span, Violation};
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
@@ -451,7 +451,7 @@ impl Engine {
         }
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         match scanner.scan(&bytes, true) {
             Ok(Found::Request { len }) if len == bytes.len() => {
                 let spans = scanner.spans();

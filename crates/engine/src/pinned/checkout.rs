@@ -165,13 +165,13 @@ mod tests {
     use super::*;
     use respool_protocol::commands;
     use respool_protocol::encode;
-    use respool_protocol::request::{Found, Scanner};
+    use respool_protocol::request::{Found, RequestScanner};
 
     fn patience(words: &str) -> Option<u32> {
         let words: Vec<&str> = words.split(' ').collect();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         assert!(matches!(
             scanner.scan(&bytes, true),
             Ok(Found::Request { .. })

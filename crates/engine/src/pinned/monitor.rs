@@ -6,7 +6,7 @@
 //! connection on QUIT, and its reply to RESET is unique.
 
 use respool_protocol::commands::{self, Answer, id};
-use respool_protocol::reply::{Scanned, Scanner};
+use respool_protocol::reply::{ReplyScanner, Scanned};
 use respool_protocol::request::Span;
 
 use crate::base::handle::{LinkId, SessionId};
@@ -151,7 +151,7 @@ impl Pinned {
             let frame = match link.scanner.scan(rest) {
                 Ok(Scanned::Whole(len)) => &rest[..len],
                 Ok(Scanned::Part) if begins && rest.len() <= PARTIAL_BYTES_MAX => {
-                    link.scanner = Scanner::default();
+                    link.scanner = ReplyScanner::default();
                     link.partial = rest.to_vec();
                     break;
                 }

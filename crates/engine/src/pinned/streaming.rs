@@ -2,7 +2,7 @@
 //! client that sends slowly holds up no other client.
 
 use respool_protocol::commands::{Answer, CommandId};
-use respool_protocol::request::Scanner;
+use respool_protocol::request::RequestScanner;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
@@ -34,7 +34,7 @@ impl Pinned {
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        scanner: &Scanner,
+        scanner: &RequestScanner,
         large: LargeStart<'_>,
     ) {
         let LargeStart {
@@ -183,7 +183,12 @@ pub(crate) const STREAM_BYTES_MAX: usize = 1 << 20;
 
 impl Pinned {
     /// Reads the rest of a large request that was answered already, and drops it.
-    pub(crate) fn swallow(&mut self, plane: &mut DataPlane, id: SessionId, scanner: &Scanner) {
+    pub(crate) fn swallow(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        scanner: &RequestScanner,
+    ) {
         if let Some(session) = plane.sessions.get_mut(id) {
             session.flags.swallow();
             session.rare().large = Some(LargeRequest {

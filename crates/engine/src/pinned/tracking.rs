@@ -23,7 +23,7 @@
 use std::collections::VecDeque;
 
 use respool_protocol::encode::{self, Version};
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 use crate::base::error::is_servers_fault;
 use crate::base::handle::{LinkId, SessionId};
@@ -131,7 +131,7 @@ impl Tracker {
 
     /// Whether the last CLIENT TRACKING has this option.
     fn has_option(&self, word: &[u8]) -> bool {
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let Some(request) = self.agreed.last() else {
             return false;
         };

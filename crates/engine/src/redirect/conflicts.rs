@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 
 use respool_protocol::commands::{self, CommandId, Flags as CommandFlags, Spread};
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 use respool_protocol::slot::hash_slot;
 
 use crate::data_plane::learned_commands::LearnedCommands;
@@ -38,7 +38,7 @@ impl RequestKeys {
             ..RequestKeys::default()
         };
         let mut at = 0;
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         while let Ok(Found::Request { len }) = scanner.scan(&requests[at..], true) {
             let request = &requests[at..at + len];
             let spans = scanner.spans();

@@ -23,7 +23,7 @@ use std::collections::{HashMap, VecDeque};
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
 use respool_protocol::encode;
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
@@ -1021,7 +1021,7 @@ impl Redirects {
         let Some(asked) = plane.links.get(link).map(|link| link.kind) else {
             return false;
         };
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let digest = match scanner.scan(request, true) {
             Ok(Found::Request { .. }) => scanner.spans().get(1).map(|span| span.of(request)),
             _ => None,

@@ -24,7 +24,7 @@
 
 use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::{self, id};
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 use respool_protocol::{encode, number};
 
 /// The kind of a refused request.
@@ -98,7 +98,7 @@ pub(crate) fn proves(twin: Refusal, refusal: Refusal) -> bool {
 /// The twin of a script that only reads is EXISTS, which most users with rights to read may run.
 /// With EXISTS, `commandstats` counts no run of a script that did not run.
 pub(crate) fn twin(request: &[u8], keys: impl Iterator<Item = usize>) -> Option<Vec<u8>> {
-    let mut scanner = Scanner::default();
+    let mut scanner = RequestScanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(request, true) else {
         return None;
     };

@@ -19,7 +19,7 @@ use respool_protocol::commands::{Command, Names, Spread, id};
 use respool_protocol::encode;
 use respool_protocol::glob::{Left, Pattern};
 use respool_protocol::prefix::{self, Unstripped};
-use respool_protocol::request::{Found, Scanner, Span};
+use respool_protocol::request::{Found, RequestScanner, Span};
 
 use crate::base::error_text::{PATTERN_KEYS, UNKNOWN_KEYS};
 use crate::base::handle::{LinkId, SessionId};
@@ -156,7 +156,7 @@ fn left_of(asked: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, bool), &'static [u8]
 
 /// Calls `make` with the arguments of a whole request.
 pub(crate) fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
-    let mut scanner = Scanner::default();
+    let mut scanner = RequestScanner::default();
     let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
         unreachable!("a rewritten request stays whole");
     };

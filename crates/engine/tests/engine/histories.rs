@@ -494,7 +494,7 @@ impl History {
 
 /// The replies in a client's bytes.
 fn answers(bytes: &[u8]) -> Vec<&[u8]> {
-    let mut scanner = reply::Scanner::default();
+    let mut scanner = reply::ReplyScanner::default();
     let mut rest = bytes;
     let mut found = Vec::new();
     while !rest.is_empty() {

@@ -16,7 +16,7 @@ use proptest::test_runner::TestRunner;
 use respool_engine::settings::Settings;
 use respool_engine::{Counters, SessionId, TICK_MS};
 use respool_protocol::encode::{self, Version};
-use respool_protocol::reply::{Scanned, Scanner};
+use respool_protocol::reply::{ReplyScanner, Scanned};
 use respool_protocol::slot::hash_slot;
 
 /// The value of a key. `None`: there is none.
@@ -281,7 +281,7 @@ impl Asked {
                 let head = format!("*{}\r\n", self.keys.len());
                 let mut rest = answer.strip_prefix(head.as_bytes())?;
                 let mut parts = Vec::new();
-                while let Ok(Scanned::Whole(len)) = Scanner::default().scan(rest) {
+                while let Ok(Scanned::Whole(len)) = ReplyScanner::default().scan(rest) {
                     parts.push(rest[..len].to_vec());
                     rest = &rest[len..];
                 }
@@ -304,7 +304,7 @@ impl Client {
     fn take(&mut self, bytes: &str, executed: &[usize]) {
         self.got.extend_from_slice(bytes.as_bytes());
         let mut at = self.answers.last().map_or(0, |(end, _)| *end);
-        while let Ok(Scanned::Whole(len)) = Scanner::default().scan(&self.got[at..]) {
+        while let Ok(Scanned::Whole(len)) = ReplyScanner::default().scan(&self.got[at..]) {
             at += len;
             self.answers.push((at, executed.to_vec()));
         }

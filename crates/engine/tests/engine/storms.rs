@@ -12,7 +12,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use respool_engine::{Action, Counters, LinkId, SessionId};
 use respool_protocol::encode::{self, Version};
-use respool_protocol::reply::{Scanned, Scanner};
+use respool_protocol::reply::{ReplyScanner, Scanned};
 
 const CLIENTS: usize = 6;
 /// A longer request is a large one, in storms with large requests.
@@ -421,7 +421,7 @@ fn elements(reply: &str) -> Vec<&str> {
     let Some((_, mut rest)) = reply.split_once("\r\n").filter(|_| reply.starts_with('*')) else {
         return elements;
     };
-    while let Ok(Scanned::Whole(len)) = Scanner::default().scan(rest.as_bytes()) {
+    while let Ok(Scanned::Whole(len)) = ReplyScanner::default().scan(rest.as_bytes()) {
         elements.push(&rest[..len]);
         rest = &rest[len..];
     }
@@ -814,7 +814,7 @@ impl Play {
                 .got
                 .extend_from_slice(self.world.got(client.session).as_bytes());
             let got = std::mem::take(&mut client.got);
-            let mut scanner = Scanner::default();
+            let mut scanner = ReplyScanner::default();
             let mut at = 0;
             while at < got.len() {
                 match scanner.scan(&got[at..]) {

@@ -120,7 +120,7 @@ pub fn scan_reply(part: Part<'_>, server: u16, next: Option<u16>, out: &mut Vec<
 
 /// The cursor of a SCAN reply, and the bytes behind it.
 fn cursor_of(reply: &[u8]) -> Option<(u64, &[u8])> {
-    if reply::Scanner::default().scan(reply) != Ok(reply::Scanned::Whole(reply.len())) {
+    if reply::ReplyScanner::default().scan(reply) != Ok(reply::Scanned::Whole(reply.len())) {
         return None;
     }
     let rest = reply.strip_prefix(b"*2\r\n$")?;
@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::request::{Found, Scanner};
+    use crate::request::{Found, RequestScanner};
 
     const SERVER: &str = "127.0.0.1:6381";
 
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn request_keeps_its_options() {
         let request = b"*4\r\n$4\r\nscan\r\n$6\r\n393273\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n";
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let len = request.len();
         assert_eq!(scanner.scan(request, true), Ok(Found::Request { len }));
         let cursor = Cursor::parse(scanner.spans()[1].of(request)).unwrap();
@@ -279,7 +279,7 @@ mod tests {
             let reply = if whole { [b"*2\r\n$1\r\n".as_slice(), &bytes].concat() } else { bytes };
             let mut out = Vec::new();
             scan_reply(Part { server: SERVER, reply: &reply }, 3, None, &mut out);
-            let end = crate::reply::Scanner::default().scan(&out);
+            let end = crate::reply::ReplyScanner::default().scan(&out);
             prop_assert_eq!(end, Ok(crate::reply::Scanned::Whole(out.len())));
         }
     }

@@ -3,7 +3,7 @@
 use super::info::{self, Sections};
 use super::{MOVE_BYTES, figures};
 use crate::commands::{CommandId, Merge, id};
-use crate::reply::{Scanned, Scanner};
+use crate::reply::{ReplyScanner, Scanned};
 use crate::{encode, number};
 
 /// Longest number in a reply: `-9223372036854775808`.
@@ -208,7 +208,7 @@ impl Merger {
         }
         out.reserve(most + MOVE_BYTES);
         encode::array(out, order.len());
-        let mut scanner = Scanner::default();
+        let mut scanner = ReplyScanner::default();
         for &share in order {
             let share = usize::from(share);
             let (Some(cursor), Some(part)) = (self.cursors.get_mut(share), parts.get(share)) else {
@@ -572,7 +572,7 @@ fn error_text(reply: &[u8]) -> &[u8] {
 
 /// Whether the bytes are exactly one complete reply.
 fn is_whole(reply: &[u8]) -> bool {
-    Scanner::default().scan(reply) == Ok(Scanned::Whole(reply.len())) && !reply.is_empty()
+    ReplyScanner::default().scan(reply) == Ok(Scanned::Whole(reply.len())) && !reply.is_empty()
 }
 
 /// An aggregate.
@@ -608,7 +608,7 @@ impl<'a> List<'a> {
 
     /// The elements of a complete reply.
     pub(super) fn elements(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let mut scanner = Scanner::default();
+        let mut scanner = ReplyScanner::default();
         let mut rest = self.body;
         std::iter::from_fn(move || match scanner.scan(rest) {
             Ok(Scanned::Whole(len)) => {
@@ -1005,7 +1005,7 @@ mod tests {
 
     /// A model server: executes the request on `store` and returns its reply.
     fn answer(store: &mut Store, request: &[u8], version: Version) -> Vec<u8> {
-        let mut scanner = request::Scanner::default();
+        let mut scanner = request::RequestScanner::default();
         let len = request.len();
         assert_eq!(
             scanner.scan(request, true),
@@ -1087,7 +1087,7 @@ mod tests {
                 }
                 let mut bytes = Vec::new();
                 encode::request(&mut bytes, &words);
-                let mut scanner = request::Scanner::default();
+                let mut scanner = request::RequestScanner::default();
                 let _ = scanner.scan(&bytes, true);
 
                 let id = lookup(name.as_bytes()).unwrap();
@@ -1142,7 +1142,7 @@ mod tests {
             let replies: Vec<&[u8]> = replies.iter().map(Vec::as_slice).collect();
             for id in all() {
                 let (merged, out) = merge_bytes(&id.get().name.replace('|', " "), &order, &replies);
-                let end = Scanner::default().scan(&out);
+                let end = ReplyScanner::default().scan(&out);
                 let name = id.get().name;
                 prop_assert_eq!(end, Ok(Scanned::Whole(out.len())), "{}: {:?} {}", name, merged, out.escape_ascii());
             }
@@ -1180,7 +1180,7 @@ mod tests {
             let replies: Vec<&[u8]> = replies.iter().map(Vec::as_slice).collect();
             for id in all() {
                 let (merged, out) = merge_bytes(&id.get().name.replace('|', " "), &order, &replies);
-                let end = Scanner::default().scan(&out);
+                let end = ReplyScanner::default().scan(&out);
                 let name = id.get().name;
                 prop_assert_eq!(end, Ok(Scanned::Whole(out.len())), "{}: {:?} {}", name, merged, out.escape_ascii());
             }

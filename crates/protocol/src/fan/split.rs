@@ -366,10 +366,10 @@ mod tests {
     use super::*;
     use crate::commands::lookup;
     use crate::encode;
-    use crate::request::{Found, Scanner};
+    use crate::request::{Found, RequestScanner};
 
     fn scanned(request: &[u8]) -> Vec<Span> {
-        let mut scanner = Scanner::default();
+        let mut scanner = RequestScanner::default();
         let len = request.len();
         assert_eq!(scanner.scan(request, true), Ok(Found::Request { len }));
         scanner.spans().to_vec()

@@ -34,7 +34,7 @@ pub(crate) struct Client {
     pub(crate) is_slow: bool,
     /// Bytes that were sent and are no whole request yet.
     begun: Vec<u8>,
-    scanner: request::Scanner,
+    scanner: request::RequestScanner,
     /// Whether it has sent malformed bytes: later bytes do not count.
     has_erred: bool,
     /// The expected reply of each request that may still be answered.
@@ -47,7 +47,7 @@ pub(crate) struct Client {
     is_uncounted: bool,
     has_opened: bool,
     got: Vec<u8>,
-    replies: reply::Scanner,
+    replies: reply::ReplyScanner,
     /// Bytes of `got` that the scanner has seen.
     seen: usize,
 }
@@ -60,14 +60,14 @@ impl Client {
             is_read: true,
             is_slow: false,
             begun: Vec::new(),
-            scanner: request::Scanner::default(),
+            scanner: request::RequestScanner::default(),
             has_erred: false,
             expected: VecDeque::new(),
             answered_early: false,
             is_uncounted: false,
             has_opened: false,
             got: Vec::new(),
-            replies: reply::Scanner::default(),
+            replies: reply::ReplyScanner::default(),
             seen: 0,
         }
     }

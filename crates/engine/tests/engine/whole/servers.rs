@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use respool_engine::LinkId;
 use respool_engine::settings::Address;
 use respool_protocol::encode;
-use respool_protocol::request::{Found, Scanner};
+use respool_protocol::request::{Found, RequestScanner};
 
 use super::choices::Choices;
 use super::pools::{PREFIX, SENTINEL, STRIPPED};
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     pub(crate) has_ended: bool,
     /// Bytes that came and are no whole request yet.
     begun: Vec<u8>,
-    scanner: Scanner,
+    scanner: RequestScanner,
     /// Requests without a reply.
     pub(crate) asked: VecDeque<Vec<Vec<u8>>>,
     /// Output that the engine has not read.
@@ -66,7 +66,7 @@ impl Connection {
             is_read: true,
             has_ended: false,
             begun: Vec::new(),
-            scanner: Scanner::default(),
+            scanner: RequestScanner::default(),
             asked: VecDeque::new(),
             says: Vec::new(),
             is_resp3: false,

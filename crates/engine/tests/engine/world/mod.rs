@@ -17,7 +17,7 @@ use respool_engine::{
 };
 use respool_protocol::encode;
 use respool_protocol::hashing::{Placement, PredixyHash};
-use respool_protocol::request::{Found, Scanner, Span};
+use respool_protocol::request::{Found, RequestScanner, Span};
 use respool_protocol::slot::{SLOTS, hash_slot};
 
 /// A server's reply to the HELLO of a link.
@@ -170,7 +170,7 @@ pub(crate) fn requests(all: &[&str]) -> Vec<u8> {
 /// of the next one.
 pub(crate) fn take_requests(sent: &mut Vec<u8>) -> Vec<Vec<String>> {
     let (mut requests, mut at) = (Vec::new(), 0);
-    let mut scanner = Scanner::default();
+    let mut scanner = RequestScanner::default();
     loop {
         let rest = &sent[at..];
         match scanner.scan(rest, true) {
