@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
-use respool_protocol::cluster::{Info, Redirect, Refusal, Role, View, choose, diff};
+use respool_protocol::cluster::{Info, Redirect, Refusal, NodeRole, View, choose, diff};
 use respool_protocol::slot::SLOTS;
 
 // The first byte selects the command, and whether the rest is wrapped as a bulk string.
@@ -57,7 +57,7 @@ fn check(view: &View) {
     let count = view.nodes().len();
     for node in view.nodes() {
         assert!(node.endpoint.as_ref().is_none_or(|at| at.port > 0));
-        if let Role::Replica { of: Some(of) } = node.role {
+        if let NodeRole::Replica { of: Some(of) } = node.role {
             assert!(usize::from(of) < count);
         }
     }

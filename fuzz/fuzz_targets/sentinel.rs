@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use respool_protocol::sentinel::{
-    Answer, CHANNELS, Endpoint, Event, HOST_BYTES_MAX, Message, NAME_BYTES_MAX, Peer, Primary,
+    PrimaryAnswer, CHANNELS, Endpoint, Event, HOST_BYTES_MAX, Message, NAME_BYTES_MAX, SentinelPeer, Primary,
     Replica, Role, Roster, SURVEY_ANSWERS, Survey, choose, read_address, read_id,
 };
 
@@ -55,7 +55,7 @@ fuzz_target!(|input: &[u8]| {
                 check_endpoint(&replica.of);
                 assert!(!replica.is_usable() || replica.endpoint.is_some());
             }),
-        3 => Peer::read_all(&list)
+        3 => SentinelPeer::read_all(&list)
             .iter()
             .for_each(|peers| check_roster(peers)),
         4 => match Role::read(bytes) {
@@ -116,7 +116,7 @@ fn check_survey(bytes: &[u8]) {
     survey.peers.iter().for_each(|peers| check_roster(peers));
     let answer = survey.answer();
     assert_eq!(answer.address, survey.address);
-    let newer = Answer {
+    let newer = PrimaryAnswer {
         config_epoch: answer.config_epoch.saturating_add(1),
         ..answer.clone()
     };
@@ -125,7 +125,7 @@ fn check_survey(bytes: &[u8]) {
     assert_eq!(chosen.config_epoch, newer.config_epoch);
 }
 
-fn check_roster(peers: &[Peer]) {
+fn check_roster(peers: &[SentinelPeer]) {
     let seed = Endpoint {
         host: "seed".to_owned(),
         port: 1,

@@ -81,7 +81,7 @@ use crate::data_plane::ingress::{ShapeCache, may_wait};
 use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{
-    ConnectAttempt, Decision, Link, LinkKind, LinkState, OpenReason, Role,
+    ConnectAttempt, Decision, Link, LinkKind, LinkRole, LinkState, OpenReason,
 };
 use crate::data_plane::link_loss::LostLink;
 use crate::data_plane::logins::Logins;
@@ -460,12 +460,12 @@ impl DataPlane {
         if let Some(link) = self.shared.get(&kind) {
             return Some(*link);
         }
-        let link = self.add_link(kind, Role::Shared)?;
+        let link = self.add_link(kind, LinkRole::Shared)?;
         self.shared.insert(kind, link);
         Some(link)
     }
 
-    pub(crate) fn add_link(&mut self, kind: LinkKind, role: Role) -> Option<LinkId> {
+    pub(crate) fn add_link(&mut self, kind: LinkKind, role: LinkRole) -> Option<LinkId> {
         if role.is_bounded_by_links_max() && !self.make_room_for_link() {
             return None;
         }
@@ -473,12 +473,12 @@ impl DataPlane {
     }
 
     /// Adds a link without a check of `links_max`.
-    pub(crate) fn insert_link(&mut self, kind: LinkKind, role: Role) -> LinkId {
+    pub(crate) fn insert_link(&mut self, kind: LinkKind, role: LinkRole) -> LinkId {
         let pool = self.pool_of(kind.server);
         let mut link = Link::new(kind, role, pool.flush.max_delay_us, self.now);
         link.wait_us = pool.flush.wait_us(self.server(kind.server).load.wait_us());
-        link.heeds = role != Role::Probe
-            && (pool.cluster().is_some() || pool.watched.is_some() && role != Role::Sentinel);
+        link.heeds = role != LinkRole::Probe
+            && (pool.cluster().is_some() || pool.watched.is_some() && role != LinkRole::Sentinel);
         self.pinned_links += u32::from(role.is_dedicated());
         link.reply_room
             .bound_ledger(self.settings.limits.link_ledger_max);
@@ -560,7 +560,7 @@ impl DataPlane {
             if self.shared.get(&link.kind) == Some(&id) {
                 self.shared.remove(&link.kind);
             }
-            if link.role == Role::Idle
+            if link.role == LinkRole::Idle
                 && let Some(idle) = self.idle_links.get_mut(&link.kind)
             {
                 idle.retain(|idle| *idle != id);
@@ -968,7 +968,7 @@ impl DataPlane {
         }
         self.detach(session.link);
         if let Some(link) = self.links.get_mut(session.link)
-            && link.role == (Role::Pinned { by: id })
+            && link.role == (LinkRole::Pinned { by: id })
         {
             // The server's side of the connection has state of this session.
             link.tainted = true;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use crate::base::settings::PasswordSource;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::Role;
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_up::LinkUp;
 use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
@@ -76,7 +76,7 @@ impl Discovery {
             self.request_refresh(plane, up.server);
             self.look_at(plane, up.server);
         }
-        if up.role == Role::Sentinel {
+        if up.role == LinkRole::Sentinel {
             self.sentinel_up(plane, up.link);
         }
     }

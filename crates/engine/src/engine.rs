@@ -57,7 +57,7 @@ use crate::data_plane::coalesce::{BatchMove, SetRun};
 use crate::data_plane::cork::Cork;
 use crate::data_plane::flush_rule::Usage;
 use crate::data_plane::handshake::Handshake;
-use crate::data_plane::link::{Link, Role, Streaming};
+use crate::data_plane::link::{Link, LinkRole, Streaming};
 use crate::data_plane::resume::ListMark;
 use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
 use crate::data_plane::session_state::Holds;
@@ -411,7 +411,7 @@ impl Engine {
                 user => self.plane.logins.get(user),
             };
             let handshake = match link.role {
-                Role::Probe => Handshake::of_probe(),
+                LinkRole::Probe => Handshake::of_probe(),
                 _ => {
                     let other_logins =
                         self.plane
@@ -658,7 +658,7 @@ impl Engine {
         self.transactions.forget_session(id);
         self.plane.held_bytes -= self.plane.polling.forget(id);
         let link = self.plane.links.get(session.link);
-        if link.is_some_and(|link| link.role == Role::Pinned { by: id }) {
+        if link.is_some_and(|link| link.role == LinkRole::Pinned { by: id }) {
             self.pinned.give_back(&mut self.plane, session.link);
         }
         self.pinned.trackers.remove(id);

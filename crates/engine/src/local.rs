@@ -14,7 +14,7 @@ use crate::base::handle::SessionId;
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{KeptRequest, Request};
-use crate::data_plane::link::Role;
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_loss::LinkDown;
 use crate::local::catalog::CommandCatalog;
 use crate::local::scripts::Scripts;
@@ -145,7 +145,7 @@ impl Local {
             true => self.catalog.lose_questions(down.link, plane.now),
             false => self.catalog.leave_questions(down.link),
         }
-        if down.was_up && down.role == Role::Shared {
+        if down.was_up && down.role == LinkRole::Shared {
             self.catalog
                 .doubt_server(&mut plane.learned_commands, down.server);
             self.note_scripts_lost(plane, down.server);

@@ -28,7 +28,7 @@ use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, 
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Tunnel;
-use crate::data_plane::link::{Link, LinkKind, Role, Sends, Unblocking};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, Sends, Unblocking};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::holders::Holders;
@@ -243,7 +243,7 @@ impl Pinned {
         id: SessionId,
     ) -> Result<LinkId, Blocked> {
         self.wait_for_room(plane, id)?;
-        let role = Role::Pinned { by: id };
+        let role = LinkRole::Pinned { by: id };
         let link = match self.take_spare(plane, kind, role) {
             Some(spare) => spare,
             None => {
@@ -268,7 +268,7 @@ impl Pinned {
         let link = session.link;
         let busy = |link: &Link| {
             let owes = !link.ledger.is_empty() || !link.out.bytes().is_empty();
-            link.role == Role::Pinned { by: id } && owes
+            link.role == LinkRole::Pinned { by: id } && owes
         };
         let busy = plane.links.get(link).is_some_and(busy);
         if busy {
@@ -325,13 +325,13 @@ impl Pinned {
         &mut self,
         plane: &mut DataPlane,
         kind: LinkKind,
-        role: Role,
+        role: LinkRole,
     ) -> Option<LinkId> {
         let paused = plane.is_server_paused(kind.server);
         let spares = plane.idle_links.get_mut(&kind)?;
         while let Some(id) = spares.pop() {
             if let Some(link) = plane.links.get_mut(id)
-                && link.role == Role::Idle
+                && link.role == LinkRole::Idle
             {
                 link.role = role;
                 link.admit(link.may_take(), paused);
@@ -427,7 +427,7 @@ impl Pinned {
         let Some(link) = plane.links.get(id) else {
             return;
         };
-        if !matches!(link.role, Role::Pinned { .. }) {
+        if !matches!(link.role, LinkRole::Pinned { .. }) {
             return;
         }
         if link.is_up() && link.is_idle() && !link.tainted {

@@ -43,7 +43,7 @@ use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{HubId, LineId};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role, UNASKED};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState, UNASKED};
 use crate::data_plane::session::{Flags, Session, Subscribed};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
@@ -385,7 +385,7 @@ impl Pubsub {
         link: LinkId,
         reply: &[u8],
     ) -> Option<RefusedAsk> {
-        let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+        let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
             return None;
         };
         let refusal = reply.strip_prefix(b"-").and_then(Refusal::of);
@@ -416,7 +416,7 @@ impl Pubsub {
 
     /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger.
     pub(crate) fn settle_ask(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
-        let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+        let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
             return;
         };
         let hub = self.hub(id.hub);
@@ -437,7 +437,7 @@ impl Pubsub {
 
     /// Handles the reply to the PING behind an unsubscribe request: it confirms the request.
     pub(crate) fn settle_left(&mut self, plane: &mut DataPlane, link: LinkId) {
-        let Some(Role::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+        let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
             return;
         };
         match self.hub(id.hub).handle_pong(id.line) {
@@ -519,7 +519,7 @@ impl Pubsub {
         if self.fanned_out < bytes_max || rest.is_empty() {
             return false;
         }
-        let Some(Role::Hub(line)) = plane.links.get(id).map(|link| link.role) else {
+        let Some(LinkRole::Hub(line)) = plane.links.get(id).map(|link| link.role) else {
             return false;
         };
         self.line(line).deferred = rest.to_vec();
@@ -570,7 +570,7 @@ impl Pubsub {
         match plane.links.get_mut(id) {
             Some(link) if is_used && link.is_up() => {
                 let line = self.hub(hub).move_home(to, now);
-                link.role = Role::Hub(LineId { hub, line });
+                link.role = LinkRole::Hub(LineId { hub, line });
                 self.link_line(plane, LineId { hub, line: HOME });
             }
             Some(link) => {
@@ -762,7 +762,7 @@ impl Pubsub {
 
     /// Tells the hub of a link that the link is up.
     pub(crate) fn hub_up(&mut self, plane: &mut DataPlane, link_id: LinkId) {
-        if let Some(Role::Hub(id)) = plane.links.get(link_id).map(|link| link.role) {
+        if let Some(LinkRole::Hub(id)) = plane.links.get(link_id).map(|link| link.role) {
             self.hub(id.hub).handle_up(id.line);
         }
     }
@@ -863,7 +863,7 @@ impl Pubsub {
             user,
             lane: EVERYBODYS,
         };
-        let Some(link) = plane.add_link(kind, Role::Hub(id)) else {
+        let Some(link) = plane.add_link(kind, LinkRole::Hub(id)) else {
             return false;
         };
         self.line(id).link = link;

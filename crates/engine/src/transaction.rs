@@ -13,7 +13,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use respool_protocol::commands::{Answer, Flags as CommandFlags, Names, id};
+use respool_protocol::commands::{Answer, CommandFlags, Names, id};
 use respool_protocol::{encode, number};
 
 use crate::base::buffer::shrink;

@@ -63,7 +63,7 @@ const _: () = assert!(NODES_MAX <= NOBODY as usize);
 /// endpoint if an answer has no ids.
 #[derive(Clone, PartialEq, Eq)]
 pub struct View {
-    nodes: Vec<Node>,
+    nodes: Vec<ClusterNode>,
     /// The index of each slot's owner, or [`NOBODY`].
     owners: Box<[u16]>,
     /// The index of the node that answered; only CLUSTER NODES says it.
@@ -72,7 +72,7 @@ pub struct View {
 
 /// One node of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct ClusterNode {
     /// 40 hexadecimal digits, fixed for the life of the node. Empty if the answer has no ids.
     pub id: String,
     /// Address for clients; `None` if the node that answered does not know it.
@@ -80,9 +80,9 @@ pub struct Node {
     /// The TLS port, if the answer has it. If it is the only port, `endpoint` has it, too.
     pub tls_port: Option<u16>,
     /// Primary or replica.
-    pub role: Role,
+    pub role: NodeRole,
     /// Health, as the node that answered sees it.
-    pub health: Health,
+    pub health: NodeHealth,
     /// Configured host name. CLUSTER SLOTS leaves it out if the endpoint is that name.
     pub hostname: Option<String>,
     /// Configured availability zone.
@@ -105,7 +105,7 @@ pub struct Endpoint {
 
 /// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum NodeRole {
     /// A primary: it owns slots or may own some.
     Primary,
     /// A replica: it copies its primary.
@@ -119,7 +119,7 @@ pub enum Role {
 
 /// The health of a node, as another node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
+pub enum NodeHealth {
     /// The node is reachable.
     Online,
     /// The node still loads its data.
@@ -133,15 +133,15 @@ pub enum Health {
     Joining,
 }
 
-impl Node {
+impl ClusterNode {
     /// An online primary with this id and endpoint, and no other details.
-    pub fn primary(id: &str, endpoint: Endpoint) -> Node {
-        Node {
+    pub fn primary(id: &str, endpoint: Endpoint) -> ClusterNode {
+        ClusterNode {
             id: id.to_owned(),
             endpoint: Some(endpoint),
             tls_port: None,
-            role: Role::Primary,
-            health: Health::Online,
+            role: NodeRole::Primary,
+            health: NodeHealth::Online,
             hostname: None,
             zone: None,
             epoch: None,
@@ -152,7 +152,7 @@ impl Node {
     /// Whether a connection to the node may work: it is a member, has not failed, and has an
     /// endpoint.
     pub fn is_usable(&self) -> bool {
-        let is_member = !matches!(self.health, Health::Failed | Health::Joining);
+        let is_member = !matches!(self.health, NodeHealth::Failed | NodeHealth::Joining);
         is_member && self.endpoint.is_some()
     }
 
@@ -179,7 +179,7 @@ impl View {
     /// When there are more than [`NODES_MAX`] nodes. When a range has a slot that does not exist,
     /// or ends before it begins. When an index has no node. When a slot is in two ranges.
     pub fn new(
-        nodes: Vec<Node>,
+        nodes: Vec<ClusterNode>,
         ranges: impl IntoIterator<Item = (RangeInclusive<u16>, u16)>,
     ) -> Result<View, ViewError> {
         if nodes.len() > NODES_MAX {
@@ -187,7 +187,7 @@ impl View {
         }
         let exists = |index: u16| usize::from(index) < nodes.len();
         for node in &nodes {
-            if let Role::Replica { of: Some(primary) } = node.role
+            if let NodeRole::Replica { of: Some(primary) } = node.role
                 && !exists(primary)
             {
                 return Err(ViewError::NoSuchNode(primary));
@@ -218,7 +218,7 @@ impl View {
     }
 
     /// All nodes of the answer, in its order.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[ClusterNode] {
         &self.nodes
     }
 
@@ -230,7 +230,7 @@ impl View {
     }
 
     /// The node that owns a slot.
-    pub fn owner_of(&self, slot: u16) -> Option<&Node> {
+    pub fn owner_of(&self, slot: u16) -> Option<&ClusterNode> {
         self.nodes.get(usize::from(self.owner(slot)?))
     }
 
@@ -261,7 +261,7 @@ impl View {
 
     /// The indexes of a primary's replicas.
     pub fn replicas_of(&self, primary: u16) -> impl Iterator<Item = u16> + '_ {
-        let of = Role::Replica { of: Some(primary) };
+        let of = NodeRole::Replica { of: Some(primary) };
         let nodes = (0..).zip(&self.nodes);
         nodes.filter_map(move |(index, node)| (node.role == of).then_some(index))
     }
@@ -274,14 +274,14 @@ impl View {
 
     /// The index of the node with this id.
     pub fn find(&self, id: &str) -> Option<u16> {
-        let named = |node: &Node| !id.is_empty() && node.id == id;
+        let named = |node: &ClusterNode| !id.is_empty() && node.id == id;
         self.nodes.iter().position(named).map(|index| index as u16)
     }
 
     /// The index of the node that a [`Redirect`] names. The host is compared with the endpoint and
     /// the host name, the port with both ports.
     pub fn find_at(&self, host: &str, port: u16) -> Option<u16> {
-        let is_named = |node: &Node| {
+        let is_named = |node: &ClusterNode| {
             node.endpoint.as_ref().is_some_and(|at| {
                 (at.host == host || node.hostname.as_deref() == Some(host))
                     && (at.port == port || node.tls_port == Some(port))
@@ -325,7 +325,7 @@ impl View {
             index.filter(|&index| index != NOBODY)
         };
         for node in &mut nodes {
-            if let Role::Replica { of } = &mut node.role {
+            if let NodeRole::Replica { of } = &mut node.role {
                 *of = of.and_then(new_index);
             }
         }
@@ -509,7 +509,7 @@ pub struct Change {
 /// Lists the slots that changed owner, in order.
 ///
 /// Two nodes are the same owner if their ids are equal, or their endpoints if one of them has no
-/// id. So a node that only changed its address keeps its slots: compare [`Node::endpoint`] for
+/// id. So a node that only changed its address keeps its slots: compare [`ClusterNode::endpoint`] for
 /// that.
 pub fn diff(old: &View, new: &View) -> Vec<Change> {
     // The nodes of the new view by id, and by endpoint together with whether they have an id.
@@ -523,7 +523,7 @@ pub fn diff(old: &View, new: &View) -> Vec<Change> {
         by_endpoint.insert((node.endpoint.as_ref(), has_id), index);
     }
     // The index of each old node in the new view.
-    let new_index = |node: &Node| {
+    let new_index = |node: &ClusterNode| {
         let at_endpoint = |has_id| {
             let endpoint = node.endpoint.as_ref()?;
             by_endpoint.get(&(Some(endpoint), has_id))
@@ -647,7 +647,7 @@ mod tests {
 
     /// A view of primaries with these ids, and of ranges, each with the index of its owner.
     fn view(ids: &[&str], ranges: &[(RangeInclusive<u16>, u16)]) -> View {
-        let node = |id: &&str| Node::primary(id, endpoint(id, 1));
+        let node = |id: &&str| ClusterNode::primary(id, endpoint(id, 1));
         View::new(ids.iter().map(node).collect(), ranges.iter().cloned()).expect("a view")
     }
 
@@ -793,7 +793,7 @@ mod tests {
             Ok(NODES_MAX)
         );
         assert_eq!(read(NODES_MAX + 1), Err(ViewError::TooManyNodes));
-        let nodes = vec![Node::primary("", endpoint("h", 1)); NODES_MAX + 1];
+        let nodes = vec![ClusterNode::primary("", endpoint("h", 1)); NODES_MAX + 1];
         assert_eq!(View::new(nodes, []), Err(ViewError::TooManyNodes));
     }
 
@@ -844,11 +844,11 @@ mod tests {
             [0, 1, 2].map(owner),
             ["a", "b", "a"].map(|host| Some(endpoint(host, 1)))
         );
-        let roles: Vec<Role> = view.nodes().iter().map(|node| node.role).collect();
-        let replica = |of| Role::Replica { of: Some(of) };
+        let roles: Vec<NodeRole> = view.nodes().iter().map(|node| node.role).collect();
+        let replica = |of| NodeRole::Replica { of: Some(of) };
         assert_eq!(
             roles,
-            [Role::Primary, Role::Primary, replica(0), replica(1)]
+            [NodeRole::Primary, NodeRole::Primary, replica(0), replica(1)]
         );
         assert_eq!(diff(&view, &view), []);
     }
@@ -867,16 +867,21 @@ mod tests {
             g 10.0.0.7:7000@17000 master,news - 0 0 0 disconnected\n";
         let answer = format!("={}\r\ntxt:{text}\r\n", text.len() + 4);
         let view = View::from_nodes(answer.as_bytes(), ASKED).expect("a view");
-        let replica = |of| Role::Replica { of };
+        let replica = |of| NodeRole::Replica { of };
         let expected = [
-            (Some(ASKED), Role::Primary, Health::Online, 5),
-            (Some("2001:db8::1"), replica(Some(0)), Health::Online, 5),
-            (Some("::1"), Role::Primary, Health::Suspected, 6),
-            (Some("10.0.0.4"), replica(None), Health::Failed, 0),
-            (None, Role::Primary, Health::Online, 0),
-            (None, Role::Primary, Health::Online, 0),
-            (Some("10.0.0.6"), Role::Unknown, Health::Joining, 0),
-            (Some("10.0.0.7"), Role::Primary, Health::Suspected, 0),
+            (Some(ASKED), NodeRole::Primary, NodeHealth::Online, 5),
+            (Some("2001:db8::1"), replica(Some(0)), NodeHealth::Online, 5),
+            (Some("::1"), NodeRole::Primary, NodeHealth::Suspected, 6),
+            (Some("10.0.0.4"), replica(None), NodeHealth::Failed, 0),
+            (None, NodeRole::Primary, NodeHealth::Online, 0),
+            (None, NodeRole::Primary, NodeHealth::Online, 0),
+            (Some("10.0.0.6"), NodeRole::Unknown, NodeHealth::Joining, 0),
+            (
+                Some("10.0.0.7"),
+                NodeRole::Primary,
+                NodeHealth::Suspected,
+                0,
+            ),
         ];
         assert_eq!(view.nodes().len(), expected.len());
         for (node, (host, role, health, epoch)) in view.nodes().iter().zip(expected) {
@@ -971,7 +976,7 @@ mod tests {
 
         // Slots of a failed owner count as slots without an owner.
         let mut failed = theirs();
-        failed.nodes[0].health = Health::Failed;
+        failed.nodes[0].health = NodeHealth::Failed;
         let unowned = view(&["b"], &[]);
         let answers = [(failed, ok), (ours(), ok), (unowned, ok)];
         assert_eq!(choose(&answers).map(|view| view.slots_owned()), Some(0));
@@ -1089,18 +1094,18 @@ mod tests {
     }
 
     /// Nodes with ids in any order. The first node is a primary.
-    fn any_nodes() -> impl Strategy<Value = Vec<Node>> {
+    fn any_nodes() -> impl Strategy<Value = Vec<ClusterNode>> {
         let shapes = prop::collection::vec((any::<bool>(), 0..5_u8), 1..8);
         (shapes, any::<u64>()).prop_map(|(shapes, seed)| {
             let node = |(index, (is_replica, health)): (usize, (bool, u8))| {
                 let number = (index as u64 + 1).wrapping_mul(seed | 1);
                 let endpoint = endpoint("::1", 7_000 + index as u16);
-                let mut node = Node::primary(&format!("{number:040x}"), endpoint);
+                let mut node = ClusterNode::primary(&format!("{number:040x}"), endpoint);
                 if is_replica && index > 0 {
-                    node.role = Role::Replica { of: Some(0) };
+                    node.role = NodeRole::Replica { of: Some(0) };
                 }
                 if health == 0 {
-                    node.health = Health::Failed;
+                    node.health = NodeHealth::Failed;
                 }
                 node
             };
@@ -1108,10 +1113,10 @@ mod tests {
         })
     }
 
-    fn cut(nodes: &[Node], cuts: &Cuts) -> View {
+    fn cut(nodes: &[ClusterNode], cuts: &Cuts) -> View {
         let primaries: Vec<u16> = (0..)
             .zip(nodes)
-            .filter_map(|(index, node)| (node.role == Role::Primary).then_some(index))
+            .filter_map(|(index, node)| (node.role == NodeRole::Primary).then_some(index))
             .collect();
         let ends = cuts.keys().skip(1).map(|next| next - 1).chain([SLOTS - 1]);
         let ranges = cuts.iter().zip(ends).filter_map(|((&first, owner), last)| {
@@ -1131,7 +1136,7 @@ mod tests {
         nodes.rotate_left(by % count);
         let new_index = |index: u16| ((usize::from(index) + count - by % count) % count) as u16;
         for node in &mut nodes {
-            if let Role::Replica { of: Some(of) } = &mut node.role {
+            if let NodeRole::Replica { of: Some(of) } = &mut node.role {
                 *of = new_index(*of);
             }
         }
@@ -1142,11 +1147,11 @@ mod tests {
     }
 
     /// Endpoint, health and primary's id of each node, by its id.
-    fn by_id(view: &View) -> BTreeMap<&str, (&Option<Endpoint>, Health, Option<&str>)> {
+    fn by_id(view: &View) -> BTreeMap<&str, (&Option<Endpoint>, NodeHealth, Option<&str>)> {
         let id = |index: u16| view.nodes[usize::from(index)].id.as_str();
         let nodes = view.nodes.iter().map(|node| {
             let primary = match node.role {
-                Role::Replica { of } => of.map(id),
+                NodeRole::Replica { of } => of.map(id),
                 _ => None,
             };
             (node.id.as_str(), (&node.endpoint, node.health, primary))
@@ -1161,7 +1166,7 @@ mod tests {
     /// The answer of a node with this view to CLUSTER SLOTS.
     fn slots_answer(view: &View, resp3: bool) -> Vec<u8> {
         let node = |index: u16| {
-            let Node { id, endpoint, .. } = &view.nodes[usize::from(index)];
+            let ClusterNode { id, endpoint, .. } = &view.nodes[usize::from(index)];
             let at = endpoint.as_ref().expect("every node has an endpoint");
             let about = if resp3 { "%0\r\n" } else { "*0\r\n" };
             format!(
@@ -1204,12 +1209,12 @@ mod tests {
         let node = |index: u16| {
             let node = &view.nodes[usize::from(index)];
             let at = node.endpoint.as_ref().expect("every node has an endpoint");
-            let role = if node.role == Role::Primary {
+            let role = if node.role == NodeRole::Primary {
                 "master"
             } else {
                 "replica"
             };
-            let health = if node.health == Health::Failed {
+            let health = if node.health == NodeHealth::Failed {
                 "fail"
             } else {
                 "online"
@@ -1225,7 +1230,7 @@ mod tests {
             ])
         };
         let shards: Vec<String> = (0..view.nodes.len() as u16)
-            .filter(|&index| view.nodes[usize::from(index)].role == Role::Primary)
+            .filter(|&index| view.nodes[usize::from(index)].role == NodeRole::Primary)
             .map(|primary| {
                 let ranges = view.ranges().filter(|(_, owner)| *owner == primary);
                 let slots: Vec<u16> = ranges
@@ -1253,12 +1258,12 @@ mod tests {
         for (index, node) in (0..).zip(&view.nodes) {
             let at = node.endpoint.as_ref().expect("every node has an endpoint");
             let (role, primary) = match node.role {
-                Role::Replica { of: Some(of) } => {
+                NodeRole::Replica { of: Some(of) } => {
                     ("slave", view.nodes[usize::from(of)].id.as_str())
                 }
                 _ => ("master", "-"),
             };
-            let failed = if node.health == Health::Failed {
+            let failed = if node.health == NodeHealth::Failed {
                 ",fail"
             } else {
                 ""
@@ -1334,7 +1339,7 @@ mod tests {
         #[test]
         fn usable_nodes_keep_their_slots(view in any_view(), by: usize) {
             let usable = view.usable();
-            prop_assert!(usable.nodes.iter().all(Node::is_usable));
+            prop_assert!(usable.nodes.iter().all(ClusterNode::is_usable));
             let ids = |slot| {
                 let owner = view.owner_of(slot).filter(|node| node.is_usable());
                 owner.map(|node| node.id.as_str())
@@ -1364,7 +1369,7 @@ mod tests {
                 .collect();
             let choose = |answers: &[(View, Info)]| choose(&BTreeSet::new(), answers).view;
             let chosen = choose(&answers).expect("there are answers");
-            prop_assert!(chosen.nodes.iter().all(Node::is_usable));
+            prop_assert!(chosen.nodes.iter().all(ClusterNode::is_usable));
 
             let epoch = answers.iter().map(|(_, info)| info.current_epoch).max();
             let latest = answers.iter().filter(|(_, info)| Some(info.current_epoch) == epoch);
@@ -1392,7 +1397,7 @@ mod tests {
         ) {
             let known = nodes.iter().map(|node| node.id.clone()).filter(|_| is_known);
             let known: BTreeSet<String> = known.collect();
-            let of = |cuts: &Cuts, nodes: &[Node], epoch, ok| (cut(nodes, cuts), info(epoch, ok));
+            let of = |cuts: &Cuts, nodes: &[ClusterNode], epoch, ok| (cut(nodes, cuts), info(epoch, ok));
             let ours: Vec<_> = cuts.iter().map(|(cuts, epoch, ok)| of(cuts, &nodes, *epoch, *ok)).collect();
             let alone = choose(&known, &ours);
             prop_assert!(alone.strangers.is_empty() && alone.is_known);

@@ -27,7 +27,7 @@ pub struct Command {
     /// Number of arguments with the name (and the subcommand); negative: the least number.
     pub arity: i16,
     /// The servers' flags.
-    pub flags: Flags,
+    pub flags: CommandFlags,
     /// The servers' key specs.
     pub keys: &'static [KeySpec],
     /// How to find the keys.
@@ -69,7 +69,7 @@ pub enum Answer {
     /// The session itself: the command concerns the client's connection, not data.
     Session,
     /// An error of ours: a server would apply the command to our shared link.
-    Refused(Refusal),
+    Refused(CommandRefusal),
     /// The server, on a pinned link for this request. It may block, or must not wait behind others.
     Alone,
     /// The server, on a link that stays pinned to the session: the command changes the connection.
@@ -80,7 +80,7 @@ pub enum Answer {
 
 /// The reason why a command is refused.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Refusal {
+pub enum CommandRefusal {
     /// Only servers send it to each other.
     Replication,
     /// It reads or changes state of the server's connection, which is our shared link.
@@ -207,7 +207,7 @@ pub enum Names {
 
 /// A set of the servers' flags of a command.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Flags(u32);
+pub struct CommandFlags(u32);
 
 /// A set of the servers from which the table is generated.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
@@ -318,14 +318,18 @@ impl Command {
 
     /// The reason why a request with these arguments is refused; `None` if it is passed on.
     #[inline]
-    pub fn refusal<'a>(&self, argc: usize, arg: impl Fn(usize) -> &'a [u8]) -> Option<Refusal> {
+    pub fn refusal<'a>(
+        &self,
+        argc: usize,
+        arg: impl Fn(usize) -> &'a [u8],
+    ) -> Option<CommandRefusal> {
         match self.answer {
             Answer::Server | Answer::Session | Answer::Alone | Answer::Pinned => None,
             Answer::Refused(reason) => Some(reason),
             Answer::Conditional(Condition::Block | Condition::Script | Condition::Count) => None,
-            Answer::Conditional(Condition::DebugProtocol) => {
-                (argc > 1 && is_word(arg(1), b"protocol")).then_some(Refusal::ConnectionState)
-            }
+            Answer::Conditional(Condition::DebugProtocol) => (argc > 1
+                && is_word(arg(1), b"protocol"))
+            .then_some(CommandRefusal::ConnectionState),
         }
     }
 }
@@ -392,7 +396,7 @@ macro_rules! names_of_set {
 }
 use names_of_set;
 
-names_of_set! { Flags: u32;
+names_of_set! { CommandFlags: u32;
     /// May change data.
     WRITE "write" 0;
     /// Changes no data.

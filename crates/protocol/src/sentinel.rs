@@ -15,7 +15,7 @@
 //! in RESP2.
 //!
 //! An answer may be old: the Sentinel may be cut off from the others or return after a long
-//! absence. So the chosen address is a claim. The server's own [`Role`], from ROLE or HELLO, proves
+//! absence. So the chosen address is a claim. The server's own [`ReportedRole`], from ROLE or HELLO, proves
 //! it. A replaced primary may still report itself as primary for a while. Config epochs show that
 //! another server has replaced it.
 
@@ -31,12 +31,12 @@ use std::fmt;
 
 pub use crate::cluster::{Endpoint, HOST_BYTES_MAX, ID_BYTES_MAX};
 pub use answers::{read_address, read_id};
-pub use events::{CHANNELS, Event, Instance, Kind, Message};
+pub use events::{CHANNELS, FailoverEvent, Instance, Kind, Message};
 pub use requests::{
     ask_address, ask_events, ask_id, ask_ping, ask_primaries, ask_primary, ask_replicas, ask_role,
     ask_sentinels, ask_survey,
 };
-pub use role::{Progress, Role};
+pub use role::{Progress, ReportedRole};
 
 /// Most primaries of one Sentinel. Each costs the Sentinel two connections and a PING per second.
 pub const PRIMARIES_MAX: usize = 1_024;
@@ -82,7 +82,7 @@ pub struct Primary {
     /// clients.
     pub endpoint: Option<Endpoint>,
     /// Its health.
-    pub health: Health,
+    pub health: InstanceHealth,
     /// Whether this Sentinel leads a failover of it at this moment.
     pub is_failing_over: bool,
     /// Config epoch. If two Sentinels name different servers, the higher epoch is of the later
@@ -102,7 +102,7 @@ pub struct Replica {
     /// Its address; `None` if its host name has no address.
     pub endpoint: Option<Endpoint>,
     /// Its health.
-    pub health: Health,
+    pub health: InstanceHealth,
     /// Whether it reports itself as a replica.
     pub says_replica: bool,
     /// Its primary, as it reports itself; `None` if the Sentinel has not asked it yet.
@@ -118,7 +118,7 @@ pub struct Replica {
 impl Replica {
     /// Whether it can serve reads: it is online and receives the writes of a primary.
     pub fn is_usable(&self) -> bool {
-        self.health == Health::Online
+        self.health == InstanceHealth::Online
             && self.says_replica
             && self.is_linked
             && self.endpoint.is_some()
@@ -127,19 +127,19 @@ impl Replica {
 
 /// Another Sentinel, as one Sentinel sees it: SENTINEL SENTINELS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct SentinelPeer {
     /// 40 hexadecimal digits, fixed while it keeps its configuration file; `None` until it is
     /// known.
     pub id: Option<String>,
     /// Its address; `None` if its host name has no address, or another Sentinel took its address.
     pub endpoint: Option<Endpoint>,
     /// Its health.
-    pub health: Health,
+    pub health: InstanceHealth,
 }
 
 /// The health of a server, as a Sentinel sees it: the worst of its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Health {
+pub enum InstanceHealth {
     /// The server is reachable.
     Online,
     /// The Sentinel has no connection to the server, perhaps because it has only just learned of
@@ -161,7 +161,7 @@ pub struct Survey {
     /// The address that it gives to clients.
     pub address: Endpoint,
     /// The other Sentinels that it knows. If this list cannot be read, the address still counts.
-    pub peers: Result<Vec<Peer>, AnswerError>,
+    pub peers: Result<Vec<SentinelPeer>, AnswerError>,
     /// The replicas that it knows. If this list cannot be read, the address still counts.
     pub replicas: Result<Vec<Replica>, AnswerError>,
 }
@@ -176,7 +176,7 @@ impl Survey {
         Ok(Survey {
             primary: Primary::read(primary)?,
             address: read_address(address)?,
-            peers: Peer::read_all(peers),
+            peers: SentinelPeer::read_all(peers),
             replicas: Replica::read_all(replicas),
             id: read_id(id).ok(),
         })
@@ -196,15 +196,15 @@ impl Survey {
     }
 
     /// The part that [`choose`] compares with the answers of other Sentinels.
-    pub fn answer(&self) -> Answer {
+    pub fn answer(&self) -> PrimaryAnswer {
         let is_old = self.primary.endpoint.as_ref() != Some(&self.address);
-        Answer {
+        PrimaryAnswer {
             id: self.id.clone(),
             address: self.address.clone(),
             config_epoch: self.primary.config_epoch,
             // During a failover the health is that of the old server, not of the new one.
             health: match self.primary.health {
-                _ if is_old && self.primary.is_failing_over => Health::Online,
+                _ if is_old && self.primary.is_failing_over => InstanceHealth::Online,
                 health => health,
             },
         }
@@ -213,7 +213,7 @@ impl Survey {
 
 /// The address of a primary, as one Sentinel gives it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Answer {
+pub struct PrimaryAnswer {
     /// Id of the Sentinel, if known.
     pub id: Option<String>,
     /// The address that it gives to clients.
@@ -221,7 +221,7 @@ pub struct Answer {
     /// Epoch of the failover or configuration that made this address the primary.
     pub config_epoch: u64,
     /// Health of the server at the address, as the Sentinel sees it.
-    pub health: Health,
+    pub health: InstanceHealth,
 }
 
 /// Chooses the answer to believe among the last answers of several Sentinels about one primary.
@@ -235,7 +235,7 @@ pub struct Answer {
 ///    another network). A Sentinel that is reached in two ways counts once.
 /// 3. Of addresses with equally many Sentinels, the one that fewer of them think is down wins.
 /// 4. Otherwise the winner does not depend on the order of the answers.
-pub fn choose(answers: &[Answer]) -> Option<&Answer> {
+pub fn choose(answers: &[PrimaryAnswer]) -> Option<&PrimaryAnswer> {
     let epoch = answers.iter().map(|answer| answer.config_epoch).max()?;
     let latest = answers.iter().filter(|answer| answer.config_epoch == epoch);
     let mut by_address: BTreeMap<&Endpoint, Votes<'_>> = BTreeMap::new();
@@ -250,7 +250,7 @@ pub fn choose(answers: &[Answer]) -> Option<&Answer> {
     let (_, votes) = by_address.iter().max_by_key(|(address, votes)| {
         // A Sentinel has no connection yet to a server that it has only just learned of. So
         // Disconnected does not count as down.
-        let is_down = |answer: &&&Answer| answer.health >= Health::Suspected;
+        let is_down = |answer: &&&PrimaryAnswer| answer.health >= InstanceHealth::Suspected;
         let down = votes.answers.iter().filter(is_down).count();
         let sentinels = votes.with_id.len() + votes.without_id;
         (sentinels, Reverse(down), Reverse(*address))
@@ -269,7 +269,7 @@ struct Votes<'a> {
     with_id: BTreeSet<&'a str>,
     /// Number of answers without an id.
     without_id: usize,
-    answers: Vec<&'a Answer>,
+    answers: Vec<&'a PrimaryAnswer>,
 }
 
 /// The Sentinels that may be asked: configured ones, and ones that a Sentinel has named.
@@ -339,10 +339,10 @@ impl Roster {
     pub fn handle_peers<'a>(
         &mut self,
         asked: &Endpoint,
-        peers: impl IntoIterator<Item = &'a Peer>,
+        peers: impl IntoIterator<Item = &'a SentinelPeer>,
     ) -> bool {
         // If a Sentinel is listed twice, its better health counts.
-        let mut listed = BTreeMap::from([(asked, Health::Online)]);
+        let mut listed = BTreeMap::from([(asked, InstanceHealth::Online)]);
         for peer in peers {
             let Some(endpoint) = &peer.endpoint else {
                 continue;
@@ -352,9 +352,9 @@ impl Roster {
         }
         let is_down = |endpoint: &Endpoint| {
             let health = listed.get(endpoint);
-            health.is_some_and(|&health| health >= Health::Suspected)
+            health.is_some_and(|&health| health >= InstanceHealth::Suspected)
         };
-        let mut learned: Vec<(Health, &Endpoint)> = listed
+        let mut learned: Vec<(InstanceHealth, &Endpoint)> = listed
             .iter()
             .filter(|(endpoint, _)| !self.seeds.contains(endpoint))
             .map(|(endpoint, health)| (*health, *endpoint))
@@ -452,17 +452,17 @@ mod tests {
     }
 
     /// The answer of a Sentinel with this id; an empty id means none.
-    fn answer(id: &str, address: u16, config_epoch: u64) -> Answer {
-        Answer {
+    fn answer(id: &str, address: u16, config_epoch: u64) -> PrimaryAnswer {
+        PrimaryAnswer {
             id: Some(id.to_owned()).filter(|id| !id.is_empty()),
             address: at("h", address),
             config_epoch,
-            health: Health::Online,
+            health: InstanceHealth::Online,
         }
     }
 
     /// The port of the chosen address, which is the same in any order of the answers.
-    fn chosen_port(answers: &[Answer]) -> u16 {
+    fn chosen_port(answers: &[PrimaryAnswer]) -> u16 {
         let mut reordered = answers.to_vec();
         let first = choose(answers).expect("there are answers").clone();
         for _ in answers {
@@ -474,8 +474,8 @@ mod tests {
         first.address.port
     }
 
-    fn peer(port: u16, health: Health) -> Peer {
-        Peer {
+    fn peer(port: u16, health: InstanceHealth) -> SentinelPeer {
+        SentinelPeer {
             id: Some(format!("{port:040x}")),
             endpoint: Some(at("h", port)),
             health,
@@ -510,7 +510,7 @@ mod tests {
     fn majority_wins_within_an_epoch() {
         let mut answers = vec![answer("a", 1, 5), answer("b", 2, 5), answer("c", 2, 5)];
         for answer in &mut answers[1..] {
-            answer.health = Health::Failed;
+            answer.health = InstanceHealth::Failed;
         }
         assert_eq!(chosen_port(&answers), 2);
         // Answers of another epoch do not vote.
@@ -533,12 +533,12 @@ mod tests {
     #[test]
     fn server_that_is_up_wins_a_tie() {
         let mut answers = vec![answer("a", 1, 5), answer("b", 2, 5)];
-        for health in [Health::Suspected, Health::Failed] {
+        for health in [InstanceHealth::Suspected, InstanceHealth::Failed] {
             answers[0].health = health;
             assert_eq!(chosen_port(&answers), 2);
         }
         // Disconnected is no disadvantage: a new primary has no connections yet.
-        answers[0].health = Health::Disconnected;
+        answers[0].health = InstanceHealth::Disconnected;
         assert_eq!(chosen_port(&answers), 1);
     }
 
@@ -551,7 +551,7 @@ mod tests {
         );
         // Of several answers with the chosen address, always the same one is returned.
         let mut answers = vec![answer("b", 1, 5), answer("a", 1, 5), answer("", 1, 5)];
-        answers[2].health = Health::Suspected;
+        answers[2].health = InstanceHealth::Suspected;
         assert_eq!(chosen_port(&answers), 1);
         assert_eq!(choose(&answers), Some(&answers[1]));
     }
@@ -595,7 +595,7 @@ mod tests {
         // Before a replica is promoted, the health is that of the old primary.
         let old = survey(&primary(flags), b"*2\r\n+h\r\n+1\r\n", b"$1\r\na\r\n");
         let old = old.expect("a survey").answer();
-        assert_eq!((old.address.port, old.health), (1, Health::Failed));
+        assert_eq!((old.address.port, old.health), (1, InstanceHealth::Failed));
         // A Sentinel may refuse the requests that do not concern the primary.
         let refused = b"-NOPERM x\r\n";
         let alone = Survey::read([&primary("master"), new, refused, refused, refused]);
@@ -763,7 +763,7 @@ mod tests {
                 "it has more than 1024 entries",
             ),
             (
-                Peer::read_all(many(SENTINELS_MAX).as_bytes()).map(drop),
+                SentinelPeer::read_all(many(SENTINELS_MAX).as_bytes()).map(drop),
                 "it has more than 128 entries",
             ),
             (
@@ -771,11 +771,11 @@ mod tests {
                 "it should be a list of replicas",
             ),
             (
-                Peer::read_all(b"_\r\n").map(drop),
+                SentinelPeer::read_all(b"_\r\n").map(drop),
                 "it should be a list of Sentinels",
             ),
             (
-                Peer::read_all(b"*1\r\n*2\r\n+runid\r\n+a b\r\n").map(drop),
+                SentinelPeer::read_all(b"*1\r\n*2\r\n+runid\r\n+a b\r\n").map(drop),
                 "the id of a Sentinel cannot be 'a b'",
             ),
             (
@@ -819,23 +819,27 @@ mod tests {
     #[test]
     fn worst_flag_decides_the_health() {
         for (flags, health) in [
-            ("", Health::Online),
-            ("slave,promoted,reconf_done", Health::Online),
-            ("sentinel,master_down,no_s_down", Health::Online),
-            ("slave,disconnected", Health::Disconnected),
-            ("s_down,slave,disconnected", Health::Suspected),
-            ("s_down,o_down,master,disconnected", Health::Failed),
-            ("o_down", Health::Failed),
+            ("", InstanceHealth::Online),
+            ("slave,promoted,reconf_done", InstanceHealth::Online),
+            ("sentinel,master_down,no_s_down", InstanceHealth::Online),
+            ("slave,disconnected", InstanceHealth::Disconnected),
+            ("s_down,slave,disconnected", InstanceHealth::Suspected),
+            ("s_down,o_down,master,disconnected", InstanceHealth::Failed),
+            ("o_down", InstanceHealth::Failed),
         ] {
             let answer = format!(
                 "*1\r\n*8\r\n+runid\r\n+\r\n+ip\r\n+h\r\n+port\r\n+1\r\n+flags\r\n+{flags}\r\n"
             );
-            let peer = Peer {
+            let peer = SentinelPeer {
                 id: None,
                 endpoint: Some(at("h", 1)),
                 health,
             };
-            assert_eq!(Peer::read_all(answer.as_bytes()), Ok(vec![peer]), "{flags}");
+            assert_eq!(
+                SentinelPeer::read_all(answer.as_bytes()),
+                Ok(vec![peer]),
+                "{flags}"
+            );
         }
     }
 
@@ -844,7 +848,7 @@ mod tests {
     fn only_a_linked_replica_is_usable() {
         let good = Replica {
             endpoint: Some(at("h", 1)),
-            health: Health::Online,
+            health: InstanceHealth::Online,
             says_replica: true,
             of: None,
             is_linked: true,
@@ -854,9 +858,9 @@ mod tests {
         assert!(good.is_usable());
         let spoils: [fn(&mut Replica); 6] = [
             |replica| replica.endpoint = None,
-            |replica| replica.health = Health::Disconnected,
-            |replica| replica.health = Health::Suspected,
-            |replica| replica.health = Health::Failed,
+            |replica| replica.health = InstanceHealth::Disconnected,
+            |replica| replica.health = InstanceHealth::Suspected,
+            |replica| replica.health = InstanceHealth::Failed,
             |replica| replica.says_replica = false,
             |replica| replica.is_linked = false,
         ];
@@ -885,7 +889,7 @@ mod tests {
     #[test]
     fn learned_sentinels_last_until_the_next_answer() {
         let mut roster = roster(&[5, 3]);
-        let online = |port| peer(port, Health::Online);
+        let online = |port| peer(port, InstanceHealth::Online);
         assert!(roster.handle_peers(&at("h", 5), &[online(9), online(7)]));
         assert_eq!(ports(&roster), [5, 3, 7, 9]);
         assert!(!roster.handle_peers(&at("h", 5), &[online(7), online(9), online(7)]));
@@ -903,13 +907,13 @@ mod tests {
     fn sentinels_reported_down_are_tried_last() {
         let mut roster = roster(&[5, 3]);
         let peers = [
-            peer(5, Health::Suspected),
-            peer(6, Health::Suspected),
-            peer(7, Health::Disconnected),
-            peer(8, Health::Online),
+            peer(5, InstanceHealth::Suspected),
+            peer(6, InstanceHealth::Suspected),
+            peer(7, InstanceHealth::Disconnected),
+            peer(8, InstanceHealth::Online),
             // The list for another primary has a better health.
-            peer(9, Health::Suspected),
-            peer(9, Health::Online),
+            peer(9, InstanceHealth::Suspected),
+            peer(9, InstanceHealth::Online),
         ];
         assert!(roster.handle_peers(&at("h", 3), &peers));
         assert_eq!(ports(&roster), [3, 8, 9, 7, 5, 6]);
@@ -934,35 +938,37 @@ mod tests {
         let max = SENTINELS_MAX as u16;
         let peers = |health| (100..100 + max).map(move |port| peer(port, health));
         // The healthiest Sentinels are learned.
-        let mut many: Vec<Peer> = peers(Health::Suspected).collect();
-        many.push(peer(999, Health::Online));
+        let mut many: Vec<SentinelPeer> = peers(InstanceHealth::Suspected).collect();
+        many.push(peer(999, InstanceHealth::Online));
         roster.handle_peers(&at("h", 1), &many);
         assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
         assert_eq!(ports(&roster)[..3], [1, 999, 100]);
         // The Sentinel that answered is learned, too.
-        let many: Vec<Peer> = peers(Health::Online).collect();
+        let many: Vec<SentinelPeer> = peers(InstanceHealth::Online).collect();
         roster.handle_peers(&at("z", 998), &many);
         assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
         assert!(roster.all().contains(&at("z", 998)));
     }
 
-    fn any_health() -> impl Strategy<Value = Health> {
+    fn any_health() -> impl Strategy<Value = InstanceHealth> {
         prop::sample::select(vec![
-            Health::Online,
-            Health::Disconnected,
-            Health::Suspected,
-            Health::Failed,
+            InstanceHealth::Online,
+            InstanceHealth::Disconnected,
+            InstanceHealth::Suspected,
+            InstanceHealth::Failed,
         ])
     }
 
-    fn any_answer() -> impl Strategy<Value = Answer> {
-        ("[a-c]?", 1..4_u16, 0..3_u64, any_health()).prop_map(|(id, port, epoch, health)| Answer {
-            health,
-            ..answer(&id, port, epoch)
+    fn any_answer() -> impl Strategy<Value = PrimaryAnswer> {
+        ("[a-c]?", 1..4_u16, 0..3_u64, any_health()).prop_map(|(id, port, epoch, health)| {
+            PrimaryAnswer {
+                health,
+                ..answer(&id, port, epoch)
+            }
         })
     }
 
-    fn any_peer() -> impl Strategy<Value = Peer> {
+    fn any_peer() -> impl Strategy<Value = SentinelPeer> {
         (0..9_u16, any_health()).prop_map(|(port, health)| {
             let mut peer = peer(port, health);
             peer.endpoint = peer.endpoint.filter(|_| port != 0);
@@ -1045,7 +1051,7 @@ mod tests {
         ) {
             let bytes = pieces.concat();
             let _ = (Primary::read(&bytes), Primary::read_all(&bytes), Replica::read_all(&bytes));
-            let _ = (Peer::read_all(&bytes), read_address(&bytes), read_id(&bytes), Role::read(&bytes));
+            let _ = (SentinelPeer::read_all(&bytes), read_address(&bytes), read_id(&bytes), ReportedRole::read(&bytes));
             let _ = Survey::read([&bytes; SURVEY_ANSWERS]);
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use respool_protocol::cluster::{
-    Health, Info, Node, Redirect, Refusal, Role, View, ViewError, choose, diff,
+    ClusterNode, Info, NodeHealth, NodeRole, Redirect, Refusal, View, ViewError, choose, diff,
 };
 use respool_protocol::slot::SLOTS;
 
@@ -24,7 +24,7 @@ struct Situation {
     name: String,
     /// Host of the node that answered.
     asked: String,
-    nodes: BTreeMap<u16, (Role, Health)>,
+    nodes: BTreeMap<u16, (NodeRole, NodeHealth)>,
     /// The primary of each replica.
     primaries: BTreeMap<u16, u16>,
     /// The owner of each slot.
@@ -38,7 +38,7 @@ struct Situation {
 }
 
 impl Situation {
-    fn port(&self, node: &Node) -> u16 {
+    fn port(&self, node: &ClusterNode) -> u16 {
         let endpoint = node.endpoint.as_ref().expect("every node has an endpoint");
         let prefers_names = self.name == "preferred endpoint: hostname";
         let host = match self.hostnames.get(&endpoint.port) {
@@ -74,7 +74,7 @@ impl Situation {
             assert_eq!(view.find_at(&endpoint.host, port), Some(index));
             assert_eq!(node.health, health, "{command}: {name}: {port}");
             match (node.role, role) {
-                (Role::Replica { of: Some(primary) }, Role::Replica { .. }) => {
+                (NodeRole::Replica { of: Some(primary) }, NodeRole::Replica { .. }) => {
                     assert_eq!(of(primary), self.primaries[&port], "{command}: {name}");
                     assert!(view.replicas_of(primary).any(|replica| replica == index));
                 }
@@ -133,16 +133,16 @@ fn situations(file: &str) -> Vec<Situation> {
                 let role = match words[1..] {
                     ["replica", primary, ..] => {
                         situation.primaries.insert(port(words[0]), port(primary));
-                        Role::Replica { of: None }
+                        NodeRole::Replica { of: None }
                     }
-                    ["joining"] => Role::Unknown,
-                    _ => Role::Primary,
+                    ["joining"] => NodeRole::Unknown,
+                    _ => NodeRole::Primary,
                 };
                 let health = match words.last() {
-                    Some(&"suspected") => Health::Suspected,
-                    Some(&"failed") => Health::Failed,
-                    Some(&"joining") => Health::Joining,
-                    _ => Health::Online,
+                    Some(&"suspected") => NodeHealth::Suspected,
+                    Some(&"failed") => NodeHealth::Failed,
+                    Some(&"joining") => NodeHealth::Joining,
+                    _ => NodeHealth::Online,
                 };
                 situation.nodes.insert(port(words[0]), (role, health));
             }
@@ -236,7 +236,7 @@ fn failover_is_believed_by_its_epoch() {
         let failed = after
             .nodes
             .iter()
-            .find(|(_, (_, health))| *health == Health::Failed);
+            .find(|(_, (_, health))| *health == NodeHealth::Failed);
         let (failed, _) = failed.expect("a failed node");
         assert!(new.nodes().iter().all(|node| after.port(node) != *failed));
         assert_eq!(new.nodes().len(), 3);
@@ -334,7 +334,7 @@ fn is_valid(view: &View) -> bool {
             .iter()
             .all(|node| match (&node.endpoint, node.role) {
                 (Some(at), _) if at.port == 0 || at.host.is_empty() => false,
-                (_, Role::Replica { of: Some(primary) }) => exists(primary),
+                (_, NodeRole::Replica { of: Some(primary) }) => exists(primary),
                 _ => true,
             })
 }

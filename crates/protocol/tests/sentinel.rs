@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 
 use respool_protocol::sentinel::{
-    Answer, AnswerError, CHANNELS, Endpoint, Event, Health, Kind, Message, Peer, Primary, Progress,
-    Replica, Role, Roster, SURVEY_ANSWERS, Survey, choose, read_address, read_id,
+    AnswerError, CHANNELS, Endpoint, FailoverEvent, InstanceHealth, Kind, Message, Primary,
+    PrimaryAnswer, Progress, Replica, ReportedRole, Roster, SURVEY_ANSWERS, SentinelPeer, Survey,
+    choose, read_address, read_id,
 };
 
 /// The answers and messages of each version.
@@ -44,8 +45,8 @@ struct Situation {
     /// Host of all servers and Sentinels.
     host: String,
     primaries: BTreeMap<String, PrimarySetup>,
-    replicas: BTreeMap<(String, u16), Health>,
-    sentinels: BTreeMap<(String, u16), Health>,
+    replicas: BTreeMap<(String, u16), InstanceHealth>,
+    sentinels: BTreeMap<(String, u16), InstanceHealth>,
     /// The promoted server of a failover.
     new: Option<u16>,
     /// The old primary of a failover.
@@ -67,7 +68,7 @@ struct PrimarySetup {
     port: u16,
     quorum: u64,
     epoch: u64,
-    health: Health,
+    health: InstanceHealth,
 }
 
 impl Situation {
@@ -77,7 +78,7 @@ impl Situation {
     }
 
     /// Number of replicas or Sentinels of this name.
-    fn count(of: &BTreeMap<(String, u16), Health>, name: &str) -> u64 {
+    fn count(of: &BTreeMap<(String, u16), InstanceHealth>, name: &str) -> u64 {
         of.keys().filter(|(of, _)| of == name).count() as u64
     }
 
@@ -113,7 +114,7 @@ impl Situation {
         for replica in replicas {
             let endpoint = replica.endpoint.as_ref().expect("an endpoint");
             assert_eq!(endpoint.host, self.host);
-            let is_down = replica.health >= Health::Suspected;
+            let is_down = replica.health >= InstanceHealth::Suspected;
             assert_eq!(replica.is_usable(), !is_down, "{}: {replica:?}", self.name);
             if !is_down {
                 assert_eq!(replica.of.as_ref(), Some(&primary), "{}", self.name);
@@ -128,7 +129,7 @@ impl Situation {
         assert_eq!(found, self.replicas, "{}", self.name);
     }
 
-    fn check_peers(&self, peers: &[Peer]) {
+    fn check_peers(&self, peers: &[SentinelPeer]) {
         let mut found = BTreeMap::new();
         for peer in peers {
             let endpoint = peer.endpoint.as_ref().expect("an endpoint");
@@ -139,9 +140,9 @@ impl Situation {
         assert_eq!(found, self.sentinels, "{}", self.name);
     }
 
-    fn check_role(&self, role: &Role) {
+    fn check_role(&self, role: &ReportedRole) {
         match role {
-            Role::Primary {
+            ReportedRole::Primary {
                 offset_bytes,
                 replicas,
             } => {
@@ -154,7 +155,7 @@ impl Situation {
                     assert!(*offset > 0 && offset <= offset_bytes);
                 }
             }
-            Role::Replica {
+            ReportedRole::Replica {
                 of,
                 progress,
                 offset_bytes,
@@ -170,7 +171,7 @@ impl Situation {
                 assert_eq!(*progress, expected, "{}", self.name);
                 assert_eq!(offset_bytes.is_some(), follows, "{}", self.name);
             }
-            Role::Sentinel { names } => {
+            ReportedRole::Sentinel { names } => {
                 assert_eq!(self.name, "ROLE of a Sentinel");
                 let names: BTreeSet<_> = names.iter().collect();
                 assert!(names.into_iter().eq(self.primaries.keys()));
@@ -195,7 +196,7 @@ impl Situation {
     }
 
     /// The events that were published in one protocol version.
-    fn events(&self, version: u8) -> Vec<Event> {
+    fn events(&self, version: u8) -> Vec<FailoverEvent> {
         let mut events = Vec::new();
         for message in self.messages.iter().filter(|it| it[0] == version) {
             match Message::read(message).unwrap_or_else(|error| panic!("{}: {error}", self.name)) {
@@ -231,7 +232,13 @@ fn situations(file: &str) -> Vec<Situation> {
             word.parse().unwrap_or_default()
         };
         let is_down = words.last() == Some(&"down");
-        let health = |down| if is_down { down } else { Health::Online };
+        let health = |down| {
+            if is_down {
+                down
+            } else {
+                InstanceHealth::Online
+            }
+        };
         match word {
             "host" => situation.host = rest.to_owned(),
             "primary" => {
@@ -239,7 +246,7 @@ fn situations(file: &str) -> Vec<Situation> {
                     port: port(1),
                     quorum: number(2),
                     epoch: number(3),
-                    health: health(Health::Failed),
+                    health: health(InstanceHealth::Failed),
                 };
                 situation.primaries.insert(words[0].to_owned(), setup);
             }
@@ -248,7 +255,10 @@ fn situations(file: &str) -> Vec<Situation> {
                     "replica" => &mut situation.replicas,
                     _ => &mut situation.sentinels,
                 };
-                of.insert((words[0].to_owned(), port(1)), health(Health::Suspected));
+                of.insert(
+                    (words[0].to_owned(), port(1)),
+                    health(InstanceHealth::Suspected),
+                );
             }
             "new" => situation.new = Some(port(1)),
             "old" => situation.old = Some(port(1)),
@@ -301,27 +311,31 @@ fn every_answer_is_read_as_it_was_set_up() {
                         let expected = situation.at(port.expect("a primary"));
                         assert_eq!(read_address(answer), Ok(expected), "{situation_name}");
                     }
-                    "sentinels" => {
-                        situation.check_peers(&Peer::read_all(answer).expect(situation_name))
-                    }
+                    "sentinels" => situation
+                        .check_peers(&SentinelPeer::read_all(answer).expect(situation_name)),
                     "replicas" => {
                         situation.check_replicas(&Replica::read_all(answer).expect(situation_name))
                     }
                     "id" => assert_eq!(read_id(answer).expect(situation_name).len(), 40),
-                    "role" => situation.check_role(&Role::read(answer).expect(situation_name)),
+                    "role" => {
+                        situation.check_role(&ReportedRole::read(answer).expect(situation_name))
+                    }
                     "unknown" => {
                         assert_eq!(Primary::read(answer), Err(AnswerError::UnknownName));
-                        assert_eq!(Peer::read_all(answer), Err(AnswerError::UnknownName));
+                        assert_eq!(
+                            SentinelPeer::read_all(answer),
+                            Err(AnswerError::UnknownName)
+                        );
                     }
                     "lost-master" => {
                         let primary = Primary::read(answer).expect(situation_name);
                         assert_eq!((&*primary.name, primary.endpoint), ("lost", None));
-                        assert_eq!(primary.health, Health::Disconnected);
+                        assert_eq!(primary.health, InstanceHealth::Disconnected);
                     }
                     "lost-address" => assert_eq!(read_address(answer), Err(AnswerError::NotKnown)),
                     "lost-sentinels" => {
-                        let peers = Peer::read_all(answer).expect(situation_name);
-                        assert!(matches!(&peers[..], [Peer { endpoint: None, .. }]));
+                        let peers = SentinelPeer::read_all(answer).expect(situation_name);
+                        assert!(matches!(&peers[..], [SentinelPeer { endpoint: None, .. }]));
                     }
                     "lost-replicas" => {
                         let replicas = Replica::read_all(answer).expect(situation_name);
@@ -365,27 +379,27 @@ fn messages_report_the_failovers_that_happened() {
         for situation in situations(file) {
             let events = situation.events(b'*');
             assert_eq!(events, situation.events(b'>'), "{}", situation.name);
-            let switches = |event: &Event| matches!(event, Event::Switched { .. });
+            let switches = |event: &FailoverEvent| matches!(event, FailoverEvent::Switched { .. });
             let Some((name, from, to)) = &situation.switch else {
                 assert!(!events.iter().any(switches), "{}", situation.name);
                 continue;
             };
-            let switch = Event::Switched {
+            let switch = FailoverEvent::Switched {
                 name: name.clone(),
                 from: Some(situation.at(*from)),
                 to: Some(situation.at(*to)),
             };
-            let at = |wanted: &Event| events.iter().position(|event| event == wanted);
+            let at = |wanted: &FailoverEvent| events.iter().position(|event| event == wanted);
             assert!(at(&switch).is_some(), "{events:?}");
             if let Some(promoted) = situation.promoted {
-                let promotion = Event::Promoted {
+                let promotion = FailoverEvent::Promoted {
                     name: name.clone(),
                     to: Some(situation.at(promoted)),
                 };
                 let before = at(&promotion).expect("this Sentinel led the failover");
                 assert!(Some(before) < at(&switch), "{events:?}");
                 // Some subscribers did not subscribe to this channel.
-                let order = Event::Promoting {
+                let order = FailoverEvent::Promoting {
                     name: name.clone(),
                     to: Some(situation.at(promoted)),
                 };
@@ -411,17 +425,19 @@ fn each_kind_of_event_is_published() {
             situation.expect(name).events(b'*')
         };
         // Whether an event concerns the instance of this kind and name at this port.
-        let is_about = |event: &Event, kind, name: &str, port| match event {
-            Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => {
+        let is_about = |event: &FailoverEvent, kind, name: &str, port| match event {
+            FailoverEvent::Down { who, .. }
+            | FailoverEvent::Up { who, .. }
+            | FailoverEvent::Rebooted { who } => {
                 who.kind == kind
                     && who.name == name
                     && who.endpoint.as_ref().is_some_and(|at| at.port == port)
             }
             _ => false,
         };
-        let agreed = |event: &Event| match event {
-            Event::Down { is_agreed, .. } => Some((true, *is_agreed)),
-            Event::Up { is_agreed, .. } => Some((false, *is_agreed)),
+        let agreed = |event: &FailoverEvent| match event {
+            FailoverEvent::Down { is_agreed, .. } => Some((true, *is_agreed)),
+            FailoverEvent::Up { is_agreed, .. } => Some((false, *is_agreed)),
             _ => None,
         };
 
@@ -437,7 +453,7 @@ fn each_kind_of_event_is_published() {
         assert_eq!(came, [(false, false), (false, true)]);
 
         let met = events("Sentinels meet");
-        let name = |name: &str| Event::Sentinels {
+        let name = |name: &str| FailoverEvent::Sentinels {
             name: name.to_owned(),
         };
         assert_eq!(met.iter().filter(|it| **it == name("m0")).count(), 2);
@@ -449,24 +465,24 @@ fn each_kind_of_event_is_published() {
                 .any(|it| is_about(it, kind, "m0", port) && agreed(it) == Some((true, false)))
         };
         assert!(down(Kind::Primary, 17202) && down(Kind::Sentinel, 17212));
-        assert!(died.contains(&Event::Replicas {
+        assert!(died.contains(&FailoverEvent::Replicas {
             name: "m0".to_owned()
         }));
 
         let back = events("the old primary comes back");
-        let up = |it: &Event| {
+        let up = |it: &FailoverEvent| {
             is_about(it, Kind::Replica, "m0", 17202) && agreed(it) == Some((false, false))
         };
         assert!(back.iter().any(up), "{back:?}");
 
-        let m2 = Event::Names {
+        let m2 = FailoverEvent::Names {
             name: "m2".to_owned(),
         };
         assert_eq!(
             events("a name comes and goes"),
             [m2.clone(), m2.clone(), m2]
         );
-        let rebooted = |it: &Event| matches!(it, Event::Rebooted { .. });
+        let rebooted = |it: &FailoverEvent| matches!(it, FailoverEvent::Rebooted { .. });
         let mut all = situations
             .iter()
             .flat_map(|situation| situation.events(b'*'));
@@ -505,7 +521,7 @@ fn subscription_is_confirmed_channel_by_channel() {
 fn new_primary_is_chosen_after_a_failover() {
     for file in FILES {
         let situations = situations(file);
-        let answers = |name: &str| -> Vec<Answer> {
+        let answers = |name: &str| -> Vec<PrimaryAnswer> {
             let asked = situations.iter().filter(|it| it.name.starts_with(name));
             let surveys = asked.filter_map(|it| it.surveys().first().map(Survey::answer));
             surveys.collect()
@@ -518,12 +534,12 @@ fn new_primary_is_chosen_after_a_failover() {
             [&before, &during, &after, &died].map(Vec::len),
             [3, 3, 3, 2]
         );
-        let chosen = |answers: &[Answer]| choose(answers).expect("answers").address.port;
+        let chosen = |answers: &[PrimaryAnswer]| choose(answers).expect("answers").address.port;
         assert_eq!(chosen(&before), 17200);
         assert_eq!(chosen(&after), 17202);
         // One Sentinel with the new epoch wins against two with the old one.
         for newer in &during {
-            assert!(newer.health < Health::Suspected);
+            assert!(newer.health < InstanceHealth::Suspected);
             let answers = [&before[1..], slice::from_ref(newer)].concat();
             assert_eq!(chosen(&answers), 17202);
         }
@@ -559,7 +575,7 @@ fn roster_is_learned_from_one_sentinel() {
                 .sentinels
                 .iter()
                 .map(|((_, port), health)| (*port, *health))
-                .partition(|(_, health)| *health != Health::Online);
+                .partition(|(_, health)| *health != InstanceHealth::Online);
             let expected = [1].into_iter();
             let expected = expected.chain(up.into_iter().chain(down).map(|(port, _)| port));
             assert!(roster.all().iter().map(|it| it.port).eq(expected));
@@ -587,10 +603,10 @@ fn damaged_answer_is_an_error_or_a_valid_answer() {
                             Primary::read(bytes).err(),
                             Primary::read_all(bytes).err(),
                             Replica::read_all(bytes).err(),
-                            Peer::read_all(bytes).err(),
+                            SentinelPeer::read_all(bytes).err(),
                             read_address(bytes).err(),
                             read_id(bytes).err(),
-                            Role::read(bytes).err(),
+                            ReportedRole::read(bytes).err(),
                             Message::read(bytes).err(),
                         ];
                         for error in errors.into_iter().flatten() {

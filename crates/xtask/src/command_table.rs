@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use respool_protocol::commands::{Flags, FoldedName, KeyFlags, Servers};
+use respool_protocol::commands::{CommandFlags, FoldedName, KeyFlags, Servers};
 
 use policy::{
     AnswerColumn, CoalesceColumn, DangerColumn, FanOutColumn, KeyScanColumn, MergeEntry,
@@ -542,7 +542,7 @@ impl Row {
 
     /// One line of `table.rs`.
     fn code(&self, from: usize, behind: usize) -> Result<String, String> {
-        let flags = constants(&self.flags, Flags::NAMES)
+        let flags = constants(&self.flags, CommandFlags::NAMES)
             .map_err(|flag| format!("{} has an unknown flag {flag}", self.name))?;
         let servers = constants(&self.servers, Servers::NAMES)
             .map_err(|server| format!("{}: unknown server {server}", self.name))?;
@@ -580,7 +580,7 @@ impl Row {
             keys.push(format!("key!({flags} {begin}, {find})"));
         }
         let answer = match &self.answer {
-            AnswerColumn::Refused { why } => format!("Refused(Refusal::{why:?})"),
+            AnswerColumn::Refused { why } => format!("Refused(CommandRefusal::{why:?})"),
             AnswerColumn::Conditional { condition } => {
                 format!("Conditional(Condition::{condition:?})")
             }
@@ -743,7 +743,7 @@ macro_rules! row {
         Command {
             name: $name,
             arity: $arity,
-            flags: Flags::NONE$(.or(Flags::$flag))*,
+            flags: CommandFlags::NONE$(.or(CommandFlags::$flag))*,
             keys: &[$($key),*],
             key_scan: KeyScan::$scan,
             only_key: $only_key,

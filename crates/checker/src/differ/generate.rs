@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use respool_protocol::commands::{self, Flags};
+use respool_protocol::commands::{self, CommandFlags};
 use respool_testkit::random::Random;
 
 use super::script::{Args, Request, Round, Step, name};
@@ -927,7 +927,7 @@ fn reads(args: &[Vec<u8>]) -> bool {
     let id = commands::resolve(args.len(), arg);
     let flags = id.map(|id| commands::command(id).flags);
     // Scripts have neither flag.
-    flags.is_some_and(|flags| flags.has(Flags::READONLY) || flags.has(Flags::LOADING))
+    flags.is_some_and(|flags| flags.has(CommandFlags::READONLY) || flags.has(CommandFlags::LOADING))
 }
 
 /// Assumes that a request succeeds: only the choice of the next requests depends on it.

@@ -19,7 +19,7 @@ use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim}
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Flags, Session};
 use crate::routing::pool::ServerId;
 
@@ -307,7 +307,7 @@ impl Access {
         let Some(state) = plane.links.get_mut(link) else {
             return effect;
         };
-        let pinned = state.role == Role::Pinned { by: entry.session };
+        let pinned = state.role == LinkRole::Pinned { by: entry.session };
         let version = state.kind.version;
         effect.renewed = self.become_user(plane, entry.session, link, (user, db));
         if let Some(session) = plane.sessions.get_mut(entry.session)
@@ -345,7 +345,7 @@ impl Access {
         (user, db): (u16, u32),
     ) -> Option<u16> {
         let link = plane.links.get_mut(link)?;
-        if link.role == (Role::Pinned { by: session_id }) {
+        if link.role == (LinkRole::Pinned { by: session_id }) {
             link.kind.user = user;
         }
         if let Some(session) = plane.sessions.get_mut(session_id) {
@@ -434,7 +434,7 @@ impl Access {
     fn connect_links_of(&mut self, plane: &mut DataPlane, user: u16, own: Option<LinkId>) {
         let rests = |(_, link): &(LinkId, &Link)| {
             link.kind.user == user
-                && link.role == Role::Shared
+                && link.role == LinkRole::Shared
                 && matches!(link.state, LinkState::Backoff { .. })
         };
         let resting: Vec<(LinkId, ServerId, bool)> = plane

@@ -17,7 +17,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::AccessCompletion;
 use crate::data_plane::completion::access::LoginCheck;
 use crate::data_plane::ingress::wants_password;
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
@@ -185,7 +185,7 @@ impl Access {
         plane.links.iter().any(|(_, link)| {
             link.kind.server == server
                 && link.kind.user == CONFIGURED
-                && link.role == Role::Shared
+                && link.role == LinkRole::Shared
                 && link.is_up()
         })
     }
@@ -193,11 +193,11 @@ impl Access {
     /// A link is lost. If its handshake was refused, the configured login may be.
     pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
         let wants_password = plane.links.get(down.link).is_some_and(wants_password);
-        if down.refusal.is_some() && down.role != Role::Probe {
+        if down.refusal.is_some() && down.role != LinkRole::Probe {
             self.greeted_as_configured(plane, down.link, down.refusal.as_deref());
         }
         // Clients cannot give the password of a Sentinel.
-        let is_clients = !matches!(down.role, Role::Sentinel | Role::Probe);
+        let is_clients = !matches!(down.role, LinkRole::Sentinel | LinkRole::Probe);
         if wants_password && down.kind.user == CONFIGURED && is_clients {
             self.flag_unauthenticated(plane, down.link);
         }

@@ -21,7 +21,7 @@ use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim,
 use crate::data_plane::guess_delay::{AttemptTime, LoginAttempt};
 use crate::data_plane::ingress::{Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
@@ -275,7 +275,7 @@ const UNTRIED: &[u8] =
 impl Access {
     pub(crate) fn is_probe(&self, plane: &DataPlane, id: LinkId) -> bool {
         let role = plane.links.get(id).map(|link| link.role);
-        role == Some(Role::Probe)
+        role == Some(LinkRole::Probe)
     }
 
     /// Whether the same credentials are being tried now. Both logins will get the same answer.
@@ -289,12 +289,12 @@ impl Access {
                     }
                     _ => false,
                 };
-                link.role == Role::Probe && link.duties.iter().any(is_same)
+                link.role == LinkRole::Probe && link.duties.iter().any(is_same)
             })
     }
 
     fn has_probe(&self, plane: &DataPlane, server: ServerId) -> bool {
-        let is_its = |link: &Link| link.role == Role::Probe && link.kind.server == server;
+        let is_its = |link: &Link| link.role == LinkRole::Probe && link.kind.server == server;
         plane.links.iter().any(|(_, link)| is_its(link))
     }
 
@@ -321,8 +321,9 @@ impl Access {
         server: ServerId,
         any: bool,
     ) -> Option<LinkId> {
-        let probes =
-            |(_, link): &(LinkId, &Link)| link.role == Role::Probe && link.kind.server == server;
+        let probes = |(_, link): &(LinkId, &Link)| {
+            link.role == LinkRole::Probe && link.kind.server == server
+        };
         let all = plane.links.iter().filter(probes);
         let mut count = 0;
         let least = all
@@ -339,7 +340,7 @@ impl Access {
                     user: CONFIGURED,
                     ..plane.first_link(server)
                 };
-                let link = plane.add_link(kind, Role::Probe)?;
+                let link = plane.add_link(kind, LinkRole::Probe)?;
                 plane.connect(link);
                 Some(link)
             }
@@ -349,7 +350,7 @@ impl Access {
     /// The probing link that is up, has room for a login, and has the fewest.
     fn probe_with_room(&self, plane: &DataPlane, server: ServerId) -> Option<LinkId> {
         let has_room = |(_, link): &(LinkId, &Link)| {
-            link.role == Role::Probe
+            link.role == LinkRole::Probe
                 && link.kind.server == server
                 && link.is_up()
                 && link.ledger.len() < LOGINS_PER_PROBE
@@ -415,7 +416,7 @@ impl Access {
         if let Some(link) = plane
             .links
             .get(link)
-            .filter(|link| link.role == Role::Probe)
+            .filter(|link| link.role == LinkRole::Probe)
         {
             self.pump(plane, link.kind.server);
         }
@@ -489,12 +490,12 @@ impl Access {
         let server = link.kind.server;
         let has_credentials = plane.server(server).settings.credentials.is_some();
         let is_configured = match link.role {
-            Role::Sentinel => false,
+            LinkRole::Sentinel => false,
             // It sends no credentials.
-            Role::Probe => !has_credentials,
+            LinkRole::Probe => !has_credentials,
             _ => link.kind.user == CONFIGURED,
         };
-        let is_sentinels = link.role == Role::Sentinel;
+        let is_sentinels = link.role == LinkRole::Sentinel;
         match refusal {
             Some(error) if is_sentinels => {
                 self.seek_password(plane, server, error);

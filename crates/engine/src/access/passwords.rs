@@ -17,7 +17,7 @@ use crate::base::handle::{CONFIGURED, LinkId};
 use crate::base::settings::{Credentials, PasswordSource};
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
-use crate::data_plane::link::{Link, LinkState, Role};
+use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::routing::pool::ServerId;
 
 impl Credentials {
@@ -66,7 +66,7 @@ impl Access {
         id: LinkId,
         refusal: Option<&[u8]>,
     ) -> bool {
-        let is_ours = |link: &&Link| link.kind.user == CONFIGURED && link.role != Role::Probe;
+        let is_ours = |link: &&Link| link.kind.user == CONFIGURED && link.role != LinkRole::Probe;
         let (Some(link), Some(error)) = (plane.links.get(id).filter(is_ours), refusal) else {
             return false;
         };

@@ -27,7 +27,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::admin::{AdminCompletion, PendingControl};
 use crate::data_plane::ingress::{Request, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::Role;
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::own_options::{Levels, is_ours, names};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
@@ -441,7 +441,7 @@ impl Admin {
                 && plane.pools[usize::from(plane.servers[usize::from(link.kind.server.0)].pool)]
                     .whole
                     == pool
-                && link.role == Role::Shared
+                && link.role == LinkRole::Shared
             {
                 link.try_again();
                 if max_delay_us != before {

@@ -1,7 +1,7 @@
 //! Errors for requests that respool refuses: in Redis's own words where the server would refuse
 //! them, too.
 
-use respool_protocol::commands::{Command, Refusal};
+use respool_protocol::commands::{Command, CommandRefusal};
 
 /// The refusal of a request between WATCH or MULTI and EXEC: one server has to execute all of
 /// these.
@@ -120,10 +120,12 @@ pub(crate) const RENAMED_SELECT: &[u8] =
     the database of a link: undo the renaming, or use only the database of --backend";
 
 /// The error for a command that respool does not support.
-pub(crate) fn refusal(command: &Command, why: Refusal) -> Vec<u8> {
+pub(crate) fn refusal(command: &Command, why: CommandRefusal) -> Vec<u8> {
     let why = match why {
-        Refusal::Replication => "it belongs to replication, which is between servers",
-        Refusal::ConnectionState => "it changes the connection to the server, which sessions share",
+        CommandRefusal::Replication => "it belongs to replication, which is between servers",
+        CommandRefusal::ConnectionState => {
+            "it changes the connection to the server, which sessions share"
+        }
     };
     format!(
         "ERR respool: '{}' is not supported: {why}",

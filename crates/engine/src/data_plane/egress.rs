@@ -14,7 +14,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::LineId;
-use crate::data_plane::link::{Link, LinkState, Role, UNASKED};
+use crate::data_plane::link::{Link, LinkRole, LinkState, UNASKED};
 use crate::data_plane::reorder::ReplyRun;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
@@ -73,7 +73,7 @@ pub(crate) enum EgressStep {
 }
 
 /// The use of a whole reply that answers a request.
-pub(crate) enum Answer {
+pub(crate) enum ReplyUse {
     /// It is delivered, or it was given to a read that was moved.
     Taken,
     /// It goes to the completion of its request.
@@ -184,7 +184,7 @@ impl DataPlane {
             }
             link.partial.extend_from_slice(bytes);
             if link.partial.len() > whole_bytes_max
-                && let Role::Hub(hub) = link.role
+                && let LinkRole::Hub(hub) = link.role
             {
                 link.cutting = true;
                 let beginning = std::mem::take(&mut link.partial);
@@ -289,15 +289,15 @@ impl DataPlane {
             return self.lose_link(id, "it answered a request that was not written whole");
         }
         match link.role {
-            Role::Shared if link.accepting() => {}
-            Role::Shared => {
+            LinkRole::Shared if link.accepting() => {}
+            LinkRole::Shared => {
                 let server = link.kind.server;
                 self.drop_successor(id, server);
                 self.reopen(id);
             }
-            Role::Pinned { .. } if link.takes() && link.waiters.is_empty() => {}
-            Role::Pinned { .. } => self.reopen(id),
-            Role::Draining { .. } => {
+            LinkRole::Pinned { .. } if link.takes() && link.waiters.is_empty() => {}
+            LinkRole::Pinned { .. } => self.reopen(id),
+            LinkRole::Draining { .. } => {
                 let (server, owes) = (link.kind.server, !link.ledger.is_empty());
                 if !owes && !link.scanner.is_inside() {
                     self.close_link(id);
@@ -305,18 +305,18 @@ impl DataPlane {
                 self.end_holding(server);
             }
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
-            Role::Emergency { .. } => self.end_urgent(id),
+            LinkRole::Emergency { .. } => self.end_urgent(id),
             // A push may come before the request is whole, when the ledger does not have it yet.
-            Role::Streaming { .. } if link.is_idle() => {
+            LinkRole::Streaming { .. } if link.is_idle() => {
                 self.keep_spare(id);
                 self.next_streaming();
             }
-            Role::Streaming { .. }
-            | Role::Hub(_)
-            | Role::Sentinel
-            | Role::Redirect { .. }
-            | Role::Probe
-            | Role::Idle => {}
+            LinkRole::Streaming { .. }
+            | LinkRole::Hub(_)
+            | LinkRole::Sentinel
+            | LinkRole::Redirect { .. }
+            | LinkRole::Probe
+            | LinkRole::Idle => {}
         }
     }
 }
@@ -390,25 +390,25 @@ impl DataPlane {
         id: LinkId,
         replies: &mut Replies<'_>,
         len: usize,
-    ) -> Answer {
+    ) -> ReplyUse {
         let Some(link) = self.links.get_mut(id) else {
-            return Answer::Taken;
+            return ReplyUse::Taken;
         };
         let Some(entry) = link.first_in_flight() else {
-            return Answer::Unasked;
+            return ReplyUse::Unasked;
         };
         let reply = &replies.rest()[..len];
         if entry.class.is_special() && is_for_moved(link, entry, reply) {
             self.settle_moved(id, entry, reply, false);
         } else if entry.duty {
-            return Answer::HasCompletion;
+            return ReplyUse::HasCompletion;
         } else {
             link.pop_answered(entry);
             self.counters.link_replies += 1;
             self.deliver(entry.session, entry.seq, 1, reply);
         }
         replies.at += len;
-        Answer::Taken
+        ReplyUse::Taken
     }
 }
 
@@ -520,9 +520,9 @@ impl DataPlane {
     /// session that it drains for.
     fn hand_over(&mut self, link: LinkId, to: SessionId) {
         let is_for_other =
-            |link: &&mut Link| matches!(link.role, Role::Draining { by } if by != to);
+            |link: &&mut Link| matches!(link.role, LinkRole::Draining { by } if by != to);
         if let Some(state) = self.links.get_mut(link).filter(is_for_other) {
-            state.role = Role::Draining { by: to };
+            state.role = LinkRole::Draining { by: to };
         }
     }
 
@@ -585,7 +585,7 @@ impl DataPlane {
         }
         match self.links.get(link) {
             Some(state) if !state.is_up() || state.paused.is_some() => {}
-            Some(state) if state.role == Role::Shared => {
+            Some(state) if state.role == LinkRole::Shared => {
                 if self.has_room_for_link() {
                     self.drain_for(link, session);
                 }
@@ -624,7 +624,7 @@ impl DataPlane {
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
-        state.role = Role::Draining { by };
+        state.role = LinkRole::Draining { by };
         state.admit(false, false);
         let kind = state.kind;
         let waiters = std::mem::take(&mut state.waiters);
@@ -651,7 +651,7 @@ impl DataPlane {
         state.paused = Some(self.now);
         let role = state.role;
         self.push_action(Action::ReadLink(link, false));
-        if let Role::Draining { by } = role {
+        if let LinkRole::Draining { by } = role {
             self.move_reads_of_others(link, by);
         }
     }
@@ -678,7 +678,7 @@ impl DataPlane {
             return;
         };
         let by = first.entry.session;
-        let own = has_room.then(|| self.add_link(kind, Role::Draining { by }));
+        let own = has_room.then(|| self.add_link(kind, LinkRole::Draining { by }));
         if let Some(own) = own.flatten() {
             self.connect(own);
         }
@@ -964,7 +964,7 @@ impl DataPlane {
             return;
         };
         match state.role {
-            Role::Shared if state.is_up() => {
+            LinkRole::Shared if state.is_up() => {
                 if self.has_room_for_link() {
                     self.drain_for(link, session_id);
                 } else if output >= self.settings.limits.session_output_hard_bytes as usize {
@@ -977,23 +977,23 @@ impl DataPlane {
                 }
             }
             // Another link brought these bytes, and this one is still being connected.
-            Role::Draining { .. } if !state.is_up() => return,
-            Role::Draining { by } if by != session_id => {
+            LinkRole::Draining { .. } if !state.is_up() => return,
+            LinkRole::Draining { by } if by != session_id => {
                 if output < self.settings.limits.session_output_hard_bytes as usize {
                     return;
                 }
                 self.hand_over(link, session_id);
             }
-            Role::Draining { .. }
-            | Role::Streaming { .. }
-            | Role::Emergency { .. }
-            | Role::Pinned { .. } => {}
-            Role::Shared
-            | Role::Hub(_)
-            | Role::Sentinel
-            | Role::Redirect { .. }
-            | Role::Probe
-            | Role::Idle => {
+            LinkRole::Draining { .. }
+            | LinkRole::Streaming { .. }
+            | LinkRole::Emergency { .. }
+            | LinkRole::Pinned { .. } => {}
+            LinkRole::Shared
+            | LinkRole::Hub(_)
+            | LinkRole::Sentinel
+            | LinkRole::Redirect { .. }
+            | LinkRole::Probe
+            | LinkRole::Idle => {
                 return;
             }
         }

@@ -37,7 +37,7 @@ use crate::base::settings::{Aim, FlushRule};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::own_options::Levels;
 use crate::routing::pool::ServerId;
 
@@ -508,7 +508,7 @@ impl DataPlane {
     fn sample_links(&mut self) {
         for (id, link) in self.links.iter_mut() {
             let requests = std::mem::take(&mut link.requests);
-            if link.role != Role::Shared {
+            if link.role != LinkRole::Shared {
                 continue;
             }
             let load = &mut self.servers[usize::from(link.kind.server.0)].load;

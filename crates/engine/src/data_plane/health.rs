@@ -17,7 +17,7 @@ use crate::base::handle::LinkId;
 use crate::base::settings::Address;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{ConnectAttempt, Link, LinkState, Role};
+use crate::data_plane::link::{ConnectAttempt, Link, LinkRole, LinkState};
 use crate::data_plane::outage::Outage;
 use crate::data_plane::reconnects::Reconnects;
 use crate::routing::pool::ServerId;
@@ -29,7 +29,7 @@ const PROBE_MS: u64 = 100;
 
 /// The state of the connections to a server.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
+pub(crate) struct ServerHealth {
     /// Attempts to connect that failed since the last success.
     pub(crate) failures: u32,
     /// Attempts to connect that ever failed.
@@ -54,7 +54,7 @@ pub(crate) struct Health {
     looked_up_since: Option<Time>,
 }
 
-impl Health {
+impl ServerHealth {
     /// The server was reached: forgets failures, back-off and outage.
     pub(crate) fn forget(&mut self) {
         self.failures = 0;
@@ -113,7 +113,7 @@ impl DataPlane {
     pub(crate) fn note_late(&mut self, id: LinkId) -> bool {
         let now = self.now;
         let is_late = |link: &Link, since: Time| {
-            link.role == Role::Shared
+            link.role == LinkRole::Shared
                 && link.attempt == ConnectAttempt::Fair
                 && now.since_ms(since) >= PROBE_MS
         };
@@ -134,7 +134,7 @@ impl DataPlane {
     }
 
     /// The state of the connections to a server.
-    pub(crate) fn health(&mut self, server: ServerId) -> &mut Health {
+    pub(crate) fn health(&mut self, server: ServerId) -> &mut ServerHealth {
         &mut self.servers[usize::from(server.0)].health
     }
 

@@ -15,7 +15,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::takeover::is_busy;
@@ -326,7 +326,7 @@ pub(crate) fn allowed_in_subscription(id: CommandId) -> bool {
 
 /// Whether a command may wait at the server.
 pub(crate) fn may_wait(id: CommandId) -> bool {
-    id.get().flags.has(commands::Flags::BLOCKING)
+    id.get().flags.has(commands::CommandFlags::BLOCKING)
 }
 
 /// Requests of one shape.
@@ -432,7 +432,7 @@ impl DataPlane {
                 // A session that leaves a link in this loop does not check the link's bound. So the
                 // next session that switches to the link checks it.
                 link.close_if_full(limits);
-                if link.role != Role::Shared || !link.accepting() {
+                if link.role != LinkRole::Shared || !link.accepting() {
                     break;
                 }
                 link.unused_since = self.now;
@@ -546,7 +546,7 @@ impl DataPlane {
         argc: usize,
         arg: impl Fn(usize) -> &'a [u8],
     ) -> Result<(), Vec<u8>> {
-        if self.is_silent_before_auth(id) && !command.flags.has(commands::Flags::NO_AUTH) {
+        if self.is_silent_before_auth(id) && !command.flags.has(commands::CommandFlags::NO_AUTH) {
             return Err(NOAUTH.to_vec());
         }
         if command.is_container() && argc > 1 && command.answer == Answer::Session {
@@ -582,7 +582,7 @@ impl DataPlane {
         let without_auth = match id {
             id::QUIT => true,
             id::RESET => !self.is_before_7(session_id),
-            _ => command.flags.has(commands::Flags::NO_AUTH),
+            _ => command.flags.has(commands::CommandFlags::NO_AUTH),
         };
         if !without_auth && self.is_unauthenticated(session_id) {
             return Err(NOAUTH.to_vec());
@@ -765,7 +765,7 @@ impl DataPlane {
                 self.take_careful_turn(session, link)?;
                 Ok(link)
             }
-            _ if state.role == Role::Shared && state.owes_enough(&self.settings.limits) => {
+            _ if state.role == LinkRole::Shared && state.owes_enough(&self.settings.limits) => {
                 Err(self.wait_for_reply_room(session, link))
             }
             _ => {

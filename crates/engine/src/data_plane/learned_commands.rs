@@ -42,7 +42,7 @@ impl LearnedCommands {
     }
 
     /// The key arguments of a command that the table lacks, as any server gave them.
-    pub(crate) fn keys_of(&self, name: &[u8]) -> KeySpec {
+    pub(crate) fn keys_of(&self, name: &[u8]) -> LearnedKeySpec {
         let said = |((_, of), lesson): (&(ServerUser, Vec<u8>), &CommandInfo)| match lesson {
             CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys }
                 if of.eq_ignore_ascii_case(name) =>
@@ -52,7 +52,7 @@ impl LearnedCommands {
             _ => None,
         };
         let said = self.commands.iter().find_map(said);
-        said.unwrap_or(KeySpec::Unsaid)
+        said.unwrap_or(LearnedKeySpec::Unsaid)
     }
 
     /// The places of keys in a request, if a server gave those of its command.
@@ -64,7 +64,7 @@ impl LearnedCommands {
                 let name = spans.first().map_or(&b""[..], |name| name.of(request));
                 (self.keys_of(name), spans.len())
             }
-            _ => (KeySpec::None, 0),
+            _ => (LearnedKeySpec::None, 0),
         };
         keys.places(argc)
     }
@@ -76,9 +76,9 @@ pub(crate) enum CommandInfo {
     /// A command of the table by another name.
     Renamed(CommandId),
     /// It works on data and never waits.
-    Shared { reads: bool, keys: KeySpec },
+    Shared { reads: bool, keys: LearnedKeySpec },
     /// It may change the state of its connection.
-    Alone { keys: KeySpec },
+    Alone { keys: LearnedKeySpec },
     /// The server refused to answer at this time: the command may do anything.
     Unsaid { at: Time },
     /// The server had no such command at this time.
@@ -87,7 +87,7 @@ pub(crate) enum CommandInfo {
 
 /// The key arguments of a command, as its server gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeySpec {
+pub(crate) enum LearnedKeySpec {
     /// From the first to the last, `step` apart. A negative `last` counts from the end.
     At {
         first: usize,
@@ -100,12 +100,12 @@ pub(crate) enum KeySpec {
     Unsaid,
 }
 
-impl KeySpec {
+impl LearnedKeySpec {
     /// The places of the keys among this many arguments.
     pub(crate) fn places(self, argc: usize) -> impl Iterator<Item = usize> {
         let (first, last, step) = match self {
-            KeySpec::At { first, last, step } => (first, last, step),
-            KeySpec::None | KeySpec::Unsaid => (1, 0, 1),
+            LearnedKeySpec::At { first, last, step } => (first, last, step),
+            LearnedKeySpec::None | LearnedKeySpec::Unsaid => (1, 0, 1),
         };
         let end = argc as i64;
         let last = if last < 0 { end + last } else { last };
@@ -123,7 +123,7 @@ mod tests {
 
     fn learned() -> LearnedCommands {
         let (first, last, step) = (1, 1, 1);
-        let keys = KeySpec::At { first, last, step };
+        let keys = LearnedKeySpec::At { first, last, step };
         let mut learned = LearnedCommands::default();
         for whose in [ONE, OTHER] {
             let info = CommandInfo::Shared { reads: true, keys };
@@ -148,8 +148,8 @@ mod tests {
         assert!(learned.get(&(ONE, b"tool.get".to_vec())).is_none());
         learned.forget_server(OTHER.0);
         assert_eq!(places(&learned), []);
-        assert_eq!(learned.keys_of(b"tool.get"), KeySpec::Unsaid);
-        assert_eq!(learned.keys_of(b"flip"), KeySpec::Unsaid);
+        assert_eq!(learned.keys_of(b"tool.get"), LearnedKeySpec::Unsaid);
+        assert_eq!(learned.keys_of(b"flip"), LearnedKeySpec::Unsaid);
     }
 
     /// The table has a bound.

@@ -74,7 +74,7 @@ pub(crate) struct LineId {
 
 /// The use of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum LinkRole {
     /// Requests of all sessions of its kind.
     Shared,
     /// No new requests: the link serves those that it has. There are three causes:
@@ -118,51 +118,54 @@ pub(crate) enum Tunnel {
 }
 
 /// The role of an emergency link that no session needs.
-pub(crate) const IDLE_EMERGENCY: Role = Role::Emergency {
+pub(crate) const IDLE_EMERGENCY: LinkRole = LinkRole::Emergency {
     by: SessionId::NONE,
 };
 
-impl Role {
+impl LinkRole {
     /// The session that stops the link if it does not take its replies.
     pub(crate) fn session(self) -> SessionId {
         match self {
-            Role::Draining { by }
-            | Role::Streaming { by }
-            | Role::Emergency { by }
-            | Role::Pinned { by } => by,
-            Role::Shared
-            | Role::Hub(_)
-            | Role::Sentinel
-            | Role::Redirect { .. }
-            | Role::Probe
-            | Role::Idle => SessionId::NONE,
+            LinkRole::Draining { by }
+            | LinkRole::Streaming { by }
+            | LinkRole::Emergency { by }
+            | LinkRole::Pinned { by } => by,
+            LinkRole::Shared
+            | LinkRole::Hub(_)
+            | LinkRole::Sentinel
+            | LinkRole::Redirect { .. }
+            | LinkRole::Probe
+            | LinkRole::Idle => SessionId::NONE,
         }
     }
 
     /// Whether it serves one session alone, for as long as the session needs it. Such links are
     /// many, and have a bound of their own.
     pub(crate) fn is_dedicated(self) -> bool {
-        matches!(self, Role::Pinned { .. } | Role::Redirect { .. })
+        matches!(self, LinkRole::Pinned { .. } | LinkRole::Redirect { .. })
     }
 
     /// Whether it counts against `links-max`.
     pub(crate) fn is_bounded_by_links_max(self) -> bool {
-        !self.is_dedicated() && !matches!(self, Role::Emergency { .. } | Role::Probe)
+        !self.is_dedicated() && !matches!(self, LinkRole::Emergency { .. } | LinkRole::Probe)
     }
 
     /// Whether it serves one request of one session.
     pub(crate) fn is_one_requests(self) -> bool {
-        matches!(self, Role::Streaming { .. } | Role::Emergency { .. })
+        matches!(
+            self,
+            LinkRole::Streaming { .. } | LinkRole::Emergency { .. }
+        )
     }
 
     /// Whether the ledger may have requests of many sessions.
     pub(crate) fn is_multiplexed(self) -> bool {
-        matches!(self, Role::Shared | Role::Draining { .. })
+        matches!(self, LinkRole::Shared | LinkRole::Draining { .. })
     }
 
     /// Whether requests are appended to its open batch.
     fn takes_requests(self) -> bool {
-        matches!(self, Role::Shared | Role::Pinned { .. })
+        matches!(self, LinkRole::Shared | LinkRole::Pinned { .. })
     }
 }
 
@@ -328,7 +331,7 @@ pub(crate) struct Link {
     pub(crate) loaded: LoadedScripts,
 
     pub(crate) state: LinkState,
-    pub(crate) role: Role,
+    pub(crate) role: LinkRole,
     pub(crate) kind: LinkKind,
     /// The number of sessions that use the link.
     pub(crate) attached: u32,
@@ -359,7 +362,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(kind: LinkKind, role: Role, max_delay_us: u32, now: Time) -> Self {
+    pub(crate) fn new(kind: LinkKind, role: LinkRole, max_delay_us: u32, now: Time) -> Self {
         Link {
             admission: Admission::Nothing,
             listed: false,
@@ -441,7 +444,7 @@ impl Link {
     /// Whether a session waits at the server for a command that blocks, or will wait when the link
     /// is up.
     pub(crate) fn holds_a_waiter(&self) -> bool {
-        self.waits && matches!(self.role, Role::Pinned { .. })
+        self.waits && matches!(self.role, LinkRole::Pinned { .. })
     }
 
     /// The session whose SHUTDOWN is with the server and has no answer.
@@ -457,7 +460,7 @@ impl Link {
     /// Whether a session waits on this link for the answer to its CLIENT TRACKING ON.
     pub(crate) fn is_asked_to_track(&self) -> bool {
         let mut duties = self.duties.iter();
-        let is_own = matches!(self.role, Role::Pinned { .. });
+        let is_own = matches!(self.role, LinkRole::Pinned { .. });
         is_own
             && self.ledger.iter().any(|entry| {
                 let duty = if entry.duty { duties.next() } else { None };
@@ -697,7 +700,7 @@ impl Link {
     ) -> Decision {
         debug_assert!(wait_us > 0, "this is asked only of a batch that may wait");
         // A link of one session has no other session to wait for.
-        if self.role != Role::Shared {
+        if self.role != LinkRole::Shared {
             return Decision::Flush(OpenReason::Idle);
         }
         if self.open_bytes() >= self.batch_bytes_max(rule) {
@@ -1208,7 +1211,7 @@ mod tests {
             user: 0,
             lane: EVERYBODYS,
         };
-        let mut link = Link::new(kind, Role::Shared, RULE.max_delay_us, Time(0));
+        let mut link = Link::new(kind, LinkRole::Shared, RULE.max_delay_us, Time(0));
         link.state = LinkState::Up;
         link
     }

@@ -13,7 +13,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Tunnel;
-use crate::data_plane::link::{Link, LinkState, Role, Sends, Streaming};
+use crate::data_plane::link::{Link, LinkRole, LinkState, Sends, Streaming};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 
@@ -103,7 +103,7 @@ impl DataPlane {
     fn is_refused_link_unused(&self, link: &Link) -> bool {
         link.attached == 0
             && Arc::strong_count(&link.held) == 1
-            && !matches!(link.role, Role::Hub(_) | Role::Sentinel)
+            && !matches!(link.role, LinkRole::Hub(_) | LinkRole::Sentinel)
             && (link.kind != self.first_link(link.kind.server) || self.is_link_gone(link))
             // A session that has switched to another server comes back, and must not wait for the
             // same attempts again.
@@ -144,9 +144,12 @@ impl DataPlane {
             && link.waiters.is_empty();
         let is_first = link.kind == self.first_link(link.kind.server) && !self.is_link_gone(link);
         let may_go = match link.role {
-            Role::Emergency { by } => by == SessionId::NONE,
-            Role::Shared => !is_first,
-            role => matches!(role, Role::Idle | Role::Probe | Role::Redirect { .. }),
+            LinkRole::Emergency { by } => by == SessionId::NONE,
+            LinkRole::Shared => !is_first,
+            role => matches!(
+                role,
+                LinkRole::Idle | LinkRole::Probe | LinkRole::Redirect { .. }
+            ),
         };
         if unused && may_go && link.is_up() && is_over(self.now, link.unused_since, LINK_UNUSED_MS)
         {
@@ -213,12 +216,12 @@ impl DataPlane {
         // Only the missing reply shows which user the link has now. And a server may lose the reply
         // to an AUTH that fails within an EXEC: every later reply would be taken for that of
         // another request.
-        let is_own = matches!(link.role, Role::Pinned { .. });
+        let is_own = matches!(link.role, LinkRole::Pinned { .. });
         let uncertain = is_own && link.duties.iter().any(Completion::changes_identity);
         late.loses_link = match link.role {
             _ if late.sent.is_empty() => None,
             // Such links are few: this one makes room for another.
-            Role::Emergency { .. } => Some("its request was not answered in time"),
+            LinkRole::Emergency { .. } => Some("its request was not answered in time"),
             _ if uncertain => Some("a request that may change its user was not answered in time"),
             _ => None,
         };
@@ -239,7 +242,7 @@ impl DataPlane {
         };
         let slow_session = link.role.session();
         let is_slow = match link.role {
-            Role::Draining { .. } => self.takes_slowly(id, slow_session, request_ms),
+            LinkRole::Draining { .. } => self.takes_slowly(id, slow_session, request_ms),
             _ => link.paused.is_some(),
         };
         if is_slow {

@@ -16,7 +16,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ingress::{Blocked, bound_reply};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::waiters::Readiness;
 use crate::routing::pool::Server;
@@ -43,7 +43,7 @@ impl IdleCost {
             | LinkState::Retrying { .. } => true,
             LinkState::Connecting { .. } | LinkState::Greeting { .. } | LinkState::Lost => false,
         };
-        let is_idle = link.role == Role::Shared
+        let is_idle = link.role == LinkRole::Shared
             && is_connected
             && link.is_idle()
             && link.again.is_empty()
@@ -84,7 +84,7 @@ impl DataPlane {
     /// The number of links that `links-max` still allows.
     fn free_links(&self) -> usize {
         let counts = |(_, link): &(LinkId, &Link)| {
-            link.role.is_bounded_by_links_max() && link.role != Role::Idle
+            link.role.is_bounded_by_links_max() && link.role != LinkRole::Idle
         };
         // The configuration does not say how many of these servers there are.
         let is_unnamed = |server: &&Server| {
@@ -121,7 +121,7 @@ impl DataPlane {
 
     fn streaming_links(&self) -> usize {
         let links = self.links.iter();
-        let streaming = links.filter(|(_, link)| matches!(link.role, Role::Streaming { .. }));
+        let streaming = links.filter(|(_, link)| matches!(link.role, LinkRole::Streaming { .. }));
         streaming.count()
     }
 }
@@ -261,7 +261,7 @@ mod tests {
             user,
             lane: 0,
         };
-        let mut link = Link::new(kind, Role::Shared, 0, Time(used_at));
+        let mut link = Link::new(kind, LinkRole::Shared, 0, Time(used_at));
         link.attached = sessions;
         link
     }
@@ -295,7 +295,7 @@ mod tests {
             |link| link.waiters.push(SessionId::NONE),
             |link| link.paused = Some(Time(0)),
             |link| {
-                link.role = Role::Draining {
+                link.role = LinkRole::Draining {
                     by: SessionId::NONE,
                 }
             },

@@ -16,7 +16,9 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::{Action, Event};
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::{EarlierAttempt, Entry};
-use crate::data_plane::link::{ConnectAttempt, Link, LinkKind, LinkState, Role, Sends, Streaming};
+use crate::data_plane::link::{
+    ConnectAttempt, Link, LinkKind, LinkRole, LinkState, Sends, Streaming,
+};
 use crate::routing::pool::ServerId;
 
 /// A connection that lasted this long was a good one. After its loss, the link connects at once.
@@ -39,7 +41,7 @@ pub(crate) struct LinkDown {
     pub(crate) link: LinkId,
     pub(crate) server: ServerId,
     pub(crate) kind: LinkKind,
-    pub(crate) role: Role,
+    pub(crate) role: LinkRole,
     /// The name of the server.
     pub(crate) label: String,
     /// The cause, for the log and for error replies.
@@ -101,20 +103,20 @@ impl LinkDown {
 
     pub(crate) fn next_attempt(&self) -> NextAttempt {
         match self.role {
-            Role::Shared | Role::Sentinel | Role::Hub(_) if self.connects_at_once => {
+            LinkRole::Shared | LinkRole::Sentinel | LinkRole::Hub(_) if self.connects_at_once => {
                 NextAttempt::Now
             }
             _ if self.retries => NextAttempt::Soon,
-            Role::Shared | Role::Sentinel | Role::Hub(_) => NextAttempt::AfterBackoff,
+            LinkRole::Shared | LinkRole::Sentinel | LinkRole::Hub(_) => NextAttempt::AfterBackoff,
             // A stand-in that never was up has lost nothing.
-            Role::Redirect { .. } if !self.was_up => NextAttempt::AfterBackoff,
-            Role::Redirect { .. }
-            | Role::Streaming { .. }
-            | Role::Pinned { .. }
-            | Role::Emergency { .. }
-            | Role::Probe
-            | Role::Draining { .. }
-            | Role::Idle => NextAttempt::Never,
+            LinkRole::Redirect { .. } if !self.was_up => NextAttempt::AfterBackoff,
+            LinkRole::Redirect { .. }
+            | LinkRole::Streaming { .. }
+            | LinkRole::Pinned { .. }
+            | LinkRole::Emergency { .. }
+            | LinkRole::Probe
+            | LinkRole::Draining { .. }
+            | LinkRole::Idle => NextAttempt::Never,
         }
     }
 }
@@ -210,14 +212,14 @@ impl DataPlane {
             link.ledger.iter_mut().for_each(|entry| entry.silent = true);
         }
         let keeps_part = retries && !was_up && link.streaming != Streaming::No;
-        let again = reads_move || connects_at_once && role == Role::Shared;
+        let again = reads_move || connects_at_once && role == LinkRole::Shared;
         let gone = match keeps_part {
             true => Vec::new(),
             false => link.disconnect(again),
         };
         let tried = !link.is_untried();
         link.attempt = ConnectAttempt::Fair;
-        let (began, heeds) = (link.attempted_at, link.heeds && role == Role::Shared);
+        let (began, heeds) = (link.attempted_at, link.heeds && role == LinkRole::Shared);
         self.forget_asking(id);
         Some(LinkDown {
             link: id,
@@ -251,9 +253,9 @@ impl DataPlane {
             return Vec::new();
         };
         match down.role {
-            Role::Shared | Role::Probe => Vec::new(),
+            LinkRole::Shared | LinkRole::Probe => Vec::new(),
             // The questions of a hub are asked anew.
-            Role::Hub(_) => link.take_unsent(|_| true),
+            LinkRole::Hub(_) => link.take_unsent(|_| true),
             _ if down.retries => Vec::new(),
             _ => link.take_unsent(|_| true),
         }
@@ -295,7 +297,11 @@ impl DataPlane {
             _ => self.note_unreachable(down.server, attempt, &down.reason),
         }
         // The loss of a session's own link tells no more than that of the shared link.
-        !concerns_client && matches!(down.role, Role::Shared | Role::Hub(_) | Role::Sentinel)
+        !concerns_client
+            && matches!(
+                down.role,
+                LinkRole::Shared | LinkRole::Hub(_) | LinkRole::Sentinel
+            )
     }
 
     /// Reports a loss in the log.
@@ -346,7 +352,7 @@ impl DataPlane {
         link.refusal.is_some()
             && link.attached == 0
             && link.waiters.is_empty()
-            && link.role == Role::Shared
+            && link.role == LinkRole::Shared
             && link.kind.user == CONFIGURED
             && link.kind != self.first_link(link.kind.server)
             && !self.is_routed_to(link.kind.server)
@@ -390,7 +396,7 @@ mod tests {
     use crate::routing::pool::ServerId;
     use respool_protocol::encode::Version;
 
-    fn down(role: Role, was_up: bool, connects_at_once: bool, retries: bool) -> LinkDown {
+    fn down(role: LinkRole, was_up: bool, connects_at_once: bool, retries: bool) -> LinkDown {
         let server = ServerId(0);
         LinkDown {
             link: LinkId::NONE,
@@ -430,23 +436,26 @@ mod tests {
     fn next_attempt_follows_from_role_and_loss() {
         use NextAttempt::{AfterBackoff, Never, Now, Soon};
         let by = SessionId::NONE;
-        let hub = Role::Hub(LineId {
+        let hub = LinkRole::Hub(LineId {
             hub: HubId(0),
             line: 0,
         });
         // After a lasting connection, during an outage, after a failed attempt, after a young
         // connection.
         let cases = [
-            (Role::Shared, [Now, Soon, AfterBackoff, AfterBackoff]),
+            (LinkRole::Shared, [Now, Soon, AfterBackoff, AfterBackoff]),
             (hub, [Now, Soon, AfterBackoff, AfterBackoff]),
-            (Role::Sentinel, [Now, Soon, AfterBackoff, AfterBackoff]),
-            (Role::Redirect { to: 1 }, [Never, Soon, AfterBackoff, Never]),
-            (Role::Pinned { by }, [Never, Soon, Never, Never]),
-            (Role::Streaming { by }, [Never, Soon, Never, Never]),
-            (Role::Draining { by }, [Never, Soon, Never, Never]),
-            (Role::Emergency { by }, [Never, Soon, Never, Never]),
-            (Role::Probe, [Never, Soon, Never, Never]),
-            (Role::Idle, [Never, Soon, Never, Never]),
+            (LinkRole::Sentinel, [Now, Soon, AfterBackoff, AfterBackoff]),
+            (
+                LinkRole::Redirect { to: 1 },
+                [Never, Soon, AfterBackoff, Never],
+            ),
+            (LinkRole::Pinned { by }, [Never, Soon, Never, Never]),
+            (LinkRole::Streaming { by }, [Never, Soon, Never, Never]),
+            (LinkRole::Draining { by }, [Never, Soon, Never, Never]),
+            (LinkRole::Emergency { by }, [Never, Soon, Never, Never]),
+            (LinkRole::Probe, [Never, Soon, Never, Never]),
+            (LinkRole::Idle, [Never, Soon, Never, Never]),
         ];
         for (role, expected) in cases {
             let losses = [

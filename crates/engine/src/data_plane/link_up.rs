@@ -4,7 +4,7 @@ use crate::base::handle::LinkId;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
-use crate::data_plane::link::{ConnectAttempt, LinkState, Role};
+use crate::data_plane::link::{ConnectAttempt, LinkRole, LinkState};
 use crate::routing::pool::ServerId;
 
 /// The facts about a link that has finished its handshake.
@@ -12,7 +12,7 @@ use crate::routing::pool::ServerId;
 pub(crate) struct LinkUp {
     pub(crate) link: LinkId,
     pub(crate) server: ServerId,
-    pub(crate) role: Role,
+    pub(crate) role: LinkRole,
     /// Its server's errors may be redirects.
     pub(crate) heeds: bool,
     /// When the handshake began.
@@ -54,7 +54,10 @@ impl DataPlane {
         let Some(link) = self.links.get(id) else {
             return;
         };
-        if !matches!(link.role, Role::Shared | Role::Hub(_) | Role::Sentinel) {
+        if !matches!(
+            link.role,
+            LinkRole::Shared | LinkRole::Hub(_) | LinkRole::Sentinel
+        ) {
             return;
         }
         let is_node = self.pool_of(link.kind.server).cluster().is_some();

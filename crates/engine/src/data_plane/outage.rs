@@ -13,7 +13,7 @@
 use crate::base::handle::LinkId;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{ConnectAttempt, Link, LinkState, Role};
+use crate::data_plane::link::{ConnectAttempt, Link, LinkRole, LinkState};
 use crate::discovery::cluster::Cluster;
 use crate::routing::pool::ServerId;
 
@@ -78,13 +78,15 @@ impl DataPlane {
             return false;
         };
         let may = match link.role {
-            Role::Shared | Role::Hub(_) => true,
-            Role::Draining { .. }
-            | Role::Streaming { .. }
-            | Role::Pinned { .. }
-            | Role::Redirect { .. } => !was_up,
+            LinkRole::Shared | LinkRole::Hub(_) => true,
+            LinkRole::Draining { .. }
+            | LinkRole::Streaming { .. }
+            | LinkRole::Pinned { .. }
+            | LinkRole::Redirect { .. } => !was_up,
             // Logins wait in their queue, see [`crate::access::login_probe`].
-            Role::Emergency { .. } | Role::Sentinel | Role::Probe | Role::Idle => false,
+            LinkRole::Emergency { .. } | LinkRole::Sentinel | LinkRole::Probe | LinkRole::Idle => {
+                false
+            }
         };
         may && self.holds_requests(link.kind.server) && !self.is_link_expired(link)
     }

@@ -129,7 +129,7 @@ pub(crate) fn may_write<'a>(
     match id {
         id::EVAL => !first().is_some_and(says_no_writes),
         id::EVALSHA | id::FCALL | id::PUBLISH | id::SPUBLISH | id::PFCOUNT => true,
-        _ => command.flags.has(commands::Flags::WRITE),
+        _ => command.flags.has(commands::CommandFlags::WRITE),
     }
 }
 

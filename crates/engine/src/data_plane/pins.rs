@@ -8,7 +8,7 @@ use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::link::IDLE_EMERGENCY;
 use crate::data_plane::session::{OpenTransaction, Pins};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::{DataPlane, Link, Role};
+use crate::data_plane::{DataPlane, Link, LinkRole};
 use crate::routing::pool::ServerId;
 
 impl DataPlane {
@@ -17,7 +17,7 @@ impl DataPlane {
     pub(crate) fn taint_own_link(&mut self, id: SessionId) {
         let link = self.sessions.get(id).map(|session| session.link);
         if let Some(link) = link.and_then(|link| self.links.get_mut(link))
-            && link.role == (Role::Pinned { by: id })
+            && link.role == (LinkRole::Pinned { by: id })
         {
             link.tainted = true;
         }
@@ -36,7 +36,7 @@ impl DataPlane {
         let now = self.now;
         let role = self.links.get(id).map(|link| link.role);
         // A pinned link was counted before it was given back; a streaming link was not.
-        let too_many = !role.is_some_and(Role::is_dedicated) && self.own_links_are_full();
+        let too_many = !role.is_some_and(LinkRole::is_dedicated) && self.own_links_are_full();
         let unfit = |link: &Link| link.tainted || link.paused.is_some();
         if too_many || self.links.get(id).is_some_and(unfit) {
             return self.close_link(id);
@@ -44,7 +44,7 @@ impl DataPlane {
         if let Some(link) = self.links.get_mut(id) {
             link.waits = false;
             self.pinned_links -= u32::from(link.role.is_dedicated());
-            link.role = Role::Idle;
+            link.role = LinkRole::Idle;
             link.admit(false, false);
             link.unused_since = now;
             self.idle_links.entry(link.kind).or_default().push(id);

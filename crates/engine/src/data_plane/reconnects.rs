@@ -22,7 +22,7 @@ use crate::base::limits::{RECONNECT_TOKEN_MS, RECONNECT_TOKENS_MAX, RECONNECT_UN
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ledger::EarlierAttempt;
-use crate::data_plane::link::Role;
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::session::Session;
 use crate::routing::pool::ServerId;
 
@@ -119,7 +119,7 @@ impl DataPlane {
         if !self.has_room_for_link() {
             return;
         }
-        let Some(apart) = self.add_link(kind, Role::Draining { by }) else {
+        let Some(apart) = self.add_link(kind, LinkRole::Draining { by }) else {
             return;
         };
         let Some(link) = self.links.get_mut(id) else {

@@ -6,7 +6,7 @@ use crate::base::handle::SessionId;
 use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::memory::{Audited, SharedMemory, ShedReason};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
@@ -34,12 +34,12 @@ impl DataPlane {
             let Some(link) = self.links.get_mut(id) else {
                 continue;
             };
-            if is_tight && link.role != Role::Shared {
+            if is_tight && link.role != LinkRole::Shared {
                 link.out.settle();
             }
             let bytes = link.memory_bytes();
             match link.role {
-                Role::Pinned { by } | Role::Streaming { by } => on_links.push((by, bytes)),
+                LinkRole::Pinned { by } | LinkRole::Streaming { by } => on_links.push((by, bytes)),
                 _ => shared.links += bytes,
             }
         }

@@ -3,7 +3,7 @@
 //! The table of the pool says which server has the session's seat (`routing/replica_table.rs`). A
 //! session that reads its own writes reads at the owner for a while after each write.
 
-use respool_protocol::commands::{Command, CommandId, Flags as CommandFlags, id};
+use respool_protocol::commands::{Command, CommandFlags, CommandId, id};
 
 use crate::base::handle::SessionId;
 use crate::base::settings::ReadPolicy;

@@ -39,7 +39,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::Blocked;
-use crate::data_plane::link::{Link, LinkState, Role};
+use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS, LinkLane};
@@ -461,7 +461,7 @@ impl DataPlane {
     /// to ask, and the server would note the attempt in its ACL LOG.
     pub(crate) fn asks_for_limits(&self, link: &Link) -> bool {
         self.settings.asks_output_limits
-            && link.role == Role::Shared
+            && link.role == LinkRole::Shared
             && link.kind.user == CONFIGURED
             && link.kind.lane == EVERYBODYS
             && self
@@ -501,7 +501,7 @@ impl DataPlane {
             return;
         };
         let limits = self.server(link.kind.server).reply_limits.limits;
-        let limits = limits.filter(|_| link.role == Role::Shared);
+        let limits = limits.filter(|_| link.role == LinkRole::Shared);
         let of_link = limits.and_then(|limits| limits.of_link(self.worker.count));
         let before = link.reply_room.bytes_max;
         let bytes_max = of_link.map(|(bytes, _)| bytes);
@@ -574,7 +574,7 @@ impl DataPlane {
             return Ok(());
         };
         let (owed, others_wait) = (link.ledger.len(), !link.waiters.is_empty());
-        if link.role == Role::Shared && !link.reply_room.admits(session, owed, others_wait) {
+        if link.role == LinkRole::Shared && !link.reply_room.admits(session, owed, others_wait) {
             return Err(self.wait_for_reply_room(session, link_id));
         }
         link.reply_room.note_request(owed);

@@ -30,7 +30,7 @@ use crate::base::limits::{
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Departed, Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Departed, Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::Session;
 
 /// The link of a kind to which a session is attached. Most sessions share lane 0.
@@ -250,7 +250,7 @@ impl DataPlane {
             lane: EVERYBODYS,
             ..link.kind
         };
-        let is_code_link = link.kind.lane == CODE_LANE && link.role == Role::Shared;
+        let is_code_link = link.kind.lane == CODE_LANE && link.role == LinkRole::Shared;
         let common = self.shared.get(&kind).copied().filter(|_| is_code_link)?;
         if !self.links.get(common).is_some_and(Link::is_up) {
             return None;
@@ -479,7 +479,7 @@ impl DataPlane {
             };
             let lane = session.lane;
             let is_on_other_lane =
-                |link: &Link| link.role == Role::Shared && link.kind.lane != lane;
+                |link: &Link| link.role == LinkRole::Shared && link.kind.lane != lane;
             let (is_free, link) = (session.is_caught_up(), session.link);
             if self.slow_readers.is_to_change(session.id, lane) {
                 if is_free {

@@ -10,7 +10,7 @@ use respool_protocol::encode::Version;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Shows;
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{Link, LinkKind, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::routing::pool::{Group, ServerId};
 
@@ -53,7 +53,7 @@ impl DataPlane {
     #[inline]
     pub(crate) fn current_link(&mut self, kind: LinkKind) -> Option<LinkId> {
         let server = usize::from(kind.server.0);
-        let is_shared = |link: &Link| link.role == Role::Shared;
+        let is_shared = |link: &Link| link.role == LinkRole::Shared;
         if let Some(link) = self.servers[server].current(kind)
             && self.links.get(link).is_some_and(is_shared)
         {

@@ -39,7 +39,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::link::{Departed, Link, RepeatBounds, RepeatRule, Role, Sends};
+use crate::data_plane::link::{Departed, Link, LinkRole, RepeatBounds, RepeatRule, Sends};
 use crate::data_plane::pause::may_write;
 use crate::data_plane::scripts::each_request;
 use crate::data_plane::sent_request::{as_asked, id_of, runs_code};
@@ -192,7 +192,7 @@ fn may_be_asked_twice(requests: &[u8], reads: bool) -> bool {
 fn may_outlast(link: &Link) -> bool {
     let is_apart = matches!(
         link.role,
-        Role::Pinned { .. } | Role::Streaming { .. } | Role::Hub(_)
+        LinkRole::Pinned { .. } | LinkRole::Streaming { .. } | LinkRole::Hub(_)
     );
     is_apart
         && link.is_up()
@@ -217,7 +217,7 @@ impl DataPlane {
     /// Whether a shared link owes replies and has brought nothing for longer than is usual.
     pub(crate) fn is_stuck(&self, link: &Link) -> bool {
         let takeover = &self.server(link.kind.server).takeover;
-        link.role == Role::Shared
+        link.role == LinkRole::Shared
             && link.is_up()
             // A link that is not read because its client takes no replies is not stuck.
             && link.paused.is_none()
@@ -361,7 +361,7 @@ impl DataPlane {
         let answers = |(_, other): (LinkId, &Link)| {
             let recent = self.now.since_ms(other.progress) < u64::from(stall_ms);
             other.kind.server == link.kind.server
-                && other.role == Role::Shared
+                && other.role == LinkRole::Shared
                 && other.is_up()
                 && (recent || other.in_flight() == 0)
         };
@@ -417,7 +417,7 @@ impl DataPlane {
         if !self.may_take_over(kind.server) {
             return None;
         }
-        let successor = self.insert_link(kind, Role::Idle);
+        let successor = self.insert_link(kind, LinkRole::Idle);
         self.takeover(kind.server).begin(old, successor);
         self.connect(successor);
         Some(successor)
@@ -454,7 +454,7 @@ impl DataPlane {
         let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
         let (mut last, mut idle) = (None, None);
         for (id, link) in self.links_shared_to(server) {
-            if link.is_up() && link.role == Role::Shared {
+            if link.is_up() && link.role == LinkRole::Shared {
                 last = last.max(Some(link.progress));
                 // The ACL of a client's user may forbid PING, and the server would log that. So a
                 // link of the configured user is preferred.
@@ -486,7 +486,7 @@ impl DataPlane {
         reads: bool,
     ) -> Option<Blocked> {
         let state = self.links.get(link)?;
-        if state.accepting() || state.role != Role::Shared {
+        if state.accepting() || state.role != LinkRole::Shared {
             return None;
         }
         let server = state.kind.server;
@@ -567,7 +567,11 @@ impl DataPlane {
 
     /// Keeps other sessions off a link that is stuck, as long as a successor is possible.
     pub(crate) fn tick_stuck(&mut self, id: LinkId) {
-        let Some(link) = self.links.get(id).filter(|link| link.role == Role::Shared) else {
+        let Some(link) = self
+            .links
+            .get(id)
+            .filter(|link| link.role == LinkRole::Shared)
+        else {
             return;
         };
         let server = link.kind.server;

@@ -5,7 +5,7 @@ use respool_protocol::encode;
 use crate::base::handle::LinkId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link::{Link, LinkRole};
 
 impl DataPlane {
     /// Sends CLIENT UNBLOCK for a blocked link on a shared link of the same server. Returns false
@@ -26,7 +26,7 @@ impl DataPlane {
         let first = self.first_link(server);
         let shared = |link: &Link| {
             let is_older = link.up_since <= blocked.up_since;
-            link.role == Role::Shared && link.is_up() && link.kind.server == server && is_older
+            link.role == LinkRole::Shared && link.is_up() && link.kind.server == server && is_older
         };
         let links = self.links.iter().filter(|(_, link)| shared(link));
         let Some((link, _)) = links.max_by_key(|(_, link)| link.kind == first) else {

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use respool_protocol::cluster::{self, Endpoint, Info, Role as NodeRole, View, ViewError};
+use respool_protocol::cluster::{self, Endpoint, Info, NodeRole, View, ViewError};
 use respool_protocol::encode;
 use respool_protocol::hashing::Hash;
 use respool_protocol::slot::{SLOTS, hash_slot};
@@ -28,7 +28,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ingress::Blocked;
-use crate::data_plane::link::{Link, LinkState, Role};
+use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::{SILENT_MS, Standing};
@@ -1141,7 +1141,7 @@ impl Discovery {
     pub(crate) fn link_that_answers(&self, plane: &DataPlane, server: ServerId) -> Option<LinkId> {
         let answers = |link: &Link| {
             link.kind.server == server
-                && link.role == Role::Shared
+                && link.role == LinkRole::Shared
                 && link.is_up()
                 && link.takes()
                 && !plane.is_silent(link, SILENT_MS)
@@ -1535,7 +1535,7 @@ mod tests {
         let answer = |owners: [Option<u16>; 4]| {
             let node = |port| {
                 let host = "node".to_owned();
-                cluster::Node::primary("", Endpoint { host, port })
+                cluster::ClusterNode::primary("", Endpoint { host, port })
             };
             let own = |(slot, owner): (u16, Option<u16>)| Some((slot..=slot, owner?));
             let ranges = (0..)

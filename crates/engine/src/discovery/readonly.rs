@@ -18,7 +18,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
-use crate::data_plane::link::{IDLE_EMERGENCY, Link, Role};
+use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkRole};
 use crate::discovery::Discovery;
 use crate::routing::pool::ServerId;
 
@@ -143,15 +143,15 @@ impl Discovery {
             };
             let kind = link.kind;
             match link.role {
-                Role::Idle | IDLE_EMERGENCY => plane.close_link(id),
-                Role::Shared => {
+                LinkRole::Idle | IDLE_EMERGENCY => plane.close_link(id),
+                LinkRole::Shared => {
                     // No session waits for an idle link: if it cannot be connected, no client gets
                     // an error.
-                    if let Some(successor) = plane.add_link(kind, Role::Idle) {
+                    if let Some(successor) = plane.add_link(kind, LinkRole::Idle) {
                         plane.connect(successor);
                     }
                 }
-                Role::Probe => plane.lose_link(id, "respool reconnects to its server"),
+                LinkRole::Probe => plane.lose_link(id, "respool reconnects to its server"),
                 // A session keeps its own link, and no other session gets the link afterwards.
                 // Subscriptions keep their link until it has a successor.
                 _ => link.tainted = true,

@@ -13,7 +13,7 @@
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
 use respool_protocol::sentinel::{
-    self, Answer, Event as Heard, Message, Primary, Replica, Roster, SURVEY_ANSWERS, Survey,
+    self, FailoverEvent, Message, Primary, PrimaryAnswer, Replica, Roster, SURVEY_ANSWERS, Survey,
 };
 
 use crate::base::handle::{CONFIGURED, LinkId};
@@ -24,7 +24,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::flush_rule::ServerLoad;
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
 use crate::discovery::cluster::ServersInUse;
@@ -56,10 +56,10 @@ pub(crate) struct SentinelGroup {
     /// The Sentinels that have a link.
     watchers: Vec<SentinelNode>,
     /// For each primary, the answer with the highest epoch of Sentinels that have no link any more.
-    last_answers: Vec<Option<Answer>>,
+    last_answers: Vec<Option<PrimaryAnswer>>,
     /// For each primary, the replica that was told to take over, and from when on it counts. It
     /// counts like the answer of a Sentinel with the next epoch.
-    promoted: Vec<Option<(Answer, Time)>>,
+    promoted: Vec<Option<(PrimaryAnswer, Time)>>,
 }
 
 /// A Sentinel with a link.
@@ -69,7 +69,7 @@ struct SentinelNode {
     link: LinkId,
     /// Its last answer for each primary. It counts while the link is down, too, so that no older
     /// answer of another Sentinel replaces it.
-    said: Vec<Option<Answer>>,
+    said: Vec<Option<PrimaryAnswer>>,
     /// The config epoch that it last reported for each primary.
     epochs: Vec<u64>,
     /// The last reported fault of its answers for each primary.
@@ -130,7 +130,7 @@ pub(crate) struct SurveyAnswer {
     pub(crate) primary: usize,
     /// The Sentinel has named other Sentinels.
     pub(crate) names_others: bool,
-    said: Answer,
+    said: PrimaryAnswer,
     replicas: Option<Vec<Replica>>,
 }
 
@@ -176,7 +176,7 @@ impl Discovery {
                 user: CONFIGURED,
                 lane: EVERYBODYS,
             };
-            let Some(link) = plane.add_link(kind, Role::Sentinel) else {
+            let Some(link) = plane.add_link(kind, LinkRole::Sentinel) else {
                 // At `links_max`. There may be room at the next tick.
                 plane.servers[usize::from(server.0)].gone = true;
                 return;
@@ -322,15 +322,15 @@ impl Discovery {
         let Some(primary) = names.position(|(name, _)| name == heard.name()) else {
             return SentinelEvent::Nothing;
         };
-        if let Heard::Names { .. } = heard {
+        if let FailoverEvent::Names { .. } = heard {
             // The name may have been configured anew, with epoch 0.
             watch.watchers[index].said[primary] = None;
             watch.promoted[primary] = None;
         }
-        if let Heard::Promoting { to: Some(to), .. } = &heard
+        if let FailoverEvent::Promoting { to: Some(to), .. } = &heard
             && let Some(said) = &watch.watchers[index].said[primary]
         {
-            let heir = Answer {
+            let heir = PrimaryAnswer {
                 id: None,
                 address: reached(to.clone()),
                 config_epoch: said.config_epoch + 1,
@@ -341,7 +341,9 @@ impl Discovery {
             watch.promoted[primary] = Some((heir, plane.now.plus_ms(TICK_MS)));
         }
         let to = match heard {
-            Heard::Switched { to, .. } | Heard::Promoted { to, .. } => to.map(reached),
+            FailoverEvent::Switched { to, .. } | FailoverEvent::Promoted { to, .. } => {
+                to.map(reached)
+            }
             _ => None,
         };
         if let Some(to) = to
@@ -402,7 +404,7 @@ impl Discovery {
         let heir = watch.promoted[primary].as_ref();
         let heir = heir.filter(|(_, from)| plane.now >= *from);
         let said = said.filter_map(|said| said[primary].as_ref());
-        let said: Vec<Answer> = said.chain(heir.map(|(heir, _)| heir)).cloned().collect();
+        let said: Vec<PrimaryAnswer> = said.chain(heir.map(|(heir, _)| heir)).cloned().collect();
         let chosen = sentinel::choose(&said)?;
         let address = address_of(&chosen.address);
         let (name, server) = watch.primaries[primary].clone();
@@ -668,7 +670,7 @@ impl Discovery {
             .as_ref()
             .is_some_and(|identity| replica(&identity.role));
         let is_primary = plane.server(link.kind.server).replica_of.is_none();
-        plane.pools[pool].watched.is_some() && is_primary && link.role != Role::Sentinel && says
+        plane.pools[pool].watched.is_some() && is_primary && link.role != LinkRole::Sentinel && says
     }
 
     /// A primary has changed its role: surveys the Sentinels, which may know more.
@@ -698,7 +700,8 @@ impl Discovery {
         let left: Vec<SentinelNode> = watch.watchers.extract_if(.., leaves).collect();
         for watcher in &left {
             for (kept, said) in watch.last_answers.iter_mut().zip(&watcher.said) {
-                let epoch = |answer: &Option<Answer>| answer.as_ref().map(|said| said.config_epoch);
+                let epoch =
+                    |answer: &Option<PrimaryAnswer>| answer.as_ref().map(|said| said.config_epoch);
                 if epoch(said) > epoch(kept) {
                     kept.clone_from(said);
                 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{LinkState, Role};
+use crate::data_plane::link::{LinkRole, LinkState};
 use crate::discovery::Discovery;
 use crate::limits::SERVERS_SHOWN_MAX;
 use crate::routing::pool::{Server, ServerId, Topology};
@@ -30,12 +30,12 @@ impl Discovery {
     ) -> (usize, Vec<String>) {
         let mut seen = vec![LinkStanding::default(); plane.servers.len()];
         for (_, link) in plane.links.iter() {
-            if link.role == Role::Probe {
+            if link.role == LinkRole::Probe {
                 continue;
             }
             let seen = &mut seen[usize::from(link.kind.server.0)];
             seen.links += 1;
-            seen.sentinel |= link.role == Role::Sentinel;
+            seen.sentinel |= link.role == LinkRole::Sentinel;
             match link.state {
                 LinkState::Up => seen.up = true,
                 LinkState::Connecting { .. } | LinkState::Greeting { .. } => seen.tries = true,

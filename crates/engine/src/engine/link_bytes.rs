@@ -1,8 +1,8 @@
 //! Bytes of servers: the data plane delivers simple replies, and components get the others.
 
 use crate::base::handle::LinkId;
-use crate::data_plane::egress::{Answer, EgressStep, Replies};
-use crate::data_plane::link::{Link, LinkState, Role, UNASKED};
+use crate::data_plane::egress::{EgressStep, Replies, ReplyUse};
+use crate::data_plane::link::{Link, LinkRole, LinkState, UNASKED};
 use crate::engine::Engine;
 
 /// The meaning of a reply that may answer no request.
@@ -40,7 +40,7 @@ impl Engine {
                     return self.take_rest_of_head(id, bytes);
                 }
                 let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
-                if let Role::Hub(line) = link.role
+                if let LinkRole::Hub(line) = link.role
                     && self.pubsub.line(line).keep_behind(bytes)
                 {
                     return;
@@ -98,13 +98,13 @@ impl Engine {
                         return;
                     }
                     SpecialReply::Answers => match self.plane.take_answer(id, &mut replies, len) {
-                        Answer::Taken => {}
-                        Answer::HasCompletion => {
+                        ReplyUse::Taken => {}
+                        ReplyUse::HasCompletion => {
                             if !self.complete_next(id, &mut replies, len) {
                                 return;
                             }
                         }
-                        Answer::Unasked => return self.plane.lose_link(id, UNASKED),
+                        ReplyUse::Unasked => return self.plane.lose_link(id, UNASKED),
                     },
                 },
                 EgressStep::Rest { len } => {
@@ -194,10 +194,10 @@ impl Engine {
     /// Takes a push, which answers no request. On a session's own link it is for that session.
     fn take_push(&mut self, id: LinkId, push: &[u8]) {
         match self.plane.links.get(id).map(|link| link.role) {
-            Some(Role::Pinned { by }) => self.take_own_push(id, by, push),
-            Some(Role::Redirect { to }) => self.redirected(to, push),
-            Some(Role::Hub(hub)) => self.take_hub_push(id, hub, push),
-            Some(Role::Sentinel) => self.take_sentinel_push(id, push),
+            Some(LinkRole::Pinned { by }) => self.take_own_push(id, by, push),
+            Some(LinkRole::Redirect { to }) => self.redirected(to, push),
+            Some(LinkRole::Hub(hub)) => self.take_hub_push(id, hub, push),
+            Some(LinkRole::Sentinel) => self.take_sentinel_push(id, push),
             _ => {}
         }
     }

@@ -4,7 +4,7 @@ use crate::base::error::Fate;
 use crate::base::handle::LinkId;
 use crate::data_plane::handshake::HandshakeReply;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::Role;
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_deadlines::LinkCheck;
 use crate::data_plane::link_loss::{LinkDown, LostLink, NextAttempt};
 use crate::data_plane::standing::SILENT_MS;
@@ -153,7 +153,7 @@ impl Engine {
             self.plane.report_down(&down);
         }
         self.fail_lost(&down, &stranded);
-        if down.was_up && down.connects_at_once && down.role == Role::Shared && !down.heeds {
+        if down.was_up && down.connects_at_once && down.role == LinkRole::Shared && !down.heeds {
             // The sessions that are closed have left their requests.
             self.plane.ask_pipelines_apart(down.link, down.cut_off);
         }
@@ -189,7 +189,7 @@ impl Engine {
     /// on without it.
     fn fail_lost(&mut self, down: &LinkDown, stranded: &[Entry]) {
         let lost = down.cause();
-        if let Role::Pinned { by } = down.role
+        if let LinkRole::Pinned { by } = down.role
             && !down.retries
         {
             // In front of the errors: a session that is closed gets none.
@@ -221,7 +221,7 @@ impl Engine {
 
     /// Begins the next attempt of a lost link, or removes the link. Returns whether it stays.
     fn try_next(&mut self, down: &LinkDown) -> bool {
-        if let Role::Hub(hub) = down.role {
+        if let LinkRole::Hub(hub) = down.role {
             // The hub forgets its questions before the link may take new ones.
             if down.was_up {
                 self.pubsub
@@ -245,18 +245,20 @@ impl Engine {
     fn end_lost(&mut self, down: &LinkDown) {
         let id = down.link;
         match down.role {
-            Role::Streaming { by } | Role::Pinned { by } => self.fail_large(by, id, down.cause()),
-            Role::Redirect { .. } => self.pinned.lose_redirect(&mut self.plane, id),
-            Role::Probe => self.fail_waiting(id),
-            Role::Shared
-            | Role::Draining { .. }
-            | Role::Emergency { .. }
-            | Role::Hub(_)
-            | Role::Sentinel
-            | Role::Idle => {}
+            LinkRole::Streaming { by } | LinkRole::Pinned { by } => {
+                self.fail_large(by, id, down.cause())
+            }
+            LinkRole::Redirect { .. } => self.pinned.lose_redirect(&mut self.plane, id),
+            LinkRole::Probe => self.fail_waiting(id),
+            LinkRole::Shared
+            | LinkRole::Draining { .. }
+            | LinkRole::Emergency { .. }
+            | LinkRole::Hub(_)
+            | LinkRole::Sentinel
+            | LinkRole::Idle => {}
         }
         self.plane.remove_link(id);
-        if down.role == Role::Probe {
+        if down.role == LinkRole::Probe {
             // Logins wait for any probing link, so this one is gone when they look for another.
             if !down.was_up {
                 self.access.probe_failed(
@@ -377,7 +379,7 @@ impl Engine {
             return;
         };
         let of_owner = self.plane.server(server).replica_of.is_none();
-        let is_stand_in = matches!(link.role, Role::Redirect { .. });
+        let is_stand_in = matches!(link.role, LinkRole::Redirect { .. });
         if of_owner && self.plane.is_silent(link, SILENT_MS) {
             self.discovery
                 .request_refresh_after_loss(&mut self.plane, server);

@@ -16,7 +16,7 @@ use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::{Blocked, Dispatched, OK, Request};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
 use crate::engine::Engine;
 use crate::info_fields::RENAMED;
@@ -429,7 +429,7 @@ impl Engine {
             session.flags.end_tunnel();
             session.flags.reset_reply_mode();
             session.pins = Pins::default();
-            let own = self.plane.links.get(session.link)?.role == Role::Pinned { by: id };
+            let own = self.plane.links.get(session.link)?.role == LinkRole::Pinned { by: id };
             own.then_some(session.link)
         });
         self.pinned.drop_tracker(&mut self.plane, id);
@@ -570,16 +570,16 @@ impl Engine {
                 LinkState::Backoff { .. } => "backoff",
             };
             let role = match link.role {
-                Role::Shared => "shared",
-                Role::Draining { .. } => "draining",
-                Role::Streaming { .. } => "streaming",
-                Role::Emergency { .. } => "emergency",
-                Role::Pinned { .. } => "pinned",
-                Role::Hub(_) => "hub",
-                Role::Sentinel => "sentinel",
-                Role::Redirect { .. } => "redirect",
-                Role::Probe => "probe",
-                Role::Idle => "idle",
+                LinkRole::Shared => "shared",
+                LinkRole::Draining { .. } => "draining",
+                LinkRole::Streaming { .. } => "streaming",
+                LinkRole::Emergency { .. } => "emergency",
+                LinkRole::Pinned { .. } => "pinned",
+                LinkRole::Hub(_) => "hub",
+                LinkRole::Sentinel => "sentinel",
+                LinkRole::Redirect { .. } => "redirect",
+                LinkRole::Probe => "probe",
+                LinkRole::Idle => "idle",
             };
             let version = link.kind.version.number();
             let described = format!(

@@ -9,7 +9,7 @@ use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched, IngressStep, Read, Request, may_wait};
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::link::Role;
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::own_options::is_control;
 use crate::data_plane::quick_code::{CodeLane, may_hold_up};
 use crate::data_plane::session::{Flags, Session, SessionState};
@@ -409,10 +409,9 @@ impl Engine {
         }
         let link = session.link;
         let kind = self.plane.shared_kind_of(session);
-        let usable =
-            self.plane.links.get(link).is_some_and(|link| {
-                link.role == Role::Shared || link.role == Role::Pinned { by: id }
-            });
+        let usable = self.plane.links.get(link).is_some_and(|link| {
+            link.role == LinkRole::Shared || link.role == LinkRole::Pinned { by: id }
+        });
         if !usable {
             // A slow session drains the link, or the session never had one. It gets another link
             // when its requests in flight are answered.

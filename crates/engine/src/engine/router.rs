@@ -89,7 +89,7 @@ pub(crate) enum Route {
     Switch,
     /// CLIENT NO-TOUCH OFF and its like at several servers.
     StopSwitch,
-    Refuse(Refusal),
+    Refuse(RouteRefusal),
 }
 
 /// The hold of a request on its owner: later requests of the session go to the same.
@@ -122,7 +122,7 @@ pub(crate) enum Everywhere {
 
 /// The reason that a request has no way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RouteRefusal {
     /// Its keys have several owners.
     CrossSlot,
     /// The session is bound to another server than its owner.
@@ -311,11 +311,11 @@ impl Facts {
                     _ => Claim::Nothing,
                 },
             },
-            RequestOwner::One(_) => Route::Refuse(Refusal::ForeignOwner),
+            RequestOwner::One(_) => Route::Refuse(RouteRefusal::ForeignOwner),
             RequestOwner::Several if self.spread() == Spread::Owners && !self.is_kept() => {
                 Route::Divide
             }
-            RequestOwner::Several => Route::Refuse(Refusal::CrossSlot),
+            RequestOwner::Several => Route::Refuse(RouteRefusal::CrossSlot),
         }
     }
 
@@ -346,20 +346,22 @@ impl Facts {
     }
 
     /// The refusal of a request that no server of the pool shall get.
-    fn refusal(&self) -> Option<Refusal> {
+    fn refusal(&self) -> Option<RouteRefusal> {
         let pool = &self.pool;
         let has_one_owner = matches!(self.keys, RequestOwner::One(_));
         match self.arguments {
             // For its clients the pool is a plain server, in this reply as in all others.
             _ if self.is_of_cluster() && self.hides_nodes() => Some(match self.arity_ok {
-                true => Refusal::NoCluster,
-                false => Refusal::WrongArity,
+                true => RouteRefusal::NoCluster,
+                false => RouteRefusal::WrongArity,
             }),
             _ if !pool.is_cluster && pool.has_nodes && self.command == id::SWAPDB => {
-                Some(Refusal::OneDatabase)
+                Some(RouteRefusal::OneDatabase)
             }
             // The nodes of a Cluster refuse it themselves, if they have to.
-            Arguments::Pattern if has_one_owner && !pool.is_cluster => Some(Refusal::PatternKeys),
+            Arguments::Pattern if has_one_owner && !pool.is_cluster => {
+                Some(RouteRefusal::PatternKeys)
+            }
             _ => None,
         }
     }
@@ -380,7 +382,7 @@ impl Facts {
             }
             // The node that executes it would report itself.
             Spread::Node if pool.is_cluster && self.command.get().answer != Answer::Session => {
-                Route::Refuse(Refusal::Bound)
+                Route::Refuse(RouteRefusal::Bound)
             }
             // The session keeps the same server as long as that is up.
             Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
@@ -391,7 +393,7 @@ impl Facts {
             }
             Spread::Home => self.route_home(),
             Spread::Off => self.route_of_switch(),
-            Spread::Refused => Route::Refuse(Refusal::Several),
+            Spread::Refused => Route::Refuse(RouteRefusal::Several),
             Spread::Channels | Spread::All | Spread::Turns => self.route_everywhere(),
         }
     }
@@ -403,7 +405,7 @@ impl Facts {
             return Route::Here;
         }
         match session.is_bound && !session.is_at_home {
-            true => Route::Refuse(Refusal::ForeignOwner),
+            true => Route::Refuse(RouteRefusal::ForeignOwner),
             false => Route::Home {
                 claims: session.in_multi && !pool.is_cluster,
             },
@@ -416,7 +418,7 @@ impl Facts {
         let tracks_keys = self.command == id::CLIENT_TRACKING;
         match self.arguments {
             Arguments::Off if tracks_keys && session.has_spread => match session.in_multi {
-                true => Route::Refuse(Refusal::Bound),
+                true => Route::Refuse(RouteRefusal::Bound),
                 false => Route::StopTracking,
             },
             // The server names the mistake in its own words.
@@ -424,15 +426,15 @@ impl Facts {
             Arguments::Off => match (session.is_on, session.in_multi) {
                 (false, _) => Route::Here,
                 (true, false) => Route::StopSwitch,
-                (true, true) => Route::Refuse(Refusal::Bound),
+                (true, true) => Route::Refuse(RouteRefusal::Bound),
             },
-            _ if session.in_multi => Route::Refuse(Refusal::Bound),
+            _ if session.in_multi => Route::Refuse(RouteRefusal::Bound),
             Arguments::OnForAll if tracks_keys && !self.pool.knows_all => Route::FindOwners,
             Arguments::On | Arguments::OnForAll if tracks_keys => Route::Track,
             _ if matches!(self.command, id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
                 Route::Switch
             }
-            _ => Route::Refuse(Refusal::Several),
+            _ => Route::Refuse(RouteRefusal::Several),
         }
     }
 
@@ -444,7 +446,7 @@ impl Facts {
             // It would reach only some of the servers.
             _ if !self.pool.knows_all => Route::FindOwners,
             // One server executes the transaction, and the others would not take part.
-            _ if self.is_kept() => Route::Refuse(Refusal::Bound),
+            _ if self.is_kept() => Route::Refuse(RouteRefusal::Bound),
             _ if keeps_place && !self.session.is_caught_up => Route::CatchUp,
             _ if is_in_turns && !self.arity_ok => Route::Everywhere(Everywhere::Mistake),
             _ if is_in_turns => Route::Everywhere(Everywhere::Scan { keeps_place }),
@@ -465,7 +467,8 @@ impl Facts {
     /// FLUSHALL keeps its place in any pool, because it uses links of its own.
     fn keeps_place(&self) -> bool {
         let command = self.command.get();
-        let matters = command.retry == Retry::Write || command.flags.has(commands::Flags::READONLY);
+        let matters =
+            command.retry == Retry::Write || command.flags.has(commands::CommandFlags::READONLY);
         matters
             && command.answer != Answer::Alone
             && (self.pool.refuses_for_now || may_hold_up(self.command))
@@ -500,24 +503,24 @@ impl Arguments {
     }
 }
 
-impl Refusal {
+impl RouteRefusal {
     fn text(self, command: &Command) -> Cow<'static, [u8]> {
         let name = || command.name.replace('|', " ");
         match self {
-            Refusal::CrossSlot => CROSSSLOT.into(),
-            Refusal::ForeignOwner => FOREIGN_OWNER.into(),
-            Refusal::PatternKeys => PATTERN_KEYS.into(),
-            Refusal::OneDatabase => ONE_DATABASE.into(),
-            Refusal::NoCluster => NO_CLUSTER.into(),
-            Refusal::WrongArity => wrong_arity(command).into(),
-            Refusal::Bound => format!(
+            RouteRefusal::CrossSlot => CROSSSLOT.into(),
+            RouteRefusal::ForeignOwner => FOREIGN_OWNER.into(),
+            RouteRefusal::PatternKeys => PATTERN_KEYS.into(),
+            RouteRefusal::OneDatabase => ONE_DATABASE.into(),
+            RouteRefusal::NoCluster => NO_CLUSTER.into(),
+            RouteRefusal::WrongArity => wrong_arity(command).into(),
+            RouteRefusal::Bound => format!(
                 "ERR respool: '{}' cannot be asked of a pool of several servers in a transaction, \
                 or while keys are watched: send it before MULTI and WATCH, or after EXEC",
                 name()
             )
             .into_bytes()
             .into(),
-            Refusal::Several => format!(
+            RouteRefusal::Several => format!(
                 "ERR respool: '{}' cannot be asked of a pool of several servers: \
                 ask the servers themselves",
                 name()
@@ -529,7 +532,7 @@ impl Refusal {
 
     /// Whether respool counts it among the requests that it refused.
     fn counts(self) -> bool {
-        matches!(self, Refusal::Bound | Refusal::Several)
+        matches!(self, RouteRefusal::Bound | RouteRefusal::Several)
     }
 }
 
@@ -819,15 +822,15 @@ mod tests {
     /// The routes of a request for all servers.
     fn routes_to_all(plain: Everywhere, cluster: Everywhere) -> [Route; 6] {
         let (plain, cluster) = (Route::Everywhere(plain), Route::Everywhere(cluster));
-        let bound = Route::Refuse(Refusal::Bound);
+        let bound = Route::Refuse(RouteRefusal::Bound);
         [plain, bound, bound, cluster, cluster, cluster]
     }
 
     /// Each spread, in each situation.
     #[test]
     fn spread_and_situation_decide_the_route() {
-        use Refusal::{Bound, CrossSlot, ForeignOwner, NoCluster, Several};
         use Route::{AsNode, Divide, Here, Home, Refuse};
+        use RouteRefusal::{Bound, CrossSlot, ForeignOwner, NoCluster, Several};
         let crossing = Refuse(CrossSlot);
         let all = |keeps_place| Everywhere::All { keeps_place };
         let scan = |keeps_place| Everywhere::Scan { keeps_place };
@@ -929,8 +932,8 @@ mod tests {
     /// Rows that the router knows by name, in each situation.
     #[test]
     fn named_commands_have_routes_of_their_own() {
-        use Refusal::{Bound, NoCluster, OneDatabase, PatternKeys, Several, WrongArity};
         use Route::{FirstUp, Here, Refuse};
+        use RouteRefusal::{Bound, NoCluster, OneDatabase, PatternKeys, Several, WrongArity};
         let with = |arguments, facts| Facts { arguments, ..facts };
         let pattern = Refuse(PatternKeys);
         let read = owner(true, Claim::Nothing);
@@ -1059,7 +1062,7 @@ mod tests {
             arguments,
             ..plain(command, NONE)
         };
-        let bound = Route::Refuse(Refusal::Bound);
+        let bound = Route::Refuse(RouteRefusal::Bound);
         let table = [
             (
                 option(id::CLIENT_TRACKING, Arguments::On),
@@ -1162,7 +1165,7 @@ mod tests {
     fn bound_session_stays_at_its_server() {
         let mut facts = watching(plain(id::GET, ONE));
         facts.may_switch = false;
-        assert_eq!(facts.route(), Route::Refuse(Refusal::ForeignOwner));
+        assert_eq!(facts.route(), Route::Refuse(RouteRefusal::ForeignOwner));
         // At the first server it may publish, and in a Cluster at any node.
         let mut facts = watching(plain(id::PUBLISH, NONE));
         facts.session.is_at_home = true;
@@ -1170,10 +1173,10 @@ mod tests {
         let mut facts = watching(to_cluster(plain(id::PUBLISH, NONE)));
         assert_eq!(facts.route(), Route::Here);
         facts.session.is_in_first_part = false;
-        assert_eq!(facts.route(), Route::Refuse(Refusal::ForeignOwner));
+        assert_eq!(facts.route(), Route::Refuse(RouteRefusal::ForeignOwner));
         // The node that executes the transaction would report itself.
         let facts = queued(to_node(plain(id::CLUSTER_INFO, NONE)));
-        assert_eq!(facts.route(), Route::Refuse(Refusal::Bound));
+        assert_eq!(facts.route(), Route::Refuse(RouteRefusal::Bound));
     }
 
     #[test]
@@ -1209,10 +1212,10 @@ mod tests {
         };
         let off = tracking(id::CLIENT_TRACKING, Arguments::Off);
         assert_eq!(off.route(), Route::StopTracking);
-        assert_eq!(queued(off).route(), Route::Refuse(Refusal::Bound));
+        assert_eq!(queued(off).route(), Route::Refuse(RouteRefusal::Bound));
         let off = tracking(id::CLIENT_NO_TOUCH, Arguments::Off);
         assert_eq!(off.route(), Route::StopSwitch);
-        assert_eq!(queued(off).route(), Route::Refuse(Refusal::Bound));
+        assert_eq!(queued(off).route(), Route::Refuse(RouteRefusal::Bound));
         let caching = tracking(id::CLIENT_CACHING, Arguments::Usual);
         assert_eq!(caching.route(), Route::CacheNext);
         assert_eq!(queued(caching).route(), Route::Here);

@@ -2,7 +2,7 @@
 //! stuck.
 
 use crate::base::handle::{LinkId, SessionId};
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link::{Link, LinkRole};
 use crate::engine::Engine;
 
 impl Engine {
@@ -13,7 +13,7 @@ impl Engine {
             .plane
             .links
             .get(id)
-            .filter(|link| link.role == Role::Idle)
+            .filter(|link| link.role == LinkRole::Idle)
         else {
             return;
         };
@@ -41,7 +41,7 @@ impl Engine {
         };
         self.plane.drain_to(old, SessionId::NONE);
         if let Some(link) = self.plane.links.get_mut(id) {
-            link.role = Role::Shared;
+            link.role = LinkRole::Shared;
         }
         self.plane.shared.insert(kind, id);
         self.plane.limit_link(id);
@@ -57,7 +57,9 @@ impl Engine {
         }
         for hub in self.plane.links.ids() {
             let stays_behind = |link: &Link| {
-                link.kind.server == kind.server && link.tainted && matches!(link.role, Role::Hub(_))
+                link.kind.server == kind.server
+                    && link.tainted
+                    && matches!(link.role, LinkRole::Hub(_))
             };
             if self.plane.links.get(hub).is_some_and(stays_behind) {
                 self.plane.lose_link(

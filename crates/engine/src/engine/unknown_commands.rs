@@ -8,7 +8,7 @@ use crate::base::error_text::{
 };
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::ingress::Dispatched;
-use crate::data_plane::learned_commands::{CommandInfo, KeySpec};
+use crate::data_plane::learned_commands::{CommandInfo, LearnedKeySpec};
 use crate::data_plane::link::Link;
 use crate::data_plane::owners::Opening;
 use crate::data_plane::quick_code::CodeLane;
@@ -103,7 +103,7 @@ impl Engine {
         };
         let keys = match lesson {
             CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys } => Some(keys),
-            CommandInfo::Unsaid { .. } => Some(KeySpec::Unsaid),
+            CommandInfo::Unsaid { .. } => Some(LearnedKeySpec::Unsaid),
             CommandInfo::Renamed(_) | CommandInfo::Nothing { .. } => None,
         };
         if let Some(keys) = keys
@@ -111,8 +111,8 @@ impl Engine {
         {
             let arg = |at: usize| spans[at].of(bytes);
             let refusal = match keys {
-                KeySpec::Unsaid => UNKNOWN_KEYS,
-                KeySpec::At { .. } | KeySpec::None => NO_KEYS,
+                LearnedKeySpec::Unsaid => UNKNOWN_KEYS,
+                LearnedKeySpec::At { .. } | LearnedKeySpec::None => NO_KEYS,
             };
             let places = keys.places(spans.len());
             let queued = self.transactions.queued_group(&self.plane, session_id);

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::{Flags as CommandFlags, id};
+use respool_protocol::commands::{CommandFlags, id};
 use respool_protocol::encode;
 
 use crate::base::error::{self, Cause, Fate};

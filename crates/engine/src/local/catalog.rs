@@ -17,8 +17,10 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::{LocalCompletion, Subject};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, allowed_in_subscription};
-use crate::data_plane::learned_commands::{CommandInfo, KeySpec, LearnedCommands, ServerUser};
-use crate::data_plane::link::{Link, LinkKind, Role};
+use crate::data_plane::learned_commands::{
+    CommandInfo, LearnedCommands, LearnedKeySpec, ServerUser,
+};
+use crate::data_plane::link::{Link, LinkKind, LinkRole};
 use crate::data_plane::session::Flags;
 use crate::local::Local;
 use crate::local::acl::{KnownRights, RIGHT_MS, RightRefusal};
@@ -98,7 +100,7 @@ impl CommandCatalog {
 
 /// Whether the answers on a link come in time.
 fn takes_questions(link: &Link) -> bool {
-    !matches!(link.role, Role::Draining { .. })
+    !matches!(link.role, LinkRole::Draining { .. })
 }
 
 /// The commands of the table that a server has.
@@ -516,12 +518,12 @@ fn parse_info(reply: &[u8], now: Time) -> CommandInfo {
     }
     let Some(Value::List(flags)) = facts.get(2) else {
         return CommandInfo::Alone {
-            keys: KeySpec::Unsaid,
+            keys: LearnedKeySpec::Unsaid,
         };
     };
     let has = |flag: &str| flags.iter().any(|it| it.text() == Some(flag.as_bytes()));
     let keys = match has("movablekeys") {
-        true => KeySpec::Unsaid,
+        true => LearnedKeySpec::Unsaid,
         false => keys(facts),
     };
     let data = has("readonly") || has("write");
@@ -542,18 +544,18 @@ fn parse_info(reply: &[u8], now: Time) -> CommandInfo {
 /// The index of the first key, the last key and the step in a command's entry.
 const KEYS_AT: usize = 3;
 
-fn keys(facts: &[Value]) -> KeySpec {
+fn keys(facts: &[Value]) -> LearnedKeySpec {
     let number = |at: usize| match facts.get(KEYS_AT + at) {
         Some(Value::Integer(number)) => Some(*number),
         _ => None,
     };
     let (Some(first), Some(last), Some(step)) = (number(0), number(1), number(2)) else {
-        return KeySpec::Unsaid;
+        return LearnedKeySpec::Unsaid;
     };
     match (usize::try_from(first), usize::try_from(step)) {
-        (Ok(0), _) => KeySpec::None,
-        (Ok(first), Ok(step @ 1..)) => KeySpec::At { first, last, step },
-        _ => KeySpec::Unsaid,
+        (Ok(0), _) => LearnedKeySpec::None,
+        (Ok(first), Ok(step @ 1..)) => LearnedKeySpec::At { first, last, step },
+        _ => LearnedKeySpec::Unsaid,
     }
 }
 
@@ -756,7 +758,7 @@ mod tests {
         assert_eq!(said("*1\r\n_\r\n"), CommandInfo::Nothing { at: Time(5) });
         assert_eq!(said("-NOPERM no\r\n"), CommandInfo::Unsaid { at: Time(5) });
         let with = |flags: &str| said(&format!("*1\r\n*3\r\n$6\r\nbf.add\r\n:3\r\n{flags}"));
-        let keys = KeySpec::Unsaid;
+        let keys = LearnedKeySpec::Unsaid;
         let shared = |reads| CommandInfo::Shared { reads, keys };
         assert_eq!(with("*2\r\n+write\r\n+denyoom\r\n"), shared(false));
         assert_eq!(with("~1\r\n+readonly\r\n"), shared(true));
@@ -779,7 +781,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let places = |keys: KeySpec, argc: usize| keys.places(argc).collect::<Vec<_>>();
+        let places = |keys: LearnedKeySpec, argc: usize| keys.places(argc).collect::<Vec<_>>();
         let one = said("write", ":1\r\n:1\r\n:1\r\n");
         assert_eq!(places(one, 4), [1]);
         assert_eq!(places(one, 1), []);
@@ -788,16 +790,16 @@ mod tests {
         assert_eq!(places(pairs, 2), []);
         let two = said("write", ":1\r\n:2\r\n:1\r\n");
         assert_eq!(places(two, 2), [1]);
-        assert_eq!(said("write", ":0\r\n:0\r\n:0\r\n"), KeySpec::None);
+        assert_eq!(said("write", ":0\r\n:0\r\n:0\r\n"), LearnedKeySpec::None);
         let odd = [
             ":1\r\n:1\r\n:0\r\n",
             ":-1\r\n:1\r\n:1\r\n",
             ":1\r\n:1\r\n+a\r\n",
         ];
         for places in odd {
-            assert_eq!(said("write", places), KeySpec::Unsaid);
+            assert_eq!(said("write", places), LearnedKeySpec::Unsaid);
         }
         let movable = said("movablekeys", ":1\r\n:1\r\n:1\r\n");
-        assert_eq!(movable, KeySpec::Unsaid);
+        assert_eq!(movable, LearnedKeySpec::Unsaid);
     }
 }

@@ -23,7 +23,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Link, Role};
+use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
@@ -157,7 +157,7 @@ impl Pinned {
     fn end_slowest(&mut self, plane: &mut DataPlane) {
         let (now, sessions) = (plane.now, &plane.sessions);
         let used = |(id, link): (LinkId, &Link)| match link.role {
-            Role::Streaming { by } => {
+            LinkRole::Streaming { by } => {
                 let moved = sessions.get(by).and_then(bytes_moved);
                 Some((id, moved))
             }
@@ -220,7 +220,7 @@ impl Pinned {
         let held_ms = at_most_half(WATCH_HELD_MS, plane.settings.timeouts.request_ms);
         let (now, sessions) = (plane.now, &plane.sessions);
         let watches = |(id, link): (LinkId, &Link)| {
-            let Role::Pinned { by } = link.role else {
+            let LinkRole::Pinned { by } = link.role else {
                 return None;
             };
             let session = sessions.get(by)?;

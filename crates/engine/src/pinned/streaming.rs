@@ -11,7 +11,7 @@ use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{LinkKind, Role};
+use crate::data_plane::link::{LinkKind, LinkRole};
 use crate::data_plane::session::{Flags, LargeRequest};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
@@ -169,7 +169,7 @@ impl Pinned {
     /// the part.
     pub(crate) fn abandon(&mut self, plane: &mut DataPlane, link: LinkId) {
         plane.push_action(Action::CloseLink(link));
-        if let Some(Role::Pinned { by }) = plane.links.get(link).map(|link| link.role) {
+        if let Some(LinkRole::Pinned { by }) = plane.links.get(link).map(|link| link.role) {
             let unsent = self.lose_pins(plane, by, link, (true, true));
             debug_assert!(unsent.is_none(), "the link counts as up");
         }
@@ -279,7 +279,7 @@ impl Pinned {
         kind: LinkKind,
         id: SessionId,
     ) -> Option<LinkId> {
-        let role = Role::Streaming { by: id };
+        let role = LinkRole::Streaming { by: id };
         if let Some(spare) = self.take_spare(plane, kind, role) {
             return Some(spare);
         }

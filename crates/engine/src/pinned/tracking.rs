@@ -34,7 +34,7 @@ use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::Pinned;
 use crate::pinned::tracking_redirect::redirect_asked;
@@ -544,7 +544,7 @@ impl Pinned {
         let tracking = &mut session.rare().tracking;
         if had_own_link && tracking.links.iter().all(|(_, own)| *own != link) {
             // The session watches keys on its link, so the link is kept.
-            let is_own = |link: &Link| link.role == Role::Pinned { by: id };
+            let is_own = |link: &Link| link.role == LinkRole::Pinned { by: id };
             if plane.links.get(link).is_some_and(is_own) {
                 tracking.links.push((server, link));
             }

@@ -22,7 +22,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::TrackingRedirect;
 use crate::data_plane::ingress::{Blocked, Request, bound_reply};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Pins, Session, TargetNews};
 use crate::pinned::Pinned;
 
@@ -209,7 +209,8 @@ impl Pinned {
             db: 0,
             ..plane.kind_of(session)
         };
-        let stands_for_it = |role, link_kind| role == Role::Redirect { to } && link_kind == kind;
+        let stands_for_it =
+            |role, link_kind| role == LinkRole::Redirect { to } && link_kind == kind;
         let found = plane
             .links
             .iter()
@@ -226,7 +227,7 @@ impl Pinned {
                     return Err(Blocked::Refused(bound_reply("pinned-links-max")));
                 }
                 self.wait_for_room(plane, id)?;
-                let fresh = plane.add_link(kind, Role::Redirect { to });
+                let fresh = plane.add_link(kind, LinkRole::Redirect { to });
                 let link = fresh.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))?;
                 plane.connect(link);
                 link
@@ -303,7 +304,7 @@ impl Pinned {
 
     pub(crate) fn target_gone(&mut self, plane: &mut DataPlane, to: u64) {
         let links = plane.links.iter();
-        let stand_for_it = links.filter(|(_, link)| link.role == Role::Redirect { to });
+        let stand_for_it = links.filter(|(_, link)| link.role == LinkRole::Redirect { to });
         for id in stand_for_it.map(|(id, _)| id).collect::<Vec<_>>() {
             if let Some(link) = plane.links.get(id) {
                 link.held.has_left.store(true, Ordering::Relaxed);

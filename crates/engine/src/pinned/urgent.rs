@@ -10,14 +10,14 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, Dispatched};
-use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkKind, Role};
+use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkKind, LinkRole};
 use crate::data_plane::session::Pins;
 use crate::pinned::Pinned;
 use crate::routing::pool::ServerId;
 
 /// Whether a link is an emergency link.
 pub(crate) fn is_urgent(link: &Link) -> bool {
-    matches!(link.role, Role::Emergency { .. })
+    matches!(link.role, LinkRole::Emergency { .. })
 }
 
 impl Pinned {
@@ -94,7 +94,7 @@ impl Pinned {
         if !self.has_room_for_urgent_link(plane, kind.server) {
             return None;
         }
-        let role = Role::Emergency { by: id };
+        let role = LinkRole::Emergency { by: id };
         let is_idle = |link: &Link| link.role == IDLE_EMERGENCY && link.kind.server == kind.server;
         let idle: Vec<LinkId> = self.keys_of(plane, is_idle);
         let same = |link_id: &&LinkId| {

@@ -31,7 +31,7 @@ use crate::data_plane::completion::pinned::{
     OtherServers, PinnedCompletion, RedirectStandIn, WaitCommand,
 };
 use crate::data_plane::ingress::{Blocked, Request};
-use crate::data_plane::link::{Link, LinkKind, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole};
 use crate::data_plane::session::{Pins, Session};
 use crate::pinned::Pinned;
 use crate::routing::pool::ServerId;
@@ -357,7 +357,7 @@ impl Pinned {
     pub(crate) fn close_waits_of(&mut self, plane: &mut DataPlane, user: u16, server: ServerId) {
         let waits = |(id, session): (SessionId, &Session)| {
             let own = plane.links.get(session.link)?;
-            let is_others = own.role == (Role::Pinned { by: id }) && own.kind.user != user;
+            let is_others = own.role == (LinkRole::Pinned { by: id }) && own.kind.user != user;
             let is_its = own.kind.server == server;
             (session.user == user && is_its && is_others).then_some(id)
         };

@@ -15,7 +15,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::Request;
 use crate::data_plane::link::{HubId, LineId};
-use crate::data_plane::link::{LinkState, Role};
+use crate::data_plane::link::{LinkRole, LinkState};
 use crate::pubsub::Pubsub;
 use crate::pubsub::hub::{HOME, Hub, KeyOwner};
 use crate::routing::pool::{Pool, ServerId};
@@ -106,7 +106,10 @@ impl Pubsub {
         let Some(link) = plane.links.get(id) else {
             return false;
         };
-        let (server, is_asked) = (link.kind.server, link.role == Role::Shared && link.heeds);
+        let (server, is_asked) = (
+            link.kind.server,
+            link.role == LinkRole::Shared && link.heeds,
+        );
         let hubs = 0..self.hubs.len();
         let awaiting = hubs
             .filter(|_| is_asked)

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 
-use respool_protocol::commands::{self, CommandId, Flags as CommandFlags, Spread};
+use respool_protocol::commands::{self, CommandFlags, CommandId, Spread};
 use respool_protocol::request::{Found, RequestScanner};
 use respool_protocol::slot::hash_slot;
 

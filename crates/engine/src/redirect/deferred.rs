@@ -36,7 +36,7 @@ use crate::data_plane::completion::redirect::{ProofStep, RedirectCompletion};
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::bound_reply;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
-use crate::data_plane::link::{Link, LinkKind, LinkState, Role};
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::sent_request::{ASKING, as_asked, id_of};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::redirect::Redirects;
@@ -102,7 +102,7 @@ pub(crate) struct RefusedFront<'a> {
     pub(crate) link: LinkId,
     pub(crate) front: Entry,
     pub(crate) server: ServerId,
-    role: Role,
+    role: LinkRole,
     /// The slot of its first key, if respool can see its keys.
     pub(crate) slot: Option<u16>,
     /// It is a transaction: the refusal is the reply to its EXEC, or came before that.
@@ -327,7 +327,7 @@ impl Redirects {
             None => front.session != SessionId::NONE || link.shares_next(),
             Some(duty) => duty.is_of_request(),
         };
-        if !is_of_request || matches!(link.role, Role::Hub(_) | Role::Sentinel) {
+        if !is_of_request || matches!(link.role, LinkRole::Hub(_) | LinkRole::Sentinel) {
             return Judgement::Answer;
         }
         let asked = match link.duties.front().filter(|_| front.duty) {
@@ -385,7 +385,7 @@ impl Redirects {
             return Departure::Answer(told);
         }
         match refused.role {
-            Role::Pinned { by } => self.take_off_own_link(plane, refused, by, next),
+            LinkRole::Pinned { by } => self.take_off_own_link(plane, refused, by, next),
             _ => {
                 self.defer_front(plane, id, (next, None, why), false, &refused.reply);
                 Departure::Deferred
@@ -975,7 +975,7 @@ impl Redirects {
             return false;
         };
         let is_held = match link.role {
-            Role::Pinned { by } => by == front.session && !link.waits,
+            LinkRole::Pinned { by } => by == front.session && !link.waits,
             role => role.is_multiplexed(),
         };
         if !is_held || plane.sessions.get(front.session).is_none() {

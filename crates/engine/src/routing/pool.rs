@@ -18,7 +18,7 @@ use crate::base::settings::{
 use crate::base::time::Time;
 use crate::data_plane::arrivals::{ArrivalSlot, ArrivalWheel};
 use crate::data_plane::flush_rule::ServerLoad;
-use crate::data_plane::health::Health;
+use crate::data_plane::health::ServerHealth;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::reply_limit;
 use crate::data_plane::takeover::LinkTakeover;
@@ -49,7 +49,7 @@ pub(crate) struct Server {
     /// link.
     pub(crate) current: [Option<(LinkKind, LinkId)>; 2],
     /// The state of its connections.
-    pub(crate) health: Health,
+    pub(crate) health: ServerHealth,
     /// Whether it accepts the configured login.
     pub(crate) trust: LoginState,
     /// Its stuck links, and the links that take their place.
@@ -70,7 +70,7 @@ impl Server {
             replica_of: None,
             unknown: false,
             current: [None; 2],
-            health: Health::default(),
+            health: ServerHealth::default(),
             trust: LoginState::default(),
             takeover: LinkTakeover::default(),
             reply_limits: reply_limit::KnownLimits::default(),

@@ -10,8 +10,8 @@ use std::ops::RangeInclusive;
 use std::str;
 
 use super::{
-    ANSWER_BYTES_MAX, Endpoint, HOST_BYTES_MAX, Health, ID_BYTES_MAX, NODES_MAX, Node, Role, View,
-    ViewError, split_address,
+    ANSWER_BYTES_MAX, ClusterNode, Endpoint, HOST_BYTES_MAX, ID_BYTES_MAX, NODES_MAX, NodeHealth,
+    NodeRole, View, ViewError, split_address,
 };
 use crate::slot::SLOTS;
 use crate::value::Value;
@@ -43,12 +43,12 @@ impl View {
             let primary = draft.add(slots_node(primary, asked)?)?;
             // A node that owns slots is a primary, even if another range lists it as a replica.
             if let Some(node) = draft.nodes.get_mut(usize::from(primary)) {
-                node.role = Role::Primary;
+                node.role = NodeRole::Primary;
             }
             draft.own(slot_of(first)?, slot_of(last)?, primary);
             for replica in replicas {
                 let mut node = slots_node(replica, asked)?;
-                node.role = Role::Replica { of: Some(primary) };
+                node.role = NodeRole::Replica { of: Some(primary) };
                 draft.add(node)?;
             }
         }
@@ -79,18 +79,18 @@ impl View {
             }
             let node = |index: &u16| draft.nodes.get(usize::from(*index));
             let is_primary =
-                |index: &&u16| node(index).is_some_and(|node| node.role == Role::Primary);
+                |index: &&u16| node(index).is_some_and(|node| node.role == NodeRole::Primary);
             let primaries = members.iter().filter(is_primary);
             let primary = primaries
                 .rev()
                 .max_by_key(|index| {
                     let node = node(index)?;
                     let rank = match node.health {
-                        Health::Online => 4,
-                        Health::Loading => 3,
-                        Health::Suspected => 2,
-                        Health::Joining => 1,
-                        Health::Failed => 0,
+                        NodeHealth::Online => 4,
+                        NodeHealth::Loading => 3,
+                        NodeHealth::Suspected => 2,
+                        NodeHealth::Joining => 1,
+                        NodeHealth::Failed => 0,
                     };
                     Some((rank, node.offset_bytes))
                 })
@@ -117,7 +117,7 @@ impl View {
     /// replaces an empty host: a node may not know its own address.
     ///
     /// The endpoint is the address, even if host names are preferred. The host name is in
-    /// [`Node::hostname`]. A migrating slot belongs to its old owner until the migration ends.
+    /// [`ClusterNode::hostname`]. A migrating slot belongs to its old owner until the migration ends.
     ///
     /// # Errors
     /// When the answer is malformed; the error names the fault.
@@ -151,8 +151,8 @@ impl View {
             for flag in flags.split(',') {
                 match flag {
                     "myself" => is_myself = true,
-                    "master" => node.role = Role::Primary,
-                    "slave" => node.role = Role::Replica { of: None },
+                    "master" => node.role = NodeRole::Primary,
+                    "slave" => node.role = NodeRole::Replica { of: None },
                     "fail" => is_failed = true,
                     "fail?" => is_suspected = true,
                     "handshake" => is_joining = true,
@@ -162,10 +162,10 @@ impl View {
                 }
             }
             node.health = match () {
-                () if is_joining => Health::Joining,
-                () if is_failed => Health::Failed,
-                () if is_suspected => Health::Suspected,
-                () => Health::Online,
+                () if is_joining => NodeHealth::Joining,
+                () if is_failed => NodeHealth::Failed,
+                () if is_suspected => NodeHealth::Suspected,
+                () => NodeHealth::Online,
             };
             let index = draft.add(node)?;
             if is_myself {
@@ -238,7 +238,7 @@ impl Info {
 /// The parts of a view while an answer is read.
 #[derive(Default)]
 struct Draft {
-    nodes: Vec<Node>,
+    nodes: Vec<ClusterNode>,
     /// The index of each node by its id, or by `host port` if it has no id.
     by_key: BTreeMap<String, u16>,
     ranges: Vec<(RangeInclusive<u16>, u16)>,
@@ -249,14 +249,14 @@ impl Draft {
     /// Sets the primary of a replica.
     fn set_primary(&mut self, index: u16, primary: Option<u16>) {
         let node = self.nodes.get_mut(usize::from(index));
-        if let Some(Role::Replica { of }) = node.map(|node| &mut node.role) {
+        if let Some(NodeRole::Replica { of }) = node.map(|node| &mut node.role) {
             *of = primary;
         }
     }
 
     /// Adds a node and returns its index. If the node is there already, its first description
     /// stays.
-    fn add(&mut self, node: Node) -> Result<u16, ViewError> {
+    fn add(&mut self, node: ClusterNode) -> Result<u16, ViewError> {
         let key = match &node.endpoint {
             _ if !node.id.is_empty() => node.id.clone(),
             Some(endpoint) => format!("{} {}", endpoint.host, endpoint.port),
@@ -287,7 +287,7 @@ impl Draft {
 }
 
 /// Reads a node of CLUSTER SLOTS: endpoint and port, its id from Redis 4.0 on, details from 7.0 on.
-fn slots_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
+fn slots_node(value: &Value, asked: &str) -> Result<ClusterNode, ViewError> {
     const FORM: ViewError = ViewError::Form("a node with endpoint, port, and perhaps id and more");
     let Value::List(parts) = value else {
         return Err(FORM);
@@ -303,7 +303,7 @@ fn slots_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
     };
     let port = port_of("port of a node", port)?;
     let host = host_of(Some(host), about("ip"), asked)?;
-    Ok(Node {
+    Ok(ClusterNode {
         hostname: hostname_of(about("hostname"))?,
         zone: zone_of(about("availability-zone")),
         ..node(id, host, port)
@@ -311,21 +311,21 @@ fn slots_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
 }
 
 /// Reads a node of CLUSTER SHARDS: a map.
-fn shards_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
+fn shards_node(value: &Value, asked: &str) -> Result<ClusterNode, ViewError> {
     const ROLE: &str = "role of a node";
     let about = |key| value.field(key);
     let needed = |name, key| text(name, about(key).ok_or(ViewError::Missing(name))?);
     let id = id_of(needed("id of a node", "id")?)?;
     let role = match needed(ROLE, "role")? {
-        "master" | "primary" => Role::Primary,
-        "replica" | "slave" => Role::Replica { of: None },
+        "master" | "primary" => NodeRole::Primary,
+        "replica" | "slave" => NodeRole::Replica { of: None },
         other => return Err(field(ROLE, other)),
     };
     let health = match needed("health of a node", "health")? {
-        "online" => Health::Online,
-        "loading" => Health::Loading,
-        "fail" | "failed" => Health::Failed,
-        _ => Health::Suspected,
+        "online" => NodeHealth::Online,
+        "loading" => NodeHealth::Loading,
+        "fail" | "failed" => NodeHealth::Failed,
+        _ => NodeHealth::Suspected,
     };
     let port = |name, key| match about(key) {
         Some(port) => port_of(name, port),
@@ -341,7 +341,7 @@ fn shards_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
         Some(Value::Integer(offset)) => u64::try_from(*offset).ok(),
         _ => None,
     };
-    Ok(Node {
+    Ok(ClusterNode {
         tls_port: Some(tls_port).filter(|&port| port != 0),
         role,
         health,
@@ -354,7 +354,7 @@ fn shards_node(value: &Value, asked: &str) -> Result<Node, ViewError> {
 
 /// Reads the address of a node in CLUSTER NODES: `host:port@bus-port,hostname,key=value`. Old
 /// versions write only its beginning.
-fn nodes_node(id: String, address: &str, asked: &str) -> Result<Node, ViewError> {
+fn nodes_node(id: String, address: &str, asked: &str) -> Result<ClusterNode, ViewError> {
     const ADDRESS: &str = "address of a node";
     let (place, about) = match address.split_once(',') {
         Some((place, about)) => (place, about),
@@ -367,8 +367,8 @@ fn nodes_node(id: String, address: &str, asked: &str) -> Result<Node, ViewError>
     let host = if host.is_empty() { asked } else { host };
     let mut more = about.split(',');
     let hostname = more.next().filter(|hostname| !hostname.is_empty());
-    let mut node = Node {
-        role: Role::Unknown,
+    let mut node = ClusterNode {
+        role: NodeRole::Unknown,
         hostname: hostname
             .map(|hostname| host_text("hostname", hostname))
             .transpose()?,
@@ -385,8 +385,8 @@ fn nodes_node(id: String, address: &str, asked: &str) -> Result<Node, ViewError>
 }
 
 /// A node with this id and endpoint. Port 0 means that it has no endpoint.
-fn node(id: String, host: String, port: u16) -> Node {
-    let mut node = Node::primary(&id, Endpoint { host, port });
+fn node(id: String, host: String, port: u16) -> ClusterNode {
+    let mut node = ClusterNode::primary(&id, Endpoint { host, port });
     node.endpoint = node.endpoint.filter(|_| port != 0);
     node
 }

@@ -4,7 +4,7 @@
 //! keyword. It also says which arguments to take: a range, or the number in an argument. No spec
 //! finds the keys of a few commands. The servers have functions for these, and so has this module.
 
-use super::{Command, Flags, names_of_set};
+use super::{Command, CommandFlags, names_of_set};
 use crate::number;
 
 /// Finds some of a command's keys.
@@ -256,7 +256,7 @@ impl KeySpec {
     /// Steps and checks are those of the servers' `getKeysUsingKeySpecs` (db.c).
     fn keys<'a>(
         &self,
-        flags: Flags,
+        flags: CommandFlags,
         argc: usize,
         arg: &impl Fn(usize) -> &'a [u8],
         visit: &mut impl FnMut(usize, KeyFlags),
@@ -283,7 +283,7 @@ impl KeySpec {
                     return Err(KeyError);
                 }
                 let count = number::parse(arg(number)).ok_or(KeyError)?;
-                if count == 0 && flags.has(Flags::NO_MANDATORY_KEYS) {
+                if count == 0 && flags.has(CommandFlags::NO_MANDATORY_KEYS) {
                     return Ok(());
                 }
                 let count = usize::try_from(count).map_err(|_| KeyError)?;

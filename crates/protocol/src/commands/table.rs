@@ -11,7 +11,7 @@ macro_rules! row {
         Command {
             name: $name,
             arity: $arity,
-            flags: Flags::NONE$(.or(Flags::$flag))*,
+            flags: CommandFlags::NONE$(.or(CommandFlags::$flag))*,
             keys: &[$($key),*],
             key_scan: KeyScan::$scan,
             only_key: $only_key,
@@ -144,7 +144,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("cluster|slaves" 3 [ADMIN STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Node One; None; None; false false; 0 0),
     row!("cluster|slot-stats" -4 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All Concat; None; None; false false; 0 0),
     row!("cluster|slots" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Node One; None; None; false false; 0 0),
-    row!("cluster|syncslots" -3 [ADMIN STALE NO_ASYNC_LOADING] [VALKEY_9_1] [] Specs 0 | Refused(Refusal::Replication); Write; Refused One; None; None; false false; 0 0),
+    row!("cluster|syncslots" -3 [ADMIN STALE NO_ASYNC_LOADING] [VALKEY_9_1] [] Specs 0 | Refused(CommandRefusal::Replication); Write; Refused One; None; None; false false; 0 0),
     row!("clusterscan" -2 [READONLY] [VALKEY_9_1] [key!([NOT_KEY] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Server; Read; Owner One; None; Second; false false; 0 0),
     row!("command" -1 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; None; false false; 90 97),
     row!("command|count" 2 [LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; None; false false; 0 0),
@@ -321,7 +321,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("ping" -1 [FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; None; false false; 0 0),
     row!("psetex" 4 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("psubscribe" -2 [PUBSUB NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
-    row!("psync" -3 [ADMIN NOSCRIPT NO_MULTI NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Replication); Write; Refused One; None; None; false false; 0 0),
+    row!("psync" -3 [ADMIN NOSCRIPT NO_MULTI NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(CommandRefusal::Replication); Write; Refused One; None; None; false false; 0 0),
     row!("pttl" 2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; None; None; true false; 0 0),
     row!("publish" 3 [PUBSUB LOADING STALE FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Conditional(Condition::Count); Write; Home One; None; None; false false; 0 0),
     row!("pubsub" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Any One; None; None; false false; 259 265),
@@ -338,7 +338,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("readwrite" 1 [LOADING STALE FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Node One; None; None; false false; 0 0),
     row!("rename" 3 [WRITE] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([OW UPDATE] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("renamenx" 3 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [key!([RW ACCESS DELETE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([OW INSERT] Index(2), Range { last: 0, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; None; false false; 0 0),
-    row!("replconf" -1 [ADMIN NOSCRIPT LOADING STALE ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Replication); Write; Refused One; None; None; false false; 0 0),
+    row!("replconf" -1 [ADMIN NOSCRIPT LOADING STALE ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(CommandRefusal::Replication); Write; Refused One; None; None; false false; 0 0),
     row!("replicaof" 3 [ADMIN NOSCRIPT STALE NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; Refused One; None; None; false true; 0 0),
     row!("reset" 1 [NOSCRIPT LOADING STALE NO_AUTH FAST ALLOW_BUSY] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("restore" -4 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Write; Owner One; None; None; false false; 0 0),
@@ -354,7 +354,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("scard" 2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; Collapse; None; true false; 0 0),
     row!("script" -2 [] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Session; Write; Here One; None; None; false false; 287 294),
     // arity: redis-8.2 3, valkey-9.1 -3
-    row!("script|debug" -3 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::ConnectionState); Write; Refused One; None; None; false false; 0 0),
+    row!("script|debug" -3 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(CommandRefusal::ConnectionState); Write; Refused One; None; None; false false; 0 0),
     // flags: redis-8.2 [], valkey-9.1 [stale]
     row!("script|exists" -3 [NOSCRIPT] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; All And; None; None; false false; 0 0),
     // flags: redis-8.2 [], valkey-9.1 [stale]
@@ -401,7 +401,7 @@ pub(super) static COMMANDS: [Command; 413] = [
     row!("sunionstore" -3 [WRITE DENYOOM] [REDIS_8_2 VALKEY_9_1] [key!([OW UPDATE] Index(1), Range { last: 0, step: 1, limit: 0 }), key!([RO ACCESS] Index(2), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Write; Owner One; None; None; false false; 0 0),
     row!("sunsubscribe" -1 [PUBSUB NOSCRIPT LOADING STALE] [REDIS_8_2 VALKEY_9_1] [key!([NOT_KEY] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Session; Write; Here One; None; None; false false; 0 0),
     row!("swapdb" 3 [WRITE FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Write; All AllSucceeded; None; None; false false; 0 0),
-    row!("sync" 1 [ADMIN NOSCRIPT NO_MULTI NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(Refusal::Replication); Write; Refused One; None; None; false false; 0 0),
+    row!("sync" 1 [ADMIN NOSCRIPT NO_MULTI NO_ASYNC_LOADING] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Refused(CommandRefusal::Replication); Write; Refused One; None; None; false false; 0 0),
     row!("time" 1 [LOADING STALE FAST] [REDIS_8_2 VALKEY_9_1] [] Specs 0 | Server; Read; Any One; None; None; false false; 0 0),
     row!("touch" -2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO] Index(1), Range { last: -1, step: 1, limit: 0 })] Specs 0 | Server; Read; Owners Sum; None; None; false false; 0 0),
     row!("ttl" 2 [READONLY FAST] [REDIS_8_2 VALKEY_9_1] [key!([RO ACCESS] Index(1), Range { last: 0, step: 1, limit: 0 })] Specs 1 | Server; Read; Owner One; None; None; true false; 0 0),

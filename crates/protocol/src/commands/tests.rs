@@ -48,7 +48,7 @@ fn keys(line: &str) -> Result<Vec<usize>, KeyError> {
     Ok(found)
 }
 
-fn refusal(line: &str) -> Option<Refusal> {
+fn refusal(line: &str) -> Option<CommandRefusal> {
     let args = words(line);
     find(line).refusal(args.len(), |at| args[at])
 }
@@ -140,12 +140,12 @@ fn connection_commands_are_passed_on_only_if_harmless() {
         ),
     ];
     let suspicious = [
-        Flags::BLOCKING,
-        Flags::PUBSUB,
-        Flags::NO_MULTI,
-        Flags::NO_AUTH,
-        Flags::ASKING,
-        Flags::ALLOW_BUSY,
+        CommandFlags::BLOCKING,
+        CommandFlags::PUBSUB,
+        CommandFlags::NO_MULTI,
+        CommandFlags::NO_AUTH,
+        CommandFlags::ASKING,
+        CommandFlags::ALLOW_BUSY,
     ];
     let mut passed = BTreeSet::new();
     for command in all().map(CommandId::get) {
@@ -169,7 +169,7 @@ fn connection_commands_are_passed_on_only_if_harmless() {
 #[test]
 fn writes_are_not_retried_and_coalescing_is_safe() {
     for command in all().map(CommandId::get) {
-        if command.flags.has(Flags::WRITE) {
+        if command.flags.has(CommandFlags::WRITE) {
             assert_eq!(command.retry, Retry::Write, "{}", command.name);
         }
         match command.coalesce {
@@ -318,9 +318,9 @@ fn xread_blocks_if_the_server_finds_block() {
 #[test]
 fn refused_command_has_its_reason() {
     for (line, reason) in [
-        ("PSYNC ? -1", Refusal::Replication),
-        ("SCRIPT DEBUG YES", Refusal::ConnectionState),
-        ("DEBUG PROTOCOL push", Refusal::ConnectionState),
+        ("PSYNC ? -1", CommandRefusal::Replication),
+        ("SCRIPT DEBUG YES", CommandRefusal::ConnectionState),
+        ("DEBUG PROTOCOL push", CommandRefusal::ConnectionState),
     ] {
         assert_eq!(refusal(line), Some(reason), "{line}");
     }
@@ -415,7 +415,7 @@ fn sets_show_their_members() {
         r#"{"readonly", "fast"}"#
     );
     assert_eq!(format!("{:?}", id::GET), "get");
-    assert!(!Flags::WRITE.has(Flags::WRITE.or(Flags::FAST)));
+    assert!(!CommandFlags::WRITE.has(CommandFlags::WRITE.or(CommandFlags::FAST)));
 }
 
 /// A lookup by comparing with every name.

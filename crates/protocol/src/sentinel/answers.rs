@@ -8,8 +8,8 @@
 use std::str;
 
 use super::{
-    ANSWER_BYTES_MAX, AnswerError, Endpoint, HOST_BYTES_MAX, Health, ID_BYTES_MAX, NAME_BYTES_MAX,
-    PRIMARIES_MAX, Peer, Primary, REPLICAS_MAX, Replica, SENTINELS_MAX,
+    ANSWER_BYTES_MAX, AnswerError, Endpoint, HOST_BYTES_MAX, ID_BYTES_MAX, InstanceHealth,
+    NAME_BYTES_MAX, PRIMARIES_MAX, Primary, REPLICAS_MAX, Replica, SENTINELS_MAX, SentinelPeer,
 };
 use crate::number;
 use crate::value::Value;
@@ -82,22 +82,22 @@ impl Replica {
     }
 }
 
-impl Peer {
+impl SentinelPeer {
     /// Reads the answer to SENTINEL SENTINELS.
     ///
     /// # Errors
     /// When the answer is malformed; [`AnswerError::UnknownName`] if the Sentinel watches no such
     /// primary.
-    pub fn read_all(answer: &[u8]) -> Result<Vec<Peer>, AnswerError> {
+    pub fn read_all(answer: &[u8]) -> Result<Vec<SentinelPeer>, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a list of Sentinels");
         let peers = read(answer)?;
         let peers = items(&peers, SENTINELS_MAX, FORM)?;
-        peers.iter().map(Peer::of).collect()
+        peers.iter().map(SentinelPeer::of).collect()
     }
 
-    fn of(value: &Value) -> Result<Peer, AnswerError> {
+    fn of(value: &Value) -> Result<SentinelPeer, AnswerError> {
         let fields = Fields::of(value)?;
-        Ok(Peer {
+        Ok(SentinelPeer {
             id: match fields.text("runid")? {
                 "" => None,
                 id => Some(id_of(id)?),
@@ -176,12 +176,12 @@ const ID: &str = "id of a Sentinel";
 
 /// The worst health of the flags. `master`, `slave` and `sentinel` are roles. `master_down` means
 /// that the Sentinel thinks a primary is down; its own health is not affected.
-fn health_of(flags: &str) -> Health {
+fn health_of(flags: &str) -> InstanceHealth {
     match () {
-        () if has(flags, "o_down") => Health::Failed,
-        () if has(flags, "s_down") => Health::Suspected,
-        () if has(flags, "disconnected") => Health::Disconnected,
-        () => Health::Online,
+        () if has(flags, "o_down") => InstanceHealth::Failed,
+        () if has(flags, "s_down") => InstanceHealth::Suspected,
+        () if has(flags, "disconnected") => InstanceHealth::Disconnected,
+        () => InstanceHealth::Online,
     }
 }
 

@@ -46,7 +46,7 @@ pub enum Message {
         channels: u64,
     },
     /// An event on one of [`CHANNELS`].
-    Event(Event),
+    Event(FailoverEvent),
     /// The answer to PING.
     Pong,
     /// Any other message.
@@ -55,7 +55,7 @@ pub enum Message {
 
 /// An event that may need a reaction. `name` is the name of the primary that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum FailoverEvent {
     /// Another server is the primary: `+switch-master`.
     Switched {
         /// Name of the primary.
@@ -75,7 +75,7 @@ pub enum Event {
         to: Option<Endpoint>,
     },
     /// A replica has become primary: `+promoted-slave`. Only the leading Sentinel publishes it, and
-    /// gives the new address to clients from now on. It publishes [`Event::Switched`] when the
+    /// gives the new address to clients from now on. It publishes [`FailoverEvent::Switched`] when the
     /// other replicas follow. That may take up to its failover timeout.
     Promoted {
         /// Name of the primary.
@@ -142,17 +142,19 @@ pub enum Kind {
     Sentinel,
 }
 
-impl Event {
+impl FailoverEvent {
     /// The name of the primary that the event concerns.
     pub fn name(&self) -> &str {
         match self {
-            Event::Switched { name, .. }
-            | Event::Promoting { name, .. }
-            | Event::Promoted { name, .. }
-            | Event::Replicas { name }
-            | Event::Sentinels { name }
-            | Event::Names { name } => name,
-            Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => &who.name,
+            FailoverEvent::Switched { name, .. }
+            | FailoverEvent::Promoting { name, .. }
+            | FailoverEvent::Promoted { name, .. }
+            | FailoverEvent::Replicas { name }
+            | FailoverEvent::Sentinels { name }
+            | FailoverEvent::Names { name } => name,
+            FailoverEvent::Down { who, .. }
+            | FailoverEvent::Up { who, .. }
+            | FailoverEvent::Rebooted { who } => &who.name,
         }
     }
 
@@ -160,7 +162,7 @@ impl Event {
     ///
     /// # Errors
     /// When the text is malformed. An event has still happened: ask for everything.
-    pub fn read(channel: &[u8], text: &[u8]) -> Result<Option<Event>, AnswerError> {
+    pub fn read(channel: &[u8], text: &[u8]) -> Result<Option<FailoverEvent>, AnswerError> {
         let text = str::from_utf8(text).map_err(|_| AnswerError::Field(EVENT, shown(text)))?;
         let mut words = Words {
             words: text.split(' '),
@@ -170,27 +172,27 @@ impl Event {
             b"+switch-master" => {
                 let name = words.name()?;
                 let (from, to) = (words.endpoint()?, words.endpoint()?);
-                Event::Switched { name, from, to }
+                FailoverEvent::Switched { name, from, to }
             }
             b"+failover-state-wait-promotion" => {
                 let Instance { name, endpoint, .. } = words.instance()?;
                 let to = endpoint;
-                Event::Promoting { name, to }
+                FailoverEvent::Promoting { name, to }
             }
             b"+promoted-slave" => {
                 let Instance { name, endpoint, .. } = words.instance()?;
                 let to = endpoint;
-                Event::Promoted { name, to }
+                FailoverEvent::Promoted { name, to }
             }
-            b"+sdown" | b"+odown" => Event::Down {
+            b"+sdown" | b"+odown" => FailoverEvent::Down {
                 who: words.instance()?,
                 is_agreed: channel == b"+odown",
             },
-            b"-sdown" | b"-odown" => Event::Up {
+            b"-sdown" | b"-odown" => FailoverEvent::Up {
                 who: words.instance()?,
                 is_agreed: channel == b"-odown",
             },
-            b"+reboot" => Event::Rebooted {
+            b"+reboot" => FailoverEvent::Rebooted {
                 who: words.instance()?,
             },
             b"+slave" | b"+slave-reconf-done" | b"+role-change" | b"-role-change" => {
@@ -200,17 +202,17 @@ impl Event {
                         kind: Kind::Primary,
                         name,
                         ..
-                    } => Event::Names { name },
-                    Instance { name, .. } => Event::Replicas { name },
+                    } => FailoverEvent::Names { name },
+                    Instance { name, .. } => FailoverEvent::Replicas { name },
                 }
             }
             b"+sentinel" | b"+sentinel-address-switch" | b"+sentinel-invalid-addr" => {
                 let Instance { name, .. } = words.instance()?;
-                Event::Sentinels { name }
+                FailoverEvent::Sentinels { name }
             }
             b"+monitor" | b"-monitor" | b"+reset-master" | b"+set" => {
                 let Instance { name, .. } = words.instance()?;
-                Event::Names { name }
+                FailoverEvent::Names { name }
             }
             _ => return Ok(None),
         };
@@ -250,7 +252,7 @@ impl Message {
             ("message" | "pmessage" | "subscribe" | "pong", _) => return Err(FORM),
             _ => return Ok(Message::Other),
         };
-        let event = Event::read(&channel, &published)?;
+        let event = FailoverEvent::read(&channel, &published)?;
         Ok(event.map_or(Message::Other, Message::Event))
     }
 }
@@ -331,8 +333,8 @@ mod tests {
         }
     }
 
-    fn event(channel: &str, text: &str) -> Result<Option<Event>, AnswerError> {
-        Event::read(channel.as_bytes(), text.as_bytes())
+    fn event(channel: &str, text: &str) -> Result<Option<FailoverEvent>, AnswerError> {
+        FailoverEvent::read(channel.as_bytes(), text.as_bytes())
     }
 
     /// Switches and promotions are read, with host names, IPv4 and IPv6 addresses, and unknown
@@ -344,7 +346,7 @@ mod tests {
             (
                 "+switch-master",
                 "m 10.0.0.1 6379 one.example 6380",
-                Event::Switched {
+                FailoverEvent::Switched {
                     name: name(),
                     from: at("10.0.0.1", 6379),
                     to: at("one.example", 6380),
@@ -353,7 +355,7 @@ mod tests {
             (
                 "+switch-master",
                 "m ::1 6379  6380",
-                Event::Switched {
+                FailoverEvent::Switched {
                     name: name(),
                     from: at("::1", 6379),
                     to: None,
@@ -362,7 +364,7 @@ mod tests {
             (
                 "+promoted-slave",
                 "slave ::1:7 ::1 7 @ m ::1 6",
-                Event::Promoted {
+                FailoverEvent::Promoted {
                     name: name(),
                     to: at("::1", 7),
                 },
@@ -379,7 +381,7 @@ mod tests {
             (
                 "+sdown",
                 "master m h 6",
-                Event::Down {
+                FailoverEvent::Down {
                     who: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: false,
                 },
@@ -387,7 +389,7 @@ mod tests {
             (
                 "+odown",
                 "master m h 6 #quorum 2/2",
-                Event::Down {
+                FailoverEvent::Down {
                     who: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: true,
                 },
@@ -395,7 +397,7 @@ mod tests {
             (
                 "-sdown",
                 "slave h:7 h 7 @ m h 6",
-                Event::Up {
+                FailoverEvent::Up {
                     who: instance(Kind::Replica, "m", at("h", 7)),
                     is_agreed: false,
                 },
@@ -403,7 +405,7 @@ mod tests {
             (
                 "-odown",
                 "master m h 6",
-                Event::Up {
+                FailoverEvent::Up {
                     who: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: true,
                 },
@@ -411,7 +413,7 @@ mod tests {
             (
                 "-sdown",
                 "sentinel id h 0 @ m h 6",
-                Event::Up {
+                FailoverEvent::Up {
                     who: instance(Kind::Sentinel, "m", None),
                     is_agreed: false,
                 },
@@ -419,7 +421,7 @@ mod tests {
             (
                 "+reboot",
                 "master m h 6",
-                Event::Rebooted {
+                FailoverEvent::Rebooted {
                     who: instance(Kind::Primary, "m", at("h", 6)),
                 },
             ),
@@ -436,33 +438,37 @@ mod tests {
             (
                 "+slave",
                 "slave h:7 h 7 @ m h 6",
-                Event::Replicas { name: name() },
+                FailoverEvent::Replicas { name: name() },
             ),
             (
                 "-role-change",
                 "slave h:7 h 7 @ m h 6 new reported role is master",
-                Event::Replicas { name: name() },
+                FailoverEvent::Replicas { name: name() },
             ),
             (
                 "-role-change",
                 "master m h 6 new reported role is slave",
-                Event::Names { name: name() },
+                FailoverEvent::Names { name: name() },
             ),
             (
                 "+sentinel",
                 "sentinel id h 8 @ m h 6",
-                Event::Sentinels { name: name() },
+                FailoverEvent::Sentinels { name: name() },
             ),
             (
                 "+sentinel-address-switch",
                 "master m h 6 ip i port 9 for id",
-                Event::Sentinels { name: name() },
+                FailoverEvent::Sentinels { name: name() },
             ),
-            ("-monitor", "master m h 6", Event::Names { name: name() }),
+            (
+                "-monitor",
+                "master m h 6",
+                FailoverEvent::Names { name: name() },
+            ),
             (
                 "+set",
                 "master m h 6 quorum 2",
-                Event::Names { name: name() },
+                FailoverEvent::Names { name: name() },
             ),
         ] {
             assert_read(channel, text, expected);
@@ -470,7 +476,7 @@ mod tests {
         assert_eq!(event("+tilt", "#tilt mode entered"), Ok(None));
     }
 
-    fn assert_read(channel: &str, text: &str, expected: Event) {
+    fn assert_read(channel: &str, text: &str, expected: FailoverEvent) {
         assert_eq!(expected.name(), "m");
         assert_eq!(event(channel, text), Ok(Some(expected)), "{channel} {text}");
     }
@@ -510,14 +516,14 @@ mod tests {
             let error = event(channel, &text).expect_err(&text);
             assert!(matches!(error, AnswerError::Field(..)), "{text}: {error}");
         }
-        assert!(Event::read(b"+sdown", b"master m \xff 1").is_err());
+        assert!(FailoverEvent::read(b"+sdown", b"master m \xff 1").is_err());
     }
 
     /// A message of RESP2 and the push of RESP3 read the same.
     #[test]
     fn message_reads_the_same_in_both_versions() {
         let text = "$11\r\nm h 1 ::1 2\r\n";
-        let switched = Event::Switched {
+        let switched = FailoverEvent::Switched {
             name: "m".to_owned(),
             from: at("h", 1),
             to: at("::1", 2),
@@ -578,13 +584,13 @@ mod tests {
         ) {
             let [from, to] = [0, 1].map(|which| at(&hosts[which], ports[which]));
             let [from_text, to_text] = [0, 1].map(|which| format!("{} {}", hosts[which], ports[which]));
-            let switched = Event::Switched { name: name.clone(), from: from.clone(), to: to.clone() };
+            let switched = FailoverEvent::Switched { name: name.clone(), from: from.clone(), to: to.clone() };
             let read = event("+switch-master", &format!("{name} {from_text} {to_text}{more}"));
             prop_assert_eq!(read, Ok(Some(switched)));
-            let down = Event::Down { who: instance(Kind::Replica, &name, from), is_agreed: false };
+            let down = FailoverEvent::Down { who: instance(Kind::Replica, &name, from), is_agreed: false };
             let read = event("+sdown", &format!("slave x {from_text} @ {name} {to_text}{more}"));
             prop_assert_eq!(read, Ok(Some(down)));
-            let down = Event::Down { who: instance(Kind::Primary, &name, to), is_agreed: true };
+            let down = FailoverEvent::Down { who: instance(Kind::Primary, &name, to), is_agreed: true };
             prop_assert_eq!(event("+odown", &format!("master {name} {to_text}{more}")), Ok(Some(down)));
         }
 
@@ -604,7 +610,7 @@ mod tests {
             ),
         ) {
             let bytes = pieces.concat();
-            if let Ok(event) = Event::read(channel.as_bytes(), &bytes) {
+            if let Ok(event) = FailoverEvent::read(channel.as_bytes(), &bytes) {
                 prop_assert!(event.is_some_and(|event| !event.name().is_empty()));
             }
             let _ = Message::read(&bytes);

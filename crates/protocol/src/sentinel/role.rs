@@ -11,7 +11,7 @@ use crate::value::Value;
 
 /// The role that a server reports itself: ROLE.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ReportedRole {
     /// A primary: it takes writes.
     Primary {
         /// Replication offset: bytes that it has written to the stream.
@@ -46,18 +46,18 @@ pub enum Progress {
     Following,
 }
 
-impl Role {
+impl ReportedRole {
     /// Reads the answer to ROLE.
     ///
     /// # Errors
     /// When the answer is malformed; the error names the fault.
-    pub fn read(answer: &[u8]) -> Result<Role, AnswerError> {
+    pub fn read(answer: &[u8]) -> Result<ReportedRole, AnswerError> {
         const FORM: AnswerError = AnswerError::Form("a role with its fields");
         const OFFSET: &str = "replication offset";
         let parts = list(read(answer)?, FORM)?;
         let (role, rest) = parts.split_first().ok_or(FORM)?;
         match (text("role", role)?, rest) {
-            ("master" | "primary", [offset, replicas, ..]) => Ok(Role::Primary {
+            ("master" | "primary", [offset, replicas, ..]) => Ok(ReportedRole::Primary {
                 offset_bytes: number_of(OFFSET, offset)?,
                 replicas: items(replicas, REPLICAS_MAX, FORM)?
                     .iter()
@@ -67,7 +67,7 @@ impl Role {
                     .flatten()
                     .collect(),
             }),
-            ("slave" | "replica", [host, port, state, offset, ..]) => Ok(Role::Replica {
+            ("slave" | "replica", [host, port, state, offset, ..]) => Ok(ReportedRole::Replica {
                 of: endpoint_of("address of the primary", host, port)?,
                 progress: match text("state of the link", state)? {
                     "connected" => Progress::Following,
@@ -80,7 +80,7 @@ impl Role {
                     offset => Some(number_of(OFFSET, offset)?),
                 },
             }),
-            ("sentinel", [names, ..]) => Ok(Role::Sentinel {
+            ("sentinel", [names, ..]) => Ok(ReportedRole::Sentinel {
                 names: items(names, PRIMARIES_MAX, FORM)?
                     .iter()
                     .map(name_of)
@@ -120,7 +120,7 @@ mod tests {
     /// Each role is read, with numbers as integers or as strings.
     #[test]
     fn each_role_is_read() {
-        let replica = |of, progress, offset_bytes| Role::Replica {
+        let replica = |of, progress, offset_bytes| ReportedRole::Replica {
             of,
             progress,
             offset_bytes,
@@ -128,7 +128,7 @@ mod tests {
         for (answer, expected) in [
             (
                 "*3\r\n+master\r\n:7\r\n*2\r\n*3\r\n+h\r\n+1\r\n+5\r\n*3\r\n+\r\n+2\r\n+6\r\n",
-                Role::Primary {
+                ReportedRole::Primary {
                     offset_bytes: 7,
                     replicas: vec![(at("h", 1), 5)],
                 },
@@ -147,12 +147,16 @@ mod tests {
             ),
             (
                 "*2\r\n+sentinel\r\n*2\r\n+m\r\n+n\r\n",
-                Role::Sentinel {
+                ReportedRole::Sentinel {
                     names: vec!["m".to_owned(), "n".to_owned()],
                 },
             ),
         ] {
-            assert_eq!(Role::read(answer.as_bytes()), Ok(expected), "{answer}");
+            assert_eq!(
+                ReportedRole::read(answer.as_bytes()),
+                Ok(expected),
+                "{answer}"
+            );
         }
     }
 
@@ -189,7 +193,7 @@ mod tests {
             ),
             ("-NOAUTH x\r\n", "it answered 'NOAUTH x'"),
         ] {
-            let error = Role::read(answer.as_bytes()).expect_err(answer);
+            let error = ReportedRole::read(answer.as_bytes()).expect_err(answer);
             assert_eq!(error.to_string(), text, "{answer}");
         }
         let many = format!(
@@ -198,6 +202,6 @@ mod tests {
             "+m\r\n".repeat(PRIMARIES_MAX + 1)
         );
         let too_many = Err(AnswerError::TooMany(PRIMARIES_MAX));
-        assert_eq!(Role::read(many.as_bytes()), too_many);
+        assert_eq!(ReportedRole::read(many.as_bytes()), too_many);
     }
 }
