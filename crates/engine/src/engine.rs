@@ -339,8 +339,9 @@ impl Engine {
         if self.plane.waits_at_server(id) {
             return self.pinned.end_wait(&mut self.plane, id, self.draining);
         }
-        self.forget_cut_request(id);
+        // In a pause the bytes that are held are dropped: a large request may be cut by that.
         self.admin.end_paused(&mut self.plane, id);
+        self.forget_cut_request(id);
         self.plane.reading_changed(id);
         self.plane.finish_if_done(id);
     }
@@ -362,6 +363,7 @@ impl Engine {
             return self.pinned.end_wait(&mut self.plane, id, self.draining);
         }
         self.admin.end_paused(&mut self.plane, id);
+        self.forget_cut_request(id);
     }
 
     /// A client is gone.
@@ -579,12 +581,12 @@ impl Engine {
         self.forget_cut_request(id);
     }
 
-    /// Drops a large request whose rest never comes: its client sends no more, and all bytes that
-    /// have come are taken.
+    /// Drops a large request whose rest is not taken any more: its client sends no more, or its
+    /// session is closing, and no bytes are held.
     fn forget_cut_request(&mut self, id: SessionId) {
         let is_cut = |session: &Session| {
             session.flags.is_inside_large()
-                && session.flags.input_has_ended()
+                && (session.flags.input_has_ended() || session.flags.is_closing())
                 && session.held.is_empty()
         };
         if self.plane.sessions.get(id).is_some_and(is_cut) {

@@ -79,6 +79,9 @@ impl<T> SessionMap<T> {
             NOWHERE,
             "the entries of a closed session are removed before its index is used again"
         );
+        if let Some((stale, _)) = self.entries.get(self.places[id.index()] as usize) {
+            self.remove(*stale);
+        }
         let place = self.entries.len();
         self.places[id.index()] = place as u32;
         self.entries.push((id, value));

@@ -210,7 +210,11 @@ impl DataPlane {
         };
         let room = link.ledger.len() + least_room <= link.reply_room.replies_max()
             && link.out.bytes().len() <= limits.link_unanswered_bytes_max as usize / 2;
-        if !room || matches!(link.state, LinkState::Down | LinkState::Backoff { .. }) {
+        let is_down = matches!(
+            link.state,
+            LinkState::Down | LinkState::Lost | LinkState::Backoff { .. }
+        );
+        if !room || is_down {
             return;
         }
         link.admit(link.may_take(), paused);

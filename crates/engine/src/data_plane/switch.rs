@@ -88,11 +88,18 @@ impl DataPlane {
         }
     }
 
-    /// Switches a session to the first server of its pool. Returns a group of that server.
-    pub(crate) fn switch_home(&mut self, id: SessionId) -> Option<Group> {
+    /// Switches a session to the first server of its pool.
+    pub(crate) fn switch_home(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get(id) {
+            let home = self.pools.home_of(usize::from(session.pool));
+            self.switch_server(id, home);
+        }
+    }
+
+    /// A group of keys of the first server of a session's pool.
+    pub(crate) fn home_group(&self, id: SessionId) -> Option<Group> {
         let pool = usize::from(self.sessions.get(id)?.pool);
         let home = self.pools.home_of(pool);
-        self.switch_server(id, home);
         Some(self.pools.group_at(self.pools.parts_of(pool)[0], home))
     }
 

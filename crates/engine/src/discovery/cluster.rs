@@ -940,13 +940,15 @@ impl Discovery {
             .collect()
     }
 
-    /// Gives up links to nodes that were replaced by their replicas and are silent. A node that is
+    /// Finds links to nodes that were replaced by their replicas and are silent. A node that is
     /// alive tells sessions that wait there in a blocking command; a frozen one would keep them
-    /// waiting for ever, so they are closed once no node has named it for [`REPLACED_MS`].
-    pub(crate) fn lose_replaced(&mut self, plane: &mut DataPlane, pool: usize) {
+    /// waiting for ever, so they are closed once no node has named it for [`REPLACED_MS`]. Returns
+    /// the links to lose.
+    pub(crate) fn replaced_links(&mut self, plane: &mut DataPlane, pool: usize) -> Vec<LinkId> {
         let now = plane.now;
+        let mut links = Vec::new();
         let Some(cluster) = plane.pools[pool].cluster_mut() else {
-            return;
+            return links;
         };
         let replaced = cluster.replaced.clone();
         let is_young = |since: Time| now.since_ms(since) < REPLACED_MS;
@@ -959,10 +961,11 @@ impl Discovery {
                 };
                 let waits_in_vain = link.is_up() && link.waits && !is_young(since);
                 if waits_in_vain || plane.is_silent(link, REPLACED_MS) {
-                    plane.lose_link(id, "it was replaced while it owed replies");
+                    links.push(id);
                 }
             }
         }
+        links
     }
 
     /// The server at an address that a redirect has named. `None`: no topology answer has named the

@@ -171,6 +171,8 @@ impl Engine {
             let is_refused = ended.kind == b'-' && !cut;
             if is_refused && self.is_refusal_handled(id, whole) {
                 // Its session gets an answer later.
+            } else if !self.plane.links.get(id).is_some_and(Link::is_up) {
+                // The error has ended the link, which answers its requests.
             } else if self.plane.pass_ended(id, entry, whole, cut) {
                 self.complete(id, whole, cut);
             }

@@ -339,6 +339,8 @@ impl Engine {
         for id in self.discovery.silent_replicas(&self.plane) {
             self.plane
                 .lose_link(id, "it sent nothing for long, and its reads go elsewhere");
+            // The next one asks whether other links of the server are up.
+            self.settle_losses();
         }
         // Reads of the lost links move first.
         self.settle_losses();
@@ -417,7 +419,10 @@ impl Engine {
                 self.plane.close_when_answered(entry.session);
             }
         }
-        if let Some(reason) = late.loses_link {
+        // A request that was given up may have ended the link.
+        if let Some(reason) = late.loses_link
+            && self.plane.links.get(id).is_some()
+        {
             self.plane.lose_link(id, reason);
         }
         // The link may have a new state for the checks that follow.

@@ -574,8 +574,8 @@ impl Engine {
                 return None;
             }
             Route::Home { claims } => {
-                let group = self.plane.switch_home(id)?;
-                if claims {
+                self.plane.switch_home(id);
+                if claims && let Some(group) = self.plane.home_group(id) {
                     self.transactions
                         .bind_transaction(&mut self.plane, id, group);
                 }

@@ -71,7 +71,12 @@ impl Engine {
             {
                 self.end_refresh(pool);
             }
-            self.discovery.lose_replaced(&mut self.plane, pool);
+            for link in self.discovery.replaced_links(&mut self.plane, pool) {
+                let reason = "it was replaced while it owed replies";
+                self.plane.lose_link(link, reason);
+                // A hub that moves below must not take the loss along to its new server.
+                self.settle_losses();
+            }
             self.discovery.tick_waiting_sessions(&mut self.plane, pool);
             self.choose_home(pool);
         }

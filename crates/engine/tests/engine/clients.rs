@@ -337,6 +337,35 @@ fn rest_of_a_large_request_waits_for_the_end_of_a_pause() {
     assert_eq!(fleet.got(0, writer), "+OK\r\n");
 }
 
+/// A client that leaves in the middle of a large request in a pause keeps no link.
+#[test]
+fn end_in_a_pause_gives_up_a_large_request() {
+    let mut settings = settings();
+    settings.limits.request_held_bytes_max = 100;
+    let mut fleet = Fleet::new(1, settings);
+    let (admin, writer) = (fleet.accept(0), fleet.accept(0));
+    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
+    let large = request(&["SET", "a", &"x".repeat(1_000)]);
+    fleet.workers[0].sends(writer, &large[..600]);
+    let link = fleet.workers[0].connect();
+    fleet.now = fleet.workers[0].now;
+    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    fleet.turn();
+    let engine = &mut fleet.workers[0].engine;
+    engine.handle_session_bytes(writer, &large[600..700]);
+    fleet.turn();
+    fleet.workers[0].engine.handle_session_end(writer);
+    fleet.turn();
+    fleet.turn();
+    let actions = &fleet.workers[0].actions;
+    let close = Action::CloseSession {
+        session: writer,
+        gently: true,
+    };
+    assert!(actions.contains(&close), "{actions:?}");
+    assert!(actions.contains(&Action::CloseLink(link)), "{actions:?}");
+}
+
 /// If two sessions set an option at the same time, the same value holds in every worker, in
 /// whatever order the workers hear of it.
 #[test]
