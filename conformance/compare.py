@@ -1,7 +1,7 @@
-"""What two runs of one suite say of respool: the verdict test by test, and what fails the whole.
+"""Compares two runs of one suite test by test, and judges the suite.
 
-Nothing here runs anything: results go in, a verdict comes out, so that planted cases can show that each
-kind of failure is seen (tests/test_compare.py).
+This module runs nothing: results go in, a verdict comes out. So tests with planted results can show
+that each kind of failure is found (tests/test_compare.py).
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ PASSED, FAILED, SKIPPED, MISSING = "passed", "failed", "skipped", "missing"
 
 @dataclasses.dataclass
 class Result:
-    """What became of one test in one run."""
+    """The outcome of one test in one run."""
 
     status: str
     message: str = ""
@@ -22,16 +22,16 @@ class Result:
 
 @dataclasses.dataclass
 class Skip:
-    """A line of skips.toml: tests that need not pass through respool, and why."""
+    """An entry of skips.toml: tests that need not pass through respool, and the reason."""
 
     suite: str
     test: str
     reason: str
-    # It passes now and then: that it passes says nothing.
+    # The test passes now and then, so a pass is not reported.
     by_chance: bool = False
-    # What stands behind respool where it holds; empty: whatever it is.
+    # The kinds of servers behind respool for which the skip holds; empty: all kinds.
     kinds: tuple = ()
-    # What the failure has to say, so that another one is not excused with it.
+    # The text that the failure must contain. A failure with another text is not excused.
     said: str = ""
 
     def names(self, suite, test):
@@ -45,8 +45,8 @@ class Skip:
 class Runs:
     """All runs of one suite: each is a dict from test to Result.
 
-    The second runs hold only what was run again: what failed directly, and what passed directly and not
-    through respool.
+    The second runs hold only tests that ran again. Those are the tests that failed directly, and
+    the tests that passed directly and failed through respool.
     """
 
     suite: str
@@ -54,13 +54,16 @@ class Runs:
     proxied: dict
     direct_again: dict = dataclasses.field(default_factory=dict)
     proxied_again: dict = dataclasses.field(default_factory=dict)
-    # What went wrong beside the tests, such as a respool that panicked or did not end well.
+    # Failures outside the tests, such as a respool that panicked or exited with an error.
     trouble: list = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Verdict:
-    """One suite, judged. Lists hold (test, text) pairs; the first four make the whole fail."""
+    """The verdict on one suite. Lists of tests hold (test, text) pairs.
+
+    The run fails if one of the four fields from `regressions` to `trouble` is not empty.
+    """
 
     suite: str
     regressions: list
@@ -80,14 +83,14 @@ class Verdict:
 
 
 def judge(runs, skips, passed_min):
-    """The verdict on one suite. `passed_min` is how many tests must pass directly for the run to count."""
+    """The verdict on one suite. At least `passed_min` tests must pass directly."""
     verdict = Verdict(runs.suite, [], [], "", list(runs.trouble), 0, 0, [], 0, [], [], [])
     for test, first in sorted(runs.direct.items()):
         if first.status == SKIPPED:
             verdict.skipped_by_suite += 1
             continue
         if first.status != PASSED:
-            # What does not pass twice out of two says nothing about respool.
+            # A test that fails directly says nothing about respool.
             again = runs.direct_again.get(test)
             flaky = again is not None and again.status == PASSED
             (verdict.flaky_directly if flaky else verdict.failed_directly).append((test, first.message))
@@ -116,21 +119,24 @@ def judge(runs, skips, passed_min):
 
 
 def passed_min(settings, profile, server):
-    """How many tests of a suite have to pass directly, on `server` or, without one, on the suite's own. On others fewer apply."""
+    """The number of tests of a suite that must pass directly.
+
+    It depends on the server: `server` if given, else the suite's own.
+    """
     if server and server != settings["server"]:
         settings = settings.get("on", {}).get(server, {})
-        # Where nobody has counted, one is better than nothing.
+        # Without a count for this server, one passed test is required.
         return settings.get("passed-min", {}).get(profile, 1)
     return settings["passed-min"][profile]
 
 
 def stale_skips(skips, all_runs):
-    """The skips that name no test that ran. To be asked after a full run of every suite only."""
+    """The skips that match no test that ran. Only valid after a full run of every suite."""
     return [skip for skip in skips if not any(_ran(skip, runs) for runs in all_runs)]
 
 
 def regressed(direct, proxied, skips, suite):
-    """The tests that passed directly, did not through respool, and have no leave to: to be run once more."""
+    """The tests that run once more: passed directly, not through respool, and without a skip."""
     tests = [test for test, result in direct.items() if result.status == PASSED]
     failed = [(test, proxied.get(test, Result(MISSING))) for test in tests]
     failed = [(test, result) for test, result in failed if result.status != PASSED]
@@ -138,7 +144,7 @@ def regressed(direct, proxied, skips, suite):
 
 
 def read_skips(text, kind="server"):
-    """The skips of a file that hold where such servers stand behind respool. A skip without a reason is refused."""
+    """The skips of a file that hold for this kind of servers. Refuses a skip without a reason."""
     skips = []
     for entry in tomllib.loads(text).get("skip", []):
         unknown = set(entry) - {"suite", "test", "tests", "reason", "by_chance", "kinds", "said"}
@@ -146,7 +152,7 @@ def read_skips(text, kind="server"):
         if unknown or not tests or not entry.get("suite") or not entry.get("reason", "").strip():
             raise ValueError(f"a skip has a suite, a test or tests, a reason, perhaps by_chance, kinds, said, and nothing else: {entry}")
         more = (entry.get("by_chance") is True, tuple(entry.get("kinds", ())))
-        # Servers may have different words for the same: a skip for each.
+        # Servers may word the same error differently: one skip for each text.
         said = entry.get("said", "")
         texts = said if isinstance(said, list) else [said]
         skips += [Skip(entry["suite"], test, entry["reason"], *more, text) for test in tests for text in texts]
@@ -154,11 +160,11 @@ def read_skips(text, kind="server"):
 
 
 def _ran(skip, runs):
-    # One that passes by chance may also skip itself by chance.
+    # A test that passes by chance may also skip itself by chance.
     ran = lambda result: skip.by_chance or result.status != SKIPPED
     return any(skip.names(runs.suite, test) and ran(result) for test, result in runs.direct.items())
 
 
 def _matches(pattern, name):
-    # A star stands for anything. Brackets and question marks are part of the names of tests.
+    # A star matches any text. Brackets and question marks are part of test names.
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None

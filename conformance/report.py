@@ -7,7 +7,7 @@ LISTED_MAX = 400
 
 
 def as_json(verdicts, stale, about):
-    """Everything, test by test."""
+    """All verdicts, test by test."""
     suites = [{**dataclasses.asdict(verdict), "good": verdict.good()} for verdict in verdicts]
     whole = {"about": about, "good": good(verdicts, stale), "suites": suites}
     whole["stale_skips"] = [dataclasses.asdict(skip) for skip in stale]
@@ -15,7 +15,7 @@ def as_json(verdicts, stale, about):
 
 
 def as_text(verdicts, stale, about):
-    """The table, then what fails, then what is worth a look."""
+    """The table, then the failures of each suite and the notes on it, then the stale skips."""
     lines = [f"{key}: {value}" for key, value in about.items()]
     heads = ["suite", "direct", "through respool", "skipped", "regressions", "flaky", "fail directly", "left out by suite"]
     rows = []
@@ -48,7 +48,7 @@ def as_text(verdicts, stale, about):
 
 
 def good(verdicts, stale):
-    """Whether the run as a whole is one."""
+    """Whether the whole run passes."""
     return bool(verdicts) and all(verdict.good() for verdict in verdicts) and not stale
 
 
@@ -63,6 +63,6 @@ def _list(lines, kind, suite, what, pairs):
 
 
 def one_line(text, width=200):
-    """A message as it fits behind a test's name."""
+    """A message as one line of at most `width` characters."""
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 3] + "..."

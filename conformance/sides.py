@@ -1,4 +1,4 @@
-"""The two sides of a comparison: a private server, and a respool before another one like it, or before several."""
+"""The two sides of a comparison: a private server, and a respool before one or several servers."""
 
 import importlib.util
 import os
@@ -9,8 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def _load_servers():
-    # How servers and a respool are found, started and stopped is written once, beside the first tests that
-    # needed it.
+    # tests/redis_py/servers.py finds, starts and stops servers and respools for all Python tests.
     spec = importlib.util.spec_from_file_location("respool_servers", ROOT / "tests/redis_py/servers.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -19,13 +18,13 @@ def _load_servers():
 
 servers = _load_servers()
 
-# What may stand behind respool; one server is what all the others are compared with.
+# The kinds of servers behind respool. The kind `server` is one server.
 KINDS = ["server", "sentinel", "sharded", "cluster"]
 SERVERS = {"redis-6.2": "redis-6.2", "redis-7.0": "redis-server", "redis-8.2": "redis-8.2", "valkey-9.1": "valkey-9.1"}
 
 
 def server_program(name):
-    """The binary of a server by its short name, or an error that says what is missing."""
+    """The binary of a server by its short name. The error names the missing package."""
     program, missing = servers.server_program(SERVERS[name])
     if program is None:
         raise FileNotFoundError(f"{name}: {missing}")
@@ -33,16 +32,17 @@ def server_program(name):
 
 
 def server_args(name):
-    """What every server of a comparison is started with, beside a port of its own."""
-    # Suites use DEBUG, which newer servers allow by this option alone and older ones do not know.
+    """The arguments of every server of a comparison, without its port."""
+    # Suites use DEBUG. Servers since Redis 7.0 need this option for it, and Redis 6.2 refuses the
+    # option.
     return [] if name == "redis-6.2" else ["--enable-debug-command", "yes"]
 
 
 class Side:
-    """One of the two, as a context: `port` is where the suite under test is to connect."""
+    """One of the two sides, as a context manager. The suite under test connects to `port`."""
 
     def __init__(self, name, server, respool_args, starts=True, kind="server"):
-        """`kind` is what stands behind respool, or is asked directly."""
+        """`kind`: the kind of servers behind respool or, on the direct side, of the servers."""
         self.name = name
         self.kind = kind
         self.starts = starts
@@ -51,14 +51,14 @@ class Side:
         self.trouble = ""
 
     def __enter__(self):
-        # Some suites start servers of their own, and are only told which.
+        # Some suites start their own servers, and take only the server's name from here.
         self.server = self.respool = self.port = None
         if not self.starts:
             return self
         args = server_args(self.server_name)
         if self.kind != "server":
             self.server = servers.Several(self.kind, self.server_name, *args)
-            # Clients that know several servers need one of them to find the others.
+            # Clients of several servers find the others through this one.
             self.port = int(self.server.addresses[0].rsplit(":", 1)[1])
         else:
             self.port = free_port()
@@ -77,7 +77,7 @@ class Side:
         try:
             if self.respool:
                 self.respool.close()
-        except Exception as error:  # noqa: BLE001: whatever it is, it is said in the report
+        except Exception as error:  # noqa: BLE001: the report shows any error
             self.trouble = str(error)
         finally:
             if self.server:
@@ -85,14 +85,14 @@ class Side:
 
 
 def free_port():
-    """A port that nobody listens on. Somebody might take it before we do: then the server does not start."""
+    """A port without a listener. If another process takes it first, the server does not start."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def use_respool(path):
-    """Names the respool under test for both sides and for what they start."""
+    """Puts the respool under test into the environment of both sides and their processes."""
     if path:
         os.environ["RESPOOL"] = str(pathlib.Path(path).resolve())
     program = servers.respool_program()

@@ -1,4 +1,4 @@
-"""A server that answers chosen requests with an error or by closing, and notes each time they come."""
+"""A server that answers chosen requests with an error or by closing, and records each attempt."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ class Plan:
     error: str | None
     # Whether the connection is closed: after the error if there is one, else in place of a reply.
     closes: bool = False
-    # The request succeeds once it has been refused for so long.
+    # The request succeeds after this time of refusals.
     seconds: float = 10.0
     # The time and connection of each attempt.
     attempts: list = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The cases, and docs/retries.md: a table per question, with a row per library and kind of client."""
+"""The cases, and docs/retries.md: a table per question, a row per library and kind of client."""
 
 import re
 from dataclasses import dataclass
@@ -190,5 +190,5 @@ def differences(page, versions, outcomes):
 
 
 def timeless(text):
-    """The text without the parts that vary from run to run: times, and counts of replaced connections."""
+    """The text without the parts that vary between runs: times, and counts of connections."""
     return re.sub(r"\b[0-9]+ more in [0-9.]+ s\b", "more", text)

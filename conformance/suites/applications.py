@@ -1,21 +1,22 @@
-"""Applications that start, work, lose their server and go on, directly and through respool.
+"""Applications that start, work, lose their server and recover, directly and through respool.
 
 A unit is one disturbance of one application:
 
     restart    the server ends, and is back after half a second
     kill       SIGKILL, and the server is back after a second
-    outage     the server ends, and is back after five seconds, when respool has long ceased to hold requests for it
-    failover   a Sentinel is told to make the replica the primary; directly, the application asks the Sentinels
+    outage     SIGKILL, and the server is back after five seconds, longer than `outage-hold-ms`
+    failover   SENTINEL FAILOVER promotes the replica
 
-An application is one process or several (`roles`), see `applications/`. Each gets the address of its server from the
-environment (REDIS_HOST and REDIS_PORT, or REDIS_SENTINELS and REDIS_MASTER) and prints one line per event:
+An application is one process or several (`roles`), see `applications/`. Each process gets the
+address of its server from the environment: REDIS_HOST and REDIS_PORT. In the unit `failover` the
+direct side gets REDIS_SENTINELS and REDIS_MASTER instead. A process prints one line per event:
 
     ACTIVITY sent N         the server has accepted message, job or request N
     ACTIVITY done N         N was executed, received or answered
     ACTIVITY error TEXT     the application got an error
 
-A line on standard input tells it to send nothing new, the end of standard input to end. Servers write all they
-accept to disk before they answer, so nothing may be lost by a restart.
+At a line on standard input, a process stops sending. At the end of standard input, it ends. Servers
+write each request to disk before they reply, so a restart may lose nothing.
 """
 
 import collections
@@ -35,24 +36,27 @@ from sides import server_program, servers
 from suites.processes import RUNNING, kill_session, run_checked
 
 SOURCES = pathlib.Path(__file__).resolve().parents[1] / "applications"
-# So many items of each activity before the disturbance, and sent after it.
+# The minimum number of items of each activity before the disturbance, and after it.
 ITEMS_MIN = 10
-# After a job, its worker needs so long to write down that it is done.
+# The time in which a worker records the end of a job.
 REST_SECONDS = 0.15
 STOP_SECONDS = 1
-# A Sentinel demotes the old primary some ten seconds after the failover: until then an application may stay with it.
+# A Sentinel demotes the old primary some ten seconds after the failover. Until then an application
+# may stay connected to it.
 START_SECONDS_MAX, PATIENCE_SECONDS, DRAIN_SECONDS_MAX, END_SECONDS_MAX = 60, 40, 15, 20
-# One request of each activity may be in flight when the server goes. Directly, it is not at the same moment.
+# One request of each activity may be in flight when the server ends. The direct side may have none
+# in flight at that moment.
 TOLERATED = {"errors": 1, "lost": 0, "twice": 0}
-# After `outage-hold-ms` respool fails each request at once, as it promises, and a client that asks on counts each:
-# directly it waits for a connection. An application has to live through that and to go on.
+# After `outage-hold-ms` respool fails each request at once, and a client that sends more gets an
+# error for each. On the direct side the client waits for a connection instead. So errors are not
+# compared.
 FAILS_FAST = {"outage"}
-# A message published while the server is away has no receiver, directly too.
+# A message that is published while the server is away has no receiver, on either side.
 MAY_BE_LOST = {"pubsub"}
 
 
 class Application:
-    """One application; a test is one promise about one of its activities."""
+    """One application. A test is one requirement on one of its activities."""
 
     starts_servers = True
     several_args = []
@@ -61,7 +65,7 @@ class Application:
         self.settings = settings
         self.language = LANGUAGES[settings["language"]](cache)
         self.program = settings.get("program", settings["name"])
-        # The counts of the direct side, by unit: the most of its runs.
+        # The highest counts of the direct side's runs, by unit.
         self.direct = {}
 
     def prepare(self, _requirements):
@@ -98,10 +102,10 @@ class Application:
         started = wait_until(everything_works, START_SECONDS_MAX, processes)
         results = {"starts": said(started, "not every activity did its first items: " + lines.tail())}
         if self.settings.get("at-rest"):
-            # The worker waits for a job: in the middle of one it would end directly, too.
+            # Waits until the worker is idle. In the middle of a job it would end directly, too.
             wait_until(lambda: not any(lines.lost(activity) for activity in activities), START_SECONDS_MAX, processes)
             time.sleep(REST_SECONDS)
-        # The errors of the start are no part of the comparison.
+        # Errors during the start are not compared.
         lines.forget_errors()
         getattr(there, unit)()
         before = {activity: lines.last(activity) for activity in activities}
@@ -112,7 +116,7 @@ class Application:
             results[f"{activity} goes on"] = said(len(fresh(activity)) >= ITEMS_MIN, text)
         for process in processes:
             process.say("stop")
-        # Items that were on their way then are sent now.
+        # Waits for items in flight.
         time.sleep(STOP_SECONDS)
         lost = lambda: sum(len(lines.lost(activity)) for activity in activities if activity not in MAY_BE_LOST)
         wait_until(lambda: not lost(), DRAIN_SECONDS_MAX, processes)
@@ -130,7 +134,7 @@ class Application:
         return counted, results
 
     def compared(self, unit, side_name, counted):
-        """Errors, losses and repetitions: no more through respool than directly."""
+        """Checks that respool adds no errors, losses or repetitions to those of the direct side."""
         results = {}
         for (activity, what), found in counted.items():
             text = f"{len(found)} {what}: " + "; ".join(f"{times} x {item}" for item, times in collections.Counter(found).items())
@@ -182,7 +186,7 @@ class Servers:
         try:
             if self.respool:
                 self.respool.close()
-        except Exception as error:  # noqa: BLE001: whatever it is, the report says it
+        except Exception as error:  # noqa: BLE001: the report shows any error
             self.trouble = str(error)
         finally:
             self.server.close()
@@ -216,7 +220,7 @@ class Servers:
 
 
 class Process:
-    """One process of an application; a thread keeps what it prints."""
+    """One process of an application. A thread stores its output lines."""
 
     def __init__(self, command, environment, log, folder):
         self.lines = []
@@ -245,7 +249,7 @@ class Process:
             pass
 
     def end(self):
-        """Asks it to end, in the two ways that programs know."""
+        """Asks the process to end: closes its standard input, and sends SIGTERM."""
         try:
             self.process.stdin.close()
             self.process.terminate()
@@ -294,7 +298,7 @@ class Lines:
                 self.forgotten[line.split(" ", 1)[0]] += 1
 
     def tail(self):
-        """The last lines that tell of no item."""
+        """The last lines that are not about items."""
         kept = [line for process in self.processes for line in list(process.lines)[-300:] if " done " not in line and " sent " not in line]
         return " | ".join(kept[-8:])
 
@@ -334,7 +338,7 @@ class Node(Python):
 
 
 class Go(Python):
-    """Applications in Go: one program, told which of them it is."""
+    """Applications in Go: one program, which gets the application's name."""
 
     def build(self):
         run_checked(["go", "build", "-o", "applications", "."], cwd=self.folder)
@@ -344,7 +348,7 @@ class Go(Python):
 
 
 class Java(Python):
-    """Applications in Java: one program, told which of them it is."""
+    """Applications in Java: one program, which gets the application's name."""
 
     def build(self):
         run_checked(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"], cwd=self.folder)
@@ -358,7 +362,7 @@ LANGUAGES = {"python": Python, "node": Node, "go": Go, "java": Java}
 
 
 def wait_until(look, seconds, processes):
-    """Waits until it is so; not on when a process has ended, for then it will not be."""
+    """Waits until `look` returns true. Gives up after `seconds`, or when a process has ended."""
     deadline = time.monotonic() + seconds
     while not look():
         if time.monotonic() > deadline or any(not process.alive() for process in processes):
@@ -368,7 +372,7 @@ def wait_until(look, seconds, processes):
 
 
 def ask(address, *words):
-    """One request, and the first bytes of its reply."""
+    """Sends one request and returns the first bytes of its reply."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 5) as connection:
         connection.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w.encode()) for w in words))
@@ -376,7 +380,10 @@ def ask(address, *words):
 
 
 def low_port():
-    """A free port below those of outgoing connections: a client of a server that is away may connect to itself there."""
+    """A free port below the range of outgoing connections.
+
+    In that range a client of a server that is away may connect to itself.
+    """
     while True:
         port = random.randint(20000, 31000)
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""go-redis' own tests, from its Go module: its Ginkgo specs, and its plain tests such as the Truth battery."""
+"""go-redis' own tests, from its Go module: Ginkgo specs, and plain tests such as "Truth"."""
 
 import collections
 import json
@@ -13,23 +13,23 @@ MODULE = "github.com/redis/go-redis/v9"
 UNIT_SECONDS_MAX = 580
 ONLY_MAX = 300
 
-# What is changed in the copy that is tested, and why. Each must be found as often as it says.
+# The changes in the tested copy: old text, new text, and the number of places.
 EDITS = {
     "main_test.go": [
-        # The port of the one server that the specs below speak to.
+        # The port of the server under test.
         ('redisStackPort = "6379"', 'redisStackPort = os.Getenv("REDIS_PORT")', 1),
-        # Before and after all specs, connections to shards, Sentinels and a Cluster on fixed ports, whose specs are not
-        # among ours.
+        # Before and after all specs, the suite connects to shards, Sentinels and a Cluster on fixed
+        # ports. The specs for those are not run.
         ("\tif !RECluster {\n", '\tif os.Getenv("REDIS_RING") != "" {\n', 2),
     ]
 }
 
 
 class GoRedis:
-    """A unit is a file of specs; a spec is named by its texts, with a number where several have the same."""
+    """A unit is a file of specs. A spec is named by its texts, and by a number if they repeat."""
 
     starts_servers = False
-    # Its clients wait longer than respool's own deadline.
+    # The clients of the suite wait longer than respool's default deadline.
     several_args = []
 
     def __init__(self, settings, pins, cache):
@@ -39,7 +39,7 @@ class GoRedis:
         self.program = cache / f"go-redis-{self.pin['version']}.test"
 
     def prepare(self, _requirements):
-        """Downloads the module, whose sum Go knows and we pin, and builds its tests, unless the cache has them."""
+        """Downloads the module, checks its sum and builds its tests, if they are not cached."""
         ours = pathlib.Path(__file__).with_name("conformance_test.go")
         stamp = self.program.with_suffix(".stamp")
         made_of = json.dumps([self.pin, EDITS, ours.read_text()])
@@ -49,7 +49,7 @@ class GoRedis:
         if found["Sum"] != self.pin["sum"]:
             raise RuntimeError(f"{MODULE} is not the pinned one: its sum is {found['Sum']}, suites.toml has {self.pin['sum']}")
         shutil.rmtree(self.source, ignore_errors=True)
-        # Modules are kept read-only.
+        # Go keeps modules read-only.
         run_checked(["cp", "-r", found["Dir"], self.source])
         run_checked(["chmod", "-R", "u+w", self.source])
         for name, edits in EDITS.items():
@@ -64,7 +64,7 @@ class GoRedis:
         stamp.write_text(made_of)
 
     def run(self, unit, side, _only, folder):
-        """Runs a file of specs: always all of it, since specs build on what those before them left."""
+        """Runs a whole file of specs: a spec depends on the data of earlier ones."""
         folder.mkdir(parents=True, exist_ok=True)
         lines = folder / "results.jsonl"
         lines.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ class GoRedis:
         return read_specs(lines, unit), trouble
 
     def environment(self, side):
-        """What the suite reads to find its server and to know its version."""
+        """The environment of the suite: the server's port and version."""
         return {"REDIS_PORT": str(side.port), "REDIS_VERSION": side.server_name.rsplit("-", 1)[1]}
 
 
@@ -85,11 +85,11 @@ class GoRedisTests(GoRedis):
     """A unit is an expression that names plain tests of Go."""
 
     def run(self, unit, side, only, folder):
-        """Runs the tests that the expression names, or only some of them."""
+        """Runs all or some tests that the expression names."""
         folder.mkdir(parents=True, exist_ok=True)
         pattern = unit
         if only and len(only) <= ONLY_MAX:
-            # Subtests run with the test that they are part of.
+            # A subtest runs with its parent test.
             pattern = "^(" + "|".join(sorted({go_escape(test.split("/")[0]) for test in only})) + ")$"
         left_out = "^(" + "|".join(["TestGinkgoSuite", *self.settings.get("leave-out", [])]) + ")$"
         command = [self.program, "-test.run", pattern, "-test.skip", left_out, "-test.v=test2json", "-test.count=1"]
@@ -101,7 +101,7 @@ class GoRedisTests(GoRedis):
 
 
 def read_specs(path, unit):
-    """The specs that ran. What Ginkgo's filters left out has no message."""
+    """The specs that ran. A spec that Ginkgo's filters left out has no message."""
     results, seen = {}, collections.Counter()
     if not path.exists():
         return results
@@ -122,7 +122,7 @@ def read_specs(path, unit):
 
 
 def read_events(text):
-    """The tests of `go tool test2json`. One that began and did not end took the program down."""
+    """The tests of `go tool test2json`. A test without an end crashed the program."""
     results, output = {}, collections.defaultdict(list)
     for line in text.splitlines():
         event = json.loads(line)

@@ -1,4 +1,4 @@
-"""Running what is not ours: builds that must succeed, suites that must end."""
+"""Runs programs of other projects: builds that must succeed, and suites within a time limit."""
 
 import hashlib
 import os
@@ -6,13 +6,13 @@ import signal
 import subprocess
 import threading
 
-# What run_bounded waits for now, so that an interrupted run can end all of it.
+# The running processes of suites and applications. An interrupted run ends all of them.
 RUNNING = set()
 STOPPED = threading.Event()
 
 
 def checked_sha256(path, expected):
-    """Refuses, and removes, a file that is not the pinned one."""
+    """Removes a file with another digest than the pinned one, and raises an error."""
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != expected:
         path.unlink()
@@ -20,7 +20,7 @@ def checked_sha256(path, expected):
 
 
 def run_checked(command, **options):
-    """Runs a command that must succeed, and returns what it printed; all it said is in the error if it does not."""
+    """Runs a command that must succeed, and returns its output. The error contains the output."""
     done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, errors="replace", check=False, **options)
     if done.returncode != 0:
@@ -30,7 +30,10 @@ def run_checked(command, **options):
 
 
 def run_bounded(command, seconds, log, environment, folder):
-    """Runs a suite, whatever its exit code, with all it says in the file `log`. Says so if it had to be stopped."""
+    """Runs a suite with its output in the file `log`, and ignores its exit code.
+
+    Returns a text if it stopped the suite after `seconds`, else an empty one.
+    """
     if STOPPED.is_set():
         raise InterruptedError("the run was interrupted")
     with open(log, "wb") as output:
@@ -49,14 +52,14 @@ def run_bounded(command, seconds, log, environment, folder):
 
 
 def stop_all():
-    """Ends every suite that runs, and lets no further one start."""
+    """Ends every running suite, and prevents the start of further ones."""
     STOPPED.set()
     for process in list(RUNNING):
         kill_session(process)
 
 
 def kill_session(process):
-    """Ends a suite with all that it started: its session is its own."""
+    """Ends a suite and its child processes, which share a process group of their own."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,7 @@
-"""A plugin of pytest for redis-py's tests: one JSON line for each phase of each test, written at once, so a crash loses nothing."""
+"""A pytest plugin for redis-py's tests: one JSON line for each phase of each test.
+
+It writes each line at once, so a crash loses no results.
+"""
 
 import json
 import os
@@ -6,13 +9,14 @@ import tracemalloc
 
 import pytest
 
-# The suite records where every object was made, which no test of it looks at and which takes half its time.
+# The suite records the origin of every object. No test uses the records, and they take half of the
+# suite's time.
 tracemalloc.start = lambda *_: None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session):
-    # The suite asks INFO whether there is a Cluster, and takes other clients then: which ones it tries is ours to say.
+    # The suite chooses Cluster clients if INFO reports a Cluster. The environment decides instead.
     session.config.REDIS_INFO["cluster_enabled"] = "CONFORMANCE_CLUSTER_CLIENTS" in os.environ
 
 

@@ -9,19 +9,19 @@ import tarfile
 from compare import FAILED, PASSED, SKIPPED, Result
 from suites.processes import checked_sha256, run_bounded, run_checked
 
-# Tests of other set-ups than one server: modules, Cluster, TLS, identity providers.
+# Without the tests that need modules, TLS, identity providers or several databases.
 MARKS = "not redismod and not ssl and not cp_integration and not multidb_integration"
 TEST_SECONDS_MAX = 20
 UNIT_SECONDS_MAX = 900
 
 
 class RedisPy:
-    """A unit is a file of tests; a test is named as pytest names it."""
+    """A unit is a file of tests. Tests have their pytest names."""
 
     starts_servers = False
-    # What respool is told where several servers stand behind it, and somebody may take a server's place. What a server refuses for
-    # a while (LOADING, READONLY) is asked again until its deadline, and then its client gets the server's word: here before the
-    # client itself gives up, after 5 seconds.
+    # Options of a respool before several servers. A request that a server refuses for a while
+    # (LOADING, READONLY) is sent again until its deadline. Then its client gets the server's error.
+    # The client itself gives up after 5 seconds, so the deadline is shorter.
     several_args = ["--request-timeout-ms=3s"]
 
     def __init__(self, settings, pins, cache):
@@ -32,7 +32,7 @@ class RedisPy:
         self.python = cache / "venv" / "bin" / "python"
 
     def prepare(self, requirements):
-        """Downloads the suite and what it needs, unless the cache has them."""
+        """Downloads the suite and its packages, if they are not cached."""
         installed = self.cache / "venv" / "installed.txt"
         if not installed.exists() or installed.read_text() != requirements.read_text():
             run_checked([sys.executable, "-m", "venv", "--clear", str(self.cache / "venv")])
@@ -53,7 +53,7 @@ class RedisPy:
         shutil.rmtree(unpacked)
 
     def run(self, unit, side, only, folder):
-        """Runs a file of tests, or only some of its tests, and says what became of each."""
+        """Runs all or some tests of a file, and returns the result of each."""
         folder.mkdir(parents=True, exist_ok=True)
         lines = folder / "results.jsonl"
         lines.unlink(missing_ok=True)
@@ -61,15 +61,15 @@ class RedisPy:
         only_one = "not onlynoncluster" if self.settings.get("cluster-clients") else "not onlycluster"
         command += ["-m", f"{MARKS} and {only_one}"]
         command += ["-o", f"cache_dir={folder}/pytest-cache", "--tb=short", "--timeout", str(TEST_SECONDS_MAX)]
-        # Nobody listens on port 1: what wants TLS or modules is told so at once.
+        # Port 1 has no listener, so tests that need TLS or modules fail at once.
         command += ["--redis-url", f"redis://127.0.0.1:{side.port}/0", "--redis-ssl-url", "rediss://127.0.0.1:1"]
-        # The suite waits for so many nodes of a Cluster: the servers are six, and respool is one.
+        # The suite waits for this number of Cluster nodes: six servers, or one respool.
         command += ["--redis-cluster-nodes", "1" if side.respool else "6"]
         command += ["--redis-mod-url", "redis://127.0.0.1:1", "--sentinels", "127.0.0.1:1"]
         command += ["--protocol", str(self.settings["protocol"])]
         for test in self.settings.get("leave-out", []):
             command += ["--deselect", test]
-        # A command line has an end: for very many the whole file is run again.
+        # The length of a command line is bounded. For very many tests the whole file runs again.
         command += only if only and len(only) <= 500 else [unit]
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         environment = {"PYTHONPATH": f"{self.source}:{here}", "PYTHONDONTWRITEBYTECODE": "1", "CONFORMANCE_RESULTS": str(lines)}
@@ -80,7 +80,7 @@ class RedisPy:
 
 
 def read_results(path):
-    """The phases of each test, made one: failed if any failed, skipped if any was skipped, else passed."""
+    """One result for all phases of a test: failed before skipped, skipped before passed."""
     results = {}
     if not path.exists():
         return results

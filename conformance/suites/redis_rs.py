@@ -1,7 +1,7 @@
 """redis-rs' own tests, from its crate.
 
-They start a server for each test, by the program `redis-server` in PATH. Through respool, that program is ours: it
-starts the server and becomes a respool before it (server_or_respool.py).
+Each test starts a server with the program `redis-server` in PATH. Through respool, that program is
+server_or_respool.py: it starts the server and becomes a respool before it.
 """
 
 import json
@@ -20,8 +20,8 @@ from suites.processes import checked_sha256, run_bounded, run_checked
 TEST_SECONDS_MAX = 30
 FEATURES = "tokio-comp,connection-manager,cache-aio,json,r2d2"
 
-# The published crate leaves out two crates that its tests use. One is published apart; the other one, a macro, is not,
-# and ours (async_test) stands in for it.
+# The published crate lacks two crates that its tests use. One of them is published separately. The
+# other one, a macro, is not published: our crate async_test replaces it.
 ADDED = """
 [dev-dependencies.redis-test]
 version = "={test_version}"
@@ -35,7 +35,7 @@ path = "."
 
 
 class RedisRs:
-    """A unit is a program of tests; a test is named by its unit and by its path in it."""
+    """A unit is a test program. The name of a test is its unit and its path in the unit."""
 
     starts_servers = True
     several_args = []
@@ -68,7 +68,8 @@ class RedisRs:
             file.write(ADDED.format(test_version=self.pin["test-version"], macros="async_test"))
         command = ["cargo", "test", "--no-run", "--features", FEATURES, "--message-format", "json", "--quiet"]
         command += [word for unit in units for word in ("--test", unit)]
-        # A target folder of its own: that of respool may be in use, and holds another lock file's crates.
+        # The suite has its own target folder: respool's folder may be in use, and holds crates of
+        # another lock file.
         environment = {**os.environ, "CARGO_TARGET_DIR": str(self.cache / "redis-rs-target"), "CARGO_PROFILE_TEST_DEBUG": "0"}
         for line in run_checked(command, cwd=self.source, env=environment).splitlines():
             built = json.loads(line)
@@ -77,7 +78,7 @@ class RedisRs:
         stamp.write_text(json.dumps({"of": made_of, "programs": self.programs}))
 
     def download(self):
-        """The crate as the registry has it, in cargo's own cache."""
+        """The crate as published, in cargo's cache."""
         name = f"redis-{self.pin['version']}.crate"
         home = pathlib.Path(os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo"))
         with tempfile.TemporaryDirectory(prefix="respool-") as folder:
@@ -95,7 +96,10 @@ class RedisRs:
         return archive
 
     def run(self, unit, side, only, folder):
-        """Runs a program of tests, or only some of its tests: each by itself, so that one that hangs holds up no other."""
+        """Runs all or some tests of a program, each in its own process.
+
+        So a test that hangs does not delay the others.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         program = self.programs[unit]
         named = [test.split("::", 1)[1] for test in only] if only else list_tests(program)
@@ -118,7 +122,7 @@ class RedisRs:
         return results, trouble
 
     def environment(self, side, folder):
-        """Where the tests find what they take for redis-server, and what that starts."""
+        """The environment of the tests: the replacement of redis-server, and its settings."""
         stand_in = folder / "redis-server"
         ours = pathlib.Path(__file__).with_name("server_or_respool.py")
         stand_in.write_text(f"#!/bin/sh\nexec {sys.executable} -B {ours} \"$@\"\n")
@@ -144,7 +148,7 @@ def list_tests(program):
 
 
 def read_libtest(path, late, seconds):
-    """What became of the one test that ran."""
+    """The result of the one test that ran."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if late:
         return Result(FAILED, f"it did not end within {TEST_SECONDS_MAX} s", seconds)

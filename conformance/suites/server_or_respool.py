@@ -1,7 +1,7 @@
-"""Stands in for redis-server where a suite starts its own: a server, or a respool before one.
+"""Replaces redis-server for suites that start their own servers: a server, or a respool before one.
 
-The suite ends what it started with SIGKILL. So this program becomes the server, or becomes the respool and
-lets the kernel end the server with it.
+The suite ends its process with SIGKILL. So this program becomes the server by exec. Or it becomes
+the respool, and the kernel ends the server with it.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ def main():
     respool = os.environ["CONFORMANCE_RESPOOL"]
     args = sys.argv[1:]
     if not respool or "--port" not in args:
-        # Directly; or asked for its version.
+        # The direct side, or a question for the version.
         os.execv(server, [server, *args])
     if "--tls-port" in args or "--loadmodule" in args:
         sys.exit("respool has no TLS, and its server no such module")
@@ -31,7 +31,7 @@ def main():
     folder = os.path.join(os.environ["CONFORMANCE_FOLDER"], f"server-{os.getpid()}")
     os.mkdir(folder)
     path = os.path.join(folder, "server.sock")
-    # Of two options of one name the server takes the last.
+    # If an option is given twice, the server takes the last one.
     args += ["--port", "0", "--unixsocket", path, "--dir", folder, *json.loads(os.environ["CONFORMANCE_SERVER_ARGS"])]
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     process = subprocess.Popen([server, *args], preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL))

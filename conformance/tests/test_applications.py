@@ -1,4 +1,4 @@
-"""How an application's lines are counted and compared, with planted lines."""
+"""Tests the counts of an application's lines and their comparison, with planted lines."""
 
 import pathlib
 import sys
@@ -24,7 +24,7 @@ def application():
 
 class Counted(unittest.TestCase):
     def test_lines_of_all_processes_are_counted_together(self):
-        """What one process sends another one does: the rest is lost, and what is done again is done twice."""
+        """Sent and done items are counted over all processes. An item without `done` is lost."""
         lines = Lines([Printed("jobs sent 1", "jobs sent 2", "jobs sent 3"), Printed("jobs done 1", "noise", "jobs done 3", "jobs done 3")])
         self.assertEqual((lines.lost("jobs"), lines.twice("jobs"), lines.last("jobs")), ([2], [3], 3))
 
@@ -47,7 +47,7 @@ class Compared(unittest.TestCase):
             self.assertEqual(results["jobs has no more errors"].status, status)
 
     def test_losses_and_repetitions_are_none_more_than_directly(self):
-        """A job lost, or done twice, through respool alone fails, and its message names the job."""
+        """A job lost or done twice through respool alone fails. The message names the job."""
         for what, name in (("lost", "jobs loses nothing more"), ("twice", "jobs does nothing more twice")):
             tried = application()
             self.assertEqual(tried.compared("kill", "direct", {("jobs", what): []})[name].status, PASSED)
@@ -56,7 +56,7 @@ class Compared(unittest.TestCase):
             self.assertIn("7", result.message)
 
     def test_units_are_compared_by_themselves(self):
-        """The cost of a kill on the direct side excuses nothing at a restart."""
+        """Errors of a kill on the direct side do not excuse errors of a restart."""
         tried = application()
         tried.compared("kill", "direct", {("jobs", "errors"): ["refused"] * 5})
         tried.compared("restart", "direct", {("jobs", "errors"): []})

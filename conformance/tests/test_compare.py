@@ -1,4 +1,4 @@
-"""The comparing logic with planted cases: what must fail a run does, and what must not does not."""
+"""Tests the comparison with planted results: regressions fail a run, excused failures do not."""
 
 import pathlib
 import sys
@@ -20,7 +20,7 @@ def names(pairs):
 
 class Counted(unittest.TestCase):
     def test_each_server_has_counts_of_its_own(self):
-        """A suite has to come to what it came to on that server; where nobody has counted, one test is enough."""
+        """The required number of passed tests depends on the server. Without a count it is one."""
         settings = {"server": "a", "passed-min": {"full": 9, "several": 5}, "on": {"b": {"passed-min": {"full": 7}}}}
         self.assertEqual([passed_min(settings, "full", server) for server in (None, "a", "b", "c")], [9, 9, 7, 1])
         self.assertEqual(passed_min(settings, "several", "b"), 1)
@@ -63,7 +63,7 @@ class Judged(unittest.TestCase):
         self.assertFalse(verdict.good())
 
     def test_a_skip_by_chance_may_pass(self):
-        """One that passes now and then may do either, and only that one."""
+        """A test with a skip by chance may pass or fail. Other tests may not fail."""
         skips = [Skip("s", "a", "because", by_chance=True), Skip("s", "b", "because", by_chance=True)]
         runs = Runs("s", results(a=PASSED, b=PASSED, c=PASSED), results(a=PASSED, b=FAILED, c=PASSED))
         verdict = judge(runs, skips, 1)
@@ -73,13 +73,13 @@ class Judged(unittest.TestCase):
         self.assertFalse(judge(runs, skips, 1).good())
 
     def test_a_skip_excuses_only_what_it_was_written_for(self):
-        """A failure that says something else than its skip expects is a regression, and so is run again."""
+        """A failure without the text of its skip is a regression, and the test runs again."""
         runs = Runs("s", results(a=PASSED, b=PASSED), {"a": Result(FAILED, "CROSSSLOT"), "b": Result(FAILED, "timeout")})
         skips = [Skip("s", "a", "because", said="CROSSSLOT"), Skip("s", "b", "because", said="CROSSSLOT")]
         verdict = judge(runs, skips, 1)
         self.assertEqual((names(verdict.skipped_with_reason), names(verdict.regressions)), (["a"], ["b"]))
         self.assertEqual(regressed(runs.direct, runs.proxied, skips, "s"), ["b"])
-        # That it passes is reported whatever it once said.
+        # A skip whose test passes is reported even if it has a text.
         runs = Runs("s", results(a=PASSED), results(a=PASSED))
         self.assertEqual(names(judge(runs, skips[:1], 1).skips_that_pass), ["a"])
 
@@ -98,7 +98,7 @@ class Judged(unittest.TestCase):
         self.assertEqual((names(verdict.skipped_with_reason), names(verdict.regressions)), (["a", "b"], ["c"]))
 
     def test_a_skip_holds_where_it_says(self):
-        """A skip for some kinds of servers behind respool is none for others; one without kinds is for all."""
+        """A skip with kinds of servers holds for these. A skip without kinds holds for all."""
         text = """
             [[skip]]
             suite = "s"
@@ -114,7 +114,7 @@ class Judged(unittest.TestCase):
         self.assertEqual(tests, {"server": ["b"], "cluster": ["a", "b"]})
 
     def test_what_fails_directly_does_not_count(self):
-        """A test that fails directly, once or twice, is reported apart, whatever it does through respool."""
+        """A test that fails directly, once or twice, is reported apart from the others."""
         direct = results(a=FAILED, b=FAILED, c=PASSED)
         runs = Runs("s", direct, results(a=FAILED, b=FAILED, c=PASSED), direct_again=results(a=FAILED, b=PASSED))
         verdict = judge(runs, [], 1)
@@ -123,14 +123,14 @@ class Judged(unittest.TestCase):
         self.assertEqual(verdict.passed_directly, 1)
 
     def test_a_proxied_failure_that_passes_again_is_flaky(self):
-        """What passes through respool only when run again is listed as flaky; what fails twice is a regression."""
+        """A failure through respool is flaky if the second run passes, else a regression."""
         runs = Runs("s", results(a=PASSED, b=PASSED), results(a=FAILED, b=FAILED), proxied_again=results(a=PASSED, b=FAILED))
         verdict = judge(runs, [], 1)
         self.assertEqual((names(verdict.flaky_proxied), names(verdict.regressions)), (["a"], ["b"]))
         self.assertEqual(verdict.passed_proxied, 1)
 
     def test_a_suite_that_ran_too_little_fails(self):
-        """A suite that collected nothing, or much less than it has, fails, even if what ran passes."""
+        """A suite that ran no test, or too few, fails even if all of them passed."""
         self.assertFalse(judge(Runs("s", {}, {}), [], 0).good())
         self.assertFalse(judge(Runs("s", results(a=PASSED), results(a=PASSED)), [], 2).good())
         self.assertFalse(judge(Runs("s", results(a=FAILED), results(a=FAILED)), [], 1).good())
@@ -143,7 +143,7 @@ class Judged(unittest.TestCase):
 
 class Skips(unittest.TestCase):
     def test_a_stale_skip_is_found(self):
-        """A skip of a test that does not exist, or that the suite itself skips, is stale; one that ran is not."""
+        """A skip is stale if its test does not exist or was skipped by the suite."""
         runs = [Runs("s", results(a=PASSED, b=SKIPPED, c=FAILED), {})]
         skips = [Skip("s", name, "because") for name in ["a", "b", "c", "gone"]] + [Skip("other", "a", "because")]
         self.assertEqual([(s.suite, s.test) for s in stale_skips(skips, runs)], [("s", "b"), ("s", "gone"), ("other", "a")])
@@ -167,7 +167,7 @@ class Skips(unittest.TestCase):
                 read_skips(bad)
 
     def test_what_is_run_again(self):
-        """Run again is what passed directly, did not through respool, and has no skip."""
+        """A test runs again if it passed directly, failed through respool, and has no skip."""
         direct = results(a=PASSED, b=PASSED, c=FAILED, d=PASSED, e=PASSED)
         proxied = results(a=PASSED, b=FAILED, c=FAILED, e=FAILED)
         self.assertEqual(regressed(direct, proxied, [Skip("s", "e", "r")], "s"), ["b", "d"])
@@ -183,7 +183,7 @@ class Reported(unittest.TestCase):
         self.assertIn('"good": false', report.as_json([verdict], [], {}))
 
     def test_a_run_of_nothing_is_no_success(self):
-        """No suite at all is not good."""
+        """A run without a suite fails."""
         self.assertFalse(report.good([], []))
 
 
