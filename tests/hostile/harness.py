@@ -1,7 +1,7 @@
-"""What the hostile tests share: servers, respool, clients, a fake server, a relay, and readings of /proc.
+"""The common parts of the hostile tests: servers, respool, clients, fake servers, /proc.
 
-Every process that a test starts is stopped by its process id at the end of the test, and dies with
-the test run should that be killed.
+A test stops its processes by their process ids when it ends. If the test run is killed, the kernel
+kills them.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 30
-# A test that attacks for a while does so for this long.
+# The duration of attacks that go on for a while.
 ATTACK_SECONDS = 4
 MIB = 1 << 20
 
@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None)
 
 
 def respool_program():
-    """The binary that `make hostile` has built, or the one that RESPOOL names."""
+    """The path in RESPOOL, or else the binary that `make hostile` has built."""
     named = os.environ.get("RESPOOL")
     if named:
         return str(pathlib.Path(named).resolve())
@@ -76,7 +76,7 @@ def free_port():
 
 
 def free_cluster_port():
-    """A port whose neighbour 10,000 above, the bus of a Cluster, is free too."""
+    """A free port. The port 10,000 above it, for the Cluster bus, is free, too."""
     for _ in range(1000):
         port = random.randrange(20_000, 32_000)
         try:
@@ -122,7 +122,7 @@ class Program:
             if before:
                 before()
 
-        # Variables of the test run itself, such as RESPOOL, are no settings of respool.
+        # Variables of the test run itself, such as RESPOOL, are not settings of respool.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("RESPOOL")}
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -239,7 +239,7 @@ class Respool(Program):
         if listen:
             command += ["--listen", listen]
         if backend:
-            # Bounds are each worker's, so a test that uses one up must know how many there are.
+            # Bounds hold for each worker, so a test that fills one must know the number of workers.
             command += ["--threads", "1", "--backend", backend]
         super().__init__([*command, *args], name="respool", **options)
         self.port = None
@@ -256,7 +256,7 @@ class Respool(Program):
         self.port = int(port[1]) if port else None
 
     def client(self, *login, **options):
-        """A client of respool; the words of `login` are said by AUTH."""
+        """A client of respool. It sends AUTH with the words of `login`."""
         client = Client(self.port, **options)
         if login:
             reply = client.ask("AUTH", *login)
@@ -276,7 +276,7 @@ class Respool(Program):
         return int(self.counters(*login)[f"respool_{name}"])
 
     def stop(self, number=signal.SIGTERM):
-        """Asks it to end. A panic fails the test; so does an end that no signal can hasten."""
+        """Ends respool with a signal. The test fails if the process does not end in time."""
         if self.lives():
             self.send_signal(number)
         try:
@@ -300,7 +300,7 @@ class Respool(Program):
 
 
 class ErrorReply(str):
-    """An error that was the reply."""
+    """An error reply."""
 
     def __repr__(self):
         return f"ErrorReply({str(self)!r})"
@@ -373,7 +373,7 @@ class Client:
         return [self.reply() for _ in range(number)]
 
     def is_closed(self, seconds=PATIENCE_SECONDS):
-        """Whether the peer closes within that time, whatever it says before."""
+        """Whether the peer closes within that time. Its bytes before the end are ignored."""
         self.socket.settimeout(seconds)
         try:
             while self.socket.recv(1 << 16):
@@ -440,7 +440,7 @@ class Client:
 
 
 class RequestReader:
-    """Cuts bytes into requests, for a fake server."""
+    """Splits bytes into requests, for a fake server."""
 
     def __init__(self):
         self.bytes = b""
@@ -479,14 +479,14 @@ def greeting(version):
     return b"%7" + GREETING % 3 if version == b"3" else b"*14" + GREETING % 2
 
 
-# A greeting asks for these options.
+# respool asks for these options in its handshake.
 LIMITS = (b"client-output-buffer-limit", b"maxmemory*")
 
 
 class FakeServer:
-    """Greets as a Redis does; `answer(connection, words)` gives the bytes of every other reply.
+    """Answers the handshake like Redis. `answer(connection, words)` makes all other replies.
 
-    `answer` may return None for no reply, and False to close. All requests are kept in `requests`.
+    `answer` returns bytes, None for no reply, or False to close. `requests` keeps all requests.
     """
 
     def __init__(self, answer, address="127.0.0.1"):
@@ -549,9 +549,9 @@ class FakeServer:
 
 
 class Relay:
-    """Stands before a server and hands bytes on. `change(bytes)` alters what the server says.
+    """Forwards bytes between respool and a server. `change(bytes)` alters the server's bytes.
 
-    `change` returns the bytes to hand on, or None to cut the connection. It may sleep.
+    `change` returns the bytes to forward, or None to cut the connection. It may sleep.
     """
 
     def __init__(self, server_port, change):
@@ -636,7 +636,7 @@ class Cluster:
         self.backend = f"redis-cluster://{login}{','.join(node.address for node in self.nodes)}"
 
     def add_replica(self, primary):
-        """A replica of one of the nodes, once the others know of it."""
+        """Adds a replica to a node, and returns it when the other nodes know it."""
         port = free_cluster_port()
         words = ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
         replica = self.test.server(*words, version=primary.version, port=port, password=primary.password)
@@ -690,7 +690,7 @@ def on_every_server(method):
 
 
 class HostileTest(unittest.TestCase):
-    """A test that closes what it has opened, last first."""
+    """A test that closes its clients and processes, the last one first."""
 
     version = SERVERS[0]
 
@@ -713,7 +713,7 @@ class HostileTest(unittest.TestCase):
         return run
 
     def keep(self, thing):
-        """Closes it at the end of the test."""
+        """Closes the object at the end of the test."""
         self.addCleanup(thing.close)
         return thing
 
@@ -742,7 +742,7 @@ class HostileTest(unittest.TestCase):
 
 
 def seconds_of(work):
-    """How long `work` takes, and its answer."""
+    """The duration of `work`, and its result."""
     start = time.monotonic()
     answer = work()
     return time.monotonic() - start, answer

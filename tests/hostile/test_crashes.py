@@ -1,4 +1,4 @@
-"""Bytes that could end the process: half-sent requests in every state, with every limit at its least."""
+"""Bytes that could crash the process: half-sent requests in every state, with minimal limits."""
 
 import os
 import random
@@ -125,18 +125,18 @@ class HalfSent(HostileTest):
         try:
             alive = bystander.ask("PING")
         except OSError:
-            # With 1 MiB for all, a bystander may be the one that is closed.
+            # With 1 MiB for all sessions, respool may close the session of a bystander.
             alive = respool.ask("PING")
         self.assertEqual(alive, "PONG", f"seed {seed}")
         self.assertNotIn("panicked", respool.output(), f"seed {seed}")
         return respool
 
     def test_least_limits(self):
-        """Every limit at its least."""
+        """All limits at their minimum."""
         self.attack(LEAST, [3, 900, 1100, 2000, 8000, 20_000, 66_000])
 
     def test_each_limit_alone(self):
-        """Each limit at its least alone, others as they are."""
+        """Each limit alone at its minimum, the others at their defaults."""
         output = ("--session-output-soft-bytes=16KiB", "--session-output-hard-bytes=64KiB")
         held = ("--request-held-bytes-max=64KiB",)
         for each in LEAST[:10]:
@@ -147,7 +147,7 @@ class HalfSent(HostileTest):
                 self.attack([each, *others], [1000, 5000])
 
     def test_default_limits(self):
-        """Limits as they are."""
+        """Default limits."""
         self.attack([], [1, 1000, 17_000, 70_000, 300_000])
 
     def test_least_limits_before_shards(self):
@@ -229,7 +229,7 @@ class HalfSent(HostileTest):
 
 
 class Patterns(HostileTest):
-    """Patterns with many stars, which naive matching needs for ever for."""
+    """Patterns with many stars: naive matching takes exponential time."""
 
     def test_many_stars(self):
         """No pattern costs respool seconds of CPU, and others are answered meanwhile."""
@@ -272,7 +272,7 @@ class FewDescriptors(HostileTest):
     """Limits of the system that are smaller than those of respool."""
 
     def served(self, respool, number):
-        """How many of so many connections get an answer at the same time."""
+        """The number of connections that get an answer at the same time."""
         held, served = [], 0
         for _ in range(number):
             try:
@@ -299,7 +299,7 @@ class FewDescriptors(HostileTest):
                 self.assertLessEqual(self.served(respool, min(descriptors, 400)), 100)
 
     def test_descriptors_used_up(self):
-        """Where strangers use up all descriptors, sessions that are there go on, and later ones are served."""
+        """Strangers use up all descriptors: existing sessions go on, and later ones are served."""
         limits = [(resource.RLIMIT_NOFILE, 300)]
         server = self.server()
         links = ("--links-max", "8", "--pinned-links-max", "8", "--streaming-links-max", "4")
@@ -323,7 +323,7 @@ class FewDescriptors(HostileTest):
         self.assertEqual(respool.ask("GET", "a"), b"1")
 
     def test_links_have_descriptors(self):
-        """Where sessions have all descriptors, a new link to the server can still be made."""
+        """If sessions use all descriptors, respool can still connect to the server."""
         limits = [(resource.RLIMIT_NOFILE, 256)]
         server = self.server()
         respool = self.respool("--links-max", "8", "--pinned-links-max", "8", "--streaming-links-max", "4", backend=server.backend, limits=limits)

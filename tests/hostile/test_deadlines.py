@@ -1,4 +1,4 @@
-"""What is bounded is not held without a deadline: places for large requests, links of one's own, a busy server."""
+"""Bounded resources are free again after a deadline: large requests, dedicated links, scripts."""
 
 import time
 import unittest
@@ -56,7 +56,7 @@ class LargeUploads(HostileTest):
         self.assertLess(took, 2)
 
     def test_dribbled_uploads_with_default_deadline(self):
-        """The same with the deadline that respool has by itself."""
+        """The same with respool's default deadline."""
         respool = self.respool(backend=self.server().backend)
         self.dribble(respool, 16, every=4)
         with respool.client() as client:
@@ -65,13 +65,13 @@ class LargeUploads(HostileTest):
         self.check_large_write(respool)
 
     def test_fast_small_dribbles(self):
-        """Uploads that bring a byte every few milliseconds are no way round."""
+        """Uploads of a byte every few milliseconds do not evade the deadline."""
         respool = self.respool(*TIMEOUT, "--streaming-links-max", "4", backend=self.server().backend)
         self.dribble(respool, 4, every=0.005)
         self.check_large_write(respool)
 
     def test_more_dribblers_than_places(self):
-        """A queue of 200 dribbling uploads is no way round."""
+        """A queue of 200 slow uploads does not evade the deadline."""
         respool = self.respool(*TIMEOUT, "--streaming-links-max", "4", backend=self.server().backend)
         self.dribble(respool, 200, every=0.5)
         self.check_large_write(respool, 60)
@@ -91,7 +91,7 @@ class LargeUploads(HostileTest):
         self.check_large_write(respool)
 
     def test_honest_slow_upload_alone(self):
-        """While nobody else waits for a place, a slow upload goes on to its end."""
+        """While no other session waits for a place, a slow upload goes on to its end."""
         respool = self.respool(*TIMEOUT, "--streaming-links-max", "2", backend=self.server().backend)
         client = self.client(respool)
         client.raw(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$600000\r\n" + b"y" * 300_000)
@@ -141,7 +141,7 @@ class LargeUploads(HostileTest):
 
 
 class PinnedLinks(HostileTest):
-    """Sessions that take all links of their own, and do nothing with them."""
+    """Sessions that take all dedicated links, and leave them idle."""
 
     @staticmethod
     def answers(respool, *requests):
@@ -171,8 +171,8 @@ class PinnedLinks(HostileTest):
             took, replies = self.answers(respool, *requests)
             self.assertLess(took, ANSWERED_WITHIN, requests)
             for reply in replies:
-                # A request that finds no link says so, and names the bound. CLIENT NO-TOUCH, which Redis 7.0
-                # does not know, may have found one: an idle session has lost it.
+                # The error to a request without a link names the bound. Redis 7.0 lacks CLIENT
+                # NO-TOUCH; that request may have got the link of an idle session.
                 told = isinstance(reply, ErrorReply) and "unknown subcommand 'NO-TOUCH'" in reply
                 if isinstance(reply, ErrorReply) and not reply.startswith("EXECABORT") and not told:
                     self.assert_error(reply, "NOTSENT")
@@ -187,7 +187,7 @@ class PinnedLinks(HostileTest):
 
     @on_every_server
     def test_all_watch(self):
-        """Sessions that WATCH keep nobody waiting without end, and SCRIPT KILL comes through."""
+        """Sessions with WATCH do not block others for ever, and SCRIPT KILL reaches the server."""
         server = self.server("--lua-time-limit", "300")
         respool = self.respool(*TIMEOUT, "--pinned-links-max", "8", backend=server.backend)
         self.take_all(respool, 8, "WATCH", "k")
@@ -223,11 +223,11 @@ class PinnedLinks(HostileTest):
         self.assertLess(took, 2)
 
     def test_refused_wait_leaves_the_session_usable(self):
-        """A session whose wait for a link has ended at its deadline goes on."""
+        """A session goes on after its wait for a link ended at the deadline."""
         respool = self.respool(*TIMEOUT, "--pinned-links-max", "1", backend=self.server().backend)
         first, second = self.client(respool), self.client(respool)
         first.ask("WATCH", "a")
-        # It is refused at its deadline, or the idle holder has lost its link.
+        # The request is refused at its deadline, or it gets the link of the idle session.
         took, reply = seconds_of(lambda: second.ask("WATCH", "a"))
         self.assertTrue(reply == "OK" or str(reply).startswith("NOTSENT"), reply)
         self.assertLess(took, ANSWERED_WITHIN)
@@ -236,7 +236,7 @@ class PinnedLinks(HostileTest):
 
 
 class KillsOutsideTheBounds(HostileTest):
-    """What may pass the bounds for a good reason is bounded itself."""
+    """Requests that may exceed a bound for a good reason have a bound of their own."""
 
     def test_flood_of_script_kills(self):
         """SCRIPT KILL in long pipelines of many clients makes a bounded number of connections."""
@@ -294,7 +294,7 @@ class KillsOutsideTheBounds(HostileTest):
         self.assertEqual(refused[:3], [], f"{len(refused)} of 60")
 
     def test_flood_of_unknown_commands(self):
-        """Unknown commands in long pipelines take no meaning from a renamed command of another client."""
+        """Unknown commands in long pipelines are not mistaken for another client's renamed one."""
         server = self.server("--rename-command", "INCR", "raise")
         respool = self.respool(backend=server.backend)
         polite = self.client(respool)
@@ -316,7 +316,7 @@ class KillsOutsideTheBounds(HostileTest):
 
 
 class LoopingScript(HostileTest):
-    """A script that never ends, asked by a client."""
+    """A client runs a script that never ends."""
 
     def run_loop(self, backend, servers):
         respool = self.respool(*TIMEOUT, backend=backend)
@@ -351,7 +351,7 @@ class LoopingScript(HostileTest):
 
     @on_every_server
     def test_plain_server(self):
-        """Others are told BUSY, as by the server, and SCRIPT KILL works."""
+        """Other clients get the server's BUSY error, and SCRIPT KILL works."""
         server = self.server("--lua-time-limit", "300")
         self.run_loop(server.backend, [server])
 
@@ -377,7 +377,7 @@ class LoopingScript(HostileTest):
         self.assert_error(loop.reply())
 
     def test_many_loops_in_turn(self):
-        """Several clients that loop one after the other are ended by as many SCRIPT KILLs."""
+        """Scripts of several clients, one after the other, are ended by one SCRIPT KILL each."""
         server = self.server("--lua-time-limit", "100")
         respool = self.respool(*TIMEOUT, backend=server.backend)
         held = [self.client(respool) for _ in range(5)]
@@ -394,7 +394,7 @@ class LoopingScript(HostileTest):
         self.assertEqual(respool.ask("SET", "a", "1"), "OK")
 
     def test_kill_of_a_writing_script(self):
-        """A script that has written cannot be ended, and that is said in the server's words."""
+        """A script that has written cannot be killed, and the client gets the server's error."""
         server = self.server("--lua-time-limit", "100")
         respool = self.respool(*TIMEOUT, backend=server.backend)
         loop = self.client(respool)
@@ -412,7 +412,7 @@ class Waits(HostileTest):
     """Other waits that a client can cause."""
 
     def test_paused_by_client(self):
-        """CLIENT PAUSE of a client ends for the others at its time, and requests are answered then."""
+        """CLIENT PAUSE of a client ends for others at its time, and their requests are answered."""
         respool = self.respool(*TIMEOUT, backend=self.server().backend)
         self.assertEqual(respool.ask("CLIENT", "PAUSE", "500", "ALL"), "OK")
         took, reply = seconds_of(lambda: respool.ask("SET", "a", "1"))
@@ -420,7 +420,7 @@ class Waits(HostileTest):
         self.assertLess(took, ANSWERED_WITHIN)
 
     def test_debug_sleep(self):
-        """A request behind a server that sleeps is answered at its deadline."""
+        """A request to a sleeping server gets an error at its deadline."""
         server = self.server()
         respool = self.respool(*TIMEOUT, "--refuse-commands", "none", backend=server.backend)
         sleeper, polite = self.client(respool), self.client(respool)
@@ -432,7 +432,7 @@ class Waits(HostileTest):
         self.assertLess(took, ANSWERED_WITHIN)
 
     def test_many_users_fill_the_links(self):
-        """Where links-max is used up by others' users, newcomers get an answer in time."""
+        """If the links of other users fill links-max, new clients get an answer in time."""
         server = self.server(password="right")
         control = self.client(server)
         for number in range(20):

@@ -1,4 +1,4 @@
-"""Servers that are ill or hostile: replies that are cut, late, wrong, too many, or lies about the topology."""
+"""Faulty and hostile servers: cut, late, wrong or unrequested replies, and false topologies."""
 
 import os
 import random
@@ -69,7 +69,7 @@ WORDS = [
 
 
 class Mutations:
-    """Changes what a server says, with a probability for each read. `kinds` names the changes."""
+    """Changes a server's replies, with a probability for each read. `kinds` names the changes."""
 
     KEEP_ORDER = ("cut", "late", "halves", "drop half and cut")
     ALL = (*KEEP_ORDER, "insert", "put first", "byte", "delete", "double", "length", "sign", "shuffle", "wrap", "random")
@@ -196,7 +196,7 @@ class MutatedReplies(HostileTest):
         if strict:
             self.assertEqual(wrong[:5], [], f"{len(wrong)} replies of other sessions, {mutations.made} changes")
         self.assertGreater(mutations.made, 5)
-        # A server that is well again answers all as it should, within seconds.
+        # After the server has recovered, all requests get right replies within seconds.
         mutations.on = False
         for relay in relays:
             with relay.lock:
@@ -215,7 +215,7 @@ class MutatedReplies(HostileTest):
         wait_until(well, f"seed {seed}: all is well again", 15)
 
     def test_cut_and_late_replies(self):
-        """Cut and late replies bring each session its own replies alone."""
+        """Despite cut and late replies, each session gets only its own replies."""
         self.attack(Mutations.KEEP_ORDER, 0.03, lambda a: f"redis://{a[0]}", [self.server()], strict=True)
 
     def test_cut_and_late_replies_before_shards(self):
@@ -224,7 +224,7 @@ class MutatedReplies(HostileTest):
         self.attack(Mutations.KEEP_ORDER, 0.03, lambda a: "redis-sharded://" + ",".join(a), servers, strict=True, threads="2")
 
     def test_changed_replies(self):
-        """Whatever a server says, respool lives, answers or closes, and is well when the server is."""
+        """respool survives any reply, answers or closes, and recovers with the server."""
         self.attack(Mutations.ALL, 0.05, lambda a: f"redis://{a[0]}", [self.server()], strict=False)
 
     def test_changed_replies_before_shards(self):
@@ -233,7 +233,7 @@ class MutatedReplies(HostileTest):
         self.attack(Mutations.ALL, 0.05, lambda a: "redis-sharded://" + ",".join(a), servers, strict=False, threads="2")
 
     def test_changed_replies_of_seeds(self):
-        """Before a Cluster whose seed lies about itself, respool lives."""
+        """respool survives a Cluster seed node that reports a false topology."""
         cluster = self.cluster()
         seed = int(os.environ.get("HOSTILE_SEED", random.randrange(1 << 32)))
         mutations = Mutations(seed, 0.3, Mutations.ALL)
@@ -252,10 +252,10 @@ class MutatedReplies(HostileTest):
 
 
 class UnaskedReplies(HostileTest):
-    """A server that says more than it was asked."""
+    """A server that sends replies without requests."""
 
     def test_reply_on_an_idle_link(self):
-        """A reply that no request waits for ends the link, and reaches no session."""
+        """A reply without a request closes the link, and reaches no session."""
         server = self.server()
         relay = self.keep(Relay(server.port, lambda data: data))
         respool = self.respool(backend=f"redis://{relay.address}")
@@ -274,7 +274,7 @@ class UnaskedReplies(HostileTest):
             self.assertTrue(reply == b"mine" or isinstance(reply, ErrorReply), reply)
 
     def test_messages_nobody_subscribed_to(self):
-        """Messages of channels that a session has not asked for do not reach it."""
+        """Messages of channels without a subscription do not reach the session."""
         relay_server = self.server()
         relay = self.keep(Relay(relay_server.port, lambda data: data))
         respool = self.respool(backend=f"redis://{relay.address}")
@@ -300,7 +300,7 @@ class UnaskedReplies(HostileTest):
 
 
 class HostileServers(HostileTest):
-    """Fake servers that do one evil thing."""
+    """Fake servers with one fault each."""
 
     def check(self, answer, scheme="redis", rss=200 * MIB, seconds=3):
         evil = self.keep(FakeServer(answer))
@@ -318,7 +318,7 @@ class HostileServers(HostileTest):
                     self.assertLess(took, 8)
             self.assertTrue(respool.lives(), respool.output()[-2000:])
         self.assertLess(respool.rss(), rss)
-        # A newcomer is still accepted.
+        # A new client is still accepted.
         self.client(respool, timeout=10)
         return respool, evil
 
@@ -372,7 +372,7 @@ class HostileServers(HostileTest):
         self.assertFalse([line for line in respool.output().splitlines() if line.startswith("2026-01-01T00:00:00Z")])
 
     def test_greeting_with_lies(self):
-        """A Cluster node that names a million slots, odd hosts and ports is lived with."""
+        """respool survives a Cluster node that reports a million slots, odd hosts and odd ports."""
         lies = [
             b"*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$9\r\n127.0.0.1\r\n:99999\r\n",
             b"*1\r\n*3\r\n:-5\r\n:5\r\n*2\r\n$0\r\n\r\n:0\r\n",
@@ -395,7 +395,7 @@ class HostileServers(HostileTest):
         self.assertNotIn("\x1b[2J", respool.output())
 
     def test_bytes_one_at_a_time(self):
-        """A server that sends byte by byte is understood."""
+        """Replies that arrive byte by byte are parsed."""
 
         def answer(connection, words):
             for byte in b"*2\r\n$3\r\nabc\r\n$-1\r\n" if words[0].upper() == b"MGET" else b"$3\r\nabc\r\n":
@@ -405,11 +405,11 @@ class HostileServers(HostileTest):
         self.check(answer)
 
     def test_accepts_and_says_nothing(self):
-        """A server that accepts and says nothing costs each request its deadline, not more."""
+        """If a server accepts and never replies, each request fails at its deadline."""
         self.check(lambda connection, words: None, seconds=5)
 
     def test_closes_at_once(self):
-        """A server that closes each connection at its first request gets no storm of connections."""
+        """A server that closes each connection at its first request gets few connections."""
         respool, evil = self.check(lambda connection, words: False, seconds=3)
         before = evil.accepted
         time.sleep(2)

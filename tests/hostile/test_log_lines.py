@@ -1,4 +1,4 @@
-"""Lines that clients cause: a rate for each kind, a count of what was left out, and no bytes of theirs."""
+"""Log lines that clients cause: bounded rates, counts of suppressed lines, no raw client bytes."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from harness import Client, ErrorReply, HostileTest, MIB, encode, wait_until
 
 FLOOD = 1500
 LINES_MAX = 60
-# How long a count of left-out lines may take to come.
+# The maximum delay of a count of suppressed lines.
 SUMMARY_SECONDS = 75
 
 
@@ -16,10 +16,10 @@ class Floods(HostileTest):
     """Many events of one kind in a few seconds."""
 
     def flood(self, cause, *args, options=None, respool=None, number=FLOOD):
-        """Causes the event many times. Few lines tell of it, and the rest is counted."""
+        """Causes the event many times. The log has few lines of it, and a count of the rest."""
         if respool is None:
             respool = self.respool(*args, backend=self.server().backend, **(options or {}))
-            # The line of the first link is none of the event's.
+            # The line of the first link does not belong to the event.
             wait_until(lambda: "link up" in respool.output(), "the first link is up")
         before = len(respool.output().splitlines())
         for step in range(number):
@@ -55,7 +55,7 @@ class Floods(HostileTest):
         self.flood(self.say(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"))
 
     def test_http_of_strangers(self):
-        """The same of clients without a password."""
+        """The same for clients without a password."""
         self.flood(self.say(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"), "--password", "right")
 
     def test_protocol_errors(self):
@@ -91,7 +91,7 @@ class Floods(HostileTest):
         self.flood(cause)
 
     def test_refused_sessions(self):
-        """Newcomers above sessions-max make a bounded number of lines."""
+        """New clients above sessions-max make a bounded number of lines."""
         respool = self.respool("--sessions-max", "5", backend=self.server().backend)
         held = [self.client(respool) for _ in range(5)]
         for each in held:
@@ -143,7 +143,7 @@ class Floods(HostileTest):
         self.assertLess(len(respool.output().splitlines()), LINES_MAX)
 
     def test_slow_readers_that_are_closed(self):
-        """Sessions that are closed at a bound of output make a bounded number of lines."""
+        """Sessions that exceed the bound of their output make a bounded number of lines."""
         args = ("--session-output-soft-bytes", "16KiB", "--session-output-hard-bytes", "64KiB", "--session-stall-ms", "50")
         respool = self.respool(*args, "--head-of-line-stall-ms", "50", backend=self.server().backend)
         with respool.client() as client:
@@ -161,11 +161,11 @@ class Floods(HostileTest):
         self.assertLess(len(respool.output().splitlines()), 2 * LINES_MAX)
 
     def test_links_that_clients_bring_down(self):
-        """A client that has links of its own closed at the server makes a bounded number of lines."""
+        """A client whose dedicated links the server closes makes a bounded number of lines."""
         respool = self.respool(backend=self.server().backend)
         for _ in range(300):
             with Client(respool.port, timeout=5) as client:
-                # QUIT of Redis 7 in a MULTI with SELECT rides on a link of its own.
+                # QUIT of Redis 7 in a MULTI with SELECT goes out on a dedicated link.
                 client.raw(encode("WATCH", "a") + encode("MULTI") + encode("SELECT", "1") + encode("EXEC"))
                 client.raw(encode("DEBUG", "SLEEP", "0") + encode("MONITOR") + encode("QUIT"))
                 client.is_closed(2)
@@ -184,7 +184,7 @@ class Floods(HostileTest):
 
 
 def left_out(line):
-    """The count of a line that tells how many were left out; None of any other line."""
+    """The count in a line about suppressed lines; None for any other line."""
     found = re.search(r" lines like these were left out line=\S.* count=(\d+)( about=|$)", line)
     return int(found[1]) if found else None
 
@@ -204,7 +204,7 @@ class BytesOfClients(HostileTest):
         self.assertEqual(heads, [], "lines without a time")
 
     def test_names_in_client_list(self):
-        """CLIENT LIST has one line for each client, whatever they call themselves."""
+        """CLIENT LIST has one line for each client, for any bytes in the clients' names."""
         respool = self.respool(backend=self.server().backend)
         control = self.client(respool)
         held = []

@@ -1,4 +1,4 @@
-"""Memory that clients make respool hold: within a quarter of its bound, whatever they ask for."""
+"""Attacks on respool's memory: the excess over the bound stays below a quarter of it."""
 
 import time
 import unittest
@@ -13,7 +13,7 @@ class Bounds(HostileTest):
     """Each attack wants far more memory than the bound allows."""
 
     def measure(self, attack, *args, backend=None, clients=500, login=(), bound=True):
-        """RSS that `attack` adds to that of a respool with as many sessions, which have all asked once."""
+        """RSS that `attack` adds to a respool with that many sessions, each after one request."""
         respool = self.respool(*(ARGS if bound else ()), *args, backend=backend or self.server().backend)
         held = [self.client(respool, *login, timeout=2, receive_buffer=4096) for _ in range(clients)]
         for each in held:
@@ -32,13 +32,13 @@ class Bounds(HostileTest):
             time.sleep(0.2)
             peak = max(peak, respool.rss())
         self.assertLess(peak - baseline, 1.25 * BOUND, f"baseline {baseline >> 20} MiB, peak {peak >> 20} MiB")
-        # A session of its own still gets its answer.
+        # A new session still gets a reply.
         with respool.client(*login, timeout=30) as client:
             self.assertEqual(client.ask("PING"), "PONG")
         return respool, held
 
     def test_client_list(self):
-        """CLIENT LIST of many clients, whose answers nobody takes."""
+        """CLIENT LIST of many clients that do not read its replies."""
         self.measure(lambda _: [encode("CLIENT", "LIST") * 200])
 
     def test_client_list_with_long_names(self):
@@ -46,11 +46,14 @@ class Bounds(HostileTest):
         self.measure(lambda _: [encode("CLIENT", "SETNAME", "n" * 10_000), encode("CLIENT", "LIST") * 100], clients=200)
 
     def test_info(self):
-        """INFO in a long pipeline whose answers nobody takes."""
+        """INFO in a long pipeline of clients that do not read."""
         self.measure(lambda _: [encode("INFO", "everything") * 500])
 
     def test_command_docs(self):
-        """COMMAND DOCS in a pipeline whose answers nobody takes: 900 MB of Redis 8.2, in some six seconds of its CPU."""
+        """COMMAND DOCS in a pipeline of clients that do not read.
+
+        Redis 8.2 sends 900 MB, in about six seconds of CPU.
+        """
         self.measure(lambda _: [encode("COMMAND", "DOCS") * 20], clients=200)
 
     def test_errors_here(self):
@@ -58,7 +61,7 @@ class Bounds(HostileTest):
         self.measure(lambda _: [encode("x" * 2000, "y" * 2000) * 300])
 
     def test_long_channel_names(self):
-        """Channels and patterns with names of 60 KB, each client others."""
+        """Channels and patterns with names of 60 KB, different ones for each client."""
 
         def attack(number):
             for each in range(30):
@@ -103,7 +106,7 @@ class Bounds(HostileTest):
         self.measure(lambda _: [encode("MULTI")] + [encode("SET", "k", "v" * 10_000)] * 100)
 
     def test_transactions_with_watch(self):
-        """The same on links of their own."""
+        """The same on dedicated links."""
         self.measure(lambda _: [encode("WATCH", "w"), encode("MULTI")] + [encode("SET", "k", "v" * 10_000)] * 100)
 
     def test_half_sent(self):
@@ -115,11 +118,11 @@ class Bounds(HostileTest):
         self.measure(lambda _: [b"*1000000\r\n" + b"$1\r\na\r\n" * 30_000])
 
     def test_behind_a_blocked_command(self):
-        """What comes behind BLPOP is held until that is answered, within the bound."""
+        """Requests behind BLPOP are held until its reply, within the bound."""
         self.measure(lambda _: [encode("BLPOP", "none", "0")] + [encode("SET", "k", "v" * 10_000)] * 24)
 
     def test_behind_a_pause(self):
-        """What waits for the end of CLIENT PAUSE is held within the bound."""
+        """Requests that wait for the end of CLIENT PAUSE are held within the bound."""
         server = self.server()
         respool_pause = encode("CLIENT", "PAUSE", "8000", "ALL")
 
@@ -132,7 +135,7 @@ class Bounds(HostileTest):
         self.measure(attack, backend=server.backend)
 
     def test_replies_before_their_turn(self):
-        """Before shards, replies that come before their turn count, too."""
+        """Before sharded servers, replies in the reorder buffer count, too."""
         servers = [self.server() for _ in range(2)]
         for server in servers:
             with server.client() as client:
@@ -155,7 +158,7 @@ class Bounds(HostileTest):
         self.measure(lambda _: [encode("MGET", *keys) * 3], backend=backend, clients=100)
 
     def test_exec_replies(self):
-        """Replies of EXEC that are held whole count, too."""
+        """Replies of EXEC are held whole, and count, too."""
         server = self.server()
         with server.client() as client:
             client.ask("SET", "big", b"x" * MIB)
@@ -186,7 +189,7 @@ class Bounds(HostileTest):
         self.measure(attack, clients=200)
 
     def test_unknown_commands(self):
-        """Names of commands that nobody knows are not kept."""
+        """Names of unknown commands are not kept."""
 
         def attack(number):
             for each in range(20):
@@ -213,7 +216,7 @@ class Bounds(HostileTest):
         self.measure(attack, clients=200)
 
     def test_clients_that_are_spared(self):
-        """CLIENT NO-EVICT lifts no bound: clients with it cannot hold all memory for themselves."""
+        """CLIENT NO-EVICT lifts no bound: clients with it cannot hold all memory."""
         request = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$250000\r\n" + b"x" * 240_000
         self.measure(lambda _: [encode("CLIENT", "NO-EVICT", "on"), request])
 
@@ -223,12 +226,12 @@ class Bounds(HostileTest):
         self.measure(lambda _: [encode("CLIENT", "NO-EVICT", "on"), encode("MULTI")] + queued)
 
     def test_two_workers(self):
-        """The bound is each worker's, and two workers hold twice as much at the most."""
+        """The bound holds for each worker: two workers hold at most twice as much."""
         request = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$250000\r\n" + b"x" * 240_000
         self.measure(lambda _: [request], "--threads", "2", "--worker-memory-bytes-max", str(BOUND // 2), bound=False)
 
     def test_client_list_of_two_workers(self):
-        """Lists that workers put together for each other count, too."""
+        """Lists that workers build for each other count, too."""
         args = ("--threads", "2", "--worker-memory-bytes-max", str(BOUND // 2))
         self.measure(lambda _: [encode("CLIENT", "LIST") * 200], *args, bound=False)
 
@@ -253,7 +256,7 @@ class Bounds(HostileTest):
 
 
 class KeptForGood(HostileTest):
-    """Memory that should be given back once its clients are gone."""
+    """Memory that is free again after its clients have gone."""
 
     def check(self, attack, *args, backend=None, rounds=3):
         respool = self.respool(*ARGS, *args, backend=backend)

@@ -1,4 +1,4 @@
-"""A careless operator: restarts, signals, logs that nobody reads, wrong settings, and what pools tell of each other."""
+"""A careless operator: restarts, signals, blocked logs, wrong settings, and pools side by side."""
 
 import ctypes
 import os
@@ -35,7 +35,7 @@ EPERM = 1
 
 
 def forbid(*names):
-    """Makes some system calls fail with EPERM, from here on, in this process."""
+    """From this call on, some system calls of this process fail with EPERM."""
     code = [(0x20, 0, 0, 4), (0x15, 1, 0, AUDIT_ARCH_X86_64), (0x06, 0, 0, 0x7FFF0000), (0x20, 0, 0, 0)]
     for name in names:
         code += [(0x15, 0, 1, SYSCALLS[name]), (0x06, 0, 0, 0x00050000 | EPERM)]
@@ -120,7 +120,7 @@ class RollingRestart(Folder):
         self.assertFalse(os.path.exists(path), "the last process removes its socket")
 
     def test_socket_of_a_living_process_is_not_taken(self):
-        """A process on whose socket another one serves does not take it away in silence."""
+        """A process does not silently take over a socket on which another process serves."""
         server = self.server()
         path, first = self.start(server)
         with Client(path=path) as client:
@@ -133,7 +133,7 @@ class RollingRestart(Folder):
         first.stop()
 
     def test_file_at_the_path_is_kept(self):
-        """A file that is no socket is neither removed nor followed."""
+        """A file that is not a socket is neither removed nor followed."""
         precious = self.file("precious", "precious")
         link = self.folder / "link.sock"
         link.symlink_to(precious)
@@ -144,7 +144,7 @@ class RollingRestart(Folder):
         self.assertTrue(link.is_symlink())
 
     def test_path_that_is_replaced_by_a_file(self):
-        """At its end, respool leaves a file alone that stands where its socket stood."""
+        """At its end, respool does not remove a file that has replaced its socket."""
         path, respool = self.start(self.server())
         os.unlink(path)
         pathlib.Path(path).write_text("precious")
@@ -153,7 +153,7 @@ class RollingRestart(Folder):
 
 
 class UnreadLog(HostileTest):
-    """Standard error is a pipe that nobody reads, and it is full."""
+    """Standard error is a full pipe without a reader."""
 
     def start(self, *args):
         reader, writer = os.pipe()
@@ -186,7 +186,7 @@ class UnreadLog(HostileTest):
             return False
 
     def test_serves(self):
-        """respool starts and serves, though not one line can be written."""
+        """respool starts and serves although it cannot write a log line."""
         respool = self.start()
         for _ in range(50):
             with respool.client() as client:
@@ -217,7 +217,7 @@ class UnreadLog(HostileTest):
         self.assertEqual(code, 1)
 
     def test_closed_standard_error(self):
-        """A standard error whose reader is gone ends nothing."""
+        """A standard error whose reader has gone ends neither respool nor sessions."""
         reader, writer = os.pipe()
         os.close(reader)
         port = free_port()
@@ -229,7 +229,7 @@ class UnreadLog(HostileTest):
 
 
 class Signals(HostileTest):
-    """Signals that a terminal, a log rotation or a script sends."""
+    """Signals of a terminal, a log rotation or a script."""
 
     def test_sighup_ends_nothing(self):
         """SIGHUP ends no session and not the process."""
@@ -278,22 +278,22 @@ class Signals(HostileTest):
 
 
 class Settings(Folder):
-    """Settings that are wrong, or that look right."""
+    """Settings that are wrong, also if they look right."""
 
     def serve(self, *words, **options):
         return run("serve", "--listen", "127.0.0.1:0", *words, **options)
 
     def test_unknown_variables(self):
-        """A variable that begins with RESPOOL_ and is none of ours is named at the start."""
+        """The log at the start names each unknown variable that begins with RESPOOL_."""
         variables = ["RESPOOL_THREADS", "RESPOOL_PASWORD", "RESPOOL_PASSWORT", "RESPOOL_PASSWORD_", "RESPOOL_X"]
         _, output = self.serve(env={name: "hush-hush" for name in variables}, seconds=1.5)
         named = [re.search(r"environment variable (\S+) is not read", line) for line in output.splitlines()]
-        # RESPOOL_PASSWORD is one that is read; it may be named only as the one that was meant.
+        # respool reads RESPOOL_PASSWORD. The log may name it only as a suggestion.
         self.assertEqual(sorted(each[1] for each in named if each), sorted(variables), output)
         self.assertNotIn("hush-hush", output)
 
     def test_readable_password_file(self):
-        """A password file that all may read is warned of; one that its owner alone may read is not."""
+        """A password file that all users may read causes a warning. A private one does not."""
         for option in ("--password-file", "--backend-password-file"):
             for mode, warned in ((0o644, True), (0o666, True), (0o604, True), (0o600, False), (0o400, False)):
                 path = self.file(f"secret{mode:o}{option[2]}", "s3cret\n", mode)
@@ -303,7 +303,7 @@ class Settings(Folder):
                 self.assertNotIn("s3cret", output)
 
     def test_readable_configuration_with_passwords(self):
-        """A configuration file with passwords that all may read is warned of."""
+        """A configuration file with passwords that all users may read causes a warning."""
         text = 'listen = ["127.0.0.1:0"]\npassword = "s3cret"\n'
         for mode, warned in ((0o644, True), (0o600, False)):
             path = self.file(f"c{mode:o}.toml", text, mode)
@@ -312,7 +312,7 @@ class Settings(Folder):
             self.assertEqual(bool(lines), warned, f"{mode:o}: {output}")
 
     def test_passwords_are_never_shown(self):
-        """Errors and `check --print` show no password, however wrong the rest is."""
+        """Errors and `check --print` show no password, even if other settings are wrong."""
         secret = "topsecret4711"
         wrong = [
             ("serve", "--backend", f"redis://u:{secret}@127.0.0.1:99999/0"),
@@ -339,7 +339,7 @@ class Settings(Folder):
         self.assertEqual(shown, [])
 
     def test_strange_files(self):
-        """Strange configuration files end with 2 and one clear line, in time and in bounded memory."""
+        """Strange configuration files: exit code 2 and a clear line, in time and bounded memory."""
         paths = ["/nonexistent", str(self.folder), "/dev/zero"]
         paths += [
             self.file("nested", "a = " + "[" * 100_000),
@@ -371,7 +371,7 @@ class Settings(Folder):
                 self.assertLess(took, 8)
 
     def test_addresses_that_cannot_be_had(self):
-        """An address that cannot be listened on ends with 1, and is named."""
+        """If respool cannot listen on an address, it names the address and exits with 1."""
         taken = socket.create_server(("127.0.0.1", 0))
         shared = socket.socket()
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -389,7 +389,7 @@ class Settings(Folder):
         self.assertEqual(code, 1, output)
 
     def test_forbidden_system_calls(self):
-        """Where a sandbox forbids a system call, the error names it or the sandbox, not the open files."""
+        """If a sandbox forbids a system call, the error names it or the sandbox, not open files."""
         if os.uname().machine != "x86_64":
             self.skipTest("numbers of system calls are those of x86_64")
         for name in ("epoll_create1", "eventfd2", "signalfd4"):
@@ -403,7 +403,7 @@ class Settings(Folder):
                 self.assertNotRegex(output, r"ulimit|LimitNOFILE|limit of open files")
 
     def test_forbidden_threads(self):
-        """Where no thread can be made, that is said, and not that files are short."""
+        """If respool cannot create a thread, the error says so, and does not blame open files."""
         if os.uname().machine != "x86_64":
             self.skipTest("numbers of system calls are those of x86_64")
         code, output = self.serve("--threads", "4", before=lambda: forbid("clone3", "clone"), seconds=3)
@@ -413,14 +413,14 @@ class Settings(Folder):
         self.assertNotRegex(output, r"open files|LimitNOFILE|nofile")
 
     def test_too_many_threads(self):
-        """Threads that there is no memory for end the start with a clear line."""
+        """If the memory does not suffice for the threads, the start ends with a clear line."""
         code, output = self.serve("--threads", "100000", seconds=5, limits=[(resource.RLIMIT_AS, 150 << 20)])
         self.assertIn(code, (1, 2), output)
         self.assertNotIn("panicked", output)
         self.assertNotRegex(output, r"open files|LimitNOFILE|nofile")
 
     def test_backend_is_itself(self):
-        """A respool before itself says so or fails its requests, and makes no storm of connections."""
+        """A respool before itself logs it or fails requests, and opens few connections."""
         port = free_port()
         try:
             respool = self.respool(backend=f"redis://127.0.0.1:{port}", listen=f"127.0.0.1:{port}")
@@ -439,7 +439,7 @@ class Settings(Folder):
 
 
 class RefusedCommands(HostileTest):
-    """refuse-commands, and ways round it."""
+    """refuse-commands, and attempts to evade it."""
 
     REFUSED = "flushall,flushdb,keys,config|set,client|kill,debug,shutdown"
 
@@ -508,7 +508,7 @@ class RefusedCommands(HostileTest):
 
 
 class SeveralPools(Folder):
-    """What a client of one pool learns of another."""
+    """A client of one pool learns nothing of another pool."""
 
     def start(self):
         self.ours, self.theirs = self.server(), self.server()
@@ -560,7 +560,7 @@ class SeveralPools(Folder):
         self.assertEqual(told, [])
 
     def test_errors_and_kills(self):
-        """Errors name no server of another pool, and CLIENT KILL, PAUSE and UNBLOCK do not reach there."""
+        """Errors name no server of another pool. CLIENT KILL, PAUSE, UNBLOCK do not affect it."""
         respool = self.start()
         client = self.client(respool)
         other_port = int(self.secrets[2])
@@ -576,7 +576,7 @@ class SeveralPools(Folder):
         self.assertNotIn("hidden", repr(client.ask("CLIENT", "LIST", "ID", number)))
 
     def test_one_pools_clients_leave_the_other_room(self):
-        """Clients of one pool that hold links and places leave the other pool its own."""
+        """Clients of one pool cannot use up the links and places of another pool."""
         respool = self.start()
         held = [self.client(respool) for _ in range(100)]
         for each in held:
@@ -591,7 +591,7 @@ class Names(HostileTest):
     """Host names whose look-ups hang."""
 
     def test_hanging_name_of_one_pool(self):
-        """Names that no name server answers do not keep another pool's name from being found."""
+        """Look-ups without an answer do not block the look-up of another pool's name."""
         if os.geteuid() != 0:
             self.skipTest("a mount of its own for resolv.conf needs root")
         names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

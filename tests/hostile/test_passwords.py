@@ -1,4 +1,4 @@
-"""Passwords: guessed ones, and ones that change while respool is connected."""
+"""Passwords: guesses, and changes while respool is connected."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ from harness import (
 )
 
 GUESSER, POLITE = "127.0.0.2", "127.0.0.3"
-# How late a changed password may be seen by clients that come: the interval of fresh greetings.
+# The maximum delay until new clients need a changed password: the interval of new handshakes.
 SEEN_WITHIN_SECONDS = 20
 
 
@@ -58,7 +58,7 @@ class Guesser:
 
 
 class GuessesAtServersUsers(HostileTest):
-    """Users are the server's, and strangers guess."""
+    """Strangers guess passwords of the server's users."""
 
     def prepare(self, sharded):
         servers = [self.server(password="secret") for _ in range(2 if sharded else 1)]
@@ -77,7 +77,7 @@ class GuessesAtServersUsers(HostileTest):
         settled = self.client(respool, "alice0", "right", source=POLITE)
         before = int(control_stat(control, "total_connections_received"))
         guesser = self.keep(Guesser(respool, connections, source))
-        # The polite ones come from the guesser's address where that is the default.
+        # Polite clients share the guesser's address if that is the default one.
         address = POLITE if source else None
         attack = self.background(guesser.step, pause)
         wait_until(lambda: guesser.answered or len(guesser.clients) == connections, "guesses")
@@ -118,11 +118,11 @@ class GuessesAtServersUsers(HostileTest):
         self.attack(False, 200, None)
 
     def test_one_guesser_before_shards(self):
-        """20 guesses a second lock nobody out before sharded servers."""
+        """20 guesses a second do not lock out other clients of sharded servers."""
         self.attack(True, 1, GUESSER, pause=0.05)
 
     def test_wrong_password_is_said_once(self):
-        """The server sees one wrong login for each guess, and none by itself afterwards."""
+        """The server sees one wrong login for each guess, and no more afterwards."""
         servers, respool = self.prepare(False)
         control = self.client(servers[0])
         control.ask("ACL", "LOG", "RESET")
@@ -200,7 +200,7 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(int(control_stat(control, "total_connections_received")) - before, 100)
 
     def test_guesses_by_hello_before_plain_server(self):
-        """HELLO with AUTH in either version is no way round the probing links."""
+        """HELLO with AUTH, in either version, goes through the probing links, too."""
         servers, respool = self.prepare(False)
         control = self.client(servers[0])
         before = int(control_stat(control, "total_connections_received"))
@@ -216,7 +216,7 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(int(control_stat(control, "total_connections_received")) - before, 100)
 
     def test_passwords_that_are_no_text(self):
-        """Passwords with any bytes are refused, not crashed on, and no connection is made for each."""
+        """Wrong passwords of any bytes are refused, without a connection for each."""
         _, respool = self.prepare(False)
         for password in (b"", b"\x00", b"\xff\xfe", b"a" * 100_000, b"\r\n", b" "):
             with Client(respool.port, source=GUESSER, timeout=10) as client:
@@ -231,7 +231,7 @@ def control_stat(client, field):
 
 
 class GuessesAtOwnUsers(HostileTest):
-    """Users are respool's own."""
+    """Strangers guess passwords of respool's own users."""
 
     def prepare(self):
         return self.respool("--password", "right", "--user", "alice:right", backend=self.server().backend)
@@ -286,14 +286,14 @@ class GuessesAtOwnUsers(HostileTest):
         self.check_trace(respool, before)
 
     def test_guesses_by_hello(self):
-        """HELLO with AUTH is no way round."""
+        """HELLO with AUTH does not evade the delay."""
         words = lambda number: ("HELLO", "2", "AUTH", "alice", f"wrong-word{number}")
         respool, before, answered = self.guess(words)
         self.assertLess(answered, 1000 * ATTACK_SECONDS)
         self.check_trace(respool, before)
 
     def test_guesses_with_new_connections(self):
-        """A new connection for each guess is no way round."""
+        """A new connection for each guess does not evade the delay."""
         respool = self.prepare()
         before = respool.counters("right")
         answered, end = 0, time.monotonic() + ATTACK_SECONDS
@@ -324,7 +324,7 @@ class GuessesAtOwnUsers(HostileTest):
 
 
     def test_guesses_in_a_transaction(self):
-        """AUTH between MULTI and EXEC is no way round."""
+        """AUTH between MULTI and EXEC does not evade the delay."""
         respool = self.prepare()
         wrong, end = 0, time.monotonic() + 2
         with Client(respool.port, source=GUESSER, timeout=3) as client:
@@ -340,7 +340,7 @@ class GuessesAtOwnUsers(HostileTest):
         self.assertLess(wrong, 4000)
 
     def test_guesses_without_replies(self):
-        """CLIENT REPLY OFF is no way round: of guesses without a reply the right one is not found fast."""
+        """CLIENT REPLY OFF does not evade the delay: a right guess among many is not found fast."""
         respool = self.prepare()
         client = self.client(respool, source=GUESSER, timeout=2)
         client.ask("AUTH", "alice", "right")
@@ -366,7 +366,7 @@ class GuessesAtOwnUsers(HostileTest):
         self.assertLess(took, 10)
 
     def test_many_addresses(self):
-        """Guesses of thousands of addresses cost little memory, and lock nobody out."""
+        """Guesses of thousands of addresses cost little memory, and lock out no other client."""
         respool = self.prepare()
         before = respool.rss()
         for number in range(4000):
@@ -381,7 +381,7 @@ class GuessesAtOwnUsers(HostileTest):
         self.assertLess(len(respool.output().splitlines()), 100)
 
     def test_guesser_on_the_socket_of_the_file_system(self):
-        """Guesses by a socket of the file system do not lock out its other clients, or those by TCP."""
+        """Guesses on a Unix socket do not lock out its other clients, or clients on TCP."""
         server = self.server()
         path = f"{server.folder.name}/respool.sock"
         respool = self.respool(
@@ -410,7 +410,7 @@ class PasswordThatChanges(HostileTest):
             return client.ask(*words)
 
     def refused(self, respool, *words, login=(), times=1):
-        """Whether so many newcomers, one after the other, are refused."""
+        """Whether this many new clients, one after the other, are refused."""
         said = lambda: str(self.newcomer(respool, *words, login=login))
         return all(said().startswith(("NOAUTH", "WRONGPASS")) for _ in range(times))
 
@@ -433,17 +433,17 @@ class PasswordThatChanges(HostileTest):
             ("CONFIG", "SET", "respool.fuse", "no"),
         ):
             self.assert_error(self.newcomer(respool, *words), "NOAUTH")
-        # A server says it in these words.
+        # The error has the server's words.
         large = self.newcomer(respool, "SET", "big", "x" * 300_000)
         self.assert_error(large, "ERR Protocol error: unauthenticated")
         self.assert_error(self.newcomer(respool, "HELLO", "3"), "NOAUTH")
         self.assertEqual(control.ask("GET", "a"), b"1")
-        # With the right words, all goes on.
+        # With the right password, requests succeed.
         self.assertEqual(self.newcomer(respool, "GET", "a", login=login), b"1")
 
     @on_every_server
     def test_requirepass_set_later(self):
-        """Once the server wants a password, clients that come must say it."""
+        """After the server got a password, new clients need it."""
         server = self.server()
         respool = self.respool(backend=server.backend)
         old = self.client(respool)
@@ -452,7 +452,7 @@ class PasswordThatChanges(HostileTest):
         time.sleep(1.2)
         control = self.client(server)
         self.assertEqual(control.ask("CONFIG", "SET", "requirepass", "new"), "OK")
-        # The server keeps what is connected, and so does respool.
+        # Existing sessions stay logged in, as at the server.
         self.assertEqual(old.ask("GET", "a"), b"1")
         self.check_newcomers_must_login(server, respool, control, ("new",))
         self.assertIn(old.ask("GET", "a"), (b"1",))
@@ -460,7 +460,7 @@ class PasswordThatChanges(HostileTest):
 
     @on_every_server
     def test_password_removed_again(self):
-        """Once the server wants no password any more, clients that come need none."""
+        """After the server's password was removed, new clients need none."""
         server = self.server()
         respool = self.respool(backend=server.backend)
         control = self.client(server)
@@ -473,7 +473,7 @@ class PasswordThatChanges(HostileTest):
 
     @on_every_server
     def test_default_switched_off(self):
-        """Once `default` is off, clients that come must be somebody."""
+        """After the user `default` was switched off, new clients must log in as another user."""
         server = self.server()
         control = self.client(server)
         control.ask("SET", "a", "1")
@@ -495,7 +495,7 @@ class PasswordThatChanges(HostileTest):
         self.assert_error(self.newcomer(respool, "CONFIG", "GET", "requirepass"))
 
     def test_requirepass_set_later_before_cluster(self):
-        """The same before a Cluster, all of whose nodes get the password."""
+        """The same before a Cluster. All of its nodes get the password."""
         cluster = self.cluster()
         respool = self.respool(backend=cluster.backend)
         self.assertEqual(respool.ask("SET", "a", "1"), "OK")
@@ -506,14 +506,14 @@ class PasswordThatChanges(HostileTest):
         self.assertEqual(self.newcomer(respool, "GET", "a", login=("new",)), b"1")
 
     def test_newcomers_while_busy(self):
-        """Polite load on the old link does not keep the change from being seen."""
+        """Polite load on the old link does not delay the detection of the change."""
         server = self.server()
         respool = self.respool("--threads", "3", backend=server.backend)
         busy = [self.client(respool) for _ in range(4)]
         load = [self.background(lambda c=c: c.ask("INCR", "n"), pause=0.001) for c in busy]
         control = self.client(server)
         control.ask("CONFIG", "SET", "requirepass", "new")
-        # Each worker finds out by itself.
+        # Each worker detects the change by itself.
         look = lambda: self.refused(respool, "GET", "a", times=30)
         wait_until(look, "all workers refuse newcomers", SEEN_WITHIN_SECONDS)
         self.assertTrue(self.refused(respool, "CONFIG", "GET", "requirepass", times=30))
@@ -522,7 +522,7 @@ class PasswordThatChanges(HostileTest):
             self.assertEqual(each.errors, [])
 
     def test_link_lost_after_the_change(self):
-        """A link that is lost after the change greets anew, and does not let its old sessions in."""
+        """If a link is lost after the change, new clients need the password."""
         server = self.server()
         respool = self.respool(backend=server.backend)
         old = self.client(respool)
@@ -550,7 +550,7 @@ class PasswordThatChanges(HostileTest):
         self.assert_error(old.ask("GET", "a"), "NOAUTH")
 
     def test_wrong_words_are_not_said_again(self):
-        """A user's links that are lost after a change of password do not say the old one without end."""
+        """Lost links of a user do not retry the old password for ever after a change."""
         server = self.server()
         control = self.client(server)
         control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
@@ -572,7 +572,7 @@ class PasswordThatChanges(HostileTest):
 
     @on_every_server
     def test_users_password_changes(self):
-        """A user's old password lets no newcomer in, though a link of that user is up."""
+        """A user's old password lets no new client in, even if a link of that user is up."""
         server = self.server()
         control = self.client(server)
         control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
@@ -588,7 +588,7 @@ class PasswordThatChanges(HostileTest):
 
     @on_every_server
     def test_user_switched_off(self):
-        """A user that is off lets no newcomer in."""
+        """New clients cannot log in as a user that is switched off."""
         server = self.server()
         control = self.client(server)
         control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
@@ -601,7 +601,7 @@ class PasswordThatChanges(HostileTest):
 
     @on_every_server
     def test_user_deleted(self):
-        """The sessions of a deleted user get nothing any more, and newcomers are refused."""
+        """Sessions of a deleted user get only errors, and its new clients are refused."""
         server = self.server()
         control = self.client(server)
         control.ask("ACL", "SETUSER", "al", "on", ">one", "+@all", "~*", "&*")
@@ -624,7 +624,7 @@ class PasswordThatChanges(HostileTest):
         self.assert_error(self.newcomer(respool, "GET", "a", login=("al", "three")), "NOPERM")
 
     def test_backends_password_changes(self):
-        """Where respool says a password of its own, and that is refused, nobody is let in without."""
+        """If the server refuses respool's configured password, respool refuses new clients."""
         server = self.server(password="first")
         respool = self.respool(backend=server.backend)
         self.assertEqual(respool.ask("SET", "a", "1"), "OK")

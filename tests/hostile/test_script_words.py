@@ -1,7 +1,8 @@
-"""A script chooses its own error text. respool must not take such a text for a word of the server.
+"""A script chooses its own error text. respool must not mistake such a text for a server's error.
 
-Each script counts its runs, so a script that respool sends again is seen. Each test also watches other
-sessions: their links stay, their messages arrive, and no address that a script names is connected to.
+Each script counts its runs, so the test notices a script that respool sends again. Each test also
+watches other sessions: their links stay, and their messages arrive. respool connects to no address
+that a script names.
 """
 
 import time
@@ -11,7 +12,7 @@ from harness import ErrorReply, FakeServer, HostileTest, crc16_slot, encode, on_
 
 KEY = "mine"
 SLOT = crc16_slot(KEY.encode())
-# {address} is replaced by an address that the attacker listens on.
+# {address} stands for an address on which the attacker listens.
 TEXTS = [
     "MOVED {slot} {address}",
     "ASK {slot} {address}",
@@ -74,7 +75,7 @@ class Watch:
         self.links = self._links()
 
     def _links(self):
-        # INFO tells what was so some time ago, and links of the steps before may still come up.
+        # INFO is delayed, and links of earlier steps may still connect.
         last = None
         while True:
             time.sleep(0.4)
@@ -85,7 +86,7 @@ class Watch:
             last = now
 
     def look(self):
-        """A step of every bystander."""
+        """Runs one step of every bystander."""
         self.counted += 1
         self.test.assertEqual(self.polite.ask("INCR", "polite"), self.counted)
         self.published += 1
@@ -122,7 +123,7 @@ class ScriptWords(HostileTest):
         return client.ask("SCRIPT", "LOAD", BY_ARGUMENT)
 
     def attack(self, backend, owner, node):
-        """Says every text in every form through respool, and compares with the same said to `owner`."""
+        """Sends every text in every form through respool, and compares the replies of `owner`."""
         evil = self.keep(FakeServer(lambda _, words: b"+EVIL\r\n"))
         respool = self.respool(backend=backend)
         attacker, direct = self.client(respool), self.client(owner)
@@ -143,7 +144,7 @@ class ScriptWords(HostileTest):
                     attacker.send(*each)
                 through = attacker.replies(len(requests))
                 if "larger than request-held-bytes-max" in str(through[-1]):
-                    # Several servers: the keys of a large script are not known in time.
+                    # With several servers, the keys of a large script are not known in time.
                     continue
                 runs += 1
                 found = int(direct.ask("GET", KEY))
@@ -168,12 +169,12 @@ class ScriptWords(HostileTest):
 
     @on_every_server
     def test_plain_server(self):
-        """Before a plain server, a script's text is its client's alone, and the script runs once."""
+        """Before a plain server, a script's text affects only its client. The script runs once."""
         server = self.server()
         self.attack(server.backend, server, server)
 
     def test_sharded_servers(self):
-        """Before sharded servers, a script's text is its client's alone, and the script runs once."""
+        """Before sharded servers, a script's text affects only its client. The script runs once."""
         servers = [self.server() for _ in range(2)]
         backend = "redis-sharded://" + ",".join(each.address for each in servers)
         with self.respool(backend=backend).client() as client:
@@ -191,7 +192,7 @@ class ScriptWords(HostileTest):
 
     @on_every_server
     def test_renamed_eval(self):
-        """A command that respool does not know may run code, too: its text is not believed either."""
+        """An unknown command may run code, too: respool does not trust its error text."""
         server = self.server("--rename-command", "EVAL", "perform")
         respool = self.respool(backend=server.backend)
         attacker = self.client(respool)
@@ -230,7 +231,7 @@ class ClusterWords(HostileTest):
 
     @on_every_server
     def test_script_names_address_under_load(self):
-        """Scripts that name an address all the time neither read nor change what others ask."""
+        """Scripts that always name addresses cannot read or change other clients' requests."""
         cluster = self.cluster(password="node-secret")
         cluster.ask_all(
             "ACL", "SETUSER", "mallory", "on", ">m", "~m:*", "-@all", "+eval", "+get", "+hello", "+auth", "+command|info"
@@ -264,7 +265,7 @@ class ClusterWords(HostileTest):
         return b"+OK\r\n"
 
     def test_ask_says_no_credential(self):
-        """An ASK of a script leads to no connection, and no password is said."""
+        """An ASK of a script causes no connection, and respool sends no password."""
         cluster = self.cluster(password="node-secret")
         evil = self.keep(FakeServer(self.lie))
         respool = self.respool(backend=cluster.backend)
@@ -276,7 +277,7 @@ class ClusterWords(HostileTest):
         self.assertEqual(client.ask("SET", KEY, "1"), "OK")
 
     def test_words_of_reads_at_replicas(self):
-        """Where reads go to replicas, a reading script runs once, and its text moves nobody."""
+        """With reads from replicas, a reading script runs once. Its text redirects no session."""
         cluster = self.cluster()
         for node in list(cluster.nodes):
             cluster.add_replica(node)
@@ -298,7 +299,7 @@ class ClusterWords(HostileTest):
         self.assertEqual(evil.accepted, 0, evil.requests[:5])
 
     def test_fake_replica_is_refused(self):
-        """No client makes itself a replica that a server would name to respool."""
+        """A client cannot make itself a replica that a server names to respool."""
         respool = self.respool(backend=self.server().backend)
         for request in (("REPLCONF", "listening-port", "1"), ("PSYNC", "?", "-1"), ("SYNC",), ("REPLICAOF", "127.0.0.1", "1")):
             with respool.client(timeout=5) as client:
@@ -333,7 +334,7 @@ class Forgotten(HostileTest):
         self.check(self.SAYS, flush)
 
     def test_flush_by_other_sessions(self):
-        """A flush of other sessions, at least one of which is another worker's."""
+        """A flush of other sessions, at least one of them on another worker."""
 
         def flush(client, respool, server, request):
             others = [self.client(respool) for _ in range(6)]
@@ -348,7 +349,7 @@ class Forgotten(HostileTest):
         self.check(self.SLOWLY + self.SAYS, flush)
 
     def test_flush_past_respool(self):
-        """A flush of a client of the server itself: respool cannot see it, so the script may run once more."""
+        """respool cannot see a flush of the server's own client: the script may run once more."""
 
         def flush(client, respool, server, request):
             direct = self.client(server)
@@ -365,7 +366,7 @@ class ReadOnlyStorm(HostileTest):
     """READONLY in a loop, while subscribers listen."""
 
     def test_subscribers_keep_their_links(self):
-        """No message is lost, and no link is made anew, while scripts say READONLY."""
+        """No message is lost, and no link reconnects, while scripts return READONLY."""
         server = self.server()
         respool = self.respool(backend=server.backend)
         listener, publisher = self.client(respool, timeout=3), self.client(server)

@@ -1,4 +1,4 @@
-"""Clients that take their replies slowly, or ask for a great deal, beside polite ones."""
+"""Clients that read their replies slowly, or request large replies, beside polite clients."""
 
 import threading
 import time
@@ -45,7 +45,7 @@ class PoliteClients:
 
 
 def unread(port, data, receive_buffer=4096):
-    """A client that asks and reads nothing."""
+    """A client that sends requests and reads nothing."""
     client = Client(port, receive_buffer=receive_buffer, timeout=5)
     try:
         client.raw(data)
@@ -85,11 +85,11 @@ class ReadNothing(HostileTest):
         return respool
 
     def test_values_of_megabytes(self):
-        """20 x 3 MiB that nobody reads, again and again from new clients."""
+        """20 unread replies of 3 MiB for each client, again and again from new clients."""
         self.attack(encode("GET", "big0") * 20)
 
     def test_values_with_writes_between(self):
-        """The same with writes between the reads, so that they cannot be asked again elsewhere."""
+        """The same with writes between the reads, so that respool cannot repeat the requests."""
         request = (encode("GET", "big0") + encode("INCR", "evil")) * 20
         self.attack(request)
 
@@ -98,21 +98,21 @@ class ReadNothing(HostileTest):
         self.attack(encode("GET", "big0") * 20, count=10, every=1)
 
     def test_one_that_comes_again(self):
-        """The same ten times a second: 600 MB/s, half of what a server sends that does nothing else."""
+        """The same ten times a second: 600 MB/s, half of a server's maximum."""
         self.attack(encode("GET", "big1") * 20 + encode("SET", "evil", "1"), every=0.1)
 
     def test_mget_and_eval(self):
-        """Large replies that come of MGET, EVAL and LRANGE."""
+        """Large replies of MGET, EVAL and LRANGE."""
         request = encode("MGET", "big0", "big1", "big2", "big3") * 3
         request += encode("EVAL", "return redis.call('GET', 'big0')", 0) * 3 + encode("LRANGE", "list", 0, -1) * 300
         self.attack(request)
 
     def test_transaction(self):
-        """Large replies that come of EXEC."""
+        """Large replies of EXEC."""
         self.attack((encode("MULTI") + encode("GET", "big0") * 5 + encode("EXEC")) * 4)
 
     def test_slow_instead_of_dead(self):
-        """A client that takes a few bytes now and then, so that no clock of silence runs out."""
+        """A client that reads a few bytes now and then, so that no idle timeout ends."""
         server = self.server()
         with server.client() as client:
             client.ask("SET", "big0", b"x" * (3 * MIB))
@@ -167,7 +167,7 @@ class ReadNothing(HostileTest):
 
 
 class AskMuch(HostileTest):
-    """Clients that read everything and ask for much at once."""
+    """Clients that read all replies and request many at once."""
 
     def compare(self, request, replies, count=1):
         """The longest wait of polite clients beside a pipeline, directly and through respool."""
@@ -195,7 +195,7 @@ class AskMuch(HostileTest):
             waits.append(polite.longest)
             served.append(polite.answered)
         self.assertLess(waits[1], max(1.5, 4 * waits[0]), f"longest wait; directly {waits[0]:.2f} s")
-        # Counted, not timed: the polite get a share of the same order as directly.
+        # Counts requests instead of times: polite clients get a similar share as directly.
         self.assertGreater(served[1], served[0] * 0.4, f"polite requests; directly {served[0]}")
 
     def test_pipelined_lranges(self):
@@ -212,7 +212,7 @@ class AskMuch(HostileTest):
 
 
 class ServerBoundsOutput(HostileTest):
-    """The server closes a client that takes too little; here that is a link."""
+    """The server closes a client that reads too little: here this client is a link."""
 
     def attack(self, *conf):
         server = self.server(*conf)
@@ -285,7 +285,7 @@ class ServerBoundsOutput(HostileTest):
         self.readers("--maxmemory-clients", "64mb", count=200)
 
     def test_timeout_of_the_server(self):
-        """A server that closes idle links makes no errors."""
+        """A server that closes idle links causes no errors."""
         server = self.server("--timeout", "1")
         respool = self.respool(backend=server.backend)
         client = self.client(respool)
@@ -294,7 +294,7 @@ class ServerBoundsOutput(HostileTest):
             time.sleep(2.2)
 
     def test_server_that_kills_links(self):
-        """CLIENT KILL at the server, once a second, makes few errors."""
+        """CLIENT KILL at the server, once a second, causes few errors."""
         server = self.server()
         respool = self.respool(backend=server.backend)
         polite = PoliteClients(self, respool.port, 20, pause=0.01)

@@ -1,4 +1,4 @@
-"""Strangers: clients without a right yet. What they hold or send must cost nothing that others need."""
+"""Strangers: clients before their login. They must not use up resources of other clients."""
 
 import time
 import unittest
@@ -24,7 +24,7 @@ class HalfSentRequests(HostileTest):
         control.ask("SET", "big", b"x" * size)
         args = ["--worker-memory-bytes-max", str(bound)] if bound else []
         respool = self.respool(*args, *options, backend=f"redis://{server.address}")
-        # The first link of each kind takes a moment; the strangers shall not profit by that.
+        # The first link of each kind takes a moment, which must not help the strangers.
         self.client(respool, "right").ask("GET", "big")
         held = []
         for _ in range(strangers):
@@ -59,7 +59,7 @@ class HalfSentRequests(HostileTest):
         return respool, held
 
     def test_half_sent_requests_push_nobody_out(self):
-        """Where memory is short, clients with a password get their values whole."""
+        """If memory is short, clients with a password get their whole values."""
         self.attack(HALF_SENT["arguments"], 500, 64 * MIB)
 
     def test_half_sent_single_argument(self):
@@ -100,7 +100,7 @@ class HalfSentRequests(HostileTest):
         self.assertTrue(stranger.is_closed(90), "half of a login, for 90 s")
 
     def test_stranger_of_own_users_has_a_time_limit(self):
-        """The same where users are respool's own, for a stranger that says nothing at all."""
+        """The same with respool's own users, for a stranger that sends nothing."""
         respool = self.respool("--password", "right", backend=self.server().backend)
         stranger = self.client(respool)
         stranger.raw(b"*2\r\n$4\r\nAUTH\r\n$100\r\nx")
@@ -159,7 +159,7 @@ class Places(HostileTest):
         self.fail("no client with a password was let in for 100 s")
 
     def test_silent_strangers(self):
-        """Strangers that say nothing do not keep all places of sessions-max for ever."""
+        """Strangers that send nothing do not hold all places of sessions-max for ever."""
         self.check(b"", self.respool("--password", "right", "--sessions-max", "50", backend=self.server().backend), 60)
 
     def test_strangers_that_ping(self):
@@ -181,7 +181,7 @@ class BytesOneAtATime(HostileTest):
     refused_from = 36 << 10
 
     def cpu_per_byte(self, prefix, byte, login=(), number=None):
-        """CPU microseconds of respool for each of many single bytes behind a prefix sent at once."""
+        """CPU microseconds of respool for each single byte, behind a prefix sent at once."""
         number = number or self.COUNT
         client = self.client(self.respool_before, *login)
         if prefix:
@@ -192,7 +192,7 @@ class BytesOneAtATime(HostileTest):
             try:
                 client.raw(byte[at % len(byte) :][:1])
             except OSError:
-                # A refusal is the cheapest answer, but not to a request that is right so far.
+                # A refusal is cheap, but respool must not refuse a request that is valid so far.
                 self.assertGreaterEqual(at + len(prefix), self.refused_from)
                 return 0
         time.sleep(0.3)
@@ -202,13 +202,13 @@ class BytesOneAtATime(HostileTest):
 
     def check(self, prefix, byte, *args, login=()):
         self.respool_before = self.respool(*args, backend=self.server().backend)
-        # Short lines, byte by byte: the price of reading a byte from a socket.
+        # Short lines, byte by byte: the cost of reading a byte from a socket.
         base = max(self.cpu_per_byte(b"", b"PING\r\n", login), 2)
         long = self.cpu_per_byte(prefix, byte, login)
         self.assertLess(long, 2.5 * base + 2, f"{long:.1f} us for a byte; short requests: {base:.1f}")
 
     def test_long_line(self):
-        """A byte of a line of 48 KB costs what a byte of a short one does."""
+        """A byte of a line of 48 KB costs as much as a byte of a short line."""
         self.check(b"x" * 36_000, b"x")
 
     def test_long_line_of_a_stranger(self):
@@ -223,7 +223,7 @@ class BytesOneAtATime(HostileTest):
         self.check(b'"a" ' * 9_000, b'"a" ')
 
     def test_many_arguments(self):
-        """A byte of a request with thousands of arguments costs what one of a short request does."""
+        """A byte of a request with thousands of arguments costs as much as one of a short one."""
         self.check(b"*60000\r\n$4\r\nMGET\r\n" + b"$1\r\na\r\n" * 20_000, b"$1\r\na\r\n")
 
     def test_many_arguments_in_transaction(self):
@@ -265,7 +265,7 @@ class BytesOneAtATime(HostileTest):
         self.check(b"\r" * 36_000, b"\r")
 
     def test_whole_requests_byte_by_byte(self):
-        """Short requests in the form of arrays cost what lines do."""
+        """Short requests in the form of arrays cost as much as inline ones."""
         self.check(b"", b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n")
 
     def test_behind_a_blocked_request(self):
@@ -274,7 +274,7 @@ class BytesOneAtATime(HostileTest):
 
 
 class UnauthenticatedRequests(HostileTest):
-    """What a client without a right may ask."""
+    """Requests of clients before their login."""
 
     @on_every_server
     def test_large_request_before_login(self):
@@ -302,7 +302,7 @@ class UnauthenticatedRequests(HostileTest):
             return None
 
     def test_connections_without_a_word(self):
-        """Connections that say nothing cost little memory."""
+        """Connections that send nothing cost little memory."""
         respool = self.respool("--password", "right", backend=self.server().backend)
         before = respool.rss()
         held = [self.client(respool) for _ in range(2000)]

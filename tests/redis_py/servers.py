@@ -1,4 +1,4 @@
-"""A real server and a respool before it, for as long as a test class needs them."""
+"""Real servers, and a respool before them."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 20
 
 
 def respool_program():
-    """The binary that `make python` has built, or the one that RESPOOL names."""
+    """The path in RESPOOL, or else the binary that `make python` has built."""
     named = os.environ.get("RESPOOL")
     if named:
         return named
@@ -26,7 +26,7 @@ def respool_program():
 
 
 def server_program(name):
-    """The binary of a server, or None and what is missing."""
+    """The binary of a server, or None; and a text that names the missing program."""
     if name == "redis-server":
         venv = str(venv_folder())
         folders = [f for f in os.environ.get("PATH", "").split(":") if not f.startswith(venv)]
@@ -52,7 +52,7 @@ class Server:
     def __init__(self, program, *args):
         self.folder = tempfile.TemporaryDirectory(prefix="respool-")
         self.socket = f"{self.folder.name}/server.sock"
-        # What respool is told of it.
+        # The server's URL for respool.
         self.backend = f"unix://{self.socket}"
         self.log = f"{self.folder.name}/server.log"
         self.command = [program, "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no"]
@@ -75,7 +75,7 @@ class Server:
 
 
 class Several:
-    """Servers of which respool makes one: a Cluster, a primary that Sentinels watch, or plain ones that share the keys."""
+    """Several servers for one respool: a Cluster, a primary with Sentinels, or sharded servers."""
 
     def __init__(self, kind, flavour, *args):
         self.folder = tempfile.TemporaryDirectory(prefix="respool-")
@@ -91,7 +91,7 @@ class Several:
             raise RuntimeError(f"{command} did not start its servers")
 
     def close(self):
-        """They end when nobody could ask for anything any more."""
+        """Ends the servers: respool-lab stops them at the end of its standard input."""
         self.process.stdin.close()
         self.process.wait(PATIENCE_SECONDS)
         self.process.stdout.close()
@@ -112,7 +112,7 @@ class Respool:
         self.port = int(ready.group(1))
 
     def close(self):
-        """Asks it to end; it must end well, and never have panicked."""
+        """Ends respool with SIGTERM. Its exit code must be 0, and its log without a panic."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""redis-py as it is, through respool: blocking and asynchronous, in both protocols, before every server at hand.
+"""Runs redis-py through respool: blocking and asyncio, both protocols, every available server.
 
 The first line of each test is its claim.
 """
@@ -15,7 +15,7 @@ from servers import Respool, Server, server_program
 
 
 class Suite:
-    """The tests; the classes below say which server and which protocol."""
+    """The tests. Each class below sets the server and the protocol."""
 
     server_name = ""
     protocol = 2
@@ -43,7 +43,7 @@ class Suite:
         return client
 
     def test_values_of_every_type_come_back_as_what_they_are(self):
-        """Values of every type come back as what they are."""
+        """Values of every type come back with their type."""
         r = self.client
         self.assertTrue(r.ping())
         self.assertTrue(r.set("key", "value", ex=100))
@@ -92,7 +92,7 @@ class Suite:
         self.assertEqual(replies[2], "x")
 
     def test_what_needs_a_connection_works(self):
-        """A transaction that a watched key undoes once, a wait for an element, a subscription."""
+        """A transaction that a watched key aborts once, a blocking pop and a subscription work."""
         other = self.connect()
         tries = []
 
@@ -120,7 +120,7 @@ class Suite:
             self.assertEqual(message["data"], "message")
 
     def test_connections_of_a_pool_are_shared_by_many_threads(self):
-        """Every thread of many, on a pool of few connections, reads what it wrote."""
+        """Each of many threads, on a pool of few connections, reads its own writes."""
         pool = redis.BlockingConnectionPool(
             port=self.respool.port, protocol=self.protocol, decode_responses=True, max_connections=8, timeout=20
         )
@@ -148,7 +148,7 @@ class Suite:
         self.assertEqual(wrong, [])
 
     def test_databases_and_names_belong_to_their_client(self):
-        """The database and the name that a client chose are its own."""
+        """Each client has its own database and name."""
         clients = [self.connect(db=db, client_name=f"client-{db}") for db in range(4)]
         for db, client in enumerate(clients):
             client.set("key", db)
@@ -171,7 +171,7 @@ class Suite:
         self.assertEqual(info["loading"], 0)
 
     def test_many_tasks_of_an_event_loop_each_get_their_own(self):
-        """Every task of many, of one event loop, reads what it wrote."""
+        """Each of many tasks of one event loop reads its own writes."""
 
         async def work():
             client = redis.asyncio.Redis(
@@ -206,8 +206,8 @@ class Suite:
         deadline = time.monotonic() + 10
         self.until_served(lambda: client.set("key", "again"), deadline)
         self.assertEqual(client.get("key"), "again")
-        # The other worker comes back by itself, too: no test after this one may meet it before.
-        # A client of this worker that is refused connects again, perhaps to the first worker.
+        # The other worker reconnects by itself, too. Later tests must not meet it before that. A
+        # client that this worker refuses connects again, perhaps to the first worker.
         while client.info("respool")["respool_servers_down"] != 0:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
@@ -225,7 +225,7 @@ class WithPassword(unittest.TestCase):
     """A respool that asks for a password, before a server that has none."""
 
     def test_a_password_is_asked_for_in_both_protocols(self):
-        """Who does not know the password gets nothing, in either protocol."""
+        """A client without the password gets only errors, in either protocol."""
         program, missing = server_program("redis-server")
         self.assertIsNotNone(program, missing)
         server = Server(program)
