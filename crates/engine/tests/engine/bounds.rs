@@ -816,8 +816,8 @@ fn half_a_login() -> Vec<u8> {
     bytes
 }
 
-/// A session that does not authenticate is closed when its time is over, whatever it sends. The log
-/// names two such sessions in one line.
+/// A session that does not authenticate is closed at its time limit, even if it sends requests. The
+/// log names two such sessions in one line.
 #[test]
 fn unauthenticated_session_is_closed_at_its_time_limit() {
     let mut settings = with_user();

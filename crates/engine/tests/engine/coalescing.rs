@@ -1232,8 +1232,7 @@ fn read_takes_no_reply_from_before_an_earlier_request() {
     assert_eq!(world.sent(world.shared).as_bytes(), sent);
 }
 
-/// An MGET has each key once, in whatever order sessions asked: all its keys are read at one
-/// moment.
+/// An MGET has each key once, for any order of the requests: all its keys are read at one moment.
 #[test]
 fn equal_keys_of_an_mget_are_sent_once() {
     let mut world = all_levels();
@@ -1685,7 +1684,7 @@ fn miss_at_one_server_repeats_no_read_at_another() {
     assert_eq!(world.got(b), ":2\r\n:1\r\n");
 }
 
-/// A reply that has begun arrives whole, whatever is asked again at another server.
+/// A reply that has begun arrives whole while other requests are sent again to another server.
 #[test]
 fn reply_that_has_begun_is_whole_beside_a_retry() {
     let mut world = all_levels_of_two();

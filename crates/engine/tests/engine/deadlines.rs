@@ -1,4 +1,4 @@
-//! The deadline of a request counts from its arrival, whatever it waits for before it is sent.
+//! The deadline of a request counts from its arrival, so it includes each wait before it is sent.
 
 use crate::world::{HELLO, World, requests, settings};
 use respool_engine::SessionId;

@@ -26,7 +26,7 @@ const IN_PART: &[u8] =
 /// The reply that a client expects in one place.
 #[derive(Debug, PartialEq, Eq)]
 enum Expected {
-    /// This reply, whatever happens to servers.
+    /// This reply, also if servers fail.
     Here(Vec<u8>),
     /// The server's echo of this key, or an error with the fate of the request.
     Server(String),

@@ -1,8 +1,9 @@
-//! The order of requests, whatever leaves together. Every client sees a server that executes
-//! requests one by one, in the client's order, each at a moment between request and reply. Where
-//! equal reads are collapsed, a client sees its reads of one key in order, and every read after its
-//! earlier writes. Of several servers this is true of each, parts of requests included. Where
-//! servers refuse for a while and requests are sent again, it is true of each key, except between
+//! The order of requests, in any batches. Every client sees a server that executes requests one by
+//! one, in the client's order, each at a moment between request and reply.
+//!
+//! With collapsed reads, a client sees its reads of one key in order, and every read after its
+//! earlier writes. With several servers, this holds for each server and for the parts of requests.
+//! If servers refuse for a while and requests are sent again, it holds for each key, except between
 //! two reads of it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -67,7 +68,7 @@ enum Refuses {
     Joined,
     /// To some MSETs, which may or may not have run.
     InDoubt,
-    /// To this many of ten requests, whatever they are, for a while.
+    /// To this many of ten requests, of any kind, for a while.
     ForAWhile { seed: u64, of_ten: u64 },
 }
 

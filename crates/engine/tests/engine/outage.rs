@@ -573,7 +573,7 @@ fn inline_request_has_the_code_notsent() {
     assert!(got.starts_with("-NOTSENT "), "{got}");
 }
 
-/// A client is closed at HELLO, whatever the code for its requests: libraries connect again.
+/// A client is closed at HELLO with every error code for its requests: libraries connect again.
 #[test]
 fn greeting_is_closed_while_the_server_is_away() {
     for (code, text) in CODES {

@@ -258,7 +258,7 @@ fn unknown_command_is_proven_by_its_keys() {
     }
 }
 
-/// A session begins a transaction. For the first one, the server is asked what it allows.
+/// A session begins a transaction. Before the first one, respool asks for the user's rights.
 fn begins(world: &mut World, link: LinkId, session: SessionId) {
     world.asks(session, &["MULTI"]);
     world.allows_transactions(link);

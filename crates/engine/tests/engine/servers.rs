@@ -139,8 +139,8 @@ fn watching_session_stays_at_its_server() {
     }
 }
 
-/// A request without a key goes to the first server that is up. PUBLISH goes to the first server
-/// only, whatever slot its channel would have.
+/// A request without a key goes to the first server that is up. PUBLISH goes only to the first
+/// server, for every channel.
 #[test]
 fn request_without_a_key_goes_to_the_first_server_up() {
     let (mut world, links, keys) = servers(3);

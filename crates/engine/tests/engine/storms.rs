@@ -495,7 +495,7 @@ fn storm() -> impl Strategy<Value = Storm> {
     })
 }
 
-/// A step of a storm. Its numbers are taken modulo what there is.
+/// A step of a storm. Its numbers are taken modulo the number of clients, links and so on.
 #[derive(Clone, Debug)]
 enum Step {
     /// Clients send several requests each.
@@ -903,7 +903,7 @@ fn weather(storm: Storm, steps: Vec<Step>) -> Result<Counters, String> {
 }
 
 proptest! {
-    /// Every client gets its own replies, whole and in order, whatever happens to others.
+    /// Every client gets its own replies, whole and in order, also if others fail.
     #[test]
     fn clients_get_own_replies_whole_in_every_storm(
         storm in storm(), steps in prop::collection::vec(step(), 1..200),
