@@ -453,7 +453,7 @@ fn unreachable_backend_allows_start_and_clean_drain() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
-/// respool raises the limit of open files. Where it cannot, the log says what the limit allows.
+/// respool raises the limit of open files. If it cannot, the log says how many sessions fit.
 #[test]
 fn open_file_limit_is_raised_or_logged() {
     let mut shell = Command::new("sh");
@@ -854,7 +854,7 @@ fn unix_socket_of_the_successor_stays() {
     assert!(!path.exists(), "the last one removes its own");
 }
 
-/// By default every user may connect, whatever the umask is; the option narrows that.
+/// By default every user may connect, with any umask. The option restricts this.
 #[test]
 fn unix_socket_lets_other_users_connect() {
     let directory = tempfile::tempdir().unwrap();

@@ -186,7 +186,8 @@ fn invalid_config_set_changes_nothing() {
     });
 }
 
-/// CONFIG SET refuses what the start refuses. The log names pool and listener of what was set.
+/// CONFIG SET refuses the same values as the start. The log names the pool and the listener of the
+/// changed option.
 #[test]
 fn config_set_checks_as_the_start_and_logs_its_place() {
     let target = proxied(&Options::with(&["--request-timeout-ms=100"]));

@@ -265,9 +265,9 @@ fn many_stalled_readers_are_bounded_together() {
     let mut steady = target.client();
     steady.call_args(&[b"SET", b"value".as_slice(), &vec![b'v'; 100_000]]);
     steady.call("SET steady value");
-    // Twenty times what the worker may hold; the kernel takes some of it. A receive buffer must
-    // hold one segment of loopback, 64 KiB: below that the kernel backs off for longer than the
-    // client waits.
+    // Twenty times the worker's bound. The kernel takes some of it. A receive buffer must hold one
+    // segment of loopback, 64 KiB: below that the kernel backs off for longer than the client
+    // waits.
     let mut silent: Vec<Client> = (0..200).map(|_| target.client()).collect();
     for client in &mut silent {
         rustix::net::sockopt::set_socket_recv_buffer_size(client.stream(), 256 << 10)

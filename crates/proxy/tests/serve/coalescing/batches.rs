@@ -163,7 +163,7 @@ fn content(target: &Target) -> Vec<(String, String)> {
     keys.into_iter().map(describe).collect()
 }
 
-/// How often it was fused, collapsed, asked again: since the last look.
+/// The numbers of fused, collapsed and repeated requests since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Saved {
     gets: u64,
@@ -219,7 +219,8 @@ impl Pair {
         }
     }
 
-    /// Asserts that both give the same replies. Returns what was saved.
+    /// Asserts that both give the same replies. Returns the counts of fused, collapsed and repeated
+    /// requests.
     #[track_caller]
     fn ask(&mut self, callers: &[Caller]) -> Saved {
         let expected = one_after_the_other(&self.direct, callers);
@@ -378,7 +379,7 @@ fn own(client: &str, ask: &str) -> Vec<u8> {
     request(&args)
 }
 
-/// Fused SETs of any bytes store what single SETs store.
+/// Fused SETs store the same values as single SETs, for any bytes.
 #[test]
 fn fused_sets_store_any_bytes() {
     on_every_pair(&[], |pair| {
@@ -552,7 +553,7 @@ fn cluster_node_answers_each_fused_request() {
     });
 }
 
-/// A user gets NOPERM for what it may not do, and values for the rest.
+/// A user gets NOPERM for requests without the right, and values for the others.
 #[test]
 fn missing_rights_refuse_only_their_own_requests() {
     const FEW: &[&str] = &["AUTH few secret"];
@@ -987,7 +988,7 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
     true
 }
 
-/// When a connection is lost, each fused request is told what became of it.
+/// When a connection is lost, the client of each fused request learns the fate of its request.
 #[test]
 fn lost_connection_reports_each_fused_request() {
     for binary in installed() {

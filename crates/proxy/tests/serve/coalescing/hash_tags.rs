@@ -107,8 +107,8 @@ fn rarely_shared_slots_are_not_fused() {
     assert!(joined < 120, "{joined} MGETs and MSETs of 12,000 requests");
 }
 
-/// A node has many slots. What a client sets in one may follow what it sets in another, and replies
-/// keep the client's order.
+/// A client's requests for several slots of one node get their replies in order, and each GET sees
+/// the client's earlier SET.
 #[test]
 fn one_clients_requests_for_several_slots_keep_order() {
     let served = Served::start(&some_server(), primaries(), &["--threads=1"]);

@@ -1,4 +1,4 @@
-//! A command that the server lacks gets the server's own error, whatever respool knows.
+//! A command that the server lacks gets the server's own error, even if respool's table has it.
 
 use std::thread;
 use std::time::Duration;

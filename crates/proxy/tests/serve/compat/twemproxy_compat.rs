@@ -258,7 +258,7 @@ fn twemproxy_and_respool_read_each_others_keys() {
         is_read(ours.address(), &first, "");
         write(ours.address(), &second, "");
         is_read(theirs.address(), &second, "");
-        // Each reads what the other has written over it, and no key is at two servers.
+        // Each proxy reads the other's overwritten values, and no key is at two servers.
         write(ours.address(), &first, "again");
         is_read(theirs.address(), &first, "again");
         write(theirs.address(), &second, "again");

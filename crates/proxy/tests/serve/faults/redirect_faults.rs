@@ -263,8 +263,8 @@ fn unknown_commands_follow_redirects() {
             let facts = NEW.iter().find(|(new, _)| *new == name)?;
             Some(format!("*1\r\n*6\r\n{}{}", bulk(&name), facts.1))
         }
-        // The node answers so for the slot, whatever the request: so respool can prove that it is
-        // the node's own word.
+        // The node redirects every request for the slot, so respool can prove that the redirect is
+        // the node's own.
         "NEW.GET" | "EXISTS" if asked.node == 0 && asked.words[1] == lost => {
             Some(redirect("MOVED", &lost, asked.all[1]))
         }

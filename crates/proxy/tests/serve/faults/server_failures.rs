@@ -18,7 +18,7 @@ use respool_testkit::time::{Watch, wait_until};
 use crate::target::{Options, Target, before_every_server, respool};
 use crate::topology::cluster::SOON;
 
-/// What became of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The server answered.
@@ -100,7 +100,7 @@ fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Rand
     count
 }
 
-/// Runs counters of many clients while `trouble` happens, then compares with what the server holds.
+/// Runs counters of many clients during `trouble`, then compares them with the server's values.
 fn counters_stay_true(target: &mut Target, clients: usize, trouble: impl FnOnce(&mut Target)) {
     let ended = AtomicBool::new(false);
     let seed = seed();
@@ -200,7 +200,7 @@ fn killed_server_doubles_and_loses_no_write() {
     }
 }
 
-/// Keys that everybody gets and nobody sets, so that many ask for the same.
+/// The number of keys that every client reads and no client writes, so that equal reads collapse.
 const COMMON: u64 = 4;
 
 /// The knowledge of one client that sets and gets: of its own key, the last acknowledged value, and
@@ -305,7 +305,7 @@ fn joined_often() -> Options {
 }
 
 /// During `trouble`, many clients set and get in fused batches. Then the server's values are
-/// compared. Returns what writers and readers know.
+/// compared. Returns the knowledge of writers and of readers.
 fn what_is_fused_stays_true(
     target: &mut Target,
     trouble: impl FnOnce(&mut Target, &mut Random),
@@ -349,7 +349,7 @@ fn what_is_fused_stays_true(
     known
 }
 
-/// When the server is killed, clients of fused GETs and SETs learn truly what became of them.
+/// When the server is killed, clients of fused GETs and SETs learn the true fate of each request.
 #[test]
 fn killed_server_reports_fused_requests_truly() {
     before_every_server(&durable(joined_often()), |target| {
@@ -371,7 +371,7 @@ fn killed_server_reports_fused_requests_truly() {
     });
 }
 
-/// What the caller of [`restart_costs_no_error`] does to the server.
+/// The action of the caller of [`restart_costs_no_error`] on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Kill,
@@ -910,7 +910,7 @@ fn heals_from(mode: Mode) {
     }
 }
 
-/// While a server closes what it accepts, requests fail as not sent, until it heals.
+/// While a server closes accepted connections, requests fail as not sent. Then it heals.
 #[test]
 fn server_that_closes_connections_means_not_sent() {
     heals_from(Mode::CloseOnAccept);
@@ -937,7 +937,7 @@ fn of_server(client: &mut Client, name: &str) -> String {
         .to_owned()
 }
 
-/// One connection at a time tries a server that is away, whatever it is needed for.
+/// One connection at a time tries a server that is away, for requests of any kind.
 #[test]
 fn one_connection_at_a_time_probes_a_dead_server() {
     let target = Target::direct(&any_server(), &Options::default());

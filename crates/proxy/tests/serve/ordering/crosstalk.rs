@@ -1,4 +1,4 @@
-//! Every reply reaches its own client, whatever other clients do at that moment.
+//! Every reply reaches its own client, whether other clients send, read or close at that moment.
 
 use std::collections::HashMap;
 use std::thread;

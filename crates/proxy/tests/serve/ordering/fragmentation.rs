@@ -9,7 +9,7 @@ use respool_testkit::servers::any_server;
 
 use crate::target::{Options, Target, on_every_target};
 
-/// Requests of every form, whose replies do not depend on what came before them.
+/// Requests of every form, with replies that do not depend on earlier requests.
 fn requests() -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     for text in [

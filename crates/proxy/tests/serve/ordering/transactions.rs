@@ -206,8 +206,8 @@ fn client_list_in_a_transaction_is_current() {
     }
 }
 
-/// The bytes of a renamed command do not say what it is. What was found when it was queued holds
-/// when it runs.
+/// The name of a renamed command does not identify it. The session uses the command that it found
+/// when the request was queued.
 #[test]
 fn renamed_command_runs_in_a_transaction() {
     let renamed = ["CLIENT", "SUBSCRIBE", "AUTH", "MULTI"];

@@ -143,9 +143,8 @@ fn client_that_leaves_the_link_queue_takes_no_element() {
     });
 }
 
-/// A client that has shut down its sending side gets what there is and takes no later element.
-/// Its earlier requests are answered as far as the server had a reply by then. Where it was
-/// blocked, it counts as gone.
+/// A half-closed client gets the elements that exist, and takes no later element. Its earlier
+/// requests are answered if the server has a reply by then. If it is blocked, its session ends.
 #[test]
 fn half_closed_client_takes_no_later_element() {
     const ROUNDS: usize = 40;
@@ -372,7 +371,7 @@ fn wait_waits_for_what_the_session_wrote_on_the_shared_link() {
     }
 }
 
-/// CLIENT TRACKING tells the session what has changed until it is switched off.
+/// CLIENT TRACKING sends invalidations to the session until it is switched off.
 #[test]
 fn tracking_invalidates_until_it_is_switched_off() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
@@ -411,7 +410,7 @@ fn a_tracking_session_whose_link_is_lost_is_closed() {
     client.expect_closed();
 }
 
-/// MONITOR shows what the server executes, and ends with its client.
+/// MONITOR shows the commands that the server executes, and ends with its client.
 #[test]
 fn monitor_shows_commands_and_ends_with_its_client() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {

@@ -28,7 +28,7 @@ fn reader(target: &Target, told: i64) -> Client {
     client
 }
 
-/// A RESP2 subscriber gets the invalidations of what other clients have read.
+/// A RESP2 subscriber gets the invalidations of keys that other clients have read.
 #[test]
 fn resp2_subscriber_gets_invalidations_of_others() {
     on_every_target(&Options::with(&["--threads", "3"]), |target| {

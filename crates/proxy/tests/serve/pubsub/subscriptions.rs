@@ -72,8 +72,8 @@ fn transcript(target: &Target, steps: &[Step]) -> Vec<String> {
     lines
 }
 
-/// Compares what clients get from the server alone with what they get through respool, on every
-/// server of at least this version.
+/// Compares direct replies and pushes with those through respool, on every server of at least this
+/// version.
 fn same_as_direct(at_least: (u32, u32), steps: &[Step]) {
     for binary in installed() {
         let direct = Target::direct(&binary, &Options::default());

@@ -1,8 +1,7 @@
 //! A Cluster behind respool: to a client it is one server, also while slots move and nodes come and
 //! go.
 //!
-//! Counting sessions ([`counted`]) run meanwhile: each has keys of its own and knows what each must
-//! be.
+//! Counting sessions ([`counted`]) run meanwhile: each has its own keys, and knows their values.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -1162,8 +1161,8 @@ fn cluster_node_behind_a_plain_url_is_used_as_a_server() {
     assert!(!served.proxy.log().contains(what));
 }
 
-/// Plain servers behind a Cluster URL are not used, and the error says what to do.
-/// They would execute every request, and know nothing of each other.
+/// respool does not use plain servers behind a Cluster URL, and the error names the remedy. Each of
+/// them would execute every request, without knowledge of the others.
 #[test]
 fn plain_servers_behind_a_cluster_url_are_refused() {
     let binary = any_server();

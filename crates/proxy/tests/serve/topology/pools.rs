@@ -162,7 +162,7 @@ fn pools_never_show_each_others_keys() {
         let message = ["message", "news", "yes"].map(Value::bulk).to_vec();
         assert_eq!(listener.reply(), Value::Array(message));
 
-        // ... a script, though respool loads again what its server has forgotten, ...
+        // ... a script, although respool reloads scripts that a server has lost, ...
         let sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
         assert_eq!(
             one.call_args(&["SCRIPT", "LOAD", "return 1"]),

@@ -169,8 +169,7 @@ fn scanned(client: &mut Client) -> Vec<String> {
     }
 }
 
-/// Keys are where their prefix says, whatever kind of pool that is. To a client all of them are
-/// one.
+/// Keys are in the pool of their prefix, which may be of any kind. A client sees one server.
 #[test]
 fn prefixes_route_keys_to_any_kind_of_pool() {
     for (all, cluster) in [("sharded", "cluster"), ("cluster", "sharded")] {
@@ -414,7 +413,8 @@ fn parts_of_any_kind_see_short_keys() {
         );
         assert_eq!(client.call("DBSIZE"), Value::Integer(250));
     }
-    // What has to be at one node of a Cluster is there if what the node sees says so.
+    // A request for one node of a Cluster is accepted if its keys without their prefix have one
+    // slot.
     for (prefix, tag) in [("c:", "c:{t}"), ("w:", "w:"), ("s:", "s:{t}")] {
         let transaction = format!("MULTI;SET {tag}a 1;RPUSH {tag}l x;EXEC;BLPOP {tag}m {tag}l 1");
         let replies = pipelined(&mut client, &transaction);
@@ -434,7 +434,7 @@ fn moving_slots_of_a_subpool_are_unnoticed() {
     let behind = [("c", "cluster"), ("d", "sentinels"), ("c1", "sharded")];
     let before = [("c", "sharded"), ("d", "sentinels"), ("c1", "single")];
     let mut served = Served::start(&binary, "single", &behind, 3);
-    // Only what begins with `c` is there.
+    // Only keys that begin with `c` are in this pool.
     let errors = counted(
         served.proxy.0.address(),
         &mut served,
@@ -509,7 +509,7 @@ fn scan_finds_every_key_of_a_changing_subpool() {
         if cursor == "0" {
             break;
         }
-        // Slots without keys: who owns them is one more to be asked, and then no more.
+        // Slots without keys move to a node and back: SCAN has one server more, and then one less.
         let moves = match step {
             5 => Some((0, node)),
             20 => Some((node, 0)),
@@ -537,7 +537,7 @@ fn scan_finds_every_key_of_a_changing_subpool() {
     // A node that has just become a replica may be asked as the owner that it was: then its keys
     // come twice.
     assert_eq!(found.into_iter().collect::<HashSet<_>>(), every);
-    // With keys, who comes is asked by what asks all.
+    // After slots with keys have moved to a new node, requests to all servers include it.
     let slots = taken.iter().copied().filter(|slot| {
         let mut names = every.iter().filter(|name| name.starts_with("c:"));
         served.kinds.cluster.share(1).contains(slot)
@@ -601,7 +601,7 @@ fn each_part_is_read_where_its_own_url_says() {
     is_read_where_its_url_says("stripped read", "k");
 }
 
-/// `seen`: what its servers see of `w:k`.
+/// `seen`: the name of the key `w:k` at its servers.
 fn is_read_where_its_url_says(read: &str, seen: &str) {
     let prefixes = [("w:", read), ("c:", "cluster")];
     let served = Served::start(&sentinel::some_server(8), "single", &prefixes, 1);

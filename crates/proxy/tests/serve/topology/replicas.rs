@@ -1,5 +1,5 @@
-//! Reads from replicas: they go where the pool says, and clients do not notice what happens to the
-//! servers they read.
+//! Reads from replicas: they go to the servers of the pool's setting, and clients do not notice
+//! failures of these servers.
 //!
 //! The servers themselves tell which requests they got (INFO commandstats). Where replicas change,
 //! a fake Sentinel names them, and they are real servers or fakes. Where a replica takes over, real
@@ -1470,7 +1470,7 @@ fn newer(name: &str) -> String {
     format!("*1\r\n*6\r\n{name}:-2\r\n{flags}:1\r\n:1\r\n:1\r\n")
 }
 
-/// A READWRITE session reads what it wrote by a module's command, or by one of a newer server.
+/// A READWRITE session reads its own writes by commands of modules or of newer servers.
 #[test]
 fn readwrite_covers_unknown_write_commands() {
     const WHILE: Duration = Duration::from_millis(600);

@@ -648,7 +648,7 @@ fn subscribe_in_a_transaction_uses_the_publishing_shard() {
     }
 }
 
-/// What a script publishes is heard only where it runs at the first server.
+/// Subscribers get a script's message only if the script runs at the first server.
 #[test]
 fn scripts_publish_to_subscribers_at_the_first_shard() {
     let shards = Shards::start(&[]);
