@@ -1,4 +1,4 @@
-//! Which user a session is, what that user may do, and whether servers accept our logins.
+//! The users of sessions, their rights, and the logins of respool at the servers.
 
 pub(crate) mod auth;
 pub(crate) mod login_check;

@@ -197,7 +197,7 @@ pub(crate) struct DataPlane {
     pub(crate) reply_runs: Vec<ReplyRun>,
     /// Sessions that may get more output than they take, each with the link that brings it.
     pub(crate) slow_pairs: Vec<(LinkId, SessionId)>,
-    /// What sessions hold no longer, until the components have released it in this turn.
+    /// Resources that sessions have given up. The components release them in this turn.
     pub(crate) releases: VecDeque<Release>,
     /// Sessions whose last reason to wait has gone.
     pub(crate) resume: ResumeQueue,

@@ -20,7 +20,7 @@ use crate::discovery::replicas::Readers;
 use crate::discovery::sentinel::SentinelGroup;
 use crate::routing::pool::{Pools, ServerId};
 
-/// What servers said of the topology.
+/// The servers' answers about the topology.
 pub(crate) struct Discovery {
     /// The Sentinels of each pool that has some, and their answers.
     groups: HashMap<usize, SentinelGroup>,
@@ -70,7 +70,7 @@ impl Discovery {
         }
     }
 
-    /// A link is up: its server is asked for what it knows of the others.
+    /// A link is up: asks its server about the other servers.
     pub(crate) fn link_up(&mut self, plane: &mut DataPlane, up: &LinkUp) {
         if up.heeds {
             self.request_refresh(plane, up.server);

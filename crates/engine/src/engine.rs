@@ -6,7 +6,7 @@
 //! 2. `handle_*` for each event of the turn;
 //! 3. [`Engine::end_turn`], which decides which batches leave;
 //! 4. [`Engine::poll_link`] and [`Engine::poll_session`] until they are empty. The caller writes
-//!    what [`Engine::link_output`] and [`Engine::session_output`] return, and reports how many
+//!    the bytes of [`Engine::link_output`] and [`Engine::session_output`], and reports how many
 //!    bytes the sockets took. Links come first, so that servers work while clients get their
 //!    replies;
 //! 5. [`Engine::poll_action`] and [`Engine::poll_event`] until they are empty;
@@ -625,8 +625,8 @@ impl Engine {
         }
     }
 
-    /// Releases what closed sessions held beyond the data plane, and the links of sessions that do
-    /// not need a link of their own any more. Call it before sessions continue: some of them wait
+    /// Releases the resources of closed sessions beyond the data plane, and the links of sessions
+    /// that need no dedicated link any more. Call it before sessions continue: some of them wait
     /// for those links.
     #[inline(always)]
     pub(crate) fn release_links(&mut self) {

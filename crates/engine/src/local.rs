@@ -19,7 +19,7 @@ use crate::data_plane::link_loss::LinkDown;
 use crate::local::catalog::CommandCatalog;
 use crate::local::scripts::Scripts;
 
-/// What respool has learned of commands and scripts.
+/// The state of respool's own commands, and the learned commands and scripts.
 #[derive(Default)]
 pub(crate) struct Local {
     pub(crate) scripts: Scripts,

@@ -80,7 +80,7 @@ pub(crate) enum CountedLink {
     },
 }
 
-/// What a push on a hub's link asks for.
+/// The work that a push on a hub's link requires.
 pub(crate) enum HubPush<'a> {
     /// A message for the listed members of its channel: see [`Pubsub::fan_out`].
     Message(Cow<'a, [u8]>),

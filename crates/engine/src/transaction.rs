@@ -70,7 +70,7 @@ fn left_out(local_results: &[(u32, LocalResult)]) -> u32 {
 }
 
 impl Transaction {
-    /// What its EXEC needs.
+    /// The requirements of its EXEC.
     fn plan(&self) -> ExecPlan {
         let local_results = || self.local_results.iter().map(|(_, result)| result);
         let taints = self.taints || local_results().any(LocalResult::leaves_trace);
@@ -112,7 +112,7 @@ pub(crate) enum Queueing {
     InBlock(Option<LocalResult>),
 }
 
-/// What EXEC needs before its block can leave.
+/// The requirements of EXEC before its block can leave.
 pub(crate) struct ExecPlan {
     /// The transaction changes or shows the session: see [`LocalResult::is_about_session`].
     pub(crate) about_session: bool,
@@ -391,7 +391,7 @@ impl Transactions {
         taints: bool,
     ) -> Dispatched {
         if let Some(facts) = plane.transaction_of(id) {
-            // The table does not say what the command does.
+            // The table lacks the command, so it may write.
             facts.writes = true;
         }
         if let Some(transaction) = self.queued.get_mut(id) {
@@ -400,8 +400,8 @@ impl Transactions {
         self.enqueue(plane, id, bytes, None)
     }
 
-    /// What the EXEC of a session needs. The error is the reply to an EXEC that fails: it ends the
-    /// transaction.
+    /// The requirements of a session's EXEC. The error is the reply to an EXEC that fails: it ends
+    /// the transaction.
     pub(crate) fn plan(&self, plane: &mut DataPlane, id: SessionId) -> Result<ExecPlan, Vec<u8>> {
         let is_aborted = |facts: &mut OpenTransaction| facts.aborted;
         if plane.transaction_of(id).is_some_and(is_aborted) {

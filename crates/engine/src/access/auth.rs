@@ -42,7 +42,7 @@ pub(crate) struct LoginAsked {
     pub(crate) pinned: bool,
 }
 
-/// What follows from a login for the rest of the engine.
+/// The effects of a login on the rest of the engine.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct LoginEffect {

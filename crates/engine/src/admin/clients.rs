@@ -540,8 +540,8 @@ fn is_user(plane: &DataPlane, name: &[u8]) -> bool {
             .any(|(_, session)| plane.user_name(session.user).as_bytes() == name)
 }
 
-/// Appends a session's line as CLIENT LIST and INFO show it. Its memory is that which the
-/// session holds, without the buffers that it borrows for a turn.
+/// Appends a session's line as CLIENT LIST and INFO show it. The memory in the line excludes the
+/// buffers that the session borrows for a turn.
 fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId) {
     let Some(session) = plane.sessions.get(session_id) else {
         return;

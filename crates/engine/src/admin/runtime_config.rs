@@ -393,7 +393,7 @@ impl Admin {
     }
 
     /// Sets options in this worker. If two sessions set an option at the same time, the later
-    /// change wins in every worker, in whatever order the workers hear of them.
+    /// change wins in every worker, for any order in which the changes reach it.
     pub(crate) fn set_dials(
         &mut self,
         plane: &mut DataPlane,

@@ -293,7 +293,7 @@ impl Admin {
     }
 
     /// Makes the reply of the answers, and releases sessions that wait to ask. If the request goes
-    /// on instead, returns what is known of its redirect target.
+    /// on instead, returns the answer about its redirect target.
     pub(crate) fn reply_to(
         &mut self,
         plane: &mut DataPlane,
@@ -337,8 +337,8 @@ impl Admin {
     }
 }
 
-/// Delivers the reply that the answers make. If the request goes on instead, returns what is known
-/// of its redirect target.
+/// Delivers the reply that the answers make. If the request goes on instead, returns the answer
+/// about its redirect target.
 fn append_reply(plane: &mut DataPlane, asked: PendingQuery) -> Option<TargetAnswer> {
     let session = plane.sessions.get(asked.session)?;
     let mut reply = Vec::new();

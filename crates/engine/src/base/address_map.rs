@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(reached(&AddressMap::default(), "Host", 1), "Host 1");
     }
 
-    /// The most specific entry for an address counts, at whatever place.
+    /// The most specific entry for an address counts, at any place in the list.
     #[test]
     fn entry_without_a_pattern_comes_first() {
         let map = map(&[

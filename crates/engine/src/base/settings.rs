@@ -23,7 +23,7 @@ pub struct Settings {
     pub users: Vec<User>,
     /// The pools behind respool; listeners name them by index.
     pub pools: Vec<PoolSettings>,
-    /// What happens to a request that needs a link of its own when none is free.
+    /// The action on a request that needs a dedicated link if none is free.
     pub pinned_links_full: WhenFull,
     /// The code of the error for a request that was not executed because its server is away.
     pub away_error: AwayError,
@@ -38,7 +38,7 @@ pub struct Settings {
     pub asks_output_limits: bool,
 }
 
-/// What happens at a bound.
+/// The action at a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// The session waits until there is room.
@@ -72,7 +72,7 @@ impl AwayError {
     }
 }
 
-/// What happens to the subscribers of a link that is lost. They may have missed messages.
+/// The action on the subscribers of a lost link. They may have missed messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LostSubscriptions {
     /// Their sessions are closed, as their connections to the server would be.
@@ -374,7 +374,7 @@ pub enum PoolKind {
         sentinels: Vec<ServerSettings>,
         /// The names of the primaries at the Sentinels, at least one.
         primaries: Vec<String>,
-        /// The settings of each primary, but for its address.
+        /// The settings of each primary, without its address.
         template: ServerSettings,
         /// The rule that divides the keys among several primaries.
         placement: Option<Placement>,
@@ -395,7 +395,7 @@ pub enum PoolKind {
     /// Several pools of the other kinds. The prefix of a key names its subpool.
     ByPrefix {
         /// The subpools. Of all prefixes of a key the longest counts. The first subpool is for all
-        /// other keys, whatever its prefix.
+        /// other keys, and its own prefix is ignored.
         parts: Vec<PrefixPool>,
     },
 }

@@ -17,7 +17,7 @@ impl DataPlane {
         self.answer_reply(id, &reply)
     }
 
-    /// Answers with what `write` appends, in the session's version of the protocol.
+    /// Answers with the bytes that `write` appends, in the session's version of the protocol.
     pub(crate) fn answer_with(
         &mut self,
         id: SessionId,

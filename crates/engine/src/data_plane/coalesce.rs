@@ -472,8 +472,8 @@ fn refuses_command(error: &[u8]) -> bool {
     of_user || error.starts_with(b"NOAUTH") || error.starts_with(b"ERR unknown command")
 }
 
-/// Whether an error says that the command was not executed. A server does not execute what it
-/// refuses itself. But it may be a proxy before other servers, which may have lost a reply.
+/// Whether an error says that the command was not executed. A server does not execute a command
+/// that it refuses. But the server may be a proxy, which may have lost a reply of another server.
 fn executed_nothing(error: &[u8]) -> bool {
     const WORDS: [&[u8]; 15] = [
         b"NOPERM ",
@@ -926,8 +926,8 @@ impl DataPlane {
         self.deliver(entry.session, entry.seq, 1, reply);
     }
 
-    /// Takes the reply to an MSET, which every part gets. It may be an error that leaves open what
-    /// was executed.
+    /// Takes the reply to an MSET, which every part gets. After some errors the MSET may have been
+    /// executed.
     fn settle_sets(&mut self, id: LinkId, head: Entry, reply: &[u8]) {
         self.counters.link_replies += 1;
         if let Some(link) = self.links.get_mut(id).filter(|_| reply.starts_with(b"-")) {

@@ -1,10 +1,10 @@
 //! How long a login waits because its address has sent wrong passwords.
 //!
 //! Each address has a score: one for each wrong password, and one for each new login that no server
-//! has answered yet. Time forgives. From [`GUESSES_FREE`] on, every login of the address waits
-//! before it is tried, right or wrong: a client must not learn from the time of its answer what the
-//! answer will be. An address without a wrong password is an application that starts with many
-//! users: its logins follow each other by [`LOGIN_SPACING_US`], for [`LOGIN_BURST_MS`] at the most.
+//! has answered yet. The score shrinks with time. From [`GUESSES_FREE`] on, every login of the
+//! address waits before it is tried, right or wrong: otherwise the time of an answer would reveal
+//! the answer. An address without a wrong password is an application that starts with many users:
+//! its logins follow each other by [`LOGIN_SPACING_US`], for [`LOGIN_BURST_MS`] at the most.
 //!
 //! ```text
 //!   score      0 .. 7    8      9      10     11     12     13 ..

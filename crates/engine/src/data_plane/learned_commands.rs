@@ -1,5 +1,4 @@
-//! What servers told about the commands that the table lacks: of modules, of newer servers, or
-//! renamed.
+//! Servers' answers about commands that the table lacks: of modules, of newer servers, or renamed.
 
 use std::collections::HashMap;
 
@@ -20,7 +19,7 @@ pub(crate) struct LearnedCommands {
 }
 
 impl LearnedCommands {
-    /// What a server told a user about a command, by its name in lower case.
+    /// A server's answer to a user about a command, by its name in lower case.
     pub(crate) fn get(&self, command: &(ServerUser, Vec<u8>)) -> Option<&CommandInfo> {
         self.commands.get(command)
     }

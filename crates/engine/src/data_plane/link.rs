@@ -179,7 +179,7 @@ pub(crate) enum Streaming {
     Ending,
 }
 
-/// What may still be sent on a link.
+/// The requests that may still be sent on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sends {
     More,

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! A link may be lost in the middle of other work, for example while its replies are read. The
-//! plane closes its connection at once, and nobody uses the link from then on. The consequences
-//! concern all components, so the engine handles them, between two events at the latest.
+//! plane closes its connection at once, and no component uses the link from then on. The
+//! consequences concern all components, so the engine handles them, between two events at the
+//! latest.
 
 use crate::base::error::Cause;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -430,8 +431,8 @@ mod tests {
         }
     }
 
-    /// Links that serve everybody always try again, others only while nothing of their session is
-    /// lost.
+    /// Links for all sessions always try again. Other links try again only while their session has
+    /// lost nothing.
     #[test]
     fn next_attempt_follows_from_role_and_loss() {
         use NextAttempt::{AfterBackoff, Never, Now, Soon};

@@ -22,7 +22,7 @@ use crate::base::limits::{INCOMPLETE_OLD_MS, UNAUTHENTICATED_SHARE};
 use crate::base::slab::Slab;
 use crate::base::time::Time;
 
-/// What one session holds, in bytes of memory, by account.
+/// The memory that one session holds, in bytes, by account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Replies and messages that the client has not taken.
@@ -562,7 +562,7 @@ impl Memory {
             most.sort_unstable_by_key(|note| (note.weight.spared, std::cmp::Reverse(owed(note))));
             let mut holding = most.iter().filter(|note| owed(note) > 0).count();
             for note in most {
-                // The last session stays: what it may be owed is no more than the bound.
+                // The last session stays: the replies to it do not exceed the bound.
                 let is_last = note.weight.spared && holding <= 1;
                 if over.total <= self.bound - self.bound / 16 || is_last {
                     break;

@@ -183,8 +183,8 @@ impl DataPlane {
 
     /// Chooses the server of a command that the table does not have, by the server's report of its
     /// keys. One owner must have all keys, and gets the request even if it only reads. A command
-    /// without keys is refused, since it may concern the keys of all servers. So is every such
-    /// command of a pool that removes prefixes.
+    /// without keys is refused, since it may concern the keys of all servers. A pool that removes
+    /// prefixes refuses every such command.
     pub(crate) fn switch_to_keys<'a>(
         &mut self,
         id: SessionId,

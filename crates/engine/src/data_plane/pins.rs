@@ -1,4 +1,4 @@
-//! What the data plane knows of sessions with links of their own.
+//! The data plane's state of sessions with dedicated links.
 
 use crate::LinkId;
 use crate::base::handle::SessionId;

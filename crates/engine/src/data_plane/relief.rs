@@ -1,4 +1,4 @@
-//! The memory of a whole worker: how it is measured, and what happens when it is short.
+//! The memory of a whole worker: its measurement, and the relief when it is short.
 
 use crate::base::buffer::shrink;
 use crate::base::counters::Counters;

@@ -309,7 +309,7 @@ impl ReplyBudget {
         }
     }
 
-    /// Sets the number of replies that the link may be owed, whatever their size.
+    /// Sets the number of replies, of any size, that the link may be owed.
     pub(crate) fn bound_ledger(&mut self, ledger_max: u32) {
         self.ledger_max = ledger_max as usize;
         self.decide();

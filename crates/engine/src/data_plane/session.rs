@@ -299,7 +299,7 @@ impl Rare {
     }
 }
 
-/// What requests need of a session's tracking at several servers.
+/// The state of a session's tracking at several servers.
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
     /// The session's links, one for each server.

@@ -84,7 +84,7 @@ struct ReplySizes {
 /// How long other sessions have waited for slow readers at the links of one kind.
 #[derive(Clone, Copy, Debug)]
 struct ForeignWait {
-    /// Microseconds, without what was forgiven until `at`.
+    /// Microseconds, less the time that was forgiven until `at`.
     us: u64,
     /// When the wait was last counted.
     at: Time,

@@ -69,7 +69,7 @@ const CONFIRMED_MS: u64 = REFRESH_MS as u64 + ANSWERS_MS;
 /// The highest number of a server in SCAN cursors, exclusive.
 const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
 
-/// What respool knows of a Cluster.
+/// The known topology of a Cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// The owner of each slot, by which requests are routed.
@@ -95,7 +95,7 @@ pub(crate) struct Cluster {
     members: Vec<ServerId>,
     /// The nodes that the configuration names.
     seeds: Vec<ServerId>,
-    /// The settings of any node, but for its address.
+    /// The settings of any node, without its address.
     template: ServerSettings,
     /// The epoch of the topology that is believed; 0 before the first one.
     epoch: u64,
@@ -161,7 +161,7 @@ struct TopologyRefresh {
     answers: Vec<(View, Info)>,
     /// The node of each answer, in the same order.
     answered_by: Vec<ServerId>,
-    /// What was wrong with the last invalid answer.
+    /// The fault of the last invalid answer.
     wrong: Option<String>,
 }
 
@@ -724,7 +724,7 @@ impl Discovery {
 
 /// Changes of the topology.
 impl Discovery {
-    /// Replaces the topology of a Cluster: its tables, and what is known of its nodes.
+    /// Replaces the topology of a Cluster: its tables, and the state of its nodes.
     pub(crate) fn believe(
         &mut self,
         plane: &mut DataPlane,

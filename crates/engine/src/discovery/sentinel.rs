@@ -51,7 +51,7 @@ pub(crate) struct SentinelGroup {
     primaries: Vec<(String, ServerId)>,
     /// The known Sentinels.
     roster: Roster,
-    /// The settings of any Sentinel, but for its address.
+    /// The settings of any Sentinel, without its address.
     template: ServerSettings,
     /// The Sentinels that have a link.
     watchers: Vec<SentinelNode>,

@@ -146,7 +146,7 @@ impl Discovery {
     }
 }
 
-/// What the links to a server show of its state.
+/// The state of a server as its links show it.
 #[derive(Clone, Copy, Default)]
 struct LinkStanding {
     links: u32,

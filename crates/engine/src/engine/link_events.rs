@@ -157,7 +157,7 @@ impl Engine {
             // The sessions that are closed have left their requests.
             self.plane.ask_pipelines_apart(down.link, down.cut_off);
         }
-        // Last, because connecting may send what is left in the ledger.
+        // Last, because connecting may send the requests that are left in the ledger.
         if self.try_next(&down) {
             self.stay_down(&down);
         }

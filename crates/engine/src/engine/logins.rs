@@ -82,7 +82,7 @@ impl Engine {
         self.pubsub.hubs.iter().map(|hub| hub.user).collect()
     }
 
-    /// What servers said about the rights of these users does not count any more.
+    /// Forgets the servers' answers about the rights of the users of a login.
     fn note_login(&mut self, effect: LoginEffect) {
         for user in effect.freed {
             self.local

@@ -1,5 +1,4 @@
-//! Links of one session: passes on what they ask of discovery, scatter, scripts and the other
-//! workers.
+//! Dedicated links: passes their requests on to discovery, scatter, scripts and the other workers.
 
 use respool_protocol::commands::{self, Names};
 use respool_protocol::request::{RequestScanner, Span};

@@ -1,4 +1,4 @@
-//! Subscriptions and messages: passes on what a hub asks of discovery, of links and of memory.
+//! Subscriptions and messages: passes the requests of a hub on to discovery, links and memory.
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::pubsub::ChannelKind;

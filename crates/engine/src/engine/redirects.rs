@@ -1,4 +1,4 @@
-//! Flows of refused requests: what `redirect` decides is passed on to the other components.
+//! Flows of refused requests: passes the decisions of `redirect` on to the other components.
 
 use respool_protocol::cluster::{Endpoint, Redirect, Refusal};
 use respool_protocol::commands::id;

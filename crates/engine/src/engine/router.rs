@@ -154,7 +154,7 @@ pub(crate) struct Facts {
     pool: PoolFacts,
 }
 
-/// What the arguments of some commands say.
+/// The arguments of some commands, as far as they change the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arguments {
     /// Nothing that changes the route.
@@ -1096,7 +1096,7 @@ mod tests {
         }
     }
 
-    /// All rows of a spread have the same routes, but for those that the router knows by name.
+    /// All rows of a spread have the same routes, except those that the router knows by name.
     #[test]
     fn rows_of_one_spread_have_the_same_routes() {
         // `keeps_place` depends on other columns of the row.

@@ -1,4 +1,4 @@
-//! Flows of scattered requests: what `scatter` decides is passed on to the other components.
+//! Flows of scattered requests: passes the decisions of `scatter` on to the other components.
 
 use respool_protocol::commands::{Answer, Spread};
 use respool_protocol::fan::Sections;
@@ -358,7 +358,7 @@ impl Engine {
         true
     }
 
-    /// Adds what other components know to the reply of a scattered request, and delivers it.
+    /// Completes the reply to a scattered request with facts of other components, and delivers it.
     fn finish_scatter(&mut self, mut finished: Finished) {
         let session = finished.entry.session;
         if let Some(adds_section) = finished.adds_section() {

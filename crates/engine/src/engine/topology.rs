@@ -194,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// Drops what was learned of servers whose entries other servers have got.
+    /// Drops the answers of servers whose entries now belong to other servers.
     fn forget_reused(&mut self) {
         for server in self.discovery.reused.drain(..) {
             let learned = &mut self.plane.learned_commands;

@@ -1,4 +1,4 @@
-//! Flows of transactions: what `transaction` decides is passed on to the other components.
+//! Flows of transactions: passes the decisions of `transaction` on to the other components.
 
 use respool_protocol::commands::id;
 use respool_protocol::encode;

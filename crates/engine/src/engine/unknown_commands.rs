@@ -1,4 +1,4 @@
-//! Requests whose command the table does not have: the server says what it is.
+//! Requests with commands that the table lacks: respool asks the server about the command.
 
 use respool_protocol::commands::{self};
 use respool_protocol::request::Span;

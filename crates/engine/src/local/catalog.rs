@@ -1,7 +1,7 @@
-//! What servers tell about commands. Commands that the table lacks (of modules, of newer servers,
-//! or renamed) are asked about one by one. Of the table's commands, a server tells which it has and
-//! with how many arguments. That matters for requests that the server itself does not get: those
-//! answered here, queued, or refused to a subscriber.
+//! Servers' answers about commands. respool asks one by one about commands that the table lacks: of
+//! modules, of newer servers, or renamed. For the table's commands, a server lists those that it
+//! has, with their numbers of arguments. That matters for requests that do not reach the server:
+//! those answered here, queued, or refused to a subscriber.
 
 use std::collections::{HashMap, HashSet};
 
@@ -36,7 +36,8 @@ pub(crate) struct CommandCatalog {
     unanswered: HashMap<ServerUser, (u32, Time)>,
     /// The commands of each server, read as soon as they matter.
     known: HashMap<ServerId, KnownCommands>,
-    /// Users to whom a server refused COMMAND: for want of the right (`None`), or once, at a time.
+    /// Users to whom a server refused COMMAND. `None`: the user lacks the right. A time: the server
+    /// refused once, at that time.
     untold: HashMap<ServerUser, Option<Time>>,
     /// The answers to whether a user may open transactions, asked at its first MULTI: the refusal,
     /// if any, and the time of the answer.

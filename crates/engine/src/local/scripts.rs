@@ -593,7 +593,7 @@ mod tests {
     fn script_is_found_by_its_sha1() {
         let mut scripts = Scripts::default();
         scripts.remember(0, b"return 1", RUN);
-        // What SCRIPT LOAD "return 1" answers.
+        // The reply to SCRIPT LOAD "return 1".
         let name = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
         assert!(has(&scripts, 0, name));
         assert!(has(&scripts, 0, &name.to_ascii_uppercase()));

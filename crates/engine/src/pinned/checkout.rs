@@ -24,8 +24,8 @@ use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
 
 /// The timeout of a blocking request, milliseconds. `None`: it waits for ever or for weeks, or the
-/// timeout is malformed. A malformed one is refused by the server when there is a link, since
-/// servers differ in what they accept.
+/// timeout is malformed. The server refuses a malformed one when there is a link, since servers
+/// differ in the formats that they accept.
 pub(crate) fn patience_ms(request: &Request<'_>) -> Option<u32> {
     let argc = request.spans.len();
     let text = |at: usize| std::str::from_utf8(request.args().nth(at)?).ok();

@@ -85,7 +85,7 @@ struct AwaitedProof {
     again: bool,
 }
 
-/// What an error reply in front of a link means.
+/// The meaning of an error reply in front of a link.
 pub(crate) enum Judgement<'a> {
     /// The client gets the reply.
     Answer,
@@ -132,7 +132,7 @@ pub(crate) enum Departure {
     WatchLost(SessionId, Vec<u8>),
 }
 
-/// What the answer to the second question decides about an unproven request.
+/// The decision on an unproven request after the answer to the second question.
 pub(crate) enum ProofOutcome {
     /// The request has ended meanwhile.
     Gone,
@@ -659,7 +659,7 @@ impl Redirects {
         }
     }
 
-    /// Ends the retries of a request. Returns what its client gets: the refusal, or respool's error
+    /// Ends the retries of a request. Returns the client's reply: the refusal, or respool's error
     /// if the refusal is a redirect.
     pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) -> (Entry, Vec<u8>) {
         if item.is_unproven() {

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! An error of EXEC is believed although its block may hold scripts: the top-level error says that
-//! nothing of the block ran. An executed EXEC is an array, whatever the scripts returned.
+//! nothing of the block ran. The reply to an executed EXEC is an array, even if scripts returned
+//! errors.
 
 #![cfg_attr(
     not(test),
@@ -38,7 +39,7 @@ pub(crate) enum RefusedRequest {
     Code,
 }
 
-/// What respool does about a refusal.
+/// The reaction of respool to a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Belief {
     /// The server executed nothing.

@@ -123,7 +123,7 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 pub(crate) struct WatchedPrimaries {
     pub(crate) sentinels: Roster,
-    /// The settings of any Sentinel, but for its address.
+    /// The settings of any Sentinel, without its address.
     pub(crate) template: ServerSettings,
     /// The names of the primaries, and the servers that stand for them.
     pub(crate) primaries: Vec<(String, ServerId)>,
@@ -856,7 +856,7 @@ mod tests {
     }
 
     proptest! {
-        /// The sorted search finds what a look at every prefix finds.
+        /// The sorted search finds the same prefix as a look at every prefix.
         #[test]
         fn longest_prefix_of_a_key_counts(
             prefixes in prop::collection::hash_set(prop::collection::vec(0..3_u8, 1..5), 0..20),

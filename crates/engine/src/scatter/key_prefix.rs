@@ -10,8 +10,8 @@
 //! does. So no prefix is removed twice, and no shortened key is routed. A link goes to one server,
 //! so its server says which prefix belongs in front of the keys in its replies.
 //!
-//! respool refuses a request whose keys it cannot find. A client sees what it would see if the keys
-//! at the server had their prefix, or it sees an error.
+//! respool refuses a request whose keys it cannot find. A client gets the same replies as from a
+//! server whose keys have their prefix, or it gets an error.
 //!
 //! [`PrefixPool::strip`]: crate::base::settings::PrefixPool::strip
 

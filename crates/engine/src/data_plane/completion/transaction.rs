@@ -11,7 +11,7 @@ use crate::data_plane::session::Pins;
 /// The completion of a request around a transaction.
 #[derive(Debug)]
 pub(crate) enum TransactionCompletion {
-    /// UNWATCH, on the session's own link. The session gets `instead`, whatever the server replies.
+    /// UNWATCH, on the session's own link. The session gets `instead` in place of any reply.
     Unwatch { instead: Option<Vec<u8>> },
 }
 
