@@ -124,7 +124,7 @@ impl Ratio {
     }
 }
 
-/// The interval that holds the true median with a confidence of at least 95 %, whatever the
+/// The interval that holds the true median with a confidence of at least 95 %, for any
 /// distribution. `None`: there are fewer than six figures.
 ///
 /// Each figure is below the true median with a probability of one half, so the number of those has

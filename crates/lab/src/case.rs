@@ -23,7 +23,7 @@ pub enum Verb {
     Mset(u32),
 }
 
-/// What the generator does.
+/// The work of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Workload {
     /// The command.
@@ -319,7 +319,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// What makes the load.
+/// The program that makes the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Generator {

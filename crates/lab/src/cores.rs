@@ -53,7 +53,7 @@ impl Cores {
     }
 }
 
-/// Sets the cores of this thread and of what it starts.
+/// Sets the cores of this thread and of the processes that it starts.
 fn use_only(cores: &CpuSet) -> Result<(), String> {
     sched_setaffinity(None, cores).map_err(|error| format!("cores: {error}"))
 }

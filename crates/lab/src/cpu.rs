@@ -25,8 +25,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// What a process, or several as one, had used at a reading. The default is a process before its
-/// start.
+/// The CPU time of a process, or of several as one, at a reading. The default is a process before
+/// its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Each thread's nanoseconds on a CPU, sorted by thread. Empty where the kernel has no
@@ -156,7 +156,7 @@ impl Usage {
     }
 }
 
-/// What all cores of the machine had done at a reading, seconds.
+/// The CPU time of all cores of the machine at a reading, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MachineReading {
     /// Time in which cores were busy, without the time that the hypervisor took.
@@ -203,7 +203,7 @@ pub fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// Linux reports hundredths of a second (`USER_HZ`) to user space, whatever it counts itself.
+/// Linux reports hundredths of a second (`USER_HZ`) to user space, for any tick of the kernel.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The largest error of a difference of two such figures: user and system are each cut to a whole

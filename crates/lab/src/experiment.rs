@@ -1,7 +1,7 @@
 //! Experiments: which cases, and in which order.
 //!
-//! An [`Experiment`] is a small description: a name, what it asks, the options it starts from, and
-//! the order of its measurements. [`crate::run`] runs all of them the same way.
+//! An [`Experiment`] is a small description: a name, a question, the default options, and the order
+//! of its measurements. [`crate::run`] runs all of them the same way.
 
 use crate::case::{Case, Verb};
 use crate::options::{Options, levels};
@@ -13,7 +13,7 @@ pub struct Experiment {
     pub name: &'static str,
     /// The headline of its report.
     pub title: &'static str,
-    /// What it asks, for the report and for `--help`.
+    /// Its question, for the report and for `--help`.
     pub about: &'static str,
     /// The differences from [`Options::default`].
     pub adapt: fn(&mut Options),

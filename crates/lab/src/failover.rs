@@ -1,5 +1,5 @@
-//! A server fails, another one takes over, and clients behind a proxy go on: what each of their
-//! requests meets meanwhile.
+//! A server fails, another one takes over, and clients behind a proxy go on: the outcome and the
+//! time of each request meanwhile.
 //!
 //! ```text
 //! clients   write and read at a pace through a proxy ────────────────────────────────>  time
@@ -647,7 +647,7 @@ fn counted(there: &BTreeMap<usize, Vec<u64>>) -> BTreeMap<(usize, u64), u64> {
     counted
 }
 
-/// What the lists at the servers prove.
+/// The outcomes of writes that the lists at the servers prove.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Executed {
     acknowledged: u64,
@@ -944,7 +944,7 @@ pub(crate) mod tests {
             (Some(340.0), Some(false))
         );
         assert_eq!(report.is_kept(), Some(false), "one round is enough");
-        // Without an heir, nothing is healed, whatever was acknowledged.
+        // Without an heir nothing is healed, even if a write was acknowledged.
         let log = [asked(0, Some(1), 5, Outcome::Done)];
         let there = BTreeMap::from([(0, vec![1])]);
         let never = summary(&log, &keys(), times(None), &there);

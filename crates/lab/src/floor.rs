@@ -13,7 +13,7 @@
 //! needs fewer than two system calls for each ready client.
 //!
 //! The cost of a request depends on how many arrive in one read. So the floor must be measured in
-//! the same run as what is compared with it, with the same pipeline and connections.
+//! the same run as the proxies that it is compared with, with the same pipeline and connections.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! The report as one page: tables, charts, what was unfair, how to repeat it. The page loads
-//! nothing and runs nothing.
+//! The report as one page: tables, charts, unfair conditions, and the command that repeats the run.
+//! The page loads nothing and runs nothing.
 
 use std::fmt::Write;
 
@@ -657,7 +657,7 @@ fn round_text(round: &Round) -> String {
     parts.join(" · ")
 }
 
-/// What a fair reader must know about this run.
+/// The section about conclusions that this run does not allow.
 fn fairness(page: &mut String, report: &Report) {
     page.push_str("<section><h2>What would be unfair to conclude</h2><ul>");
     for sentence in sentences(report) {
@@ -1074,7 +1074,7 @@ mod tests {
         assert!(!page.contains("NaN") && !page.contains("inf\""));
     }
 
-    /// The page names what was unfair in this run.
+    /// The page names the unfair conditions of this run.
     #[test]
     fn unfair_conditions_follow_from_the_run() {
         let mut report = example();

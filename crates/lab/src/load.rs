@@ -1,20 +1,20 @@
 //! The load generator: many connections, one thread, as little CPU as possible.
 //!
-//! It shares the cores with what it measures, so its work per request is minimal. Requests and
-//! replies are prepared on a [`Tape`]. A ready connection costs one read, one comparison, one look
-//! at the clock and one write. A running load allocates nothing.
+//! It shares the cores with its target, so its work per request is minimal. Requests and replies
+//! are prepared on a [`Tape`]. A ready connection costs one read, one comparison, one look at the
+//! clock and one write. A running load allocates nothing.
 //!
 //! **Closed loop** (the default): each connection sends a batch, waits for all its replies, and
 //! sends the next one. The time of a request runs from just before the write of its batch to just
 //! after the read that completed its reply. One look at the clock between that read and the next
 //! write ends the one and begins the other. A target that stalls stalls the generator, too. So the
-//! percentiles show what *these* clients saw, and not what clients at a fixed rate would see. The
-//! open loop is for that.
+//! percentiles hold for *these* clients, and not for clients at a fixed rate. The open loop
+//! measures those.
 //!
-//! **Open loop** (a rate): batches are due at fixed times, whatever becomes of earlier ones, and a
-//! free connection takes the next due one. Time runs from when a batch was *due*. So waiting for a
-//! free connection counts, and a late generator as well. A batch that is due but unanswered at the
-//! end enters the percentiles with its time so far: a lower bound, never left out.
+//! **Open loop** (a rate): batches are due at fixed times, even if earlier ones have no reply, and
+//! a free connection takes the next due one. Time runs from when a batch was *due*. So waiting for
+//! a free connection counts, and a late generator as well. A batch that is due but unanswered at
+//! the end enters the percentiles with its time so far: a lower bound, never left out.
 //!
 //! A second thread sleeps. It wakes ten times a second to report progress, and at both ends of the
 //! measured window, where it reads count, clock and CPU together.

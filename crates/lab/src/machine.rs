@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// What figures depend on besides the programs.
+/// The properties of the machine that figures depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The kernel's name for the CPU.

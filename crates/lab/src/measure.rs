@@ -21,7 +21,7 @@ use crate::targets::{Backend, Inspector, Programs, Running, Tally};
 /// How to measure, for all cases of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// What makes the load.
+    /// The program that makes the load.
     pub generator: Generator,
     /// Threads that make it.
     pub generator_threads: usize,
@@ -61,7 +61,7 @@ impl Manner {
 /// Measures once, with all keys written.
 ///
 /// # Errors
-/// One line: what broke, or that `stop` was set meanwhile.
+/// One line: the failure, or that `stop` was set meanwhile.
 pub fn measure(
     workload: Workload,
     target: &Running,

@@ -60,7 +60,7 @@ pub struct Report {
 pub struct CaseReport {
     /// Its name in files and anchors.
     pub id: String,
-    /// What was measured.
+    /// The measured case.
     pub case: Case,
     /// In the order they ran.
     pub rounds: Vec<Round>,

@@ -1,6 +1,6 @@
 //! The due times of an open loop.
 
-/// Batches at a fixed rate, whatever becomes of earlier ones: batch `n` is due at `start + n /
+/// Batches at a fixed rate, even if earlier ones have no reply: batch `n` is due at `start + n /
 /// rate`.
 ///
 /// The time comes from `n`, never from a sum, so it does not drift. A late generator sends overdue

@@ -890,7 +890,7 @@ mod tests {
         assert!(pools(&example()).is_none() && bars(&example()).is_none());
     }
 
-    /// The table of MGET has the columns of the original experiment, and what fits them.
+    /// The table of MGET has the columns of the original experiment, and the fitted lines.
     #[test]
     fn mget_table_has_the_columns_of_the_original() {
         let report = crate::decay::tests::example_of_mget();

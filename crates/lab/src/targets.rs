@@ -201,7 +201,7 @@ impl Backend {
     /// Starts the server, or looks at the running one.
     ///
     /// # Errors
-    /// One line with what is missing and how to get it.
+    /// One line that names the missing program and the way to get it.
     pub fn start(choice: &ServerChoice) -> Result<Backend, String> {
         if let ServerChoice::Running { address, pid } = choice {
             return Backend::of_running(*address, *pid);
@@ -234,7 +234,7 @@ impl Backend {
     /// Starts a pool of several servers: independent ones, or a Cluster.
     ///
     /// # Errors
-    /// One line with what is missing and how to get it.
+    /// One line that names the missing program and the way to get it.
     fn start_pool(behind: Behind, choice: &ServerChoice) -> Result<Backend, String> {
         let binary = choice.binary()?;
         let version = servers::version(&binary).map_err(|error| error.to_string())?;
@@ -406,7 +406,7 @@ impl Running {
     /// Starts a target before the server.
     ///
     /// # Errors
-    /// One line with what is missing and how to get it.
+    /// One line that names the missing program and the way to get it.
     pub fn start(
         target: &Target,
         server: &Backend,

@@ -166,7 +166,8 @@ fn ask(arguments: &Arguments) -> Result<Report, String> {
     Ok(report)
 }
 
-/// What a run must show: that replies to fused and collapsed requests are those of single ones.
+/// The proof that a run must give: replies to fused and collapsed requests equal those to single
+/// ones.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     /// respool's settings.

@@ -93,7 +93,8 @@ fn serve(settings: Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// With names, keys stay where they were at the last start, whatever ports are free.
+/// Names for the servers. With them, keys belong to the same servers after each start, on any
+/// ports.
 fn named(addresses: &[SocketAddr]) -> String {
     let names: Vec<String> = (0..addresses.len())
         .map(|place| format!("s{place}"))

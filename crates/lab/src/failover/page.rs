@@ -434,7 +434,7 @@ mod tests {
     use super::*;
     use crate::failover::tests::example;
 
-    /// Page and text have every round and escape what they quote.
+    /// Page and text have every round, and the page escapes its quotations.
     #[test]
     fn failover_page_has_every_round_and_escapes_text() {
         let report = example();
