@@ -39,8 +39,8 @@ fn answer_topology(world: &mut World, link: LinkId) -> Vec<String> {
     others
 }
 
-/// Nodes are known by their configured addresses, although they name others. That is true of
-/// redirects, too.
+/// Nodes are known by their configured addresses, although they announce others. Redirects to the
+/// announced addresses lead to the configured ones.
 #[test]
 fn nodes_and_redirects_are_found_where_the_map_says() {
     let (mut world, [first, second], key, session) = mapped(&["inner=server"]);

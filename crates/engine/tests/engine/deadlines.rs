@@ -27,7 +27,8 @@ fn got_at_deadline(world: &mut World, session: SessionId) -> String {
     before + &at_deadline
 }
 
-/// A link to another database is connected, and the server does not answer its handshake.
+/// If the server does not answer the handshake of a link to another database, SELECT fails at its
+/// deadline.
 #[test]
 fn select_fails_at_its_deadline_while_a_link_greets() {
     let (mut world, session) = frozen();
@@ -46,7 +47,7 @@ fn select_fails_at_its_deadline_while_a_link_greets() {
     assert_eq!(world.sent(link) + &world.sent(world.shared), "");
 }
 
-/// The server does not answer the question about a command, and then not the command.
+/// A request's deadline includes the wait for the question about its command.
 #[test]
 fn question_in_front_of_a_command_takes_of_its_time() {
     let (mut world, session) = frozen();
@@ -58,8 +59,8 @@ fn question_in_front_of_a_command_takes_of_its_time() {
     let mut world = World::new(settings);
     let session = world.accept();
     world.asks(session, &["FOO k"]);
-    // The question is waited for during a second. Then the command waits on a pinned link for the
-    // rest of its time.
+    // The session waits a second for the answer to the question. Then the command waits on a pinned
+    // link for the rest of its time.
     world.wait_ms(1_350);
     assert_eq!(world.got(session), "");
     world.wait_ms(250);

@@ -13,7 +13,7 @@ const STEPS_OF_INPUT: usize = 10_000;
 /// Number of histories in a run without RESPOOL_SECONDS.
 const HISTORIES: u64 = 1_200;
 
-/// Whatever clients and servers do, the engine breaks no rule of [`whole`].
+/// The engine breaks no rule of [`whole`], for any behaviour of clients and servers.
 ///
 /// A failure prints its seed: `RESPOOL_SEED` runs that history again, step by step.
 /// `RESPOOL_SECONDS` tries new histories for that time. `RESPOOL_POOL` names one kind of pool.

@@ -175,7 +175,7 @@ fn check_finds_a_password_that_was_set_later() {
     is_served(&mut world, late, link);
 }
 
-/// The configured user has another password, or is off, or is deleted.
+/// The check of the login finds that the configured user has another password, is off or deleted.
 #[test]
 fn check_finds_that_the_configured_credentials_changed() {
     for refusal in ["-WRONGPASS no\r\n", ""] {

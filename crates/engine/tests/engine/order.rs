@@ -708,14 +708,14 @@ proptest! {
         run(&setting, settings, steps)?;
     }
 
-    /// Clients of a Cluster see so, too. Requests that leave together are of one slot.
+    /// Clients of a Cluster see such servers, too. Requests that leave together are of one slot.
     #[test]
     fn clients_see_one_cluster(steps in prop::collection::vec(step(), 1..40), setting in setting(refuses())) {
         run(&setting, crate::world::cluster(setting.servers), steps)?;
     }
 
-    /// Each key is seen so even if nodes of a Cluster refuse requests for a while. Other servers
-    /// have no errors that prove that a request did not run.
+    /// This order holds for each key even if nodes of a Cluster refuse requests for a while. Other
+    /// servers have no errors that prove that a request did not run.
     #[test]
     fn clients_see_each_key_in_order_through_refusals(
         steps in prop::collection::vec(step(), 1..40), setting in setting(refuses_for_a_while()),

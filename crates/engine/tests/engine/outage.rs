@@ -481,7 +481,8 @@ fn request_behind_an_executed_one_has_the_code_notsent() {
     assert!(got.starts_with("-NOTSENT "), "{got}");
 }
 
-/// The client has not read the reply to the first request of its pipeline when the second comes.
+/// If the client has not read the reply to its first request, the second request of its pipeline
+/// has the code NOTSENT.
 #[test]
 fn request_behind_a_reply_not_taken_has_the_code_notsent() {
     let mut settings = patient();

@@ -94,7 +94,7 @@ fn scripts(key: &str) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// The server accepts the twin, so the script ran.
+/// A script that imitates a refusal runs once: the server accepts the twin, so the script ran.
 #[test]
 fn script_that_imitates_a_refusal_runs_once() {
     let (_, _, key, _) = two_nodes();
@@ -377,7 +377,7 @@ fn sha1_of(body: &str) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The server has the script, so the script ran and returned NOSCRIPT itself.
+/// A script that returns NOSCRIPT runs once: the server has the script, so it ran.
 #[test]
 fn script_that_says_noscript_runs_once() {
     let (mut world, session, digest) = with_script();

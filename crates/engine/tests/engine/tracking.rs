@@ -94,7 +94,8 @@ fn each_server_tracks_on_the_link_of_the_read() {
     }
 }
 
-/// If the old value came last, the client would keep it for ever.
+/// An invalidation follows a reply that waits for its place. If the old value came last, the client
+/// would keep it for ever.
 #[test]
 fn invalidation_follows_a_reply_that_came_before_its_turn() {
     let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
@@ -152,7 +153,8 @@ fn invalidation_does_not_wait_for_a_session_that_blocks() {
     assert_eq!(world.got(session), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
 }
 
-/// The notes of that server are lost, so the client has to start again.
+/// A session that loses a tracking link is closed: the server's record of its keys is lost, so the
+/// client has to start again.
 #[test]
 fn session_that_loses_a_tracking_link_is_closed() {
     let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
@@ -163,7 +165,7 @@ fn session_that_loses_a_tracking_link_is_closed() {
     assert_eq!(world.engine.counters().held_bytes, 0);
 }
 
-/// No key was read on that link.
+/// A session stays open if a tracking link never came up: no key was read on that link.
 #[test]
 fn server_that_was_never_reached_closes_no_session() {
     let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
@@ -180,7 +182,7 @@ fn server_that_was_never_reached_closes_no_session() {
     assert_eq!(world.got(session), bulk("v"));
 }
 
-/// A read is held while its server is away. The server notes it when it is back.
+/// A read that is held while its server is away is tracked when the server is back.
 #[test]
 fn read_that_is_held_in_an_outage_is_tracked() {
     let mut settings = sharded(2);
@@ -373,7 +375,8 @@ fn session_that_needs_a_link_too_many_waits_to_its_deadline() {
     assert_eq!(world.got(session), bulk("v"));
 }
 
-/// The notes for the old database are lost with its links.
+/// A session that selects another database gets other links. The tracked keys of the old database
+/// are lost with its links.
 #[test]
 fn session_in_another_database_has_other_links() {
     let (mut world, session, own, server) = tracking(sharded(2), "CLIENT TRACKING ON");
@@ -391,7 +394,8 @@ fn session_in_another_database_has_other_links() {
     );
 }
 
-/// A server that is cut off would leave stale values in the client's cache.
+/// respool checks a quiet tracking link, and closes the session if the server is silent. A server
+/// that is cut off would leave stale values in the client's cache.
 #[test]
 fn quiet_link_is_asked_and_a_silent_server_ends_the_session() {
     let mut settings = sharded(2);
@@ -405,7 +409,8 @@ fn quiet_link_is_asked_and_a_silent_server_ends_the_session() {
     assert_eq!(world.closed_sessions(), [session]);
 }
 
-/// The former owner of a slot sends no invalidations for its keys any more.
+/// When a slot moves, the client gets an invalidation of all keys: the former owner sends none for
+/// the keys of the slot.
 #[test]
 fn session_forgets_all_keys_when_a_slot_moves() {
     let mut world = World::new(cluster(2));
@@ -467,8 +472,8 @@ fn tracking_begins_once_the_nodes_of_a_cluster_are_known() {
     assert_eq!(world.got(session), bulk("v"), "no key is invalidated");
 }
 
-/// respool answers this itself, and a library takes the reply as a sign that all invalidations have
-/// come.
+/// A reply of respool's own follows earlier invalidations: a library takes it as a sign that all of
+/// them have come.
 #[test]
 fn local_reply_follows_earlier_invalidations() {
     for settings in [settings(), sharded(2)] {

@@ -34,8 +34,8 @@ fn newcomer_must_log_in(target: &Target) -> bool {
     must_log_in(&target.client().call("GET key"))
 }
 
-/// A server wants a password from now on, or has switched its default user off: so new clients of
-/// respool must log in. An older client stays, as its connection to the server would.
+/// After the server got a password, or switched its default user off, new clients of respool must
+/// log in. Older clients stay logged in, as at the server.
 #[test]
 fn newcomers_must_log_in_once_the_server_wants_it() {
     for change in ["CONFIG SET requirepass new", "ACL SETUSER default off"] {
@@ -47,7 +47,7 @@ fn newcomers_must_log_in_once_the_server_wants_it() {
             assert_eq!(old.call("SET key value"), Value::ok());
             thread::sleep(TWO_CHECKS);
             assert_eq!(direct.call(change), Value::ok());
-            // Both workers find it out.
+            // Both workers detect the change.
             wait_until("newcomers must log in", SOON, || {
                 (0..16).all(|_| newcomer_must_log_in(target))
             });
@@ -72,7 +72,8 @@ fn newcomers_must_log_in_once_the_server_wants_it() {
     }
 }
 
-/// The user that the URL names gets another password, is switched off or deleted.
+/// After the user of the URL got another password, was switched off or deleted, new clients must
+/// log in.
 #[test]
 fn newcomers_must_log_in_once_the_configured_user_changes() {
     let changes = [
@@ -113,7 +114,7 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
     }
 }
 
-/// One of several servers withdraws the login.
+/// After one of several servers got a password, new clients must log in.
 #[test]
 fn newcomers_must_log_in_once_any_shard_wants_it() {
     for binary in installed() {
@@ -327,7 +328,7 @@ fn replica_that_wants_a_password_disturbs_no_session() {
     assert!(!log.contains("new sessions must authenticate"), "{log}");
 }
 
-/// The servers want a password from now on: so must new clients, for every kind of pool.
+/// After the servers got a password, new clients must log in, in every kind of pool.
 #[test]
 fn newcomers_must_log_in_before_every_kind() {
     for kind in Kind::start_all() {

@@ -127,8 +127,8 @@ fn file_that_changes_later_is_found() {
     assert_eq!(said, 1, "{log}");
 }
 
-/// SIGHUP has all files read: those of servers, of Sentinels and of respool's own users. The log
-/// has a line for each that has changed, and for each that cannot be read.
+/// At SIGHUP respool reads all password files: those of servers, of Sentinels and of its own users.
+/// The log has a line for each file that has changed, and for each unreadable one.
 #[test]
 fn sighup_reads_every_password_file_again() {
     let folder = tempfile::tempdir().unwrap();

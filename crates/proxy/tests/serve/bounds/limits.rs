@@ -538,7 +538,8 @@ fn queued_transactions_are_bounded_in_memory() {
     assert!(added < memory_max(1), "{} MiB", added / MIB);
 }
 
-/// Half-sent requests of very many arguments stay within the bound: the places of arguments count.
+/// Half-sent requests of very many arguments stay within the bound: the table of their arguments
+/// counts.
 #[test]
 fn half_sent_arguments_are_bounded_in_memory() {
     let half = [b"*1000000\r\n".to_vec(), b"$1\r\na\r\n".repeat(30_000)].concat();

@@ -303,7 +303,7 @@ fn fused_gets_answer_each_key_by_itself() {
     });
 }
 
-/// A client's requests for one key run in its order, whichever of them are fused.
+/// A client's requests for one key run in its order, even if only some of them are fused.
 #[test]
 fn fusing_keeps_a_clients_order_on_one_key() {
     on_every_pair(&[], |pair| {

@@ -144,8 +144,7 @@ fn one_clients_requests_for_several_slots_keep_order() {
     assert!(!log.contains("panicked at"), "{log}");
 }
 
-/// While slots move, every reply to a fused request is the one that its session's own order asks
-/// for.
+/// While slots move, every reply to a fused request fits the order of its session.
 #[test]
 fn fused_requests_survive_a_moving_slot() {
     const TAGS: u64 = 3;

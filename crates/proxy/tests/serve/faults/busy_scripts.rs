@@ -137,8 +137,8 @@ fn looping_script_of_a_plain_server_leaves_others_busy() {
     });
 }
 
-/// A script that has written cannot be killed: SHUTDOWN NOSAVE ends it with its server. It finds a
-/// link though all are taken, and its client is closed as by the server.
+/// A script that has written cannot be killed: SHUTDOWN NOSAVE ends it with its server. SHUTDOWN
+/// gets a link even if all are taken. respool closes its client, as the server does.
 #[test]
 fn looping_script_that_has_written_is_ended_by_shutdown() {
     let bounds = [

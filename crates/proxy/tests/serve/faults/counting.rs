@@ -10,7 +10,7 @@ use respool_testkit::time::wait_until;
 
 use crate::target::{Options, proxied};
 
-/// A run fails when a server has doubled or lost an increment, unless its rule allows the loss.
+/// A run fails if a server has doubled or lost an increment, unless the run allows the loss.
 #[test]
 fn counting_run_notices_doubled_and_lost_writes() {
     let primary = proxied(&Options::default());

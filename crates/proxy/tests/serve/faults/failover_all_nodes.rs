@@ -124,7 +124,7 @@ fn owned(all: &[SocketAddr], owners: [usize; 2], followed: usize) -> String {
     format!("*2\r\n{}{}", half(0), half(1))
 }
 
-/// The new owner runs a part once that the old owner has refused.
+/// The new owner runs a part that the old owner has refused, once.
 #[test]
 fn refused_part_runs_once_at_the_new_owner() {
     for (asked, answer) in [
@@ -139,8 +139,8 @@ fn refused_part_runs_once_at_the_new_owner() {
     }
 }
 
-/// The part of an old owner counts as done where its heir has run the request already. FLUSHALL
-/// runs again: the old owner's keys may have come to the heir after it had deleted all.
+/// The part of an old owner counts as done if its heir has run the request already. FLUSHALL runs
+/// again: the heir may have got the old owner's keys after its FLUSHALL.
 #[test]
 fn refused_part_is_done_if_the_new_owner_ran_it() {
     for (asked, behind, times) in [

@@ -492,7 +492,7 @@ impl Servers {
                     reply = client.call(&format!("INCR {key}"));
                     reply.error().is_none()
                 });
-                // A write that only it executed is lost, and so is not there twice.
+                // A write that only the old primary executed is lost, so no write counts twice.
                 assert!(matches!(reply, Value::Integer(2 | 3)), "{key}: {reply:?}");
             }
             let took = since.elapsed();

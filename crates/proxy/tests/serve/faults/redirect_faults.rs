@@ -169,8 +169,8 @@ impl Times {
     }
 }
 
-/// A node loses all its slots while it owes thousands of replies. A search through all sessions for
-/// each of them would take most of a minute.
+/// A node that loses all its slots while it owes thousands of replies is handled once. A search
+/// through all sessions for each reply would take most of a minute.
 #[test]
 fn node_without_slots_is_handled_once() {
     const SESSIONS: usize = 40;
@@ -592,11 +592,9 @@ fn request_behind_an_open_redirect_waits_for_it() {
     assert!(set.is_some() && set < get, "{asked:?}");
 }
 
-/// A client that waits for a primary during a failover by command is answered, though no node names
-/// that primary for a moment.
-/// In such a failover a primary blocks its clients until its replica has all its data. The other
-/// nodes learn first that the replica has taken over. For a moment none of them names the old
-/// primary at all.
+/// During a failover by command, a client that waits for the old primary gets its reply. The old
+/// primary blocks its clients until its replica has all data. The other nodes learn first of the
+/// new primary, so for a moment no node names the old one.
 #[test]
 fn client_of_a_demoted_primary_is_answered() {
     let may_answer = Arc::new(AtomicBool::new(false));

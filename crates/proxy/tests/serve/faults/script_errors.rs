@@ -304,7 +304,7 @@ fn script_words_steer_nothing_before_sentinels() {
     scripts_steer_nothing(proxy.address(), address(&servers[primary]), other);
 }
 
-/// The slot of its counter moves back and forth: each honest script runs once, and none fails.
+/// While the slot of a counter moves back and forth, each honest script runs once, and none fails.
 #[test]
 fn honest_scripts_go_on_while_their_slot_moves() {
     with_every_server(|binary| {

@@ -548,7 +548,7 @@ fn wrong_reply_to_fused_requests_ends_the_link() {
     }
 }
 
-/// After a restart of the server, every session of every worker works again as it is.
+/// After a restart of the server, every session of every worker goes on without a new connection.
 #[test]
 fn restarted_server_serves_every_session_again() {
     before_every_server(&Options::with(&["--threads=3"]), |target| {

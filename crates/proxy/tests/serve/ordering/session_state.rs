@@ -253,7 +253,7 @@ fn command_says_what_commands_there_are() {
     });
 }
 
-/// Half a request of a session that is gone is no part of another one's.
+/// Half a request of a closed session does not become a part of another session's request.
 #[test]
 fn half_request_of_a_gone_session_is_dropped() {
     on_every_target(&Options::with(&["--threads=1"]), |target| {

@@ -170,7 +170,7 @@ fn shown(line: &str) -> Vec<&str> {
     line.split_whitespace().filter(is_one).collect()
 }
 
-/// Inside its transaction, a client is shown as it is at that moment.
+/// CLIENT LIST inside a transaction shows the state of its client at that moment.
 #[test]
 fn client_list_in_a_transaction_is_current() {
     for binary in installed() {
@@ -420,7 +420,8 @@ fn vanished_client_leaves_no_transaction() {
     );
 }
 
-/// Whether the keys changed while they were not watched is unknown, so they count as changed.
+/// After the loss of a link with watched keys, EXEC returns nil: the keys may have changed. The
+/// next WATCH works.
 #[test]
 fn a_watch_that_was_lost_makes_exec_fail_and_the_next_one_works() {
     let target = proxied(&Options::with(&["--threads", "1"]));

@@ -116,7 +116,7 @@ fn client_that_leaves_blpop_takes_no_element() {
     });
 }
 
-/// The same holds for a client that leaves while it waits for a link to block on.
+/// A client that leaves while its BLPOP waits for a dedicated link takes no element.
 #[test]
 fn client_that_leaves_the_link_queue_takes_no_element() {
     let options = Options::with(&["--threads=1", "--pinned-links-max=1"]);
@@ -189,8 +189,8 @@ fn half_closed_client_takes_no_later_element() {
     });
 }
 
-/// The transaction of a client that has shut down its sending side runs though it waits for a link.
-/// A link of its own is needed for more than to wait at the server.
+/// The transaction of a half-closed client runs although it first waits for a dedicated link: such
+/// links serve more than blocking commands.
 #[test]
 fn half_closed_client_gets_its_waiting_transaction() {
     let options = Options::with(&["--threads=1", "--pinned-links-max=1"]);
@@ -340,8 +340,8 @@ fn server_that_goes_away_closes_a_session_that_waits() {
     assert_eq!(client.reply(), pair("list", "e"));
 }
 
-/// The replica does not acknowledge the session's last write; a WAIT on a connection without writes
-/// would not notice.
+/// WAIT waits for the session's last write, which went out on the shared link. On a connection
+/// without writes, WAIT would return at once.
 #[test]
 fn wait_waits_for_what_the_session_wrote_on_the_shared_link() {
     for binary in installed() {
@@ -397,7 +397,8 @@ fn tracking_invalidates_until_it_is_switched_off() {
     });
 }
 
-/// A cache without invalidations must not be believed: the client has to connect again.
+/// A tracking session is closed with its link: its client must not use a cache without
+/// invalidations.
 #[test]
 fn a_tracking_session_whose_link_is_lost_is_closed() {
     let target = proxied(&Options::with(&["--threads", "1"]));
@@ -502,7 +503,7 @@ fn forgotten_script_is_reloaded_flushed_one_is_not() {
     );
 }
 
-/// SCRIPT KILL would wait behind its script if it went the same way.
+/// SCRIPT KILL takes another link than its script. On the same link it would wait behind it.
 #[test]
 fn a_script_that_runs_for_ever_is_killed_through_respool() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
@@ -567,8 +568,7 @@ fn unknown_command_is_learned_from_the_server() {
     assert_eq!(client.reply(), pair("list", "e"));
 }
 
-/// A request that is cut through on a pinned link must not begin while respool has a request of its
-/// own in flight there.
+/// A large request on a pinned link begins only after the replies to respool's own requests there.
 #[test]
 fn a_large_request_behind_hello_on_a_pinned_link_arrives_whole() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
@@ -628,7 +628,7 @@ fn reset_and_quit_end_monitor_behind_all_that_was_asked() {
     });
 }
 
-/// The whole of the refusal belongs to it, however it comes.
+/// The refusal of MONITOR is one reply, even if it arrives byte by byte.
 #[test]
 fn monitor_is_refused_as_the_server_refuses_it_byte_by_byte() {
     let options = Options::with(&["--threads", "1"]);

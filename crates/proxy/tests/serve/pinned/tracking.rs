@@ -223,7 +223,7 @@ impl Parts {
     }
 }
 
-/// A key that its server knows by a shorter name is invalidated by the name that the client knows.
+/// An invalidation has the client's name of the key, even if the key has no prefix at its server.
 #[test]
 fn client_is_told_by_all_parts_of_a_pool() {
     let parts = Parts::start();
@@ -245,7 +245,7 @@ fn client_is_told_by_all_parts_of_a_pool() {
     );
 }
 
-/// Reads of a session with CLIENT NO-TOUCH are no use of a key, whichever server has it.
+/// Reads of a session with CLIENT NO-TOUCH do not count as uses of a key, at any server.
 #[test]
 fn no_touch_holds_before_all_parts_of_a_pool() {
     let parts = Parts::start();
@@ -288,7 +288,7 @@ fn no_touch_holds_before_all_parts_of_a_pool() {
     }
 }
 
-/// The notes of one server are lost: the cache must not be believed.
+/// A tracking client is closed when one node is lost: invalidations of its keys are lost, too.
 #[test]
 fn client_is_closed_when_a_node_is_lost() {
     let served = Served::start(&any_server(), primaries(), &["--threads=1"]);
@@ -304,7 +304,8 @@ fn client_is_closed_when_a_node_is_lost() {
     assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
 }
 
-/// A library takes an error for the last word, and connects again when its connection is closed.
+/// A client whose tracking cannot begin is closed. Libraries take an error as final, but connect
+/// again after a close.
 #[test]
 fn client_that_cannot_begin_to_track_is_closed() {
     let target = proxied(&Options::with(&["--threads=1", "--outage-hold-ms=0"]));

@@ -92,8 +92,8 @@ fn shown(client: &mut Client) -> Vec<String> {
     addresses.collect()
 }
 
-/// The nodes announce unreachable ports. Through the map all keys are written and read, also at
-/// replicas, while a slot moves and after a failover.
+/// With the map, respool reaches nodes that announce unreachable ports. It writes and reads all
+/// keys, also at replicas, while a slot moves and after a failover.
 #[test]
 fn cluster_behind_forwarded_ports_is_used_through_the_map() {
     let port = [("cluster-announce-port", "{port}")];
@@ -157,7 +157,7 @@ fn cluster_behind_forwarded_ports_is_used_through_the_map() {
     assert!(!writes_all(&mut client));
 }
 
-/// The nodes announce names that lead nowhere; one entry with a pattern is for all of them.
+/// One entry with a pattern maps all announced host names that cannot be resolved.
 #[test]
 fn cluster_of_unknown_host_names_is_used_through_a_pattern() {
     let options = [

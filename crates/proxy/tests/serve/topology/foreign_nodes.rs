@@ -123,7 +123,7 @@ fn fully_replaced_cluster_is_followed() {
     });
 }
 
-/// Until they have met, each of them is a Cluster of its own.
+/// Nodes that have not met yet are separate Clusters. After they have met, respool serves one.
 #[test]
 fn nodes_that_have_not_met_yet_are_one_cluster_when_they_have() {
     let have_met = Arc::new(AtomicBool::new(false));

@@ -320,8 +320,8 @@ enum Way {
     Transactions,
 }
 
-/// A reply that names a key without its prefix, or another key, cannot pass; nor can a command on
-/// another key.
+/// A reply that names a key without its prefix, or another key, cannot pass. A command on another
+/// key cannot pass, either.
 #[test]
 fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
     for binary in installed() {

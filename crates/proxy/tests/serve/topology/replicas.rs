@@ -988,7 +988,7 @@ fn full_replica_leaves_its_reads_to_the_primary() {
     }
 }
 
-/// A user that only the primary knows reads there.
+/// A user that exists only at the primary reads there.
 #[test]
 fn user_unknown_to_a_replica_reads_at_the_primary() {
     let mut scene = Scene::new(1);
@@ -1607,8 +1607,8 @@ fn unsynchronised_replica_is_not_read() {
     }
 }
 
-/// Bytes between primary and replica are lost, and neither notices: so is a network that comes
-/// apart between them alone. The replica is not read.
+/// A replica that is silently cut off from its primary is not read. The test drops all bytes
+/// between both, as a partition of the network between them would.
 #[test]
 fn silently_cut_off_replica_is_not_read() {
     let mut scene = Scene::new(1);

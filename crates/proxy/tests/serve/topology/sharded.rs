@@ -1199,8 +1199,8 @@ fn script_kill_ends_at_the_deadline_with_a_frozen_shard() {
     assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
 }
 
-/// A command that may have keys has fewer than the table allows. It goes where its keys are, and
-/// without any it ends no session.
+/// A command may have fewer keys than the table allows. It goes to the server of its keys. Without
+/// keys, it does not end its session.
 #[test]
 fn optional_keys_may_be_left_out() {
     for binary in installed() {
