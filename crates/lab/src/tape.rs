@@ -1,9 +1,9 @@
 //! The requests of a measurement, prepared with their replies.
 //!
 //! ```text
-//! requests  | GET key:…0007 | GET key:…1202 | GET key:…0451 | …     every request has the same size
-//! replies   | $2 ab         | $2 k9         | $2 xZ         | …     and so has every reply
-//!             ^ batch 0                       ^ batch 1             a batch is one slice of each
+//! requests  | GET key:…0007 | GET key:…1202 | GET key:…0451 | …   every request has the same size
+//! replies   | $2 ab         | $2 k9         | $2 xZ         | …   every reply has the same size
+//!             ^ batch 0                       ^ batch 1           a batch is one slice of each
 //! ```
 //!
 //! All connections play the same tape in a circle, each from its own position. Sending is one write

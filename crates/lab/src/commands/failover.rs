@@ -31,7 +31,8 @@ struct Arguments {
     #[arg(long, value_name = "respool|envoy", value_parser = through, default_value = "respool")]
     through: Through,
     /// The primaries of a Cluster answer for their own slots while no node has those of the failed
-    /// one (cluster-require-full-coverage no). Without it no keys are served until an heir is there.
+    /// one (cluster-require-full-coverage no). Without it no keys are served until an heir is
+    /// there.
     #[arg(long)]
     partial: bool,
     /// How often, each time with new servers.
