@@ -206,7 +206,7 @@ fn selectors_hold_without_coalescing() {
             target.direct_client().call("ACL DELUSER app");
             target.direct_client().call("SET other 1");
             let mut client = user(target, rules);
-            // It is seen that this user may.
+            // respool learns from the replies that this user has the right.
             let both = ["GET mine", "SET mine 1"].map(|ask| words(ask).repeat(3));
             for _ in 0..3 {
                 client.send(&both.concat());

@@ -208,7 +208,7 @@ fn config_set_checks_as_the_start_and_logs_its_place() {
     assert_eq!(set, Value::ok(), "nothing is held");
     refused(client.call("CONFIG SET respool.flush-rule balanced"));
     let listener = format!("listener=\"{}\"", target.proxy().address());
-    // A thread of its own writes it.
+    // A separate thread writes the log.
     wait_until("it is told", SOON, || {
         let log = target.proxy().log();
         let line = log.lines().find(|line| line.contains("options set"));

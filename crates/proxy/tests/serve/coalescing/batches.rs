@@ -78,7 +78,7 @@ fn at_one_moment(target: &Target, callers: &[Caller]) -> Answers {
     });
     for (client, caller) in clients.iter_mut().zip(callers) {
         client.send(&caller.asks.concat());
-        // In this order.
+        // The pause keeps the order of the clients.
         thread::sleep(Duration::from_millis(2));
     }
     let small = |caller: &&Caller| caller.asks.iter().all(|ask| ask.len() < 10_000);
@@ -490,7 +490,7 @@ fn readonly_and_noreplicas_refuse_requests_alone() {
     // A refused form rests for a while, so each state starts a new pair.
     let states: [&[&str]; 3] = [
         &["CONFIG SET min-replicas-to-write 1"],
-        // Of a primary that is not there.
+        // A replica of an absent primary.
         &["REPLICAOF 127.0.0.1 1"],
         &[
             "CONFIG SET replica-serve-stale-data no",
@@ -778,7 +778,7 @@ fn huge_values_among_small_ones_reach_each_whole() {
             let set = |len| set(&format!("new:{len}"), len);
             lens.iter().copied().map(set).collect()
         };
-        // As much as one batch takes.
+        // As many bytes as fit one batch.
         let saved = pair.ask(&sets(&[1, 7_000, 2, 8_000, 3]));
         assert!(saved.sets >= 5, "{saved:?}");
         let mut all = sets(&[4, 9_000, 15_000, 5, 100_000, 300_000, 6, 1 << 20, 7]);

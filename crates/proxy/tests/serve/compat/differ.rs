@@ -73,7 +73,7 @@ fn random_requests_get_equal_replies_without_prefix() {
 /// Runs with every server, and counts joined requests.
 fn compare(seed: u64, coalesced: &mut BTreeMap<&'static str, u64>) {
     for flavour in Flavour::ALL {
-        // Those that are not installed were named by the others.
+        // Other tests report servers that are not installed.
         if servers::find(flavour).is_err() {
             continue;
         }

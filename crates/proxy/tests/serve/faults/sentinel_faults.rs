@@ -77,7 +77,7 @@ impl Sentinel {
         let before = self.surveys();
         self.tell();
         wait_until("it is asked again", SOON, || self.surveys() > before);
-        // And its answers are taken in.
+        // Time for respool to take the answers.
         thread::sleep(A_WHILE);
     }
 
@@ -288,7 +288,7 @@ fn unknown_name_is_an_error_in_time() {
     let reply = scene.who();
     let error = reply.error().unwrap_or_default();
     assert!(is_not_executed(error), "{reply:?}");
-    // As soon as it does, all is well.
+    // When the Sentinel names the primary, requests succeed.
     ignorant.will_say(|says| says.primary = Some(scene.address(0)));
     ignorant.is_heard();
     scene.leads_to(0);
@@ -360,7 +360,7 @@ fn event_flood_does_not_cause_a_query_flood() {
         }
         thread::sleep(Duration::from_millis(1));
     }
-    // Twenty times a second would do.
+    // Twenty surveys a second would suffice.
     assert!(excited.surveys() < 60, "{} surveys", excited.surveys());
     scene.stays_with(0);
 }
@@ -437,7 +437,7 @@ fn an_event_alone_leads_to_the_new_primary() {
         let address = scene.address(server);
         format!("{} {}", address.ip(), address.port())
     });
-    // It says so, and nothing more.
+    // The Sentinel publishes the message, and answers no query.
     sentinel.will_say(|says| says.instead = Some(String::new()));
     sentinel
         .fakes
@@ -553,7 +553,7 @@ fn sentinel_without_subscribe_is_polled() {
 #[test]
 fn lost_subscriptions_move_to_other_sentinels() {
     let mut scene = Scene::new();
-    // The first five never were there.
+    // The first five seeds do not exist.
     let mut seeds: Vec<SocketAddr> = (0..5).map(|_| nobody()).collect();
     let mut all: Vec<Sentinel> = (0..7)
         .map(|_| Sentinel::start(scene.address(0), 1))

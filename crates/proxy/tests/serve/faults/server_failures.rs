@@ -945,7 +945,7 @@ fn one_connection_at_a_time_probes_a_dead_server() {
     // The check would be a connection more.
     let options = Options::with(&["--login-check-ms=0", "--outage-hold-ms=0"]);
     let target = target.behind(relay.address(), &options);
-    // A link for each.
+    // The clients need several links: four databases, and RESP3 for half of the clients.
     let mut clients: Vec<Client> = (0..8).map(|_| target.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.call(&format!("SELECT {}", number % 4)), Value::ok());

@@ -13,7 +13,7 @@ const REFUSED: [&str; 12] = [
     "REPLCONF listening-port 1",
     "ASKING",
     "SCRIPT DEBUG YES",
-    // By the configuration.
+    // Commands that the default configuration refuses.
     "SHUTDOWN",
     "shutdown nosave",
     "REPLICAOF NO ONE",

@@ -429,7 +429,7 @@ fn channel_without_owner_waits_for_the_request_timeout() {
     let text = said.error().unwrap_or_default();
     assert!(is_not_executed(text), "{said:?}");
     assert!(asked.elapsed() < Duration::from_secs(10));
-    // Others are not touched by it.
+    // Channels of other slots are not affected.
     let there = key_in(|slot| served.cluster.share(0).contains(&slot), 0);
     subscribe(&mut client, &there, 1);
     let restarted = served.cluster.node_mut(2).restart();

@@ -725,7 +725,7 @@ fn lost_link_is_subscribed_again_unnoticed() {
         target.server.restart().expect("it starts again");
         reaches_all(target, &mut publisher, "third");
         expect(&mut subscribers, "third");
-        // And they can still leave.
+        // Subscribers can still unsubscribe.
         for client in &mut subscribers {
             client.call("UNSUBSCRIBE");
             client.reply();

@@ -30,7 +30,7 @@ fn cluster(binary: &Path, args: &[&str]) -> Cluster {
     Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Those that know of names and of ports that change.
+/// Runs `body` with every server since version 7: these can announce names and other ports.
 fn from_7_on(body: impl Fn(&Path)) {
     for binary in installed() {
         let said = servers::version(&binary).unwrap_or_else(|error| panic!("{error}"));

@@ -702,7 +702,7 @@ fn any_seed_node_leads_to_the_whole_cluster() {
     let dead = ReservedPort::new().expect("a free port");
     let seeds = [
         format!("127.0.0.1:{},{}", dead.port, node(1)),
-        // A replica, and a name.
+        // A replica, and a host name.
         node(3).to_string(),
         format!("localhost:{}", node(0).port()),
     ];
@@ -977,7 +977,7 @@ fn scan_finds_every_key_while_slots_move() {
                         cluster.move_keys(slot, from, to, usize::MAX)?;
                         moving = None;
                         cluster.end_move(slot, from, to)?;
-                        // So respool hears of it.
+                        // This request makes respool learn of the move.
                         let key = format!("GET {{tag:{}}}:0", tags.start - 1);
                         assert_eq!(other.call(&key), Value::bulk("1"));
                         Ok(())

@@ -404,7 +404,8 @@ fn servers_see_short_keys_and_clients_whole_ones() {
         let of = (of + 7) % 20;
         let expected = keys(of).map(Value::bulk).to_vec();
         let all = keys(of).join(" ");
-        // Those of one server at once, so that they may be fused; and all of them.
+        // The GETs come at once, so that respool may fuse those of one server. An MGET of all keys
+        // follows.
         let single = keys(of).map(|key| words(&format!("GET {key}")));
         let asked = [single.concat(), words(&format!("MGET {all}"))].concat();
         let mut found = client.exchange(asked, 8);
@@ -740,7 +741,7 @@ fn streamed_request_goes_to_the_short_key() {
     assert_eq!(client.call("LPOP u:list"), Value::bulk("a"));
     let popped = client.call("BLPOP u:list 0");
     assert!(popped == Value::Array(vec![Value::bulk("u:list"), Value::bulk(&large)]));
-    // As many keys as do not fit.
+    // More keys than respool holds.
     let many: Vec<String> = (0..200_000).map(|n| format!("u:none:{n}")).collect();
     let mut blpop = vec!["BLPOP"];
     blpop.extend(many.iter().map(String::as_str));

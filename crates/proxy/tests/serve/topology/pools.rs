@@ -519,7 +519,7 @@ fn prefixes_route_keys_to_their_servers() {
         };
         keys.len()
     });
-    // Those of `s:page` and `s:page:`, with the number behind the colon.
+    // The keys of `s:page` and of `s:page:`, with the number behind the colon.
     let of_pages = 2 * CLIENTS;
     let of_rest = (0..CLIENTS)
         .flat_map(keys)

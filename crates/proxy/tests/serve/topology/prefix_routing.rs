@@ -199,7 +199,7 @@ fn prefixes_route_keys_to_any_kind_of_pool() {
             assert_eq!(served.kinds.held(kind), expected, "{kind}");
         }
         assert_eq!(client.call("DBSIZE"), Value::Integer(240));
-        // Not all of them have replicas.
+        // WAIT returns 0, because some servers have no replica.
         assert_eq!(client.call("WAIT 0 1000"), Value::Integer(0));
         let expected: HashSet<String> = keys.iter().cloned().collect();
         let found = texts(&client.call("KEYS *"));
@@ -267,7 +267,7 @@ fn single_server_request_needs_keys_of_one_subpool() {
         assert_eq!(other.call(&format!("LPUSH {list} v")), Value::Integer(1));
         assert_eq!(texts(&client.reply()), [list, "v".to_owned()]);
     }
-    // Across parts nothing is.
+    // Requests with keys of several parts are refused.
     let (one, two) = ("c:{x}a", "w:{x}a");
     for asked in [
         format!("SINTERSTORE {one} {two}"),
@@ -397,7 +397,7 @@ fn parts_of_any_kind_see_short_keys() {
         assert_eq!(pipelined(&mut client, &gets), expected);
         assert_eq!(client.call(&mget), Value::Array(expected));
     }
-    // Not by halves.
+    // SWAPDB is refused: it could succeed at some servers only.
     let swapped = client.call("SWAPDB 0 1");
     let told = "respool: SWAPDB is refused";
     assert!(
@@ -458,7 +458,7 @@ fn moving_slots_of_a_subpool_are_unnoticed() {
         Allowed::Nothing,
         |served| {
             let mut random = Random::new(seed());
-            // Those of the keys that the nodes see.
+            // Slots of keys by their names at the nodes.
             let mut held: Vec<String> = served.kinds.held("cluster").into_iter().collect();
             held.sort();
             let some = (0..20).map(|_| &held[random.below(held.len() as u64) as usize]);

@@ -1490,7 +1490,7 @@ fn readwrite_covers_unknown_write_commands() {
             // The table has its container command.
             (words("XGROUP NEWER key"), true),
             (words("XGROUP HELP"), false),
-            // The server may know it by now.
+            // The server may have the command by now.
             (words("NEWER.STILL key"), true),
         ] {
             let name = String::from_utf8_lossy(&asked[..asked.len().min(40)]).into_owned();

@@ -297,7 +297,7 @@ fn frozen_watched_primary_is_left() {
             let before = served.primary(0);
             served.sentinels.watched(0).server(before).stop();
             served.other_primary(0, before);
-            // It is not waited for.
+            // New requests do not wait for the frozen primary.
             wait_until("somebody else is answered", Duration::from_secs(3), || {
                 let mut client = served.client();
                 client.patience(Duration::from_secs(2));
@@ -485,7 +485,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
             && Client::connect(sentinels.watched(0).server(1).address()).call("GET key")
                 == client.call("GET key")
     });
-    // It is back, and the others go.
+    // The second Sentinel is back, and the others end.
     let back = sentinels.restart_sentinel(1);
     back.unwrap_or_else(|error| panic!("{error}"));
     wait_until("it has heard who the primary is", SOON, || {

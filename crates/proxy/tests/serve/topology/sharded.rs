@@ -1351,7 +1351,7 @@ fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
         "blmove" => format!("{name} {key} {key} LEFT LEFT 0.01"),
         "blmpop" => format!("{name} 0.01 1 {key} LEFT"),
         "bzmpop" => format!("{name} 0.01 1 {key} MIN"),
-        // None of them has a file.
+        // No server has an append-only file.
         "waitaof" => "WAITAOF 0 1 1".to_owned(),
         _ => {
             let mut words: Vec<String> = name.split(' ').map(str::to_owned).collect();
@@ -1429,7 +1429,7 @@ fn absent_shard_does_not_lock_clients_out() {
                 true => server.stop(),
                 false => server.kill9(),
             }
-            // The first client finds it out.
+            // The first client detects the lost server.
             let mut first = shards.client();
             first.send(&words("AUTH secret"));
             let failed = there.call(&format!("GET {lost}"));

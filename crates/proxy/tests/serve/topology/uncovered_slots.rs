@@ -36,7 +36,7 @@ fn give_up(served: &Served, nodes: &[usize], slot: u16) {
     wait_until("nobody owns it", SOON, || {
         for node in nodes {
             let order = ["CLUSTER", "DELSLOTS", &slot.to_string()];
-            // It may have done so before.
+            // The node may have given up the slot before, so an error is ignored.
             let _ = served.cluster.node(*node).ask(&order);
         }
         thread::sleep(Duration::from_millis(300));
@@ -97,7 +97,7 @@ fn request_for_an_uncovered_slot_fails_at_once() {
         let mut other = served.client();
         assert!(is_told(&other.call(&format!("GET {lost}"))));
         nodes_are_shown_without(&mut client, slot);
-        // Another one takes it.
+        // Another node takes the slot.
         take(&served, 2, slot);
         wait_until("it heals", SOON, || {
             client.call(&format!("SET {lost} again")) == Value::ok()
