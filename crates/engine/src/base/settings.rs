@@ -78,7 +78,7 @@ pub enum LostSubscriptions {
     /// Their sessions are closed, as their connections to the server would be.
     #[default]
     Close,
-    /// Their channels are subscribed to again, without a word to them.
+    /// respool subscribes to their channels again, and does not tell them.
     Keep,
 }
 

@@ -33,9 +33,9 @@ pub(crate) enum LinkCheck {
 /// Requests of a link that are past their deadline.
 #[derive(Debug, Default)]
 pub(crate) struct LateRequests {
-    /// Those that were not sent. They have left the link.
+    /// Requests that were not sent. They have left the link.
     pub(crate) unsent: Vec<Entry>,
-    /// Those that were sent. The link recognises their late replies.
+    /// Requests that were sent. The link recognises their late replies.
     pub(crate) sent: Vec<Entry>,
     /// On another link, a session's next request might overtake a late write: it sends none.
     pub(crate) ends_writers: bool,

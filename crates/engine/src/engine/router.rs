@@ -141,7 +141,7 @@ pub(crate) enum RouteRefusal {
     Several,
 }
 
-/// All that the route of a request depends on.
+/// All facts that decide the route of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     command: CommandId,
