@@ -297,9 +297,9 @@ pub struct ErrorCount {
     /// The first word of their text. `timeout` and `closed`: there was no reply. `nil`: the reply
     /// had no value.
     pub kind: String,
-    /// Those for keys of the failed server: writes and reads.
+    /// Requests for keys of the failed server: writes and reads.
     pub failed: [u64; 2],
-    /// Those for keys of other servers.
+    /// Requests for keys of other servers.
     pub others: [u64; 2],
     /// The text of the first one.
     pub first: String,
