@@ -225,7 +225,9 @@ impl Discovery {
         let zone = zone.or(reader.state.zone.as_deref()).unwrap_or_default();
         let latency_us = reader.state.latency_us.map_or(-1, |us| us as i64);
         let seats = table.seats_at(server);
-        Some(format!("zone={zone},latency_us={latency_us},seats={seats}"))
+        Some(format!(
+            "zone={zone},latency_us={latency_us},read_shares={seats},seats={seats}"
+        ))
     }
 
     /// Sets the replicas of the owners of a pool for which `of` holds. `known`: each with its
