@@ -509,8 +509,8 @@ pub struct Change {
 /// Lists the slots that changed owner, in order.
 ///
 /// Two nodes are the same owner if their ids are equal, or their endpoints if one of them has no
-/// id. So a node that only changed its address keeps its slots: compare [`ClusterNode::endpoint`] for
-/// that.
+/// id. So a node that only changed its address keeps its slots: compare [`ClusterNode::endpoint`]
+/// for that.
 pub fn diff(old: &View, new: &View) -> Vec<Change> {
     // The nodes of the new view by id, and by endpoint together with whether they have an id.
     let mut by_id = BTreeMap::new();

@@ -27,7 +27,7 @@ const _: () = assert!(HEADS[1].len() == HEAD_LEN && NAME < u32::BITS as usize);
 
 /// The channel of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event<'a> {
+pub struct NotificationChannel<'a> {
     /// The channel without the name.
     pub head: &'a [u8],
     /// The name of a key or of an event.
@@ -36,9 +36,9 @@ pub struct Event<'a> {
     pub is_of_key: bool,
 }
 
-impl<'a> Event<'a> {
+impl<'a> NotificationChannel<'a> {
     /// Reads a channel. `None` if it is not the channel of a notification.
-    pub fn of(channel: &'a [u8]) -> Option<Event<'a>> {
+    pub fn of(channel: &'a [u8]) -> Option<NotificationChannel<'a>> {
         let head = HEADS.iter().find(|head| channel.starts_with(head))?;
         let behind = &channel[HEAD_LEN..];
         let digits = behind.iter().take_while(|byte| byte.is_ascii_digit());
@@ -47,7 +47,7 @@ impl<'a> Event<'a> {
             return None;
         }
         let (head_and_number, name) = channel.split_at(HEAD_LEN + digits + TAIL.len());
-        Some(Event {
+        Some(NotificationChannel {
             head: head_and_number,
             name,
             is_of_key: *head == HEADS[0],
@@ -57,7 +57,7 @@ impl<'a> Event<'a> {
 
 /// Whether a channel is the channel of a notification.
 pub fn is_event(channel: &[u8]) -> bool {
-    Event::of(channel).is_some()
+    NotificationChannel::of(channel).is_some()
 }
 
 /// Whether a pattern matches the channel of any key.

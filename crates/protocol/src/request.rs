@@ -197,8 +197,8 @@ impl RequestScanner {
         self.pos as u64 + self.pending.bulk_bytes()
     }
 
-    /// A scanner for the rest of the request, behind its first [`RequestScanner::scanned`] bytes. It is
-    /// for callers that forward the rest without holding it.
+    /// A scanner for the rest of the request, behind its first [`RequestScanner::scanned`] bytes.
+    /// It is for callers that forward the rest without holding it.
     pub fn tail(&self) -> Tail {
         let bulks_left = self.argc - self.spans.len() as u32;
         Tail {

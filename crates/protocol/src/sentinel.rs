@@ -15,9 +15,9 @@
 //! in RESP2.
 //!
 //! An answer may be old: the Sentinel may be cut off from the others or return after a long
-//! absence. So the chosen address is a claim. The server's own [`ReportedRole`], from ROLE or HELLO, proves
-//! it. A replaced primary may still report itself as primary for a while. Config epochs show that
-//! another server has replaced it.
+//! absence. So the chosen address is a claim. The server's own [`ReportedRole`], from ROLE or
+//! HELLO, proves it. A replaced primary may still report itself as primary for a while. Config
+//! epochs show that another server has replaced it.
 
 mod answers;
 mod events;

@@ -117,7 +117,8 @@ impl View {
     /// replaces an empty host: a node may not know its own address.
     ///
     /// The endpoint is the address, even if host names are preferred. The host name is in
-    /// [`ClusterNode::hostname`]. A migrating slot belongs to its old owner until the migration ends.
+    /// [`ClusterNode::hostname`]. A migrating slot belongs to its old owner until the migration
+    /// ends.
     ///
     /// # Errors
     /// When the answer is malformed; the error names the fault.

@@ -75,8 +75,8 @@ pub enum FailoverEvent {
         to: Option<Endpoint>,
     },
     /// A replica has become primary: `+promoted-slave`. Only the leading Sentinel publishes it, and
-    /// gives the new address to clients from now on. It publishes [`FailoverEvent::Switched`] when the
-    /// other replicas follow. That may take up to its failover timeout.
+    /// gives the new address to clients from now on. It publishes [`FailoverEvent::Switched`] when
+    /// the other replicas follow. That may take up to its failover timeout.
     Promoted {
         /// Name of the primary.
         name: String,

@@ -12,7 +12,7 @@
 //! with `_`, so the class changes nothing.
 
 use respool_protocol::encode;
-use respool_protocol::events::{self, Event};
+use respool_protocol::events::{self, NotificationChannel};
 use respool_protocol::glob::{Left, Pattern};
 
 use crate::base::glob::matches;
@@ -33,8 +33,8 @@ pub(super) fn name_at_server(
     match kind {
         ChannelKind::Pattern if !events::may_match_keys(name) => Some(name.to_vec()),
         ChannelKind::Pattern => Some(pattern_at_server(name, unseen, number)),
-        _ => match Event::of(name)? {
-            Event {
+        _ => match NotificationChannel::of(name)? {
+            NotificationChannel {
                 head,
                 name,
                 is_of_key: true,
@@ -88,7 +88,7 @@ pub(super) fn channel_of(kind: ChannelKind, beginning: &[u8], unseen: &[u8]) -> 
     };
     match channel() {
         None => PartialPush::Unsaid,
-        Some(channel) => match channel.and_then(Event::of) {
+        Some(channel) => match channel.and_then(NotificationChannel::of) {
             Some(event) => PartialPush::Channel(with_prefix(&event, unseen)),
             None => PartialPush::Other,
         },
@@ -96,7 +96,7 @@ pub(super) fn channel_of(kind: ChannelKind, beginning: &[u8], unseen: &[u8]) -> 
 }
 
 /// The channel of a notification with the prefix of its key.
-fn with_prefix(event: &Event<'_>, unseen: &[u8]) -> Vec<u8> {
+fn with_prefix(event: &NotificationChannel<'_>, unseen: &[u8]) -> Vec<u8> {
     match event.is_of_key {
         true => [event.head, unseen, event.name].concat(),
         false => [event.head, event.name].concat(),
@@ -124,7 +124,7 @@ impl FullPush {
         }
         let channel = bulk(&mut rest)??;
         let payload = bulk(&mut rest)??;
-        let event = Event::of(channel)?;
+        let event = NotificationChannel::of(channel)?;
         Some(FullPush {
             channel: with_prefix(&event, unseen),
             payload: match event.is_of_key {
