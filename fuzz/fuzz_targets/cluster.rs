@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
-use respool_protocol::cluster::{Info, Redirect, Refusal, NodeRole, View, choose, diff};
+use respool_protocol::cluster::{Info, NodeRole, Redirect, Refusal, View, choose, diff};
 use respool_protocol::slot::SLOTS;
 
 // The first byte selects the command, and whether the rest is wrapped as a bulk string.

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use respool_protocol::reply::{Scanned, ReplyScanner};
+use respool_protocol::reply::{ReplyScanner, Scanned};
 
 // The first seven bytes are the cuts.
 fuzz_target!(|input: &[u8]| {

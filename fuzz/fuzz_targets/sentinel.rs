@@ -4,8 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use respool_protocol::sentinel::{
-    PrimaryAnswer, CHANNELS, Endpoint, Event, HOST_BYTES_MAX, Message, NAME_BYTES_MAX, SentinelPeer, Primary,
-    Replica, Role, Roster, SURVEY_ANSWERS, Survey, choose, read_address, read_id,
+    CHANNELS, Endpoint, FailoverEvent, HOST_BYTES_MAX, Message, NAME_BYTES_MAX, Primary,
+    PrimaryAnswer, Replica, ReportedRole, Roster, SURVEY_ANSWERS, SentinelPeer, Survey, choose,
+    read_address, read_id,
 };
 
 /// The fields that are read of primaries, replicas and Sentinels, each with a valid value.
@@ -58,12 +59,12 @@ fuzz_target!(|input: &[u8]| {
         3 => SentinelPeer::read_all(&list)
             .iter()
             .for_each(|peers| check_roster(peers)),
-        4 => match Role::read(bytes) {
-            Ok(Role::Primary { replicas, .. }) => replicas
+        4 => match ReportedRole::read(bytes) {
+            Ok(ReportedRole::Primary { replicas, .. }) => replicas
                 .into_iter()
                 .for_each(|(at, _)| check_endpoint(&Some(at))),
-            Ok(Role::Replica { of, .. }) => check_endpoint(&of),
-            Ok(Role::Sentinel { names }) => names.iter().for_each(|name| check_name(name)),
+            Ok(ReportedRole::Replica { of, .. }) => check_endpoint(&of),
+            Ok(ReportedRole::Sentinel { names }) => names.iter().for_each(|name| check_name(name)),
             Err(error) => assert!(!error.to_string().is_empty()),
         },
         5 => {
@@ -76,7 +77,7 @@ fuzz_target!(|input: &[u8]| {
                 return;
             };
             let channel = CHANNELS[usize::from(channel) % CHANNELS.len()];
-            if let Ok(event) = Event::read(channel.as_bytes(), text) {
+            if let Ok(event) = FailoverEvent::read(channel.as_bytes(), text) {
                 check_event(&event.expect("every channel has an event"));
             }
         }
@@ -149,15 +150,17 @@ fn check_primary(primary: &Primary) {
     check_endpoint(&primary.endpoint);
 }
 
-fn check_event(event: &Event) {
+fn check_event(event: &FailoverEvent) {
     check_name(event.name());
     match event {
-        Event::Switched { from, to, .. } => {
+        FailoverEvent::Switched { from, to, .. } => {
             check_endpoint(from);
             check_endpoint(to);
         }
-        Event::Promoted { to, .. } => check_endpoint(to),
-        Event::Down { who, .. } | Event::Up { who, .. } | Event::Rebooted { who } => {
+        FailoverEvent::Promoted { to, .. } => check_endpoint(to),
+        FailoverEvent::Down { who, .. }
+        | FailoverEvent::Up { who, .. }
+        | FailoverEvent::Rebooted { who } => {
             check_endpoint(&who.endpoint);
         }
         _ => {}
