@@ -309,8 +309,8 @@ impl View {
         self.myself
     }
 
-    /// The view without nodes that are not [usable](Node::is_usable). Their slots get no owner, and
-    /// their replicas no primary.
+    /// The view without nodes that are not [usable](ClusterNode::is_usable). Their slots get no
+    /// owner, and their replicas no primary.
     pub fn usable(&self) -> View {
         let mut nodes = Vec::new();
         let mut new_indexes = vec![NOBODY; self.nodes.len()];
@@ -384,7 +384,7 @@ pub struct Choice {
 ///    through other answers. Epochs and majorities of different Clusters cannot be compared.
 /// 2. The Cluster with the most answers wins; then the one with the most known ids; then the one
 ///    that is first by the rules below.
-/// 3. Nodes that are not [usable](Node::is_usable) are removed from every view.
+/// 3. Nodes that are not [usable](ClusterNode::is_usable) are removed from every view.
 /// 4. Only answers with the highest current epoch count. Every failover raises the epoch, and the
 ///    new epoch spreads to all reachable nodes. A node with a lower epoch has not heard of the last
 ///    failover.

@@ -23,7 +23,7 @@ pub fn ask_address(out: &mut Vec<u8>, name: &str) {
     encode::request(out, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]);
 }
 
-/// Appends SENTINEL SENTINELS: the [other Sentinels](super::Peer) of this name.
+/// Appends SENTINEL SENTINELS: the [other Sentinels](super::SentinelPeer) of this name.
 pub fn ask_sentinels(out: &mut Vec<u8>, name: &str) {
     encode::request(out, &["SENTINEL", "SENTINELS", name]);
 }
@@ -63,7 +63,7 @@ pub fn ask_ping(out: &mut Vec<u8>) {
     encode::request(out, &["PING"]);
 }
 
-/// Appends ROLE: the server's own [`Role`](super::Role).
+/// Appends ROLE: the server's own [`ReportedRole`](super::ReportedRole).
 pub fn ask_role(out: &mut Vec<u8>) {
     encode::request(out, &["ROLE"]);
 }
