@@ -23,9 +23,11 @@ use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
-use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, OK, bound_reply};
+use crate::data_plane::composite::ReplyStep;
+use crate::data_plane::ingress::{Blocked, Dispatched, OK, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
+use crate::data_plane::session::TargetNews;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::worker_query::{ClientLines, ReplyForm, WorkerQuery, WorkerReply};
 
@@ -79,6 +81,24 @@ impl PendingQueries {
         self.open.iter().filter(is_of).count()
     }
 
+    /// Takes the answer of one worker. Returns the query if it was the last answer.
+    fn take_answer(&mut self, ticket: u64, answer: WorkerReply) -> Option<PendingQuery> {
+        // Without a query the answer is late: the client has got an error.
+        let index = self.open.iter().position(|asked| asked.ticket == ticket)?;
+        let asked = &mut self.open[index];
+        match answer {
+            WorkerReply::Lines(lines) => asked.lines.push(lines),
+            WorkerReply::Count(count) => asked.sum += count,
+        }
+        asked.missing -= 1;
+        if asked.missing > 0 {
+            return None;
+        }
+        let asked = self.open.remove(index)?;
+        self.lanes.end(asked.lane);
+        Some(asked)
+    }
+
     /// Bytes of answers to queries that other workers have not answered.
     fn held_bytes(&self) -> usize {
         let lines = self.open.iter().flat_map(|asked| &asked.lines);
@@ -104,24 +124,6 @@ pub(crate) struct SettlingPause {
 pub(crate) struct OwnQuestion {
     pub(crate) ticket: u64,
     pub(crate) question: WorkerQuery,
-}
-
-/// All workers have said whether they have the target of a CLIENT TRACKING REDIRECT.
-#[derive(Debug)]
-pub(crate) struct TargetAnswer {
-    pub(crate) session: SessionId,
-    /// The place of the request in the order of the session's replies.
-    pub(crate) seq: u32,
-    /// Whether the session gets no reply.
-    pub(crate) silent: bool,
-    /// When the request was asked, [`Time::stamp_ms`].
-    pub(crate) at_ms: u32,
-    /// The id of the target.
-    pub(crate) to: u64,
-    /// Whether some worker has it.
-    pub(crate) is_here: bool,
-    /// The request, which goes on now.
-    pub(crate) request: KeptRequest,
 }
 
 impl Admin {
@@ -167,27 +169,43 @@ impl Admin {
         Some(WorkerReply::Count(0))
     }
 
-    /// Takes the answer of one worker. Returns the query if it was the last answer.
+    /// Answers a query of the worker `to`.
+    pub(crate) fn answer(
+        &mut self,
+        plane: &mut DataPlane,
+        (to, ticket): (usize, u64),
+        answer: WorkerReply,
+    ) {
+        if to == plane.worker.index {
+            self.handle_answer(plane, ticket, answer);
+        } else {
+            plane.push_action(Action::Answer { to, ticket, answer });
+        }
+    }
+
+    /// Handles the answer of one worker to a query of this worker. After the last one, the session
+    /// gets its reply, or its request goes on.
     pub(crate) fn handle_answer(
         &mut self,
+        plane: &mut DataPlane,
         ticket: u64,
         answer: WorkerReply,
-    ) -> Option<PendingQuery> {
-        let mut open = self.queries.open.iter();
-        // Without a query the answer is late: the client has got an error.
-        let index = open.position(|asked| asked.ticket == ticket)?;
-        let asked = &mut self.queries.open[index];
-        match answer {
-            WorkerReply::Lines(lines) => asked.lines.push(lines),
-            WorkerReply::Count(count) => asked.sum += count,
+    ) {
+        if let Some(asked) = self.queries.take_answer(ticket, answer) {
+            append_reply(plane, asked);
+            self.next_questions(plane);
         }
-        asked.missing -= 1;
-        if asked.missing > 0 {
-            return None;
-        }
-        let asked = self.queries.open.remove(index)?;
-        self.queries.lanes.end(asked.lane);
-        Some(asked)
+    }
+
+    /// Handles the server's reply to CLIENT UNBLOCK, which is the answer to a query.
+    pub(crate) fn unblocked(
+        &mut self,
+        plane: &mut DataPlane,
+        asked_by: (usize, u64),
+        reply: &[u8],
+    ) {
+        let count = u64::from(reply == b":1\r\n");
+        self.answer(plane, asked_by, WorkerReply::Count(count));
     }
 
     /// Asks all workers for a session. The reply takes the next place in its order. `Err`: the
@@ -292,18 +310,6 @@ impl Admin {
         OwnQuestion { ticket, question }
     }
 
-    /// Makes the reply of the answers, and releases sessions that wait to ask. If the request goes
-    /// on instead, returns the answer about its redirect target.
-    pub(crate) fn reply_to(
-        &mut self,
-        plane: &mut DataPlane,
-        asked: PendingQuery,
-    ) -> Option<TargetAnswer> {
-        let target = append_reply(plane, asked);
-        self.next_questions(plane);
-        target
-    }
-
     /// The pool of a pause that waits for earlier requests. `None`: there are no more pauses.
     pub(crate) fn settling_pool(&self, index: usize) -> Option<u16> {
         self.settling_pauses.get(index).map(|pause| pause.pool)
@@ -337,10 +343,12 @@ impl Admin {
     }
 }
 
-/// Delivers the reply that the answers make. If the request goes on instead, returns the answer
-/// about its redirect target.
-fn append_reply(plane: &mut DataPlane, asked: PendingQuery) -> Option<TargetAnswer> {
-    let session = plane.sessions.get(asked.session)?;
+/// Delivers the reply that the answers make. A request with a redirect goes on instead: it is known
+/// now whether some worker has its target.
+fn append_reply(plane: &mut DataPlane, asked: PendingQuery) {
+    let Some(session) = plane.sessions.get_mut(asked.session) else {
+        return;
+    };
     let mut reply = Vec::new();
     match asked.form {
         _ if asked.doubt.is_some()
@@ -352,15 +360,10 @@ fn append_reply(plane: &mut DataPlane, asked: PendingQuery) -> Option<TargetAnsw
             }
         }
         ReplyForm::Target { to, request } => {
-            return Some(TargetAnswer {
-                session: asked.session,
-                seq: asked.seq,
-                silent: asked.silent,
-                at_ms: asked.at.stamp_ms(),
-                to,
-                is_here: asked.sum > 0,
-                request,
-            });
+            let is_here = asked.sum > 0;
+            session.rare().redirect_found = Some(TargetNews { to, is_here });
+            let steps = [ReplyStep::request(request)].into();
+            plane.begin_steps(asked.session, steps, (asked.silent, asked.at.stamp_ms()));
         }
         _ if asked.silent => {}
         ReplyForm::Lines(named) => {
@@ -373,7 +376,6 @@ fn append_reply(plane: &mut DataPlane, asked: PendingQuery) -> Option<TargetAnsw
         ReplyForm::AnyKilled | ReplyForm::Ok => reply.extend_from_slice(OK),
     }
     plane.deliver(asked.session, asked.seq, 1, &reply);
-    None
 }
 
 /// Average bytes of a session's line in a list of clients, at most.

@@ -2,14 +2,11 @@
 
 use crate::admin::clients;
 use crate::admin::runtime_config::{ControlReply, ControlStep};
-use crate::admin::workers::{OwnQuestion, TargetAnswer};
+use crate::admin::workers::OwnQuestion;
 use crate::base::handle::SessionId;
-use crate::data_plane::actions::Action;
 use crate::data_plane::completion::admin::PendingControl;
-use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::session::TargetNews;
 use crate::data_plane::worker_query::{ReplyForm, Unblock, WorkerQuery, WorkerReply};
 use crate::engine::Engine;
 use respool_protocol::commands::id;
@@ -18,6 +15,7 @@ impl Engine {
     /// A session of another worker asks. The answer is an [`Action::Answer`], in this turn or a
     /// later one.
     pub fn handle_question(&mut self, from: usize, ticket: u64, question: WorkerQuery) {
+        let asked_by = (from, ticket);
         let found = match question {
             WorkerQuery::Target { to, pool } => {
                 self.pinned.become_target(&mut self.plane, to, pool)
@@ -43,42 +41,27 @@ impl Engine {
                 false
             }
             WorkerQuery::Unblock { id, pool, how } => {
-                match self.unblock((id, pool), how, (from, ticket)) {
+                match self.unblock((id, pool), how, asked_by) {
                     Some(found) => found,
                     // Only the server knows whether the session waits.
                     None => return,
                 }
             }
             question => {
-                let asked_by = (from, ticket);
-                if let Some(answer) =
-                    self.admin
-                        .handle_question(&mut self.plane, asked_by, question)
-                {
-                    self.give_answer(from, ticket, answer);
+                let admin = &mut self.admin;
+                if let Some(answer) = admin.handle_question(&mut self.plane, asked_by, question) {
+                    admin.answer(&mut self.plane, asked_by, answer);
                 }
                 return;
             }
         };
-        self.give_answer(from, ticket, WorkerReply::Count(found.into()));
+        let answer = WorkerReply::Count(found.into());
+        self.admin.answer(&mut self.plane, asked_by, answer);
     }
 
     /// The answer of one worker to a query of this worker.
     pub fn handle_answer(&mut self, ticket: u64, answer: WorkerReply) {
-        if let Some(asked) = self.admin.handle_answer(ticket, answer)
-            && let Some(target) = self.admin.reply_to(&mut self.plane, asked)
-        {
-            self.begin_redirect(target);
-        }
-    }
-
-    pub(crate) fn give_answer(&mut self, to: usize, ticket: u64, answer: WorkerReply) {
-        if to == self.plane.worker.index {
-            self.handle_answer(ticket, answer);
-        } else {
-            self.plane
-                .push_action(Action::Answer { to, ticket, answer });
-        }
+        self.admin.handle_answer(&mut self.plane, ticket, answer);
     }
 
     /// This worker answers its own query, like all others.
@@ -119,18 +102,6 @@ impl Engine {
         self.asked(asked)
     }
 
-    /// The request with a redirect goes on, now that it is known whether the target exists.
-    fn begin_redirect(&mut self, target: TargetAnswer) {
-        let TargetAnswer { to, is_here, .. } = target;
-        if let Some(session) = self.plane.sessions.get_mut(target.session) {
-            session.rare().redirect_found = Some(TargetNews { to, is_here });
-        }
-        let steps = [ReplyStep::request(target.request)].into();
-        let asked = (target.silent, target.at_ms);
-        self.plane.begin_steps(target.session, steps, asked);
-        self.plane.deliver(target.session, target.seq, 1, b"");
-    }
-
     /// Ends the wait of a session of this worker in a blocking command. Returns whether it waited.
     /// `None`: the server's reply becomes the answer to the query `asked_by`, a worker and its
     /// ticket.
@@ -154,19 +125,16 @@ impl Engine {
         (!asks).then_some(false)
     }
 
-    /// Handles the server's reply to CLIENT UNBLOCK.
-    pub(crate) fn unblocked(&mut self, (to, ticket): (usize, u64), reply: &[u8]) {
-        let count = u64::from(reply == b":1\r\n");
-        self.give_answer(to, ticket, WorkerReply::Count(count));
-    }
-
     /// Answers the pauses whose earlier requests are all answered.
     pub(crate) fn settle_pauses(&mut self) {
         let mut index = 0;
         while let Some(pool) = self.admin.settling_pool(index) {
             let deferred = self.redirects.oldest_deferred(&self.plane, pool);
             match self.admin.settle_pause(&self.plane, index, deferred) {
-                Some((to, ticket)) => self.give_answer(to, ticket, WorkerReply::Count(0)),
+                Some(asked_by) => {
+                    let answer = WorkerReply::Count(0);
+                    self.admin.answer(&mut self.plane, asked_by, answer);
+                }
                 None => index += 1,
             }
         }

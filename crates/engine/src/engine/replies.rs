@@ -112,7 +112,9 @@ impl Engine {
 
     fn settle_admin(&mut self, entry: Entry, asked: AdminCompletion, reply: &[u8]) {
         match asked {
-            AdminCompletion::Unblock { to, ticket } => self.unblocked((to, ticket), reply),
+            AdminCompletion::Unblock { to, ticket } => {
+                self.admin.unblocked(&mut self.plane, (to, ticket), reply);
+            }
             AdminCompletion::Control(control) => self.settle_control(entry, *control, reply),
         }
     }
