@@ -5,6 +5,7 @@
 //! reports, the look-ups of host names and the subscriber counts.
 
 mod allocator;
+mod byte_stream;
 mod child;
 mod listen;
 mod look_ups;

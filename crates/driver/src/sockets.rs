@@ -10,6 +10,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::byte_stream::ByteStream;
+
 /// The source of an event, packed into the 64 bits of user data that epoll keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
@@ -53,24 +55,31 @@ impl Token {
     }
 }
 
-/// A connected socket that epoll watches.
+/// A connection and the events that epoll watches for on it.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    pub(crate) fd: OwnedFd,
+    /// The bytes of the connection.
+    pub(crate) stream: ByteStream,
+    /// The source that epoll names in its events.
     token: Token,
+    /// The events that epoll watches for.
     watched: EventFlags,
 }
 
 impl Socket {
-    /// Adds `fd` to epoll.
+    /// Adds a connection to epoll.
     pub(crate) fn new(
         epoll: &OwnedFd,
-        fd: OwnedFd,
+        stream: ByteStream,
         token: Token,
         watched: EventFlags,
     ) -> io::Result<Self> {
-        epoll::add(epoll, &fd, token.pack(), watched)?;
-        Ok(Socket { fd, token, watched })
+        epoll::add(epoll, &stream, token.pack(), watched)?;
+        Ok(Socket {
+            stream,
+            token,
+            watched,
+        })
     }
 
     /// Watches for these events, or stops watching for them. It makes a system call only for a
@@ -96,7 +105,7 @@ impl Socket {
 
     fn change(&mut self, epoll: &OwnedFd, watched: EventFlags) -> io::Result<()> {
         if watched != self.watched {
-            epoll::modify(epoll, &self.fd, self.token.pack(), watched)?;
+            epoll::modify(epoll, &self.stream, self.token.pack(), watched)?;
             self.watched = watched;
         }
         Ok(())
@@ -154,7 +163,7 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 const UNACKNOWLEDGED_MS: u32 = 30_000;
 
 /// Starts to connect. The socket becomes writable when it is connected or has failed.
-pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<ByteStream> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -164,14 +173,14 @@ pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     prepare_tcp(&socket)?;
     sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS)?;
     in_progress(net::connect(&socket, &address))?;
-    Ok(socket)
+    Ok(ByteStream::new(socket))
 }
 
 /// As [`connect_tcp`], for a Unix socket.
-pub(crate) fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
+pub(crate) fn connect_unix(path: &std::path::Path) -> io::Result<ByteStream> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     in_progress(net::connect(&socket, &SocketAddrUnix::new(path)?))?;
-    Ok(socket)
+    Ok(ByteStream::new(socket))
 }
 
 fn in_progress(connected: io::Result<()>) -> io::Result<()> {
@@ -190,8 +199,8 @@ pub(crate) fn prepare_tcp(socket: impl AsFd) -> io::Result<()> {
 }
 
 /// Whether a connected socket is connected to itself. TCP allows this.
-pub(crate) fn is_own_peer(socket: &OwnedFd) -> bool {
-    match (net::getsockname(socket), net::getpeername(socket)) {
+pub(crate) fn is_own_peer(socket: impl AsFd) -> bool {
+    match (net::getsockname(&socket), net::getpeername(&socket)) {
         (Ok(own), Ok(Some(peer))) => {
             let tcp = |address| SocketAddr::try_from(address).ok();
             tcp(own).is_some_and(|own| tcp(peer) == Some(own))
@@ -215,7 +224,7 @@ mod tests {
 
     use rustix::net::sockopt;
 
-    use super::{Token, connect_tcp, prepare_tcp};
+    use super::{ByteStream, Token, connect_tcp, prepare_tcp};
 
     /// The kernel detects a peer that is gone without closing: the socket options for this are set.
     #[test]
@@ -225,7 +234,7 @@ mod tests {
         assert_eq!(sockopt::tcp_user_timeout(&to_server).unwrap(), 30_000);
         let (of_client, _) = listener.accept().unwrap();
         prepare_tcp(&of_client).unwrap();
-        for socket in [&to_server, &of_client.into()] {
+        for socket in [&to_server, &ByteStream::new(of_client.into())] {
             assert!(sockopt::socket_keepalive(socket).unwrap());
             let idle = sockopt::tcp_keepidle(socket).unwrap();
             assert_eq!(idle, Duration::from_secs(60));

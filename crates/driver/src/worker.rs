@@ -20,10 +20,11 @@ use respool_engine::{
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{self, SendFlags, Shutdown, SocketAddrAny, SocketFlags};
+use rustix::net::{self, SocketAddrAny, SocketFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::allocator::Allocator;
+use crate::byte_stream::{ByteStream, ReadOutcome};
 use crate::listen::Listener;
 use crate::look_ups::{HostPort, LookUpResult, LookUpState, LookUps, Waiter};
 use crate::mailbox::{Mailbox, WorkerOrder};
@@ -95,8 +96,6 @@ const EVENTS_MAX: usize = 1024;
 /// Most reads of one session at the start of a drain. A client that keeps sending must not delay
 /// the drain.
 const DRAIN_READS_MAX: usize = 1024;
-/// Most reads at a time that discard the input of a closed session.
-const DISCARDS_MAX: usize = 16;
 /// Most clients accepted from one listening socket in one turn.
 const ACCEPTS_MAX: usize = 128;
 /// Period of a worker's housekeeping, equal to that of the tick.
@@ -142,7 +141,7 @@ pub(crate) struct WorkerLoop {
     /// Number of connection attempts so far.
     attempts: u64,
     /// Sockets of closed sessions whose input is discarded, each until its time.
-    lingering: VecDeque<(Instant, OwnedFd)>,
+    lingering: VecDeque<(Instant, ByteStream)>,
     /// Read buffer of all sockets.
     buffer: Vec<u8>,
     /// The socket at which the last full turn stopped.
@@ -454,14 +453,14 @@ impl WorkerLoop {
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             let buffer = &mut self.buffer[..SESSION_READ_BYTES];
-            match rustix::io::read(&session.socket.fd, buffer) {
-                Ok(0) => self.engine.handle_session_end(id),
-                Ok(count) => {
+            match session.socket.stream.read(buffer) {
+                Ok(ReadOutcome::End) => self.engine.handle_session_end(id),
+                Ok(ReadOutcome::Bytes(count)) => {
                     self.read_bytes += count;
                     self.engine.handle_session_bytes(id, &self.buffer[..count]);
                     return count == SESSION_READ_BYTES;
                 }
-                Err(Errno::AGAIN | Errno::INTR) => {}
+                Ok(ReadOutcome::Nothing) => {}
                 Err(_) => self.engine.handle_session_lost(id),
             }
         }
@@ -476,14 +475,9 @@ impl WorkerLoop {
         if output.is_empty() {
             return;
         }
-        let (all, sent) = (
-            output.len(),
-            net::send(&session.socket.fd, output, SendFlags::NOSIGNAL),
-        );
-        let count = match sent {
-            Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(_) => return self.engine.handle_session_lost(id),
+        let all = output.len();
+        let Ok(count) = session.socket.stream.write(output) else {
+            return self.engine.handle_session_lost(id);
         };
         if session
             .socket
@@ -508,28 +502,16 @@ impl WorkerLoop {
             return;
         };
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
-        if !gently || net::shutdown(&session.socket.fd, Shutdown::Write).is_err() {
+        let stream = session.socket.stream;
+        if !gently || stream.shutdown_write().is_err() {
             return;
         }
-        if !self.discard(&session.socket.fd)
+        if !stream.discard(&mut self.buffer)
             && self.lingering.len() < LINGERING_MAX
-            && epoll::delete(&self.epoll, &session.socket.fd).is_ok()
+            && epoll::delete(&self.epoll, &stream).is_ok()
         {
-            self.lingering
-                .push_back((Instant::now() + LINGER, session.socket.fd));
+            self.lingering.push_back((Instant::now() + LINGER, stream));
         }
-    }
-
-    /// Reads and discards input. Returns whether the client has closed, too.
-    fn discard(&mut self, fd: &OwnedFd) -> bool {
-        for _ in 0..DISCARDS_MAX {
-            match rustix::io::read(fd, &mut self.buffer[..]) {
-                Ok(0) => return true,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return error != Errno::AGAIN,
-            }
-        }
-        false
     }
 
     fn accept_clients(&mut self) {
@@ -542,7 +524,9 @@ impl WorkerLoop {
                     &listener.socket,
                     SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
                 ) {
-                    Ok((fd, address)) => self.accepted(fd, address, index),
+                    Ok((fd, address)) => {
+                        self.accepted(ByteStream::new(fd), address, index);
+                    }
                     Err(Errno::AGAIN) => break,
                     // The client is already gone, or a signal interrupted the call.
                     Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
@@ -559,18 +543,18 @@ impl WorkerLoop {
         }
     }
 
-    fn accepted(&mut self, fd: OwnedFd, address: Option<SocketAddrAny>, listener: usize) {
+    fn accepted(&mut self, stream: ByteStream, address: Option<SocketAddrAny>, listener: usize) {
         let peer = address
             .and_then(|address| address.try_into().ok())
             .map_or(Peer::Unix, Peer::Tcp);
         let max = self.settings.limits.sessions_max as usize;
         if self.shared.sessions.fetch_add(1, Ordering::Relaxed) >= max {
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
-            let _ = net::send(&fd, MAX_CLIENTS_REPLY, SendFlags::NOSIGNAL);
+            let _ = stream.write(MAX_CLIENTS_REPLY);
             let detail = format!("{max} clients are connected; {peer} was refused");
             return self.accept_failed("sessions-max", detail);
         }
-        if matches!(peer, Peer::Tcp(_)) && sockets::prepare_tcp(&fd).is_err() {
+        if matches!(peer, Peer::Tcp(_)) && sockets::prepare_tcp(&stream).is_err() {
             // The client is already gone.
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
             return;
@@ -581,16 +565,17 @@ impl WorkerLoop {
             peer,
             local: match &listener.path {
                 Some(path) => LocalAddress::Unix(path.clone()),
-                None => net::getsockname(&fd)
+                None => net::getsockname(&stream)
                     .ok()
                     .and_then(|address| address.try_into().ok())
                     .map_or(LocalAddress::Unknown, LocalAddress::Tcp),
             },
-            fd: fd.as_raw_fd(),
+            fd: stream.as_fd().as_raw_fd(),
             listener: index,
         };
         let id = self.engine.handle_accept(origin, listener.pool);
-        match Socket::new(&self.epoll, fd, Token::Session(id.index()), EventFlags::IN) {
+        let token = Token::Session(id.index());
+        match Socket::new(&self.epoll, stream, token, EventFlags::IN) {
             Ok(socket) => {
                 if self.sessions.len() <= id.index() {
                     self.sessions.resize_with(id.index() + 1, || None);
@@ -619,7 +604,7 @@ impl WorkerLoop {
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             )
         {
-            let _ = net::send(&client, MAX_CLIENTS_REPLY, SendFlags::NOSIGNAL);
+            let _ = ByteStream::new(client).write(MAX_CLIENTS_REPLY);
         }
         self.reserve = reserve();
         self.pause_accepting(
@@ -675,9 +660,9 @@ impl WorkerLoop {
         let id = link.id;
         match &mut link.stage {
             ConnectStage::Resolving => {}
-            ConnectStage::Connecting(socket) => match net::sockopt::socket_error(&socket.fd) {
+            ConnectStage::Connecting(socket) => match net::sockopt::socket_error(&socket.stream) {
                 Ok(Ok(())) if flags.contains(EventFlags::OUT) => {
-                    if sockets::is_own_peer(&socket.fd) {
+                    if sockets::is_own_peer(&socket.stream) {
                         // No process listens, and the kernel chose the server's port for our end.
                         self.try_next_address(id, "no process listens there");
                     } else {
@@ -705,13 +690,13 @@ impl WorkerLoop {
                 {
                     return;
                 }
-                match rustix::io::read(&socket.fd, &mut self.buffer[..LINK_READ_BYTES]) {
-                    Ok(0) => self.link_lost(id, "the server closed it"),
-                    Ok(count) => {
+                match socket.stream.read(&mut self.buffer[..LINK_READ_BYTES]) {
+                    Ok(ReadOutcome::End) => self.link_lost(id, "the server closed it"),
+                    Ok(ReadOutcome::Bytes(count)) => {
                         self.read_bytes += count;
                         self.engine.handle_link_bytes(id, &self.buffer[..count]);
                     }
-                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Ok(ReadOutcome::Nothing) => {}
                     Err(error) => self.link_lost(id, &describe(error)),
                 }
             }
@@ -729,13 +714,9 @@ impl WorkerLoop {
         if link.id != id || output.is_empty() {
             return;
         }
-        let (all, sent) = (
-            output.len(),
-            net::send(&socket.fd, output, SendFlags::NOSIGNAL),
-        );
-        let count = match sent {
+        let all = output.len();
+        let count = match socket.stream.write(output) {
             Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(error) => return self.link_lost(id, &describe(error)),
         };
         if let Err(error) = socket.watch(&self.epoll, EventFlags::OUT, count < all) {
@@ -854,9 +835,10 @@ impl WorkerLoop {
         }
     }
 
-    fn connecting(&mut self, id: LinkId, connected: rustix::io::Result<OwnedFd>) {
-        let watched = connected
-            .and_then(|fd| Socket::new(&self.epoll, fd, Token::Link(id.index()), EventFlags::OUT));
+    fn connecting(&mut self, id: LinkId, connected: rustix::io::Result<ByteStream>) {
+        let token = Token::Link(id.index());
+        let watched =
+            connected.and_then(|stream| Socket::new(&self.epoll, stream, token, EventFlags::OUT));
         match watched {
             Ok(socket) => {
                 if let Some(Some(link)) = self.links.get_mut(id.index()) {
@@ -903,7 +885,7 @@ impl WorkerLoop {
                 if let Some(Some(link)) = self.links.get_mut(id.index())
                     && link.id == id
                     && let Some(socket) = link.socket()
-                    && let Err(error) = net::shutdown(&socket.fd, Shutdown::Write)
+                    && let Err(error) = socket.stream.shutdown_write()
                 {
                     self.link_lost(id, &describe(error));
                 }
@@ -989,11 +971,11 @@ impl WorkerLoop {
             }
         }
         for _ in 0..self.lingering.len() {
-            let Some((until, fd)) = self.lingering.pop_front() else {
+            let Some((until, stream)) = self.lingering.pop_front() else {
                 break;
             };
-            if now < until && !self.discard(&fd) {
-                self.lingering.push_back((until, fd));
+            if now < until && !stream.discard(&mut self.buffer) {
+                self.lingering.push_back((until, stream));
             }
         }
         if now >= self.report_at {
