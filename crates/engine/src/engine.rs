@@ -32,6 +32,7 @@ pub(crate) mod replies;
 mod requests;
 pub(crate) mod router;
 pub(crate) mod scatter;
+mod scripts;
 pub(crate) mod succession;
 pub(crate) mod topology;
 pub(crate) mod transactions;
@@ -508,8 +509,12 @@ impl Engine {
             self.pinned.tell_invalidations(&mut self.plane);
         }
         self.ask_hubs();
-        self.open_links_with_scripts();
-        self.tell_scripts();
+        if self.local.scripts.holds_links() {
+            self.open_links_with_scripts();
+        }
+        if self.local.scripts.has_news() {
+            self.tell_scripts();
+        }
         if !self.plane.corked.is_empty() {
             self.plane.uncork();
         }

@@ -74,7 +74,7 @@ impl Engine {
                 self.plane.take_limits(id);
                 self.access.greeted_as_configured(&mut self.plane, id, None);
                 if !self.pubsub.waits_for_branches(&mut self.plane, id)
-                    && !self.waits_for_scripts(id)
+                    && !self.local.waits_for_scripts(&mut self.plane, id)
                 {
                     self.link_is_up(id);
                 }
@@ -136,7 +136,7 @@ impl Engine {
         if !down.keeps_part {
             // Behind `take_down`, which decides the requests that stay; in front of all steps that
             // take requests away with their bytes.
-            self.load_again(down.link);
+            self.local.load_again(&mut self.plane, down.link);
         }
         // The routes change first: requests that move follow them.
         self.leave_server(&down);

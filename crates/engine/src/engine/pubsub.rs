@@ -132,7 +132,7 @@ impl Engine {
             return;
         }
         for link in self.pubsub.take_links_to_open(&self.plane) {
-            if !self.waits_for_scripts(link) {
+            if !self.local.waits_for_scripts(&mut self.plane, link) {
                 self.link_is_up(link);
             }
         }

@@ -175,20 +175,6 @@ impl Engine {
             .leave_own_link(&mut self.plane, link, entry.session);
     }
 
-    /// The reply to an EVALSHA says NOSCRIPT, which its script may have written.
-    pub(crate) fn await_proof_of_noscript(
-        &mut self,
-        link: LinkId,
-        entry: Entry,
-        request: &[u8],
-        reply: &[u8],
-    ) {
-        let redirects = &mut self.redirects;
-        if !redirects.await_proof_of_noscript(&mut self.plane, link, entry, request, reply) {
-            self.pass_on(entry, reply);
-        }
-    }
-
     /// Decides about an unproven request after the server's answer to the second question.
     pub(crate) fn settle_proof(
         &mut self,
@@ -207,7 +193,13 @@ impl Engine {
                     entry,
                     request,
                     refusal,
-                } => return self.send_script_along(id, entry, &request, &refusal),
+                } => {
+                    let plane = &mut self.plane;
+                    if !self.local.send_script_along(plane, id, entry, &request) {
+                        self.pass_on(entry, &refusal);
+                    }
+                    return;
+                }
                 ProofOutcome::Answer(entry, reply) => return self.pass_on(entry, &reply),
                 ProofOutcome::Refused(item, twin) => (item, twin),
             };

@@ -83,8 +83,10 @@ impl Engine {
         code: Option<&Vec<u8>>,
         reply: &[u8],
     ) {
-        let is_lost =
-            code.is_some_and(|request| self.settle_code(id, entry.session, request, reply));
+        let is_lost = code.is_some_and(|request| {
+            self.local
+                .settle_code(&mut self.plane, id, entry.session, request, reply)
+        });
         if exec.as_deref().is_some_and(Exec::flushes_scripts) {
             self.local.settle_flush(&mut self.plane, id, reply);
         }
@@ -139,16 +141,32 @@ impl Engine {
                 self.local.settle_load(&mut self.plane, id, number, reply);
             }
             LocalCompletion::Script => {
-                self.settle_script(id, entry.session, request, reply_or_rest);
+                self.local.settle_script(
+                    &mut self.plane,
+                    id,
+                    entry.session,
+                    request,
+                    reply_or_rest,
+                );
                 self.plane.deliver_to(entry, reply);
             }
             LocalCompletion::Code { shown } => {
                 if let Some(body) = shown.filter(|_| !is_refusal(reply_or_rest)) {
-                    self.settle_shown(id, entry.session, &body);
+                    self.local
+                        .settle_shown(&mut self.plane, id, entry.session, &body);
                 }
                 self.plane.deliver_to(entry, reply);
             }
-            LocalCompletion::Evalsha => self.settle_evalsha(id, entry, request, reply),
+            LocalCompletion::Evalsha => {
+                let plane = &mut self.plane;
+                let is_answered = !self.local.settle_evalsha(plane, id, entry, reply)
+                    || !self
+                        .redirects
+                        .await_proof_of_noscript(plane, id, entry, request, reply);
+                if is_answered {
+                    self.pass_on(entry, reply);
+                }
+            }
             LocalCompletion::FlushScripts => {
                 self.local.settle_flush(&mut self.plane, id, reply);
                 self.plane.deliver_to(entry, reply);
@@ -245,7 +263,10 @@ impl Engine {
             ScatterCompletion::Part { index, effect } => {
                 match effect {
                     ScriptEffect::None => {}
-                    ScriptEffect::Load => self.settle_script(id, entry.session, request, reply),
+                    ScriptEffect::Load => {
+                        self.local
+                            .settle_script(&mut self.plane, id, entry.session, request, reply)
+                    }
                     ScriptEffect::Flush => self.local.settle_flush(&mut self.plane, id, reply),
                 }
                 self.take_share_of(entry, index, reply);

@@ -15,24 +15,22 @@ mod restore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use respool_protocol::commands::{Retry, id};
+use respool_protocol::commands::id;
 use respool_protocol::{encode, number};
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
+use crate::base::limits::{SCRIPT_BYTES_MAX, SPARED_SCRIPTS_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
-use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Departed;
 use crate::data_plane::scripts::{
-    ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, name_said, names_in,
+    ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, names_in,
 };
 use crate::data_plane::session::Session;
 use crate::data_plane::worker_query::WorkerQuery;
-use crate::engine::Engine;
 use crate::local::Local;
 use crate::routing::pool::ServerId;
 
@@ -158,7 +156,7 @@ impl Scripts {
     }
 
     /// A client of this worker names a script. Returns whether it is known.
-    fn use_named(&mut self, pool: u16, name: ScriptHash) -> bool {
+    pub(crate) fn use_named(&mut self, pool: u16, name: ScriptHash) -> bool {
         let script = self.scripts.get_mut(&(pool, name));
         script.map(|script| script.used = ScriptUse::Here).is_some()
     }
@@ -220,6 +218,16 @@ impl Scripts {
         self.scripts.get(&(pool, name))
     }
 
+    /// Whether scripts were flushed or shown in this turn.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.flushed.is_empty() || !self.shown.is_empty()
+    }
+
+    /// Whether links wait for scripts.
+    pub(crate) fn holds_links(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// The scripts of a pool were flushed: from now on NOSCRIPT is the right answer.
     pub(crate) fn forget(&mut self, pool: u16) {
         self.scripts.retain(|(of, _), _| *of != pool);
@@ -240,125 +248,37 @@ fn counts_its_keys(args: &[&[u8]]) -> bool {
     count.is_some_and(|count| (0..=args.len() as i64 - 3).contains(&count))
 }
 
-impl Engine {
-    /// EVAL, EVALSHA and their like.
-    pub(crate) fn dispatch_script(
-        &mut self,
-        session_id: SessionId,
-        request: &Request<'_>,
-    ) -> Dispatched {
-        let reads = request.command.retry == Retry::Read;
-        let completion = match request.id {
-            id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => {
-                Some(Completion::Local(LocalCompletion::Script))
-            }
-            id::SCRIPT_FLUSH => Some(Completion::Local(LocalCompletion::FlushScripts)),
-            _ => match self.load_scripts(session_id, name_said(request.arg(1)).as_slice()) {
-                Ok(known) => (known > 0).then_some(Completion::Local(LocalCompletion::Evalsha)),
-                Err(blocked) => return self.plane.blocked(session_id, blocked),
-            },
-        };
-        self.dispatch_on_link(session_id, request.bytes, reads, completion)
-    }
-
-    /// Has the server load the scripts that a request names, in front of the request. Returns how
-    /// many of them respool knows. The session waits for those that the configured user loads,
-    /// unless they are so many that the first ones would be dropped before the last ones are
-    /// loaded.
-    pub(crate) fn load_scripts(
-        &mut self,
-        id: SessionId,
-        names: &[ScriptHash],
-    ) -> Result<usize, Blocked> {
-        let pool = self.plane.pool_of_session(id);
-        let may_wait = names.len() <= SCRIPTS_LOADED_MAX / 2;
-        let (mut known, mut waits_at) = (0, None);
-        for name in names {
-            if self.local.scripts.use_named(pool, *name) {
-                known += 1;
-                // A server that holds writes does not hold SCRIPT LOAD.
-                let link = self.usable_link(id)?;
-                match may_wait.then(|| self.load_as_configured(link, pool, *name)) {
-                    Some(Some(at)) => waits_at = Some(at),
-                    _ => self.local.load_on(&mut self.plane, link, pool, *name),
-                }
-            }
-        }
-        match waits_at {
-            Some(at) => Err(self.plane.wait_at_full(id, at)),
-            None => Ok(known),
-        }
-    }
-
+impl Local {
     /// A connection is lost. Requests that stay on the link may name scripts, which the next server
     /// gets in front of them.
-    pub(crate) fn load_again(&mut self, id: LinkId) {
-        let Some(link) = self.plane.links.get_mut(id) else {
+    pub(crate) fn load_again(&mut self, plane: &mut DataPlane, id: LinkId) {
+        let Some(link) = plane.links.get_mut(id) else {
             return;
         };
         link.loaded.clear();
         if !link.duties.iter().any(Completion::names_scripts) {
             return;
         }
-        self.put_in_front(id, |engine, left| {
+        put_in_front(plane, id, |plane, left| {
             for each in left {
                 if each.duty.as_ref().is_some_and(Completion::names_scripts) {
-                    engine.load_named_later(id, each.entry.session, &each.request);
+                    self.load_named_later(plane, id, each.entry.session, &each.request);
                 }
             }
         });
-    }
-
-    /// Puts requests, by `put`, in front of all requests of a link that is not up.
-    fn put_in_front(&mut self, id: LinkId, put: impl FnOnce(&mut Engine, &[Departed])) {
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        let left = link.take_left(|_, _| true);
-        put(self, &left);
-        let Some(link) = self.plane.links.get_mut(id) else {
-            return;
-        };
-        for each in left {
-            match each.duty {
-                Some(completion) => link.push_with(each.entry, &each.request, completion),
-                None => link.push(each.entry, &each.request),
-            }
-        }
-    }
-
-    /// Tells the other workers which scripts were flushed and shown in this turn.
-    pub(crate) fn tell_scripts(&mut self) {
-        if self.local.scripts.flushed.is_empty() && self.local.scripts.shown.is_empty() {
-            return;
-        }
-        // The flushes go first: a script that was shown behind one is not to be forgotten.
-        for pool in std::mem::take(&mut self.local.scripts.flushed) {
-            self.admin
-                .tell_others(&mut self.plane, &WorkerQuery::ForgetScripts { pool });
-        }
-        for place in std::mem::take(&mut self.local.scripts.shown) {
-            if let Some(script) = self.local.scripts.scripts.get(&place) {
-                let question = WorkerQuery::ShowScript {
-                    pool: place.0,
-                    body: script.body.clone(),
-                    shown_by: script.shown_by.clone(),
-                };
-                self.admin.tell_others(&mut self.plane, &question);
-            }
-        }
     }
 
     /// The reply to requests that showed scripts. respool remembers the scripts that the server has
     /// now.
     pub(crate) fn settle_script(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         session: SessionId,
         request: &[u8],
         reply: &[u8],
     ) {
-        let Some(pool) = self.plane.sessions.get(session).map(|session| session.pool) else {
+        let Some(pool) = plane.sessions.get(session).map(|session| session.pool) else {
             return;
         };
         let was_run = !is_refusal(reply);
@@ -371,29 +291,42 @@ impl Engine {
             if let Some(body) = id.and_then(body_at).and_then(|at| args.get(at))
                 && is_kept
             {
-                self.remember_loaded(link, pool, body, loads);
+                self.remember_loaded(plane, link, pool, body, loads);
             }
         });
     }
 
     /// The server has executed a large request of a session that showed this script.
-    pub(crate) fn settle_shown(&mut self, link: LinkId, session: SessionId, body: &[u8]) {
-        if let Some(pool) = self.plane.sessions.get(session).map(|session| session.pool) {
-            self.remember_loaded(link, pool, body, false);
+    pub(crate) fn settle_shown(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        session: SessionId,
+        body: &[u8],
+    ) {
+        if let Some(pool) = plane.sessions.get(session).map(|session| session.pool) {
+            self.remember_loaded(plane, link, pool, body, false);
         }
     }
 
     /// Remembers a script that the server of a link has now. `loads`: it was shown by SCRIPT LOAD.
-    fn remember_loaded(&mut self, link: LinkId, pool: u16, body: &[u8], loads: bool) {
-        let user = self.plane.links.get(link).map(|link| link.kind.user);
+    fn remember_loaded(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        pool: u16,
+        body: &[u8],
+        loads: bool,
+    ) {
+        let user = plane.links.get(link).map(|link| link.kind.user);
         let showing = match user.filter(|user| *user != CONFIGURED) {
             _ if loads => Showing::Load,
             user => Showing::Run {
-                user: user.and_then(|user| self.plane.logins.name_of(user)),
+                user: user.and_then(|user| plane.logins.name_of(user)),
             },
         };
-        let number = self.local.scripts.remember(pool, body, showing);
-        if let (Some(number), Some(link)) = (number, self.plane.links.get_mut(link)) {
+        let number = self.scripts.remember(pool, body, showing);
+        if let (Some(number), Some(link)) = (number, plane.links.get_mut(link)) {
             link.loaded.note_loaded(number);
         }
     }
@@ -403,6 +336,7 @@ impl Engine {
     /// Returns whether the session is to be closed because it names a script that is lost for good.
     pub(crate) fn settle_code(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         session: SessionId,
         request: &[u8],
@@ -410,78 +344,102 @@ impl Engine {
     ) -> bool {
         let finds = |text: &[u8]| reply.windows(text.len()).any(|window| window == text);
         if !finds(b"-NOSCRIPT") {
-            self.settle_script(link, session, request, reply);
+            self.settle_script(plane, link, session, request, reply);
             return false;
         }
-        let is_lost = self
-            .local
-            .has_lost_scripts(&self.plane, link, session, request, reply);
-        self.local.forget_loaded(&mut self.plane, link);
+        let is_lost = self.has_lost_scripts(plane, link, session, request, reply);
+        self.forget_loaded(plane, link);
         is_lost
     }
 
-    /// Handles the reply to an EVALSHA of a known script. If the server has lost the script, the
-    /// request is sent again after its body. A script may also return NOSCRIPT itself, after it
-    /// ran. So respool first asks the server whether it has the script. If the session has sent
-    /// requests after this one, they would be executed first, so the client gets the reply.
+    /// Handles the reply to an EVALSHA of a known script. Returns whether the server may have lost
+    /// the script, so that the request may be sent again after its body. A script may also return
+    /// NOSCRIPT itself, after it ran. So respool first asks the server whether it has the script.
+    /// If the session has sent requests after this one, they would be executed first, so the client
+    /// gets the reply.
     pub(crate) fn settle_evalsha(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         entry: Entry,
-        request: &[u8],
         reply: &[u8],
-    ) {
+    ) -> bool {
+        if !reply.starts_with(b"-NOSCRIPT") {
+            return false;
+        }
+        self.forget_loaded(plane, link);
         let is_last = |session: &Session| {
             session.link == link && session.next_seq == entry.seq.wrapping_add(1)
         };
-        if !reply.starts_with(b"-NOSCRIPT") {
-            return self.pass_on(entry, reply);
-        }
-        self.local.forget_loaded(&mut self.plane, link);
-        match self.plane.sessions.get(entry.session).is_some_and(is_last) {
-            true => self.await_proof_of_noscript(link, entry, request, reply),
-            false => self.pass_on(entry, reply),
-        }
+        plane.sessions.get(entry.session).is_some_and(is_last)
     }
 
     /// The server does not have the script of an EVALSHA. Sends the body, and the request again
-    /// after it. If respool has dropped the body, the client gets the reply `noscript`. If the user
+    /// after it. `false`: respool has dropped the body, and the client gets the reply. If the user
     /// may not load scripts, the server answers NOSCRIPT once more, and the client gets that.
     pub(crate) fn send_script_along(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         entry: Entry,
         request: &[u8],
-        noscript: &[u8],
-    ) {
-        let pool = self
-            .plane
+    ) -> bool {
+        let pool = plane
             .sessions
             .get(entry.session)
             .map(|session| session.pool);
         let named = pool.zip(names_in(request).pop());
-        let Some(script) = named.and_then(|(pool, name)| self.local.scripts.find(pool, name))
-        else {
-            return self.pass_on(entry, noscript);
+        let script = named.and_then(|(pool, name)| self.scripts.find(pool, name));
+        let (Some(script), Some(state)) = (script, plane.links.get_mut(link)) else {
+            return false;
         };
         let mut bytes = script.loading();
         bytes.extend_from_slice(request);
-        let Some(state) = self.plane.links.get_mut(link) else {
-            return self.pass_on(entry, noscript);
-        };
         let entry = Entry {
             len: bytes.len() as u32,
             duty: true,
             ..entry
         };
         state.push_with(entry, &bytes, Completion::behind(1));
-        self.plane.counters.scripts_reloaded += 1;
-        self.plane.list_link(link);
-        self.plane.close_if_full(link);
+        plane.counters.scripts_reloaded += 1;
+        plane.list_link(link);
+        plane.close_if_full(link);
+        true
     }
-}
 
-impl Local {
+    /// The news of this turn for the other workers: scripts that were flushed, then those that were
+    /// shown. A script that was shown behind a flush is not to be forgotten.
+    pub(crate) fn take_script_news(&mut self) -> Vec<WorkerQuery> {
+        let flushed = std::mem::take(&mut self.scripts.flushed).into_iter();
+        let flushes = flushed.map(|pool| WorkerQuery::ForgetScripts { pool });
+        let shown = std::mem::take(&mut self.scripts.shown).into_iter();
+        let showings = shown.filter_map(|place| {
+            let script = self.scripts.scripts.get(&place)?;
+            Some(WorkerQuery::ShowScript {
+                pool: place.0,
+                body: script.body.clone(),
+                shown_by: script.shown_by.clone(),
+            })
+        });
+        flushes.chain(showings).collect()
+    }
+
+    /// Has a script that a request names loaded on its link, in front of the request. `may_wait`:
+    /// the configured user may load it. Returns the link on which the session waits for that.
+    pub(crate) fn load_in_front(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        (pool, name): (u16, ScriptHash),
+        may_wait: bool,
+    ) -> Option<LinkId> {
+        if may_wait && let Some(at) = self.load_as_configured(plane, link, pool, name) {
+            return Some(at);
+        }
+        self.load_on(plane, link, pool, name);
+        None
+    }
+
     /// Puts SCRIPT LOAD of a known script on a link, unless the connection has it. After SCRIPT
     /// FLUSH the client expects NOSCRIPT, so it is not loaded.
     pub(crate) fn load_on(
@@ -577,8 +535,28 @@ impl Local {
     }
 }
 
+/// Puts requests, by `put`, in front of all requests of a link that is not up.
+fn put_in_front(plane: &mut DataPlane, id: LinkId, put: impl FnOnce(&mut DataPlane, &[Departed])) {
+    let Some(link) = plane.links.get_mut(id) else {
+        return;
+    };
+    let left = link.take_left(|_, _| true);
+    put(plane, &left);
+    let Some(link) = plane.links.get_mut(id) else {
+        return;
+    };
+    for each in left {
+        match each.duty {
+            Some(completion) => link.push_with(each.entry, &each.request, completion),
+            None => link.push(each.entry, &each.request),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use crate::data_plane::scripts::name_said;
+
     use super::*;
 
     /// EVAL of the configured user.

@@ -40,15 +40,16 @@ use crate::data_plane::link::{LinkState, Streaming};
 use crate::data_plane::reply_elements::elements_of;
 use crate::data_plane::scripts::{ScriptHash, ScriptLoad, names_in};
 use crate::data_plane::session::Flags;
-use crate::engine::Engine;
 use crate::local::Local;
-use crate::local::scripts::Script;
+use crate::local::scripts::{Script, put_in_front};
 use crate::routing::pool::ServerId;
 
 /// A link that is connected, and waits for the configured user to load scripts.
-pub(super) struct LoadingLink {
-    link: LinkId,
+pub(crate) struct LoadingLink {
+    pub(crate) link: LinkId,
+    /// The end of its handshake.
     since: Time,
+    /// The pools and names of the scripts that requests on it name.
     scripts: Vec<(u16, ScriptHash)>,
 }
 
@@ -87,51 +88,42 @@ impl Restored {
     }
 }
 
-impl Engine {
+impl Local {
     /// Has the configured user load a script that a request on this link names, if the user of the
     /// link needs that. Returns the link on which the session waits for the reply.
-    pub(crate) fn load_as_configured(
+    pub(super) fn load_as_configured(
         &mut self,
+        plane: &mut DataPlane,
         link: LinkId,
         pool: u16,
         name: ScriptHash,
     ) -> Option<LinkId> {
-        let number = self.script_to_restore(link, pool, name)?.number;
-        let state = self.plane.links.get_mut(link)?;
+        let number = self.script_to_restore(plane, link, pool, name)?.number;
+        let state = plane.links.get_mut(link)?;
         let server = state.kind.server;
-        if let Some(loading) = self
-            .local
-            .scripts
-            .restored
-            .said(server, number, self.plane.now)
-        {
+        if let Some(loading) = self.scripts.restored.said(server, number, plane.now) {
             state.loaded.note(number, loading);
             return None;
         }
-        let first = self.plane.shared_link(self.plane.first_link(server))?;
-        match self.plane.links.get(first)?.state {
+        let first = plane.shared_link(plane.first_link(server))?;
+        match plane.links.get(first)?.state {
             // Requests on it fail: the server is away for long, or refuses the configured user.
             LinkState::Backoff { .. } => return None,
-            LinkState::Down => self.plane.connect(first),
+            LinkState::Down => plane.connect(first),
             LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
             | LinkState::Greeting { .. } => {}
             LinkState::Up => {
                 let subject = Subject::Script { number };
-                if self.local.begin_question(
-                    &mut self.plane,
-                    (server, CONFIGURED),
-                    subject.clone(),
-                    first,
-                ) {
-                    let loading = self.local.scripts.find(pool, name)?.loading();
-                    self.plane.put_ours(
+                if self.begin_question(plane, (server, CONFIGURED), subject.clone(), first) {
+                    let loading = self.scripts.find(pool, name)?.loading();
+                    plane.put_ours(
                         first,
                         &loading,
                         Completion::Local(LocalCompletion::Learn(subject)),
                     );
-                    self.plane.counters.scripts_reloaded += 1;
+                    plane.counters.scripts_reloaded += 1;
                 }
             }
         }
@@ -139,28 +131,40 @@ impl Engine {
     }
 
     /// A script that the configured user is to load for requests on this link.
-    fn script_to_restore(&self, link: LinkId, pool: u16, name: ScriptHash) -> Option<&Script> {
-        let state = self.plane.links.get(link)?;
+    fn script_to_restore(
+        &self,
+        plane: &DataPlane,
+        link: LinkId,
+        pool: u16,
+        name: ScriptHash,
+    ) -> Option<&Script> {
+        let state = plane.links.get(link)?;
         let user = Some(state.kind.user).filter(|user| *user != CONFIGURED)?;
-        let script = self.local.scripts.find(pool, name)?;
+        let script = self.scripts.find(pool, name)?;
         // Behind SCRIPT FLUSH the client expects NOSCRIPT.
         let is_new = !state.loaded.knows(script.number)
             && !state.duties.iter().any(Completion::flushes_scripts);
-        let name = self.plane.logins.name_of(user);
+        let name = plane.logins.name_of(user);
         let is_admitted = || name.is_some_and(|user| script.shown_by.admits(user));
         (is_new && is_admitted()).then_some(script)
     }
 
     /// Loads the scripts of a request that stays on a link that is not up: in front of the request,
     /// or later by the configured user.
-    pub(super) fn load_named_later(&mut self, link: LinkId, session: SessionId, request: &[u8]) {
-        let Some(pool) = self.plane.sessions.get(session).map(|session| session.pool) else {
+    pub(super) fn load_named_later(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        session: SessionId,
+        request: &[u8],
+    ) {
+        let Some(pool) = plane.sessions.get(session).map(|session| session.pool) else {
             return;
         };
         for name in names_in(request) {
-            if self.script_to_restore(link, pool, name).is_none() {
-                self.local.load_on(&mut self.plane, link, pool, name);
-            } else if let Some(link) = self.plane.links.get_mut(link) {
+            if self.script_to_restore(plane, link, pool, name).is_none() {
+                self.load_on(plane, link, pool, name);
+            } else if let Some(link) = plane.links.get_mut(link) {
                 link.loaded.later.push((pool, name));
             }
         }
@@ -168,37 +172,39 @@ impl Engine {
 
     /// A link has finished its handshake. Returns whether it waits until the configured user has
     /// loaded scripts.
-    pub(crate) fn waits_for_scripts(&mut self, link: LinkId) -> bool {
-        let Some(state) = self.plane.links.get_mut(link) else {
+    pub(crate) fn waits_for_scripts(&mut self, plane: &mut DataPlane, link: LinkId) -> bool {
+        let Some(state) = plane.links.get_mut(link) else {
             return false;
         };
         let mut scripts = std::mem::take(&mut state.loaded.later);
         scripts.sort_unstable();
         scripts.dedup();
         scripts.truncate(SCRIPTS_LOADED_MAX / 2);
-        let since = self.plane.now;
+        let since = plane.now;
         let held = LoadingLink {
             link,
             since,
             scripts,
         };
-        self.hold_for_scripts(held)
+        self.hold_for_scripts(plane, held)
     }
 
-    fn hold_for_scripts(&mut self, held: LoadingLink) -> bool {
+    fn hold_for_scripts(&mut self, plane: &mut DataPlane, held: LoadingLink) -> bool {
         let mut waits = false;
         for (pool, name) in &held.scripts {
-            waits |= self.load_as_configured(held.link, *pool, *name).is_some();
+            waits |= self
+                .load_as_configured(plane, held.link, *pool, *name)
+                .is_some();
         }
-        let is_young = self.plane.now.since_ms(held.since) < SCRIPTS_WAIT_MS;
+        let is_young = plane.now.since_ms(held.since) < SCRIPTS_WAIT_MS;
         if waits && is_young {
-            self.local.scripts.held.push(held);
+            self.scripts.held.push(held);
             return true;
         }
         // The link's own user loads the scripts that the configured user has not loaded.
         let lacks = |(pool, name): &(u16, ScriptHash)| {
-            let script = self.local.scripts.find(*pool, *name);
-            let state = self.plane.links.get(held.link);
+            let script = self.scripts.find(*pool, *name);
+            let state = plane.links.get(held.link);
             script.zip(state).is_some_and(|(script, link)| {
                 // The first part of a large request is not a whole request, and stays after all
                 // others.
@@ -206,33 +212,28 @@ impl Engine {
             })
         };
         if held.scripts.iter().any(lacks) {
-            self.put_in_front(held.link, |engine, _| {
+            put_in_front(plane, held.link, |plane, _| {
                 for (pool, name) in &held.scripts {
-                    engine
-                        .local
-                        .load_on(&mut engine.plane, held.link, *pool, *name);
+                    self.load_on(plane, held.link, *pool, *name);
                 }
             });
         }
         false
     }
 
-    /// Opens links that have waited for scripts: the scripts are loaded, or cannot be, or the time
-    /// is over.
-    pub(crate) fn open_links_with_scripts(&mut self) {
-        if self.local.scripts.held.is_empty() {
-            return;
-        }
-        for held in std::mem::take(&mut self.local.scripts.held) {
-            let link = held.link;
-            // The link may have been lost since, and be in its next handshake.
-            let is_greeted = self.plane.links.get(link).is_some_and(|link| {
-                matches!(&link.state, LinkState::Greeting { greeting, .. } if greeting.is_done())
-            });
-            if is_greeted && !self.hold_for_scripts(held) {
-                self.link_is_up(link);
-            }
-        }
+    /// The links that wait for scripts. Each is looked at once, by [`Local::may_open`].
+    pub(crate) fn take_held_links(&mut self) -> Vec<LoadingLink> {
+        std::mem::take(&mut self.scripts.held)
+    }
+
+    /// Whether a link that has waited for scripts may open: the scripts are loaded, or cannot be,
+    /// or the time is over. Otherwise the link waits on, unless it was lost.
+    pub(crate) fn may_open(&mut self, plane: &mut DataPlane, held: LoadingLink) -> bool {
+        // The link may have been lost since, and be in its next handshake.
+        let is_greeted = plane.links.get(held.link).is_some_and(|link| {
+            matches!(&link.state, LinkState::Greeting { greeting, .. } if greeting.is_done())
+        });
+        is_greeted && !self.hold_for_scripts(plane, held)
     }
 }
 
