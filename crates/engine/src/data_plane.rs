@@ -27,6 +27,7 @@ pub(crate) mod link;
 pub(crate) mod link_deadlines;
 pub(crate) mod link_limit;
 pub(crate) mod link_loss;
+mod link_report;
 pub(crate) mod link_up;
 pub(crate) mod logins;
 pub(crate) mod memory;

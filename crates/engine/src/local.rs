@@ -3,6 +3,7 @@
 pub(crate) mod acl;
 pub(crate) mod catalog;
 pub(crate) mod cluster_facade;
+pub(crate) mod info;
 pub(crate) mod scripts;
 
 use respool_protocol::commands::{CommandId, id};
@@ -24,23 +25,6 @@ use crate::local::scripts::Scripts;
 pub(crate) struct Local {
     pub(crate) scripts: Scripts,
     pub(crate) catalog: CommandCatalog,
-}
-
-const OUR_SECTION: &[u8] = b"respool";
-
-/// Whether INFO is asked for respool's section alone.
-pub(crate) fn asks_for_us_alone(request: &Request<'_>) -> bool {
-    let mut sections = request.args().skip(1);
-    request.spans.len() > 1 && sections.all(|section| section.eq_ignore_ascii_case(OUR_SECTION))
-}
-
-/// Whether respool's section follows the sections that INFO was asked for.
-pub(crate) fn adds_our_section(request: &Request<'_>) -> bool {
-    let adds = |section: &[u8]| {
-        let group = [OUR_SECTION, b"all", b"everything", b"default"];
-        group.iter().any(|name| section.eq_ignore_ascii_case(name))
-    };
-    request.spans.len() == 1 || request.args().skip(1).any(adds)
 }
 
 /// The arguments of a HELLO.

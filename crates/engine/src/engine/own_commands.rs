@@ -1,13 +1,12 @@
 //! Commands that respool answers itself: the answers, and their effects on several components.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode::{self, Version};
 use respool_protocol::number;
 
-use crate::base::counters::{Counted, Counters};
+use crate::base::counters::Counters;
 use crate::base::error_text::unknown_subcommand_before_7;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::NAME_BYTES_MAX;
@@ -17,12 +16,10 @@ use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::{Blocked, Dispatched, OK, Request};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
-use crate::data_plane::session::{Flags, LocalAddress, Pins, Session};
+use crate::data_plane::session::{Flags, Pins, Session};
 use crate::engine::Engine;
-use crate::info_fields::RENAMED;
-use crate::local::{
-    HelloArgs, LONG_NAME, adds_our_section, append_module, asks_for_us_alone, is_plain,
-};
+use crate::local::info::{InfoFacts, adds_our_section, asks_for_us_alone, own_section};
+use crate::local::{HelloArgs, LONG_NAME, append_module, is_plain};
 
 /// The outcome of a session's change to another database or version of the protocol.
 enum DatabaseChange {
@@ -515,85 +512,23 @@ impl Engine {
     }
 
     /// respool's section of INFO for a session: counters of the whole process, and the servers and
-    /// links of the session's own pool. A client of one pool learns no name or address of another.
+    /// links of the session's own pool.
     pub(crate) fn our_section(&self, id: SessionId) -> String {
         let pool = self.plane.pool_of_session(id);
         let is_shown = |server| self.plane.pool_of(server).whole == pool;
-        let tcp_port = match self.plane.sessions.get(id).map(|session| &session.local) {
-            _ if self.plane.settings.pools.len() == 1 => self.plane.worker.tcp_port,
-            Some(LocalAddress::Tcp(at)) => at.port(),
-            _ => 0,
-        };
-        let mut text = String::from("# Respool\r\n");
-        let mut field = |name: &str, value: &dyn std::fmt::Display| {
-            let _ = write!(text, "{name}:{value}\r\n");
-        };
-        field("respool_version", &env!("CARGO_PKG_VERSION"));
-        field("respool_process_id", &self.plane.worker.process_id);
-        field("respool_tcp_port", &tcp_port);
-        field("respool_uptime_in_seconds", &(self.plane.now.0 / 1_000_000));
-        field("respool_worker", &self.plane.worker.index);
-        field("respool_workers", &self.plane.worker.count);
-        field(
-            "respool_worker_utilization",
-            &self.plane.worker_utilization(),
-        );
-        let counters = self.workers_now();
-        for (name, value) in counters.each() {
-            field(&format!("respool_{name}"), &value);
-        }
-        for (old, new) in RENAMED {
-            let is_new = |(name, _): &(&str, Counted)| new.strip_prefix("respool_") == Some(*name);
-            if let Some((_, value)) = counters.each().find(is_new) {
-                field(old, &value);
-            }
-        }
-        let renamed = RENAMED.iter().map(|(old, new)| format!("{old}={new}"));
-        field(
-            "respool_renamed_fields",
-            &renamed.collect::<Vec<_>>().join(","),
-        );
-        let (servers, lines) = self.discovery.server_lines(&self.plane, is_shown);
-        field("respool_servers", &servers);
-        for (index, line) in lines.iter().enumerate() {
-            field(&format!("respool_server_{index}"), line);
-        }
-        let links = self.plane.links.iter().map(|(_, link)| link);
-        let links = links.filter(|link| is_shown(link.kind.server));
-        for (index, link) in links.enumerate() {
-            let state = match link.state {
-                LinkState::Down | LinkState::Lost => "down",
-                LinkState::Retrying { .. } => "retrying",
-                LinkState::Connecting { .. } => "connecting",
-                LinkState::Greeting { .. } => "greeting",
-                LinkState::Up => "up",
-                LinkState::Backoff { .. } => "backoff",
-            };
-            let role = match link.role {
-                LinkRole::Shared => "shared",
-                LinkRole::Draining { .. } => "draining",
-                LinkRole::Streaming { .. } => "streaming",
-                LinkRole::Emergency { .. } => "emergency",
-                LinkRole::Pinned { .. } => "pinned",
-                LinkRole::Hub(_) => "hub",
-                LinkRole::Sentinel => "sentinel",
-                LinkRole::Redirect { .. } => "redirect",
-                LinkRole::Probe => "probe",
-                LinkRole::Idle => "idle",
-            };
-            let version = link.kind.version.number();
-            let described = format!(
-                "server={},pool={},db={},resp={version},role={role},state={state},in_flight={},\
-                 sessions={attached},riders={attached}",
-                self.plane.server(link.kind.server).label,
-                self.plane.pool_name(link.kind.server),
-                link.kind.db,
-                link.in_flight(),
-                attached = link.attached,
-            );
-            field(&format!("respool_link_{index}"), &described);
-        }
-        text
+        let (servers, server_lines) = self.discovery.server_lines(&self.plane, is_shown);
+        own_section(&InfoFacts {
+            process_id: self.plane.worker.process_id,
+            tcp_port: self.plane.tcp_port_of(id),
+            uptime_s: self.plane.now.0 / 1_000_000,
+            worker: self.plane.worker.index,
+            workers: self.plane.worker.count,
+            utilization: self.plane.worker_utilization(),
+            counters: self.workers_now(),
+            servers,
+            server_lines,
+            link_lines: self.plane.link_lines(pool),
+        })
     }
 
     /// Counters of the whole process: the last reports of the other workers, and this worker as of

@@ -1,8 +1,6 @@
 //! Replies with a completion. Each goes to the component that put its request on the link.
 
 use respool_protocol::commands::Names;
-use respool_protocol::encode;
-use respool_protocol::value::Value;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::access::AccessCompletion;
@@ -17,7 +15,8 @@ use crate::data_plane::completion::{Completed, Completion, LastReply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::scripts::is_refusal;
 use crate::engine::Engine;
-use crate::local::cluster_facade::{self, as_standalone};
+use crate::local::cluster_facade;
+use crate::local::info::shown_info;
 
 /// The reply to a block whose MULTI the server refused.
 const NOT_OPENED: &[u8] =
@@ -285,24 +284,7 @@ impl Engine {
 
     /// The server's reply to INFO, with respool's section if `ours`.
     pub(crate) fn with_our_section(&self, session: SessionId, ours: bool, reply: &[u8]) -> Vec<u8> {
-        let Some(Value::Bulk(text)) = Value::read(reply) else {
-            return reply.to_vec();
-        };
-        let mut text = String::from_utf8_lossy(&text).into_owned();
-        if self.plane.hides_nodes(session) {
-            text = as_standalone(&text);
-        }
-        if ours {
-            text.push_str("\r\n");
-            text.push_str(&self.our_section(session));
-        }
-        let mut out = Vec::with_capacity(text.len() + 32);
-        let version = self
-            .plane
-            .sessions
-            .get(session)
-            .map_or(encode::Version::Resp2, |session| session.version);
-        encode::verbatim(&mut out, version, &text);
-        out
+        let own = ours.then(|| self.our_section(session));
+        shown_info(&self.plane, session, own.as_deref(), reply)
     }
 }

@@ -34,7 +34,7 @@ use crate::data_plane::owners::{RequestOwner, looks_elsewhere};
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
-use crate::local::asks_for_us_alone;
+use crate::local::info::asks_for_us_alone;
 use crate::pinned::tracking::asks_for;
 use crate::pinned::wait_command::is_wait;
 use crate::routing::pool::{Group, ServerId};

@@ -13,7 +13,7 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::standing::Standing;
 use crate::engine::Engine;
-use crate::local::adds_our_section;
+use crate::local::info::adds_our_section;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 use crate::scatter::key_prefix::{Stripped, UNKNOWN_ARGUMENTS, scanned};
