@@ -99,7 +99,6 @@ use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::data_plane::standing::TAKEN_OVER_MS;
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::Waiters;
-use crate::discovery::cluster::Cluster;
 use crate::routing::pool::{Pool, Pools, Server, ServerId};
 use crate::settings::AwayError;
 
@@ -396,7 +395,7 @@ impl DataPlane {
         let parts = self.pools.parts_of(pool).iter();
         let cluster = |part: usize| self.pools[part].cluster();
         let mut parts = parts.map(|part| usize::from(*part));
-        parts.find(|part| cluster(*part).is_some_and(|cluster| !cluster.is_known()))
+        parts.find(|part| cluster(*part).is_some_and(|slots| !slots.is_known))
     }
 
     /// Whether a link's server was lost a moment ago, and discovery is finding its successor or
@@ -405,7 +404,7 @@ impl DataPlane {
         let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
         let pool = &self.pools[usize::from(self.server(link.kind.server).pool)];
         let cluster = pool.cluster();
-        link.lost_at.is_some_and(is_fresh) && cluster.is_some_and(Cluster::is_refreshing)
+        link.lost_at.is_some_and(is_fresh) && cluster.is_some_and(|slots| slots.is_refreshing)
             || self.awaits_reader(link.kind.server)
     }
 

@@ -15,13 +15,16 @@ use crate::base::settings::PasswordSource;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_up::LinkUp;
+use crate::discovery::cluster::ClusterBelief;
 use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
 use crate::discovery::sentinel::SentinelGroup;
-use crate::routing::pool::{Pools, ServerId};
+use crate::routing::pool::{Pools, Server, ServerId};
 
 /// The servers' answers about the topology.
 pub(crate) struct Discovery {
+    /// What is believed about the Clusters, by pool; `None` for pools that are no Cluster.
+    clusters: Vec<Option<Box<ClusterBelief>>>,
     /// The Sentinels of each pool that has some, and their answers.
     groups: HashMap<usize, SentinelGroup>,
     /// Servers that lost slots, by redirects among the replies that are being taken.
@@ -36,12 +39,13 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
-    pub(crate) fn new(pools: &Pools) -> Discovery {
+    pub(crate) fn new(pools: &Pools, servers: &[Server]) -> Discovery {
         let groups = pools.iter().enumerate().filter_map(|(index, pool)| {
             let watched = pool.watched.as_deref()?;
             Some((index, SentinelGroup::new(watched)))
         });
         Discovery {
+            clusters: ClusterBelief::of_pools(pools, servers),
             groups: groups.collect(),
             lost_slots: Vec::new(),
             reused: Vec::new(),
@@ -51,15 +55,9 @@ impl Discovery {
     }
 
     /// Takes the current password of a source, for servers that are found from now on.
-    pub(crate) fn handle_password(
-        &mut self,
-        plane: &mut DataPlane,
-        source: PasswordSource,
-        password: &str,
-    ) {
-        for pool in plane.pools.iter_mut() {
-            let of_nodes = pool.cluster_mut().and_then(|nodes| nodes.credentials_mut());
-            if let Some(credentials) = of_nodes {
+    pub(crate) fn handle_password(&mut self, source: PasswordSource, password: &str) {
+        for belief in self.clusters.iter_mut().flatten() {
+            if let Some(credentials) = belief.credentials_mut() {
                 credentials.renew(source, password);
             }
         }

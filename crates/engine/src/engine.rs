@@ -155,7 +155,7 @@ impl Engine {
         let plane = DataPlane::new(settings, worker, now);
         let mut engine = Engine {
             next_session: worker.index as u64 + 1,
-            discovery: Discovery::new(&plane.pools),
+            discovery: Discovery::new(&plane.pools, &plane.servers),
             plane,
             redirects: Redirects::default(),
             scatter: Scatter::default(),
@@ -451,8 +451,7 @@ impl Engine {
     /// A source of passwords has a new password. Servers that refused the old one are tried again
     /// at once. Links and sessions stay.
     pub fn handle_password(&mut self, source: PasswordSource, password: &str) {
-        self.discovery
-            .handle_password(&mut self.plane, source, password);
+        self.discovery.handle_password(source, password);
         self.access
             .handle_password(&mut self.plane, source, password);
     }

@@ -4,3 +4,4 @@ pub(crate) mod login_state;
 pub(crate) mod next_server;
 pub(crate) mod pool;
 pub(crate) mod replica_table;
+pub(crate) mod slot_table;

@@ -14,7 +14,6 @@ use crate::base::handle::LinkId;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::{ConnectAttempt, Link, LinkRole, LinkState};
-use crate::discovery::cluster::Cluster;
 use crate::routing::pool::ServerId;
 
 /// The longest pause between two attempts while requests wait, milliseconds.
@@ -96,7 +95,7 @@ impl DataPlane {
         let server = self.server(id);
         let outage = server.health.outage;
         let cluster = self.pool_of(id).cluster();
-        let is_replaced = cluster.is_some_and(Cluster::is_known) && self.owns_nothing(id);
+        let is_replaced = cluster.is_some_and(|slots| slots.is_known) && self.owns_nothing(id);
         !server.gone
             && !is_replaced
             && outage.holds(self.now, self.settings.timeouts.outage_hold_ms)

@@ -1,4 +1,4 @@
-//! A Cluster behind respool: the owner of each slot, as the nodes name it.
+//! What the nodes of a Cluster have said about it, and which of their answers is believed.
 //!
 //! ```text
 //!   MOVED ──────────────► that slot, at once ─────────────┐
@@ -13,12 +13,10 @@
 //! nodes meets no MOVED, so it waits for a refresh if the last one is too old.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::Range;
 
 use respool_protocol::cluster::{self, Endpoint, Info, NodeRole, View, ViewError};
 use respool_protocol::encode;
-use respool_protocol::hashing::Hash;
-use respool_protocol::slot::{SLOTS, hash_slot};
+use respool_protocol::slot::SLOTS;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::SERVERS_MAX;
@@ -34,7 +32,8 @@ use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
 use crate::discovery::introductions::{self, Introductions};
-use crate::routing::pool::{Group, Server, ServerId};
+use crate::routing::pool::{Group, Pools, Server, ServerId};
+use crate::routing::slot_table::SlotTable;
 
 /// Nodes that one refresh asks.
 const ASKED_MAX: usize = 5;
@@ -66,20 +65,13 @@ const NODES_MS: u64 = 1_000;
 /// unserved, milliseconds. It is a refresh and the time to the next one, so a new answer can come
 /// in that time.
 const CONFIRMED_MS: u64 = REFRESH_MS as u64 + ANSWERS_MS;
-/// The highest number of a server in SCAN cursors, exclusive.
-const NUMBERS: u16 = respool_protocol::fan::Cursor::SERVERS_MAX;
-
-/// The known topology of a Cluster.
+/// What is believed about one Cluster beyond the owners of its slots, and the answers that decide
+/// it. The owners are in the [`SlotTable`] of the pool.
 #[derive(Debug)]
-pub(crate) struct Cluster {
-    /// The owner of each slot, by which requests are routed.
-    owners: Box<[ServerId]>,
-    /// `owners` as last reported. Slots that moved since are reported once, when a refresh ends.
+pub(crate) struct ClusterBelief {
+    /// The owners of the slots as last reported. Slots that moved since are reported once, when a
+    /// refresh ends.
     reported: Box<[ServerId]>,
-    /// Nodes that own slots; the owner of slot 0 is the first.
-    servers: Vec<ServerId>,
-    /// The node where messages are published and channels are subscribed to; one of `servers`.
-    home: ServerId,
     /// The ids of nodes, as far as an answer has named them.
     names: HashMap<ServerId, String>,
     /// The primary of each replica.
@@ -87,12 +79,6 @@ pub(crate) struct Cluster {
     /// Nodes that were replaced by a replica and that no answer has named since, and when they were
     /// replaced.
     replaced: Vec<(ServerId, Time)>,
-    /// The owners with their numbers in SCAN cursors.
-    scan_order: Vec<(u16, ServerId)>,
-    /// The numbers that this Cluster may use in SCAN cursors.
-    numbers: Range<u16>,
-    /// All nodes of the last answer, replicas included.
-    members: Vec<ServerId>,
     /// The nodes that the configuration names.
     seeds: Vec<ServerId>,
     /// The settings of any node, without its address.
@@ -109,20 +95,13 @@ pub(crate) struct Cluster {
     behind_since: Option<Time>,
     /// Slots that a redirect moved since the refresh under way began: the redirect is newer.
     healed: HashSet<u16>,
-    /// Slots without an owner, in order. `owners` keeps the last owner of each: that node gets the
-    /// requests, and refuses or redirects them.
-    unserved: Vec<u16>,
-    /// When the refresh that found `unserved` began.
+    /// When the refresh that found the unserved slots began.
     unserved_at: Time,
     /// Addresses that redirects have named and no topology answer has.
     introductions: Introductions,
     /// The node that last refused an unserved slot or named an unknown address. A node knows its
     /// own slots best, so the next refresh asks this node first.
     denied_by: Option<ServerId>,
-    /// Whether a node reported `cluster_state:ok` in the last refresh.
-    is_ok: bool,
-    /// A slot has changed its owner since hubs last looked at their channels.
-    pub(crate) has_moved: bool,
     refresh: TopologyRefresh,
     /// Why the last refresh gave no topology, if it did not.
     wrong: Option<String>,
@@ -172,40 +151,26 @@ const NOT_SERVED: &[u8] = b"CLUSTERDOWN Hash slot not served";
 const NOT_KNOWN_YET: &str =
     "CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are";
 
-impl Cluster {
-    /// `numbers`: the numbers that this Cluster may use in SCAN cursors.
-    pub(crate) fn new(
-        seeds: &[ServerSettings],
-        ids: Vec<ServerId>,
-        numbers: Range<u16>,
-    ) -> Cluster {
-        let first = ids[0];
-        let numbers = numbers.start..numbers.end.min(NUMBERS).max(numbers.start + 1);
-        Cluster {
-            owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
-            reported: vec![first; usize::from(SLOTS)].into_boxed_slice(),
-            servers: ids.clone(),
-            home: first,
+impl ClusterBelief {
+    /// The belief about a Cluster that no node has described.
+    fn new(slots: &SlotTable, servers: &[Server]) -> ClusterBelief {
+        let seeds = slots.members.clone();
+        ClusterBelief {
+            reported: slots.owners().into(),
             names: HashMap::new(),
             primaries: HashMap::new(),
             replaced: Vec::new(),
-            scan_order: numbers.clone().zip(ids.iter().copied()).collect(),
-            numbers,
-            members: ids.clone(),
-            seeds: ids,
-            template: seeds[0].clone(),
+            template: servers[usize::from(seeds[0].0)].settings.clone(),
+            seeds,
             epoch: 0,
             known: BTreeSet::new(),
             foreign_nodes: BTreeSet::new(),
             behind: HashSet::new(),
             behind_since: None,
             healed: HashSet::new(),
-            unserved: Vec::new(),
             unserved_at: Time::default(),
             introductions: Introductions::default(),
             denied_by: None,
-            is_ok: false,
-            has_moved: false,
             refresh: TopologyRefresh {
                 wanted: true,
                 ..TopologyRefresh::default()
@@ -219,99 +184,39 @@ impl Cluster {
         }
     }
 
+    /// The beliefs about all pools, by their indices; `None` for pools that are no Cluster.
+    pub(crate) fn of_pools(pools: &Pools, servers: &[Server]) -> Vec<Option<Box<ClusterBelief>>> {
+        let belief = |slots| Box::new(ClusterBelief::new(slots, servers));
+        let pools = pools.iter();
+        pools.map(|pool| pool.cluster().map(belief)).collect()
+    }
+
     /// The credentials for nodes that are found from now on.
     pub(crate) fn credentials_mut(&mut self) -> Option<&mut Credentials> {
         self.template.credentials.as_mut()
     }
 
-    #[inline]
-    pub(crate) fn owner_of(&self, key: &[u8]) -> ServerId {
-        self.owners[usize::from(hash_slot(key))]
-    }
-
-    /// Whether a node owns any slot.
-    pub(crate) fn owns_slots(&self, server: ServerId) -> bool {
-        self.owners.contains(&server)
-    }
-
-    pub(crate) fn owner_of_slot(&self, slot: u16) -> ServerId {
-        self.owners[usize::from(slot)]
-    }
-
-    /// The first slot of a node; slot 0 if the node owns none.
-    pub(crate) fn first_slot_of(&self, server: ServerId) -> u16 {
-        let mut owners = (0..SLOTS).zip(&self.owners);
-        let first = owners.find(|(_, owner)| **owner == server);
-        first.map_or(0, |(slot, _)| slot)
-    }
-
-    /// Whether nodes are asked, or will be asked at once, for the owners of slots.
-    pub(crate) fn is_refreshing(&self) -> bool {
-        self.refresh.wanted || self.refresh.since.is_some()
-    }
-
-    pub(crate) fn servers(&self) -> &[ServerId] {
-        &self.servers
-    }
-
-    pub(crate) fn home(&self) -> ServerId {
-        self.home
-    }
-
     /// The role of a node in the topology that is believed.
-    pub(crate) fn role_of(&self, server: ServerId) -> &'static str {
+    pub(crate) fn role_of(&self, slots: &SlotTable, server: ServerId) -> &'static str {
         match server {
-            _ if !self.is_known() => "seed",
-            _ if self.servers.contains(&server) => "primary",
+            _ if !slots.is_known => "seed",
+            _ if slots.servers().contains(&server) => "primary",
             _ if self.primaries.contains_key(&server) => "replica",
-            _ if self.members.contains(&server) => "primary",
+            _ if slots.members.contains(&server) => "primary",
             _ => "seed",
         }
     }
 
-    /// How many slots each node owns.
-    pub(crate) fn slot_counts(&self) -> HashMap<ServerId, u32> {
-        let mut counts: HashMap<ServerId, u32> = HashMap::new();
-        counts.extend(self.members.iter().map(|server| (*server, 0)));
-        for run in self.owners.chunk_by(|one, next| one == next) {
-            *counts.entry(run[0]).or_default() += run.len() as u32;
-        }
-        for slot in &self.unserved {
-            if let Some(count) = counts.get_mut(&self.owner_of_slot(*slot)) {
-                *count -= 1;
-            }
-        }
-        counts
-    }
-
-    /// The slots known to have no owner, in order.
-    pub(crate) fn unserved(&self) -> &[u16] {
-        &self.unserved
-    }
-
-    /// Whether a node reports `cluster_state:ok` though slots may have no owner.
-    pub(crate) fn is_ok(&self) -> bool {
-        self.is_ok
-    }
-
-    pub(crate) fn scan_order(&self) -> &[(u16, ServerId)] {
-        &self.scan_order
-    }
-
-    /// Whether a topology is known.
-    pub(crate) fn is_known(&self) -> bool {
-        self.epoch > 0
-    }
-
     /// Asks for a refresh at `by`, or sooner if one is due sooner.
-    fn want(&mut self, by: Time) {
+    fn want(&mut self, slots: &mut SlotTable, by: Time) {
         self.refresh.wanted = true;
         self.refresh.not_before = self.refresh.not_before.min(by);
+        slots.is_refreshing = true;
     }
 
     /// Whether a topology with this epoch replaces the one that is believed. `epoch`: `None` if it
     /// describes another Cluster, whose epochs cannot be compared with ours. `answered_by`: the
-    /// nodes that gave it.
+    /// nodes that gave it. `owners`: the nodes that own slots.
     ///
     /// Most owners know the epoch of an election before it counts, so most never report an older
     /// one. If all of them were restored from older files, most report an older epoch sooner or
@@ -319,16 +224,16 @@ impl Cluster {
     fn is_news(
         &mut self,
         epoch: Option<u64>,
-        answered_by: &[ServerId],
+        (answered_by, owners): (&[ServerId], &[ServerId]),
         is_ok: bool,
         now: Time,
     ) -> bool {
         let since = *self.behind_since.get_or_insert(now);
         self.behind.extend(answered_by);
         let is_behind = |owner: &&ServerId| self.behind.contains(owner);
-        let count = self.servers.iter().filter(is_behind).count();
+        let count = owners.iter().filter(is_behind).count();
         let is_news = epoch.is_none_or(|epoch| epoch >= self.epoch)
-            || 2 * count > self.servers.len()
+            || 2 * count > owners.len()
             || is_ok && now.since_ms(since) >= BEHIND_MS;
         if is_news {
             self.behind.clear();
@@ -337,43 +242,30 @@ impl Cluster {
         is_news
     }
 
-    /// Lists the owners anew and gives them numbers for SCAN. `all`: the servers, whose addresses
-    /// stand in for unknown ids.
-    fn list_owners(&mut self, all: &[Server]) {
-        let mut seen = HashSet::new();
-        self.servers.clear();
-        let mut last = None;
-        for owner in &self.owners {
-            // Neighbouring slots mostly have the same owner.
-            if last.replace(*owner) != Some(*owner) && seen.insert(*owner) {
-                self.servers.push(*owner);
-            }
-        }
-        let name = |server: &ServerId| match self.names.get(server) {
+    /// Lists the owners anew. `all`: the servers, whose addresses stand in for unknown ids.
+    fn list_owners(&self, slots: &mut SlotTable, all: &[Server]) {
+        slots.list_owners(|server| match self.names.get(&server) {
             Some(name) => name.clone(),
             None => all[usize::from(server.0)].label.clone(),
-        };
-        let owners = self.servers.iter();
-        let owners = owners.map(|server| (name(server), *server)).collect();
-        self.number(owners);
+        });
     }
 
     /// How many slots have moved since the last call, by old and new owner.
-    fn take_unreported(&mut self) -> BTreeMap<(ServerId, ServerId), u32> {
+    fn take_unreported(&mut self, owners: &[ServerId]) -> BTreeMap<(ServerId, ServerId), u32> {
         let mut moves = BTreeMap::new();
-        for (old, new) in self.reported.iter().zip(&self.owners) {
+        for (old, new) in self.reported.iter().zip(owners) {
             if old != new {
                 *moves.entry((*old, *new)).or_default() += 1;
             }
         }
-        self.reported.copy_from_slice(&self.owners);
+        self.reported.copy_from_slice(owners);
         moves
     }
 
-    /// Finds the slots without an owner: no node names one, or the node that others name denies it.
-    /// Each node's word on its own slots counts. If the named node was not asked, the slot stays as
-    /// it was.
-    fn find_unserved(&mut self, answers: &[(&Address, (View, Info))]) {
+    /// The slots without an owner, in order: no node names one, or the node that others name denies
+    /// it. Each node's word on its own slots counts. If the named node was not asked, the slot
+    /// stays as it was.
+    fn unserved_by(&self, was_unserved: &[u16], answers: &[(&Address, (View, Info))]) -> Vec<u16> {
         let owner_state = |slot: u16| {
             let owners = answers.iter().map(|(_, (view, _))| view.owner_of(slot));
             let mut named = owners.flatten().map(|node| node.endpoint.as_ref());
@@ -391,7 +283,7 @@ impl Cluster {
                 None => SlotOwner::Unasked,
             }
         };
-        let was_unserved = std::mem::take(&mut self.unserved);
+        let mut unserved = Vec::new();
         let mut named = SlotOwner::Named;
         for slot in 0..SLOTS {
             // Neighbouring slots mostly have the same answers.
@@ -408,37 +300,10 @@ impl Cluster {
                 SlotOwner::Named => false,
             };
             if is_unserved {
-                self.unserved.push(slot);
+                unserved.push(slot);
             }
         }
-    }
-
-    /// Gives the owners their numbers in SCAN cursors. The numbers depend only on the set of
-    /// owners, not on earlier ones: a client may go on with its cursor at another worker or
-    /// process, which saw the Cluster change in other steps.
-    ///
-    /// If an owner comes or goes, all owners get other numbers. Then an older cursor finds no
-    /// server, and its SCAN starts the Cluster anew. It has to: the new owner's place in the order
-    /// is not known to that cursor, so keys behind it might be missed.
-    ///
-    /// An old number that is in use again hides the change: with `n` owners, in `n` of 32,768
-    /// cases.
-    /// cases.
-    fn number(&mut self, mut owners: Vec<(String, ServerId)>) {
-        owners.sort_unstable();
-        let names: Vec<&str> = owners.iter().map(|(name, _)| &name[..]).collect();
-        let all = Hash::Murmur.of(names.join(" ").as_bytes());
-        let (from, count) = (self.numbers.start, self.numbers.len() as u32);
-        let mut taken = HashSet::new();
-        self.scan_order.clear();
-        for (name, server) in owners {
-            let first = Hash::Murmur.of(format!("{all} {name}").as_bytes()) % count;
-            let mut numbers = (0..count).map(|more| from + ((first + more) % count) as u16);
-            if let Some(number) = numbers.find(|number| taken.insert(*number)) {
-                self.scan_order.push((number, server));
-            }
-        }
-        self.scan_order.sort_unstable();
+        unserved
     }
 }
 
@@ -530,6 +395,18 @@ pub(crate) struct ServersInUse {
     pub(crate) some: HashSet<ServerId>,
 }
 
+impl Discovery {
+    /// What is believed about a pool that is a Cluster, and its slots.
+    fn cluster_of<'a>(
+        &'a mut self,
+        pools: &'a mut Pools,
+        pool: usize,
+    ) -> Option<(&'a mut ClusterBelief, &'a mut SlotTable)> {
+        let slots = pools[pool].cluster_mut()?;
+        Some((self.clusters[pool].as_deref_mut()?, slots))
+    }
+}
+
 /// Refreshes.
 impl Discovery {
     /// A node is lost, and a replica may take over at any time: asks for a refresh soon.
@@ -537,12 +414,11 @@ impl Discovery {
         let soon = plane.now.plus_ms(REFRESH_DOWN_MS);
         let pool = usize::from(plane.server(server).pool);
         let other = plane.first_up(pool);
-        if let Some(cluster) = plane.pools[pool].cluster_mut() {
-            cluster.want(soon);
-            if !cluster.is_known() {
+        if let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) {
+            belief.want(slots, soon);
+            if !slots.is_known {
                 // Any seed can name the owners.
-                cluster.owners.fill(other);
-                cluster.has_moved = true;
+                slots.set_every_owner(other);
             }
         }
     }
@@ -560,8 +436,7 @@ impl Discovery {
         let pool = usize::from(plane.server(server).pool);
         let host = self.host_of(plane, server);
         let address_map = plane.pools[pool].address_map.clone();
-        let cluster = plane.pools[pool].cluster_mut()?;
-        let refresh = &mut cluster.refresh;
+        let refresh = &mut self.clusters[pool].as_deref_mut()?.refresh;
         if refresh.since.is_none() || refresh.ticket != ticket {
             return None;
         }
@@ -591,16 +466,16 @@ impl Discovery {
         hears_events: bool,
     ) -> bool {
         let now = plane.now;
-        let Some(cluster) = plane.pools[pool].cluster() else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
             return false;
         };
-        let refresh = &cluster.refresh;
+        let (refresh, first) = (&belief.refresh, slots.servers()[0]);
         match refresh.since {
             Some(since) => now.since_ms(since) >= ANSWERS_MS,
             None => {
+                let not_before = refresh.not_before;
                 let quiet_ms = self.quiet_ms(plane, pool, hears_events);
-                if now.since_ms(refresh.not_before) >= u64::from(quiet_ms) {
-                    let first = cluster.servers[0];
+                if now.since_ms(not_before) >= u64::from(quiet_ms) {
                     self.request_refresh(plane, first);
                 }
                 false
@@ -613,9 +488,9 @@ impl Discovery {
         let now = plane.now;
         self.wake_at_rest(plane, pool);
         self.wake_awaiting_nodes(plane, pool);
-        let since = plane.pools[pool]
-            .cluster()
-            .and_then(|cluster| cluster.awaiting_refresh_since);
+        let since = self.clusters[pool]
+            .as_ref()
+            .and_then(|belief| belief.awaiting_refresh_since);
         if since.is_some_and(|since| now.since_ms(since) >= NODES_MS) {
             self.wake_awaiting_refresh(plane, pool, now);
         }
@@ -644,9 +519,10 @@ impl Discovery {
         pool: usize,
     ) -> Option<EndedRefresh> {
         let now = plane.now;
-        let cluster = plane.pools[pool].cluster_mut()?;
-        let refresh = &mut cluster.refresh;
+        let (belief, slots) = self.cluster_of(&mut plane.pools, pool)?;
+        let refresh = &mut belief.refresh;
         let asked_at = refresh.since.take().unwrap_or(now);
+        slots.is_refreshing = refresh.wanted;
         let answers = std::mem::take(&mut refresh.answers);
         let answered_by = std::mem::take(&mut refresh.answered_by);
         let wrong = refresh.wrong.take();
@@ -654,7 +530,7 @@ impl Discovery {
         if answers.is_empty() && std::mem::take(&mut refresh.is_refused) {
             refresh.listing = refresh.listing.other();
         }
-        let choice = cluster::choose(&cluster.known, &answers);
+        let choice = cluster::choose(&belief.known, &answers);
         let foreign_nodes: Vec<ServerId> =
             choice.strangers.iter().map(|at| answered_by[*at]).collect();
         let ours = answered_by.iter().copied().zip(answers);
@@ -663,22 +539,24 @@ impl Discovery {
         let is_ok = answers.iter().any(|(_, info)| info.ok);
         // A Cluster that was never changed has epoch 0.
         let epoch = choice.is_known.then_some(choice.epoch.max(1));
-        let is_news = |_: &View| cluster.is_news(epoch, &members, is_ok, now);
+        let owners = slots.servers();
+        let is_news = |_: &View| belief.is_news(epoch, (&members, owners), is_ok, now);
         let mut news = None;
         if let Some(view) = choice.view.filter(is_news) {
-            let was_known = cluster.is_known();
-            cluster.epoch = choice.epoch.max(1);
-            cluster.known = view.ids().map(str::to_owned).collect();
-            cluster.wrong = None;
+            let was_known = slots.is_known;
+            belief.epoch = choice.epoch.max(1);
+            slots.is_known = true;
+            belief.known = view.ids().map(str::to_owned).collect();
+            belief.wrong = None;
             let address = |id: &ServerId| &plane.servers[usize::from(id.0)].settings.address;
             let ours = members.iter().zip(answers);
             let ours: Vec<_> = ours.map(|(id, answer)| (address(id), answer)).collect();
-            cluster.find_unserved(&ours);
-            cluster.unserved_at = asked_at;
-            cluster.is_ok = is_ok;
+            slots.unserved = belief.unserved_by(&slots.unserved, &ours);
+            belief.unserved_at = asked_at;
+            slots.is_ok = is_ok;
             news = Some(NewTopology { view, was_known });
         } else if let Some(wrong) = wrong {
-            cluster.wrong = Some(wrong.clone());
+            belief.wrong = Some(wrong.clone());
             // Nodes may be wrong in several ways by turns: that is one event.
             let last = plane.reported_topology.get(&pool);
             if !last.is_some_and(|text| text.starts_with(NO_OWNERS)) {
@@ -704,11 +582,12 @@ impl Discovery {
         self.note_foreign_nodes(plane, pool, &ended.answered_by, ended.foreign_nodes);
         let mut owners = plane.pools[pool].servers().iter();
         let all_up = owners.all(|server| plane.standing(*server) >= Standing::Refuses);
-        if let Some(cluster) = plane.pools[pool].cluster_mut() {
+        if let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) {
             // Before the first topology, the owners are not known.
-            let all_up = all_up && cluster.is_known();
-            let refresh = &mut cluster.refresh;
-            refresh.wanted |= !all_up || cluster.behind_since.is_some();
+            let all_up = all_up && slots.is_known;
+            let refresh = &mut belief.refresh;
+            refresh.wanted |= !all_up || belief.behind_since.is_some();
+            slots.is_refreshing |= refresh.wanted;
             refresh.down_since = (!all_up).then(|| refresh.down_since.unwrap_or(now));
             let pause = match refresh.down_since {
                 Some(since) if now.since_ms(since) < FAILOVER_MS => REFRESH_DOWN_MS,
@@ -742,41 +621,38 @@ impl Discovery {
             .collect();
         let id_of = |index: u16| ids.get(usize::from(index)).copied().flatten();
         self.warn_of_shared_address(plane, pool, &ids);
-        let cluster = plane.pools[pool].cluster_mut()?;
+        let (belief, slots) = self.cluster_of(&mut plane.pools, pool)?;
         let mut moved: BTreeSet<(ServerId, ServerId)> = BTreeSet::new();
         for slot in 0..SLOTS {
             // A node whose slot has no owner now may come back, and then redirects the slot itself.
             let Some(owner) = view.owner(slot).and_then(id_of) else {
                 continue;
             };
-            let old = &mut cluster.owners[usize::from(slot)];
-            if *old == owner || cluster.healed.contains(&slot) {
+            if slots.owner_of_slot(slot) == owner || belief.healed.contains(&slot) {
                 continue;
             }
-            moved.insert((*old, owner));
-            *old = owner;
-            cluster.has_moved = true;
+            moved.insert((slots.set_owner(slot, owner), owner));
         }
         let nodes = view.nodes().iter().zip(&ids);
         let named = nodes.filter(|(node, _)| !node.id.is_empty());
         let names = named.filter_map(|(node, id)| Some(((*id)?, node.id.clone())));
-        cluster.names = names.collect();
-        let owned = std::mem::take(&mut cluster.servers);
-        cluster.list_owners(&plane.servers);
+        belief.names = names.collect();
+        let owned = slots.servers().to_vec();
+        belief.list_owners(slots, &plane.servers);
         // A redirect may have moved the last slot of a node before this answer.
-        cluster.has_moved |= cluster.servers != owned;
+        slots.has_moved |= slots.servers() != owned;
         // A node that is named follows another one now, or owns slots again.
-        cluster.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
+        belief.replaced.retain(|(id, _)| !ids.contains(&Some(*id)));
         for (from, to) in &moved {
             // A replica of the old owner took over, and the old owner does not follow it yet. A new
             // Cluster has named no replicas: there, a node that owned no slot counts as one.
-            let follows = match cluster.primaries.get(to) {
+            let follows = match belief.primaries.get(to) {
                 Some(of) => of == from,
                 None => !owned.contains(to),
             };
             let is_replaced = follows && !ids.contains(&Some(*from));
-            if is_replaced && !cluster.replaced.iter().any(|(id, _)| id == from) {
-                cluster.replaced.push((*from, now));
+            if is_replaced && !belief.replaced.iter().any(|(id, _)| id == from) {
+                belief.replaced.push((*from, now));
             }
         }
         let followers = view.nodes().iter().zip(&ids).filter_map(|(node, id)| {
@@ -787,12 +663,12 @@ impl Discovery {
         });
         let followers: Vec<_> = followers.collect();
         let pairs = followers.iter().map(|(_, id, of)| (*id, *of));
-        cluster.primaries = pairs.collect();
-        let unreported = cluster.take_unreported();
+        belief.primaries = pairs.collect();
+        let unreported = belief.take_unreported(slots.owners());
         let replicas = followers.into_iter().map(|(at, _, of)| (at, of)).collect();
-        let owners: HashSet<ServerId> = cluster.servers.iter().copied().collect();
-        cluster.members = ids.into_iter().flatten().collect();
-        let kept: HashSet<ServerId> = cluster.members.iter().chain(&owners).copied().collect();
+        let owners: HashSet<ServerId> = slots.servers().iter().copied().collect();
+        slots.members = ids.into_iter().flatten().collect();
+        let kept: HashSet<ServerId> = slots.members.iter().chain(&owners).copied().collect();
         plane.pools.list_servers(pool);
         self.tell_moves(plane, pool, was_known.then_some(unreported), owners.len());
         let is_left = |server: &ServerId| {
@@ -857,20 +733,18 @@ impl Discovery {
         slot: u16,
         owner: ServerId,
     ) -> bool {
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
             return false;
         };
-        cluster.healed.insert(slot);
-        cluster.unserved.retain(|other| *other != slot);
-        let at = &mut cluster.owners[usize::from(slot)];
-        let old = std::mem::replace(at, owner);
+        belief.healed.insert(slot);
+        slots.unserved.retain(|other| *other != slot);
+        let old = slots.set_owner(slot, owner);
         if old == owner {
             return false;
         }
-        cluster.has_moved = true;
         // The next refresh finds whether the old owner has lost its last slot.
-        if !cluster.servers.contains(&owner) {
-            cluster.list_owners(&plane.servers);
+        if !slots.servers().contains(&owner) {
+            belief.list_owners(slots, &plane.servers);
             plane.pools.list_servers(pool);
         }
         if !self.lost_slots.contains(&old) {
@@ -907,12 +781,13 @@ impl Discovery {
         };
         // If this worker does not know the agreed node, another worker may know newer owners.
         let leaves_it = agreed.is_some() && named.is_none() && next == home;
-        let is_known = plane.pools[pool].cluster().is_some_and(Cluster::is_known);
+        let is_known = plane.pools[pool].cluster();
+        let is_known = is_known.is_some_and(|slots| slots.is_known);
         if is_known && !leaves_it && serves(next) && Some(label(next)) != agreed {
             homes.insert(pool as u16, label(next).clone());
         }
-        let cluster = plane.pools[pool].cluster_mut()?;
-        let home = std::mem::replace(&mut cluster.home, next);
+        let slots = plane.pools[pool].cluster_mut()?;
+        let home = std::mem::replace(&mut slots.home, next);
         (home != next).then_some((home, next))
     }
 
@@ -920,11 +795,11 @@ impl Discovery {
     /// EXEC answers that the keys may have changed.
     pub(crate) fn lost_watches(&self, plane: &DataPlane, server: ServerId) -> Vec<SessionId> {
         let pool = usize::from(plane.server(server).pool);
-        let Some(cluster) = plane.pools[pool].cluster() else {
+        let Some(slots) = plane.pools[pool].cluster() else {
             return Vec::new();
         };
         let is_lost = |group: &Group| {
-            usize::from(group.pool) == pool && cluster.owner_of_slot(group.number) != server
+            usize::from(group.pool) == pool && slots.owner_of_slot(group.number) != server
         };
         let lost = |session: &Session| {
             let watched = session
@@ -947,12 +822,12 @@ impl Discovery {
     pub(crate) fn replaced_links(&mut self, plane: &mut DataPlane, pool: usize) -> Vec<LinkId> {
         let now = plane.now;
         let mut links = Vec::new();
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some(belief) = self.clusters[pool].as_deref_mut() else {
             return links;
         };
-        let replaced = cluster.replaced.clone();
+        let replaced = belief.replaced.clone();
         let is_young = |since: Time| now.since_ms(since) < REPLACED_MS;
-        cluster.replaced.retain(|(_, since)| is_young(*since));
+        belief.replaced.retain(|(_, since)| is_young(*since));
         for (server, since) in replaced {
             for id in plane.links.ids() {
                 let link = plane.links.get(id);
@@ -983,7 +858,7 @@ impl Discovery {
         let pool = usize::from(plane.server(by).pool);
         let now = plane.now;
         let at = plane.pools[pool].address_map.apply(&said);
-        let seeds = plane.pools[pool].cluster()?.seeds.as_slice();
+        let seeds = self.clusters[pool].as_ref()?.seeds.as_slice();
         // The configuration names the seeds, whether the nodes name them or not.
         let is_known = |(index, server): &(ServerId, &Server)| {
             usize::from(server.pool) == pool
@@ -996,15 +871,15 @@ impl Discovery {
             plane.servers[usize::from(known.0)].gone = false;
             return Some(known);
         }
-        let cluster = plane.pools[pool].cluster_mut()?;
+        let (belief, slots) = self.cluster_of(&mut plane.pools, pool)?;
         // The nodes refuse to list all nodes, so the redirect alone decides. The redirect of a
         // request that runs code was proven before.
-        let is_sole_word = cluster.introductions.is_refused(now) && (ask || cluster.epoch == 0);
-        if is_sole_word || cluster.introductions.is_named(&said, now) {
+        let is_sole_word = belief.introductions.is_refused(now) && (ask || !slots.is_known);
+        if is_sole_word || belief.introductions.is_named(&said, now) {
             return self.server_at(plane, pool, &at, in_use);
         }
-        cluster.denied_by = Some(by);
-        if cluster.introductions.seek(said, now) {
+        belief.denied_by = Some(by);
+        if belief.introductions.seek(said, now) {
             self.ask_for_nodes(plane, by);
         }
         None
@@ -1023,8 +898,8 @@ impl Discovery {
         };
         let (now, host) = (plane.now, self.host_of(plane, server));
         let pool = usize::from(plane.server(server).pool);
-        if let Some(cluster) = plane.pools[pool].cluster_mut() {
-            cluster.introductions.take(shards, nodes, &host, now);
+        if let Some(belief) = &mut self.clusters[pool] {
+            belief.introductions.take(shards, nodes, &host, now);
         }
         plane.wake_deferred();
     }
@@ -1055,7 +930,7 @@ impl Discovery {
         }
         let settings = ServerSettings {
             address,
-            ..plane.pools[pool].cluster()?.template.clone()
+            ..self.clusters[pool].as_ref()?.template.clone()
         };
         let server = Server::new(pool as u16, &settings);
         self.add_server(plane, server, in_use)
@@ -1073,11 +948,9 @@ impl Discovery {
             plane.servers[usize::from(index.0)] = server;
             self.reused.push(index);
             self.renewals.remove(&index);
-            for pool in 0..plane.pools.len() {
-                if let Some(cluster) = plane.pools[pool].cluster_mut() {
-                    cluster.foreign_nodes.remove(&index);
-                    cluster.behind.remove(&index);
-                }
+            for belief in self.clusters.iter_mut().flatten() {
+                belief.foreign_nodes.remove(&index);
+                belief.behind.remove(&index);
             }
             return Some(index);
         }
@@ -1108,13 +981,17 @@ impl Discovery {
                     .iter()
                     .all(|(_, session)| session.server != *id)
                 && !self.may_read_at(*id)
-                && plane.pools.iter().all(|pool| {
-                    let holds = |cluster: &Cluster| {
-                        let mut all = cluster.seeds.iter().chain(&cluster.owners);
-                        all.any(|server| server == id) || cluster.reported.contains(id)
-                    };
-                    !pool.cluster().is_some_and(holds)
-                })
+                && plane
+                    .pools
+                    .iter()
+                    .zip(&self.clusters)
+                    .all(|(pool, belief)| {
+                        let owns = pool.cluster().is_some_and(|slots| slots.owns_slots(*id));
+                        let names = |belief: &ClusterBelief| {
+                            belief.seeds.contains(id) || belief.reported.contains(id)
+                        };
+                        !owns && !belief.as_deref().is_some_and(names)
+                    })
         };
         (0..plane.servers.len() as u16).map(ServerId).find(free)
     }
@@ -1129,12 +1006,12 @@ impl Discovery {
     pub(crate) fn request_refresh(&mut self, plane: &mut DataPlane, server: ServerId) {
         let now = plane.now;
         let pool = usize::from(plane.server(server).pool);
-        if let Some(cluster) = plane.pools[pool].cluster_mut() {
-            let by = cluster.refresh.not_before;
-            cluster.want(by);
+        if let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) {
+            let by = belief.refresh.not_before;
+            belief.want(slots, by);
             // The first refresh begins at once.
-            if !cluster.is_known() {
-                cluster.want(now);
+            if !slots.is_known {
+                belief.want(slots, now);
             }
         }
     }
@@ -1161,13 +1038,13 @@ impl Discovery {
         pool: usize,
     ) -> bool {
         let now = plane.now;
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some(belief) = self.clusters[pool].as_deref_mut() else {
             return false;
         };
-        let since = *cluster.awaiting_nodes_since.get_or_insert(now);
+        let since = *belief.awaiting_nodes_since.get_or_insert(now);
         let waits = now.since_ms(since) < NODES_MS;
         if waits {
-            cluster.awaiting_nodes.push(id);
+            belief.awaiting_nodes.push(id);
             plane.hold(id, Holds::LINK);
         }
         waits
@@ -1183,7 +1060,7 @@ impl Discovery {
     ) -> Result<(), Blocked> {
         let part = usize::from(plane.server(server).pool);
         match plane.pools[part].cluster() {
-            Some(cluster) if !cluster.is_known() => {}
+            Some(slots) if !slots.is_known => {}
             _ => return Ok(()),
         }
         if self.waits_for_nodes(plane, id, part) {
@@ -1197,8 +1074,8 @@ impl Discovery {
     /// The error for a session that has waited for the topology in vain, with the reason if one is
     /// known.
     pub(crate) fn no_nodes(&self, plane: &DataPlane, pool: usize) -> String {
-        let said = plane.pools[pool].cluster();
-        let said = said.and_then(|cluster| cluster.wrong.clone());
+        let said = self.clusters[pool].as_ref();
+        let said = said.and_then(|belief| belief.wrong.clone());
         let unreached = || {
             let server = plane.pools.home_of(pool);
             let link = plane
@@ -1223,12 +1100,12 @@ impl Discovery {
     /// enough.
     fn wake_awaiting_nodes(&mut self, plane: &mut DataPlane, pool: usize) {
         let now = plane.now;
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
             return;
         };
         let is_over = |since| now.since_ms(since) >= NODES_MS;
-        if cluster.is_known() || cluster.awaiting_nodes_since.is_some_and(is_over) {
-            for session in std::mem::take(&mut cluster.awaiting_nodes) {
+        if slots.is_known || belief.awaiting_nodes_since.is_some_and(is_over) {
+            for session in std::mem::take(&mut belief.awaiting_nodes) {
                 plane.release(session, Holds::LINK);
             }
         }
@@ -1249,16 +1126,16 @@ impl Discovery {
 
     fn waits_for_owners_of(&mut self, plane: &mut DataPlane, id: SessionId, part: usize) -> bool {
         let now = plane.now;
-        let Some(cluster) = plane.pools[part].cluster_mut() else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, part) else {
             return false;
         };
         let is_fresh = |at| now.since_ms(at) < CONFIRMED_MS;
-        if cluster.asked_at.is_some_and(is_fresh) {
+        if belief.asked_at.is_some_and(is_fresh) {
             return false;
         }
-        cluster.awaiting_refresh_since.get_or_insert(now);
-        cluster.awaiting_refresh.push(id);
-        cluster.want(cluster.refresh.not_before);
+        belief.awaiting_refresh_since.get_or_insert(now);
+        belief.awaiting_refresh.push(id);
+        belief.want(slots, belief.refresh.not_before);
         plane.hold(id, Holds::LINK);
         true
     }
@@ -1266,12 +1143,12 @@ impl Discovery {
     /// A refresh has ended, with or without a topology. Sessions that waited for it go on with the
     /// owners that are known. `asked_at`: when the refresh began.
     fn wake_awaiting_refresh(&mut self, plane: &mut DataPlane, pool: usize, asked_at: Time) {
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some(belief) = self.clusters[pool].as_deref_mut() else {
             return;
         };
-        cluster.asked_at = Some(asked_at);
-        cluster.awaiting_refresh_since = None;
-        for session in std::mem::take(&mut cluster.awaiting_refresh) {
+        belief.asked_at = Some(asked_at);
+        belief.awaiting_refresh_since = None;
+        for session in std::mem::take(&mut belief.awaiting_refresh) {
             plane.release(session, Holds::LINK);
         }
     }
@@ -1279,8 +1156,9 @@ impl Discovery {
     /// The node that took over from this one: the primary that it follows, if it owns no slot any
     /// more.
     pub(crate) fn heir_of(&self, plane: &DataPlane, server: ServerId) -> Option<ServerId> {
-        let cluster = plane.pool_of(server).cluster()?;
-        let follows = cluster.primaries.get(&server).copied();
+        let pool = usize::from(plane.server(server).pool);
+        let belief = self.clusters[pool].as_ref()?;
+        let follows = belief.primaries.get(&server).copied();
         follows.filter(|_| plane.owns_nothing(server))
     }
 
@@ -1293,14 +1171,14 @@ impl Discovery {
         answered: &[ServerId],
         foreign_nodes: Vec<ServerId>,
     ) {
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some(belief) = self.clusters[pool].as_deref_mut() else {
             return;
         };
-        cluster
+        belief
             .foreign_nodes
             .retain(|id| foreign_nodes.contains(id) || !answered.contains(id));
         let new = foreign_nodes.into_iter();
-        let new: Vec<_> = new.filter(|id| cluster.foreign_nodes.insert(*id)).collect();
+        let new: Vec<_> = new.filter(|id| belief.foreign_nodes.insert(*id)).collect();
         for server in new {
             let text = format!(
                 "{} answers for another Cluster and is ignored: was it configured by mistake, or \
@@ -1356,12 +1234,12 @@ impl Discovery {
             return false;
         };
         let (now, pool) = (plane.now, usize::from(plane.server(server).pool));
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
             return false;
         };
-        let is_nobodys = now.since_ms(cluster.unserved_at) < CONFIRMED_MS
-            && cluster.unserved.binary_search(&slot).is_ok();
-        cluster.denied_by = Some(server);
+        let is_nobodys = now.since_ms(belief.unserved_at) < CONFIRMED_MS
+            && slots.unserved.binary_search(&slot).is_ok();
+        belief.denied_by = Some(server);
         if is_nobodys {
             // A node may take the slot at any time.
             self.request_refresh(plane, server);
@@ -1404,12 +1282,12 @@ impl Discovery {
 
     /// Begins the refresh of every Cluster for which one is due.
     pub(crate) fn refresh_clusters(&mut self, plane: &mut DataPlane) {
-        for pool in 0..plane.pools.len() {
+        for pool in 0..self.clusters.len() {
             let now = plane.now;
-            let Some(cluster) = plane.pools[pool].cluster() else {
+            let Some(belief) = &self.clusters[pool] else {
                 continue;
             };
-            let refresh = &cluster.refresh;
+            let refresh = &belief.refresh;
             if refresh.wanted && refresh.since.is_none() && now >= refresh.not_before {
                 self.begin_refresh(plane, pool);
             }
@@ -1419,21 +1297,17 @@ impl Discovery {
     fn begin_refresh(&mut self, plane: &mut DataPlane, pool: usize) {
         let start = plane.random() as usize;
         let again = plane.now.plus_ms(REFRESH_DOWN_MS);
-        let Some(cluster) = plane.pools[pool].cluster() else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
             return;
         };
-        let mut candidates = cluster.members.clone();
-        candidates.extend(
-            cluster
-                .seeds
-                .iter()
-                .filter(|id| !cluster.members.contains(id)),
-        );
+        let mut candidates = slots.members.clone();
+        let seeds = belief.seeds.iter();
+        candidates.extend(seeds.filter(|id| !slots.members.contains(id)));
         let first = start % candidates.len();
         candidates.rotate_left(first);
         // Nodes with an older epoch come last.
-        candidates.sort_by_key(|id| cluster.behind.contains(id));
-        if let Some(denier) = cluster.denied_by
+        candidates.sort_by_key(|id| belief.behind.contains(id));
+        if let Some(denier) = belief.denied_by
             && let Some(place) = candidates.iter().position(|id| *id == denier)
         {
             candidates.swap(0, place);
@@ -1443,25 +1317,25 @@ impl Discovery {
             .filter_map(|server| self.link_that_answers(plane, server));
         let links: Vec<LinkId> = answering.take(ASKED_MAX).collect();
         let now = plane.now;
-        let Some(cluster) = plane.pools[pool].cluster_mut() else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
             return;
         };
         if links.is_empty() {
             // Perhaps no node that owned slots is left.
-            cluster.refresh.not_before = again;
-            let all = [&cluster.seeds[..], &cluster.members].concat();
+            belief.refresh.not_before = again;
+            let all = [&belief.seeds[..], &slots.members].concat();
             self.wake_awaiting_refresh(plane, pool, now);
             for other in all {
                 self.reach(plane, other);
             }
             return;
         }
-        cluster.healed.clear();
-        cluster.denied_by = None;
-        let ticket = cluster.refresh.ticket.wrapping_add(1);
-        let listing = cluster.refresh.listing;
-        cluster.refresh = TopologyRefresh {
-            down_since: cluster.refresh.down_since,
+        belief.healed.clear();
+        belief.denied_by = None;
+        let ticket = belief.refresh.ticket.wrapping_add(1);
+        let listing = belief.refresh.listing;
+        belief.refresh = TopologyRefresh {
+            down_since: belief.refresh.down_since,
             listing,
             ticket,
             since: Some(now),
@@ -1511,27 +1385,25 @@ impl Discovery {
 mod tests {
     use super::*;
 
-    /// A Cluster of so many nodes, none of which owns slots yet.
-    fn cluster_of(nodes: u16, numbers: Range<u16>) -> (Cluster, Vec<Server>, Vec<ServerId>) {
-        let seed = |port| ServerSettings {
-            address: Address::Tcp {
-                host: "node".to_owned(),
-                port,
-            },
-            credentials: None,
-            db: 0,
-        };
-        let seeds: Vec<ServerSettings> = (1..=nodes).map(seed).collect();
-        let servers: Vec<Server> = seeds.iter().map(|seed| Server::new(0, seed)).collect();
-        let ids: Vec<ServerId> = (0..nodes).map(ServerId).collect();
-        let cluster = Cluster::new(&seeds, ids.clone(), numbers);
-        (cluster, servers, ids)
-    }
-
     /// A node's word on its own slots counts more than the word of other nodes.
     #[test]
     fn slot_is_unserved_without_an_owner_that_names_itself() {
-        let (mut cluster, servers, _) = cluster_of(3, 0..NUMBERS);
+        let server = |port| {
+            let host = "node".to_owned();
+            let address = Address::Tcp { host, port };
+            let credentials = None;
+            Server::new(
+                0,
+                &ServerSettings {
+                    address,
+                    credentials,
+                    db: 0,
+                },
+            )
+        };
+        let servers: Vec<Server> = (1..=3).map(server).collect();
+        let slots = SlotTable::new((0..3).map(ServerId).collect(), 0..3);
+        let mut belief = ClusterBelief::new(&slots, &servers);
         let at = |node: usize| &servers[node].settings.address;
         // The owners that a node names for the first four slots. The first node owns the other
         // slots.
@@ -1559,62 +1431,18 @@ mod tests {
         let first = || answer([None, None, Some(2), None]);
         let second = || answer([None, Some(0), Some(2), Some(2)]);
         let third = || answer([None, None, None, Some(1)]);
-        cluster.find_unserved(&[(at(0), first()), (at(1), second())]);
-        assert_eq!(cluster.unserved, [0, 1]);
-        cluster.find_unserved(&[(at(0), first()), (at(1), second()), (at(2), third())]);
-        assert_eq!(cluster.unserved, [0, 1, 2]);
+        let unserved = belief.unserved_by(&[], &[(at(0), first()), (at(1), second())]);
+        assert_eq!(unserved, [0, 1]);
+        let all = [(at(0), first()), (at(1), second()), (at(2), third())];
+        let unserved = belief.unserved_by(&unserved, &all);
+        assert_eq!(unserved, [0, 1, 2]);
         // The third node was not asked again.
-        cluster.find_unserved(&[(at(0), first()), (at(1), second())]);
-        assert_eq!(cluster.unserved, [0, 1, 2]);
+        let unserved = belief.unserved_by(&unserved, &[(at(0), first()), (at(1), second())]);
+        assert_eq!(unserved, [0, 1, 2]);
         // Meanwhile a redirect named the owner of the first slot.
-        cluster.healed.insert(0);
+        belief.healed.insert(0);
         let itself = answer([None, Some(0), Some(2), None]);
-        cluster.find_unserved(&[(at(2), itself)]);
-        assert_eq!(cluster.unserved, [1, 3]);
-    }
-
-    /// Other Clusters have the numbers around the range.
-    #[test]
-    fn scan_numbers_of_nodes_are_those_of_their_cluster() {
-        let (mut cluster, servers, ids) = cluster_of(12, 7..17);
-        // The last two nodes own nothing yet.
-        for (slot, owner) in cluster.owners.iter_mut().enumerate() {
-            *owner = ids[slot % 10];
-        }
-        cluster.list_owners(&servers);
-        let numbers = |cluster: &Cluster| -> Vec<u16> {
-            let numbered = cluster.scan_order().iter();
-            numbered.map(|(number, _)| *number).collect()
-        };
-        assert_eq!(numbers(&cluster), (7..17).collect::<Vec<_>>());
-        cluster.owners.fill(ids[10]);
-        cluster.list_owners(&servers);
-        assert!((7..17).contains(&numbers(&cluster)[0]));
-    }
-
-    /// The numbers depend on the set of owners alone. While one owner differs, no old number is in
-    /// use.
-    #[test]
-    fn scan_numbers_depend_on_the_owners_alone() {
-        let (mut cluster, servers, ids) = cluster_of(200, 0..u16::MAX);
-        let numbered = |cluster: &Cluster| cluster.scan_order().to_vec();
-        let own = |cluster: &mut Cluster, nodes: Range<usize>| {
-            for (slot, owner) in cluster.owners.iter_mut().enumerate() {
-                *owner = ids[nodes.start + slot % nodes.len()];
-            }
-            cluster.list_owners(&servers);
-            assert_eq!(cluster.scan_order().len(), nodes.len());
-        };
-        own(&mut cluster, 0..3);
-        let before = numbered(&cluster);
-        // A replica takes over.
-        own(&mut cluster, 1..4);
-        let after = numbered(&cluster);
-        let was_there = |(number, _): &(u16, ServerId)| before.iter().any(|(old, _)| old == number);
-        assert!(!after.iter().any(was_there));
-        own(&mut cluster, 0..200);
-        assert!(numbered(&cluster).windows(2).all(|two| two[0].0 < two[1].0));
-        own(&mut cluster, 0..3);
-        assert_eq!(numbered(&cluster), before);
+        let unserved = belief.unserved_by(&unserved, &[(at(2), itself)]);
+        assert_eq!(unserved, [1, 3]);
     }
 }

@@ -7,7 +7,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::link::{LinkRole, LinkState};
 use crate::discovery::Discovery;
 use crate::limits::SERVERS_SHOWN_MAX;
-use crate::routing::pool::{Server, ServerId, Topology};
+use crate::routing::pool::{Server, ServerId};
 
 impl Discovery {
     /// The number of servers that cannot be reached and to which no link is up. A node that owns
@@ -124,8 +124,9 @@ impl Discovery {
         if plane.server(id).replica_of.is_some() {
             return "replica";
         }
-        match &plane.pool_of(id).topology {
-            Topology::Cluster(cluster) => cluster.role_of(id),
+        let pool = usize::from(plane.server(id).pool);
+        match (&self.clusters[pool], plane.pools[pool].cluster()) {
+            (Some(belief), Some(slots)) => belief.role_of(slots, id),
             _ => match plane.identity(id).map(|identity| identity.role.as_str()) {
                 Some("slave" | "replica") => "replica",
                 Some("sentinel") => "sentinel",

@@ -42,7 +42,7 @@ impl Engine {
         // The first topology answer may move everything that is published to another node, and the
         // session would miss messages.
         if kind != ChannelKind::Shard
-            && cluster.is_some_and(|cluster| !cluster.is_known())
+            && cluster.is_some_and(|slots| !slots.is_known)
             && self.discovery.waits_for_nodes(&mut self.plane, id, home)
         {
             return Some(Dispatched::Wait);

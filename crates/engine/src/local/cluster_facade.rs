@@ -57,7 +57,7 @@ impl Local {
                 );
                 let all = match plane.pools[pool].cluster() {
                     // A Cluster may be set to be in order without an owner for each slot.
-                    Some(cluster) if cluster.is_ok() => assigned,
+                    Some(cluster) if cluster.is_ok => assigned,
                     _ => SLOTS.into(),
                 };
                 let text = info(reached == all && assigned > 0, assigned, reached);
@@ -226,16 +226,16 @@ impl Local {
     /// Number of slots with a known owner.
     pub(crate) fn slots_assigned(&self, plane: &DataPlane, pool: usize) -> u32 {
         let cluster = plane.pools[pool].cluster();
-        let known = cluster.filter(|cluster| cluster.is_known());
+        let known = cluster.filter(|cluster| cluster.is_known);
         known.map_or(0, |cluster| {
-            u32::from(SLOTS) - cluster.unserved().len() as u32
+            u32::from(SLOTS) - cluster.unserved.len() as u32
         })
     }
 
     /// Number of slots whose owner is not away.
     fn slots_reached(&self, plane: &DataPlane, pool: usize) -> u32 {
         let cluster = plane.pools[pool].cluster();
-        let counts = cluster.filter(|cluster| cluster.is_known());
+        let counts = cluster.filter(|cluster| cluster.is_known);
         let counts = counts.map(|cluster| cluster.slot_counts());
         let reached = counts.into_iter().flatten();
         let reached = reached.filter(|(server, _)| plane.away_until(*server).is_none());
@@ -245,7 +245,7 @@ impl Local {
     /// The ranges of slots that have an owner, each as its first and last slot.
     fn ranges_served(&self, plane: &DataPlane, pool: usize) -> Vec<(u16, u16)> {
         let cluster = plane.pools[pool].cluster();
-        let unserved = cluster.map_or(&[][..], |cluster| cluster.unserved());
+        let unserved = cluster.map_or(&[][..], |cluster| &cluster.unserved);
         let (mut ranges, mut first) = (Vec::new(), 0);
         for behind in unserved.iter().copied().chain([SLOTS]) {
             if first < behind {

@@ -59,7 +59,7 @@ impl Pubsub {
     fn event_servers(&self, plane: &DataPlane, pool: u16) -> Vec<KeyOwner> {
         let parts = plane.pools.parts_of(usize::from(pool)).iter();
         let parts = parts.map(|part| &plane.pools[usize::from(*part)]);
-        let known = parts.filter(|part| part.cluster().is_none_or(|cluster| cluster.is_known()));
+        let known = parts.filter(|part| part.cluster().is_none_or(|slots| slots.is_known));
         let owners = |part: &Pool| -> Vec<KeyOwner> {
             let unseen: Arc<[u8]> = part.unseen[..].into();
             let owner = |server: &ServerId| KeyOwner {

@@ -22,9 +22,9 @@ use crate::data_plane::health::ServerHealth;
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::reply_limit;
 use crate::data_plane::takeover::LinkTakeover;
-use crate::discovery::cluster::Cluster;
 use crate::routing::login_state::LoginState;
 use crate::routing::replica_table::ReplicaTable;
+use crate::routing::slot_table::SlotTable;
 
 /// A server's index in the engine's table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,7 +173,7 @@ pub(crate) enum Topology {
         servers: Vec<ServerId>,
     },
     /// The servers say themselves which of them owns which slots.
-    Cluster(Box<Cluster>),
+    Cluster(Box<SlotTable>),
 }
 
 /// Keys of one group may be named together in one command: on a Cluster the keys of a slot,
@@ -280,7 +280,7 @@ impl Pools {
     /// request has to be looked at.
     pub(crate) fn home_of(&self, pool: usize) -> ServerId {
         match &self.first_of(pool).topology {
-            Topology::Cluster(cluster) => cluster.home(),
+            Topology::Cluster(slots) => slots.home,
             _ => self.first_of(pool).servers()[0],
         }
     }
@@ -301,7 +301,7 @@ impl Pools {
     pub(crate) fn node_among(&self, pool: usize) -> Option<ServerId> {
         let mut parts = self.each_of(pool).filter(|part| part.index != part.whole);
         let cluster = parts.find_map(Pool::cluster)?;
-        Some(cluster.home())
+        Some(cluster.home)
     }
 
     /// Whether some keys of a pool may be read at servers other than their owners.
@@ -386,7 +386,7 @@ impl Pools {
     /// The server of a group, as of now.
     pub(crate) fn server_of(&self, group: Group) -> ServerId {
         match &self[usize::from(group.pool)].topology {
-            Topology::Cluster(cluster) => cluster.owner_of_slot(group.number),
+            Topology::Cluster(slots) => slots.owner_of_slot(group.number),
             _ => ServerId(group.number),
         }
     }
@@ -394,7 +394,7 @@ impl Pools {
     /// A group that this server of the pool owns now.
     pub(crate) fn group_at(&self, pool: u16, server: ServerId) -> Group {
         let number = match &self[usize::from(pool)].topology {
-            Topology::Cluster(cluster) => cluster.first_slot_of(server),
+            Topology::Cluster(slots) => slots.first_slot_of(server),
             _ => server.0,
         };
         Group { pool, number }
@@ -552,7 +552,7 @@ impl Pool {
             }
             PoolKind::Cluster { seeds } => {
                 let ids = seeds.iter().map(add).collect();
-                Topology::Cluster(Box::new(Cluster::new(seeds, ids, numbers.clone())))
+                Topology::Cluster(Box::new(SlotTable::new(ids, numbers.clone())))
             }
             PoolKind::ByPrefix { .. } => unreachable!("a subpool has no subpools"),
         };
@@ -584,7 +584,7 @@ impl Pool {
             Topology::Sharded { placement, servers } => {
                 Ok(servers[placement.server_of(key, random)])
             }
-            Topology::Cluster(cluster) => Ok(cluster.owner_of(key)),
+            Topology::Cluster(slots) => Ok(slots.owner_of(key)),
             Topology::ByPrefix { .. } => Err(random),
         }
     }
@@ -629,7 +629,7 @@ impl Pool {
             Topology::Single(server) => std::slice::from_ref(server),
             Topology::Sharded { servers, .. } => servers,
             Topology::ByPrefix { servers, .. } => servers,
-            Topology::Cluster(cluster) => cluster.servers(),
+            Topology::Cluster(slots) => slots.servers(),
         }
     }
 
@@ -641,22 +641,23 @@ impl Pool {
         };
         let by_place = self.numbers.clone().zip(by_place.iter().copied());
         let by_number = match &self.topology {
-            Topology::Cluster(cluster) => cluster.scan_order(),
+            Topology::Cluster(slots) => slots.scan_order(),
             _ => &[],
         };
         by_place.chain(by_number.iter().copied())
     }
 
-    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+    /// The slots of this pool, if it is a Cluster.
+    pub(crate) fn cluster(&self) -> Option<&SlotTable> {
         match &self.topology {
-            Topology::Cluster(cluster) => Some(cluster),
+            Topology::Cluster(slots) => Some(slots),
             _ => None,
         }
     }
 
-    pub(crate) fn cluster_mut(&mut self) -> Option<&mut Cluster> {
+    pub(crate) fn cluster_mut(&mut self) -> Option<&mut SlotTable> {
         match &mut self.topology {
-            Topology::Cluster(cluster) => Some(cluster),
+            Topology::Cluster(slots) => Some(slots),
             _ => None,
         }
     }
