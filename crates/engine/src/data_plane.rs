@@ -31,6 +31,7 @@ mod link_report;
 pub(crate) mod link_up;
 pub(crate) mod logins;
 pub(crate) mod memory;
+pub(crate) mod open_transaction;
 pub(crate) mod outage;
 pub(crate) mod own_options;
 pub(crate) mod owners;

@@ -27,12 +27,12 @@ use crate::data_plane::completion::transaction::{Exec, LocalResult};
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Dispatched, KeptRequest, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::open_transaction::OpenTransaction;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::reply_elements::elements_of;
 use crate::data_plane::scripts::{ScriptHash, names_in};
 use crate::data_plane::sent_request::{id_of, runs_code};
-use crate::data_plane::session::{Flags, OpenTransaction, Pins};
-use crate::routing::pool::Group;
+use crate::data_plane::session::{Flags, Pins};
 
 /// Transactions: requests between MULTI and EXEC.
 #[derive(Default)]
@@ -300,13 +300,6 @@ impl Transactions {
         Queueing::InBlock(local_result)
     }
 
-    /// Notes whether a queued request may write.
-    pub(crate) fn note_queued(&mut self, plane: &mut DataPlane, id: SessionId, writes: bool) {
-        if let Some(transaction) = plane.transaction_of(id) {
-            transaction.writes |= writes;
-        }
-    }
-
     /// Queues a request about the session, which respool answers after the block.
     pub(crate) fn queue_local(
         &mut self,
@@ -390,10 +383,8 @@ impl Transactions {
         bytes: &[u8],
         taints: bool,
     ) -> Dispatched {
-        if let Some(facts) = plane.transaction_of(id) {
-            // The table lacks the command, so it may write.
-            facts.writes = true;
-        }
+        // The table lacks the command, so it may write.
+        plane.note_queued_write(id);
         if let Some(transaction) = self.queued.get_mut(id) {
             transaction.taints |= taints;
         }
@@ -408,7 +399,7 @@ impl Transactions {
             let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
             return Err(text.to_vec());
         }
-        if self.has_lost_watch(plane, id) {
+        if plane.has_lost_watch(id) {
             let version = plane.sessions.get(id).map(|session| session.version);
             let mut nil = Vec::new();
             encode::null_array(&mut nil, version.unwrap_or_default());
@@ -482,38 +473,11 @@ impl Transactions {
         plane.deliver_to(entry, instead.as_deref().unwrap_or(reply));
     }
 
-    pub(crate) fn is_in_multi(&self, plane: &DataPlane, id: SessionId) -> bool {
-        plane
-            .sessions
-            .get(id)
-            .is_some_and(|session| session.flags.any(Flags::IN_MULTI))
-    }
-
     /// Whether the server's errors in a transaction name the command. Valkey 9 names it, and MULTI
     /// and WATCH inside MULTI abort the transaction. Redis does neither.
     fn speaks_of_commands_in_transactions(&self, plane: &DataPlane, id: SessionId) -> bool {
         let release = plane.server_version_of(id);
         release.is_some_and(|(server, (major, _))| server == "valkey" && major >= 9)
-    }
-
-    pub(crate) fn watches(&self, plane: &DataPlane, id: SessionId) -> bool {
-        let session = plane.sessions.get(id);
-        session.is_some_and(|session| session.pins.any(Pins::WATCH))
-    }
-
-    /// Whether a session's watch is lost: EXEC answers nil.
-    fn has_lost_watch(&self, plane: &DataPlane, id: SessionId) -> bool {
-        let session = plane.sessions.get(id);
-        let rare = session.and_then(|session| session.rare.as_ref());
-        rare.is_some_and(|rare| rare.watch_lost)
-    }
-
-    pub(crate) fn forget_lost_watch(&mut self, plane: &mut DataPlane, id: SessionId) {
-        if let Some(session) = plane.sessions.get_mut(id)
-            && let Some(rare) = &mut session.rare
-        {
-            rare.watch_lost = false;
-        }
     }
 
     /// Drops the state of a session that is closed.
@@ -560,23 +524,6 @@ impl Transactions {
         }
         self.queued.remove(id);
         plane.charge(id, ChargeKind::Transaction, Charge::default());
-    }
-
-    /// The owner of the keys that a session has queued since MULTI, if it has queued any.
-    pub(crate) fn queued_group(&self, plane: &DataPlane, id: SessionId) -> Option<Group> {
-        let rare = plane
-            .sessions
-            .get(id)
-            .and_then(|session| session.rare.as_ref());
-        let transaction = rare.and_then(|rare| rare.transaction.as_ref());
-        transaction.and_then(|transaction| transaction.group)
-    }
-
-    /// Notes the owner of a transaction's keys.
-    pub(crate) fn bind_transaction(&mut self, plane: &mut DataPlane, id: SessionId, group: Group) {
-        if let Some(transaction) = plane.transaction_of(id) {
-            transaction.group = Some(group);
-        }
     }
 
     /// Whether respool answers a request of the transaction.

@@ -4,9 +4,8 @@ use crate::LinkId;
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
-use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::link::IDLE_EMERGENCY;
-use crate::data_plane::session::{OpenTransaction, Pins};
+use crate::data_plane::session::Pins;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::{DataPlane, Link, LinkRole};
 use crate::routing::pool::ServerId;
@@ -116,26 +115,5 @@ impl DataPlane {
             _ => self.close_link(id),
         }
         self.next_urgent();
-    }
-
-    /// Refuses a request. If the session is in MULTI, its EXEC will fail.
-    pub(crate) fn refuse_queued(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
-        self.abort_transaction(id);
-        self.answer_error(id, text)
-    }
-
-    pub(crate) fn abort_transaction(&mut self, id: SessionId) {
-        if let Some(transaction) = self.transaction_of(id) {
-            transaction.aborted = true;
-        }
-    }
-
-    pub(crate) fn transaction_of(&mut self, id: SessionId) -> Option<&mut OpenTransaction> {
-        self.sessions
-            .get_mut(id)?
-            .rare
-            .as_mut()?
-            .transaction
-            .as_mut()
     }
 }

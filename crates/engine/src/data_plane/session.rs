@@ -21,6 +21,7 @@ use crate::data_plane::completion::pinned::TrackingRedirect;
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::cork::Cork;
 use crate::data_plane::memory::{Held, Weight};
+use crate::data_plane::open_transaction::OpenTransaction;
 use crate::data_plane::reorder::{AskedEarly, ReorderBuffer};
 use crate::data_plane::replica_reads::OwnWriteReads;
 use crate::data_plane::resume::ListMark;
@@ -338,19 +339,6 @@ pub(crate) struct DeferredRequests {
     pub(crate) wait: bool,
     /// The session's later requests have passed their bound: nothing is retried.
     pub(crate) is_over_bound: bool,
-}
-
-/// The facts about a transaction that is queued. Its requests are elsewhere.
-#[derive(Debug, Default)]
-pub(crate) struct OpenTransaction {
-    /// The number of its requests.
-    pub(crate) count: u32,
-    /// One of them may write.
-    pub(crate) writes: bool,
-    /// One of them was refused, so EXEC will be refused, too.
-    pub(crate) aborted: bool,
-    /// The owner of their keys.
-    pub(crate) group: Option<Group>,
 }
 
 /// Whether a worker has the session to which tracking messages shall be redirected.

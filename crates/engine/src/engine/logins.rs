@@ -29,7 +29,7 @@ impl Engine {
         credentials: (Option<&[u8]>, &[u8]),
         hello: Option<(Version, KeptRequest)>,
     ) -> Dispatched {
-        let is_queued = self.transactions.queued_group(&self.plane, id).is_some();
+        let is_queued = self.plane.queued_group(id).is_some();
         let asked = self
             .access
             .begin_login(&mut self.plane, id, credentials, is_queued);

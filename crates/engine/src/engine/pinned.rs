@@ -261,7 +261,7 @@ impl Engine {
             Ok(stripped) => (self.place_large(session_id)?, stripped),
             Err(text) => {
                 self.plane.counters.requests += 1;
-                self.refuse_queued(session_id, &text);
+                self.plane.refuse_queued(session_id, &text);
                 (None, None)
             }
         };
@@ -305,7 +305,7 @@ impl Engine {
         };
         self.pinned
             .check_large(&mut self.plane, id, &args, argc, row)?;
-        let queued = self.transactions.queued_group(&self.plane, id);
+        let queued = self.plane.queued_group(id);
         let switched = self.plane.switch_large(id, opening, &args, argc, queued);
         switched.map_err(<[u8]>::to_vec)?;
         self.scatter
@@ -424,7 +424,7 @@ impl Engine {
         at: usize,
         found: TargetNews,
     ) -> Dispatched {
-        let in_multi = self.transactions.is_in_multi(&self.plane, id);
+        let in_multi = self.plane.is_in_multi(id);
         if found.is_here
             && in_multi
             && self.transactions.redirects_queued(id, found.to) >= REDIRECTS_QUEUED_MAX

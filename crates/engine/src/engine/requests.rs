@@ -215,7 +215,7 @@ impl Engine {
         if let Err(text) = checked {
             return match id {
                 id::EXEC => self.refuse_exec(session_id, &text),
-                _ => self.refuse_queued(session_id, &text),
+                _ => self.plane.refuse_queued(session_id, &text),
             };
         }
         if let Some(session) = self.plane.sessions.get_mut(session_id) {

@@ -541,7 +541,7 @@ impl Engine {
     /// request is not for one server, or has none.
     pub(crate) fn route(&mut self, id: SessionId, request: &Request<'_>) -> Option<Dispatched> {
         self.plane.note_asked(id, request.id, request.spans.len());
-        let queued = self.transactions.queued_group(&self.plane, id);
+        let queued = self.plane.queued_group(id);
         let facts = Facts::of(&self.plane, id, request, queued)?;
         Some(match facts.route() {
             Route::Here => return None,
@@ -556,10 +556,7 @@ impl Engine {
                 }
                 match claim {
                     Claim::Nothing => {}
-                    Claim::Transaction => {
-                        self.transactions
-                            .bind_transaction(&mut self.plane, id, group)
-                    }
+                    Claim::Transaction => self.plane.bind_transaction(id, group),
                     Claim::Watch => self.plane.note_watched(id, group),
                 }
                 return None;
@@ -576,8 +573,7 @@ impl Engine {
             Route::Home { claims } => {
                 self.plane.switch_home(id);
                 if claims && let Some(group) = self.plane.home_group(id) {
-                    self.transactions
-                        .bind_transaction(&mut self.plane, id, group);
+                    self.plane.bind_transaction(id, group);
                 }
                 return None;
             }
@@ -604,7 +600,7 @@ impl Engine {
                 let part = self.plane.unknown_part(pool)?;
                 match self.discovery.find_owners(&mut self.plane, id, part) {
                     Ok(placed) => placed,
-                    Err(text) => self.refuse_queued(id, &text),
+                    Err(text) => self.plane.refuse_queued(id, &text),
                 }
             }
             Route::AsNode => return self.local.answer_as_node(&mut self.plane, id, request),
@@ -619,7 +615,7 @@ impl Engine {
             }
             Route::Refuse(refusal) => {
                 self.plane.counters.refused += u64::from(refusal.counts());
-                self.refuse_queued(id, &refusal.text(request.command))
+                self.plane.refuse_queued(id, &refusal.text(request.command))
             }
         })
     }
@@ -627,7 +623,7 @@ impl Engine {
     /// Switches a session from a server that cannot be reached to one that can, unless the session
     /// is bound there.
     pub(crate) fn switch_from_dead_if_free(&mut self, id: SessionId) {
-        let has_queued = self.transactions.queued_group(&self.plane, id).is_some();
+        let has_queued = self.plane.queued_group(id).is_some();
         self.plane.switch_from_dead(id, has_queued);
     }
 

@@ -162,7 +162,7 @@ impl Engine {
         request: &Request<'_>,
         server_refuses: bool,
     ) -> Dispatched {
-        let is_in_multi = self.transactions.is_in_multi(&self.plane, id);
+        let is_in_multi = self.plane.is_in_multi(id);
         match self.scatter.strip(&self.plane, id, request, is_in_multi) {
             Stripped::Same => self.dispatch_at_server(id, request, server_refuses),
             Stripped::Shorter(bytes) => scanned(&bytes, |spans| {
@@ -181,7 +181,7 @@ impl Engine {
 
     pub(crate) fn refuse_stripped(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
         self.plane.counters.refused += 1;
-        self.refuse_queued(id, text)
+        self.plane.refuse_queued(id, text)
     }
 
     /// SCAN goes through one server after the other.

@@ -218,11 +218,7 @@ impl Engine {
             .map(|(id, _)| id)
             .collect();
         for session in attached {
-            if self
-                .transactions
-                .queued_group(&self.plane, session)
-                .is_none()
-            {
+            if self.plane.queued_group(session).is_none() {
                 self.plane.switch_server(session, home);
             }
         }

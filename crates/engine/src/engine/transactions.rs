@@ -27,7 +27,7 @@ impl Engine {
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
-        let in_multi = self.transactions.is_in_multi(&self.plane, session_id);
+        let in_multi = self.plane.is_in_multi(session_id);
         match request.id {
             id::MULTI if in_multi => self.transactions.refuse_nested(
                 &mut self.plane,
@@ -65,9 +65,8 @@ impl Engine {
                 Err(blocked) => self.plane.blocked(session_id, blocked),
             },
             id::UNWATCH => {
-                self.transactions
-                    .forget_lost_watch(&mut self.plane, session_id);
-                match self.transactions.watches(&self.plane, session_id) {
+                self.plane.forget_lost_watch(session_id);
+                match self.plane.watches(session_id) {
                     true => self.unwatch(session_id, request.bytes, None),
                     false => self.dispatch_on_link(session_id, request.bytes, false, None),
                 }
@@ -101,20 +100,15 @@ impl Engine {
     pub(crate) fn leave_transaction(&mut self, id: SessionId, reply: &[u8]) -> Dispatched {
         let mut unwatch = Vec::new();
         encode::request(&mut unwatch, &["UNWATCH"]);
-        let placed = match self.transactions.watches(&self.plane, id) {
+        let placed = match self.plane.watches(id) {
             true => self.unwatch(id, &unwatch, Some(reply)),
             false => self.plane.answer_reply(id, reply),
         };
         if placed == Dispatched::Done {
-            self.transactions.forget_lost_watch(&mut self.plane, id);
+            self.plane.forget_lost_watch(id);
             self.transactions.end_transaction(&mut self.plane, id);
         }
         placed
-    }
-
-    /// Refuses a request. If the session is in MULTI, its EXEC will fail.
-    pub(crate) fn refuse_queued(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
-        self.plane.refuse_queued(id, text)
     }
 
     /// Refuses a malformed EXEC, which ends its transaction.
@@ -150,8 +144,9 @@ impl Engine {
             },
             Queueing::Local => transactions.queue_local(&mut self.plane, id, request),
             Queueing::InBlock(local_result) => {
-                let writes = request_may_write(request);
-                transactions.note_queued(&mut self.plane, id, writes);
+                if request_may_write(request) {
+                    self.plane.note_queued_write(id);
+                }
                 transactions.enqueue(&mut self.plane, id, request.bytes, local_result)
             }
         }
@@ -287,7 +282,7 @@ impl Engine {
         if let Some(reply) = refusal {
             return self.leave_transaction(id, &reply);
         }
-        if let Some(group) = self.transactions.queued_group(&self.plane, id) {
+        if let Some(group) = self.plane.queued_group(id) {
             self.plane.switch_to_group(id, group);
         }
         for pins in pins {

@@ -59,7 +59,7 @@ impl Engine {
     fn switch_to_informed_server(&mut self, id: SessionId, first: Option<&[u8]>) {
         if self.plane.has_several_owners(id) {
             if let Some(first) = first {
-                let queued = self.transactions.queued_group(&self.plane, id);
+                let queued = self.plane.queued_group(id);
                 self.plane.switch_to_owner(id, first, queued);
             }
             self.switch_from_dead_if_free(id);
@@ -115,17 +115,16 @@ impl Engine {
                 LearnedKeySpec::At { .. } | LearnedKeySpec::None => NO_KEYS,
             };
             let places = keys.places(spans.len());
-            let queued = self.transactions.queued_group(&self.plane, session_id);
+            let queued = self.plane.queued_group(session_id);
             let routed = self
                 .plane
                 .switch_to_keys(session_id, (places, arg), refusal, queued);
             match routed {
                 Ok(Some(group)) if in_multi => {
-                    self.transactions
-                        .bind_transaction(&mut self.plane, session_id, group);
+                    self.plane.bind_transaction(session_id, group);
                 }
                 Ok(_) => {}
-                Err(text) => return self.refuse_queued(session_id, text),
+                Err(text) => return self.plane.refuse_queued(session_id, text),
             }
         }
         if keys.is_some() && flags.any(Flags::RESTRICTED) {
@@ -166,7 +165,7 @@ impl Engine {
                     return self.answer_error(session_id, NOAUTH);
                 }
                 let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
-                self.refuse_queued(
+                self.plane.refuse_queued(
                     session_id,
                     &unknown_command(&args, self.plane.is_before_7(session_id)),
                 )
