@@ -46,6 +46,7 @@ pub(crate) mod replica_reads;
 pub(crate) mod reply_elements;
 pub(crate) mod reply_limit;
 pub(crate) mod resume;
+pub(crate) mod scattered;
 pub(crate) mod scripts;
 pub(crate) mod sent_request;
 pub(crate) mod session;
@@ -69,6 +70,7 @@ use respool_protocol::request::RequestScanner;
 use crate::base::buffer::SpareBuffers;
 use crate::base::counters::Counters;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::session_map::SessionMap;
 use crate::base::settings::Settings;
 use crate::base::slab::Slab;
 use crate::base::time::Time;
@@ -94,6 +96,7 @@ use crate::data_plane::polled::PolledCommands;
 use crate::data_plane::quick_code::{QuickCode, may_hold_up};
 use crate::data_plane::reorder::ReplyRun;
 use crate::data_plane::resume::ResumeQueue;
+use crate::data_plane::scattered::ScatteredRequests;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
@@ -113,6 +116,9 @@ pub(crate) enum Release {
     Closed(SessionId, Box<Session>),
     /// The last reply on the session's own link has come: that link.
     Unpinned(SessionId),
+    /// A server has not agreed to a change of the session's links: that change. The request gets
+    /// this error behind it.
+    Disagreed(Entry, Vec<u8>),
 }
 
 /// The sessions and links of a worker, the tables that route between them, and the lists of a turn.
@@ -210,6 +216,8 @@ pub(crate) struct DataPlane {
     pub(crate) events: VecDeque<Event>,
     /// The time when the earliest batch that is held must leave.
     pub(crate) flush_at: Option<Time>,
+    /// Requests with shares at several servers that have not all their parts yet.
+    pub(crate) scattered: SessionMap<ScatteredRequests>,
     /// Blocking commands that are polled.
     pub(crate) polling: PolledCommands,
     pub(crate) quick_code: QuickCode,
@@ -287,6 +295,7 @@ impl DataPlane {
             actions: VecDeque::new(),
             events: VecDeque::new(),
             flush_at: None,
+            scattered: SessionMap::default(),
             polling: PolledCommands::default(),
             quick_code: QuickCode::default(),
             reported_topology: HashMap::new(),

@@ -19,7 +19,6 @@
 pub(crate) mod clients;
 pub(crate) mod composite;
 mod deadlines;
-mod failures;
 mod link_bytes;
 pub(crate) mod link_events;
 pub(crate) mod logins;
@@ -650,6 +649,11 @@ impl Engine {
     fn release(&mut self, release: Release) {
         match release {
             Release::Closed(id, session) => self.release_closed(id, *session),
+            Release::Disagreed(entry, reply) => {
+                self.pinned
+                    .settle_tracking(&mut self.plane, entry.session, &reply);
+                self.plane.deliver_to(entry, &reply);
+            }
             Release::Unpinned(id) => {
                 self.pinned.finish_unpinning(&mut self.plane, id);
                 self.plane.release(id, Holds::DRAIN);
@@ -660,7 +664,7 @@ impl Engine {
     fn release_closed(&mut self, id: SessionId, mut session: Session) {
         self.access.forget_session(id);
         self.redirects.forget_session(id);
-        self.scatter.forget_session(id);
+        self.plane.scattered.remove(id);
         self.transactions.forget_session(id);
         self.plane.held_bytes -= self.plane.polling.forget(id);
         let link = self.plane.links.get(session.link);

@@ -1063,7 +1063,7 @@ impl Pubsub {
             plane.counters.timeouts += 1;
             plane.counters.failed_not_sent += 1;
             plane.deadlines.count(done.session);
-            let away = plane.away_error_of(Entry::of(done.session, done.seq, 0), false);
+            let away = plane.away_error_of(Entry::of(done.session, done.seq, 0));
             let line = self.hub(hub).line(line);
             let (server, link) = (line.server, line.link);
             let server_label = &plane.server(server).label;

@@ -7,26 +7,21 @@
 
 pub(crate) mod key_prefix;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-use respool_protocol::commands::{Command, CommandId, Names, Retry, Spread, id};
-use respool_protocol::encode;
-use respool_protocol::fan::{
-    self, Cursor, Divided, Merged, Merger, Part, Sections, Split, Undivided,
-};
+use respool_protocol::commands::{Command, CommandId, Retry, Spread, id};
+use respool_protocol::fan::{self, Cursor, Divided, Merged, Merger, Part, Split, Undivided};
 use respool_protocol::glob::SIFTED_BYTES_MAX;
 
 use crate::base::error_text::CROSSSLOT;
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
-use crate::base::session_map::SessionMap;
 use crate::data_plane::DataPlane;
-use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::ScriptEffect;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::scattered::{MergeRule, ScatterRequest, is_agreement};
 use crate::data_plane::session::Flags;
 use crate::routing::pool::{Group, Pools, ServerId};
 use crate::scatter::key_prefix::Scan;
@@ -38,29 +33,6 @@ pub(crate) struct Scatter {
     pub(crate) split: Split,
     /// Merges the replies of its shares.
     pub(crate) merger: Merger,
-    /// Requests that have not all their parts yet.
-    scattered: SessionMap<ScatteredRequests>,
-}
-
-/// The scattered requests of a session.
-#[derive(Default)]
-struct ScatteredRequests {
-    /// In the order of their places.
-    requests: VecDeque<ScatterRequest>,
-    /// The number of shares without an answer.
-    waiting: usize,
-    /// The requests, and the parts that have come.
-    charge: Charge,
-}
-
-impl ScatteredRequests {
-    /// The index of the request with the place `seq`. No request is before `head`.
-    fn find(&self, head: u32, seq: u32) -> Option<usize> {
-        let ahead = |seq: u32| seq.wrapping_sub(head);
-        self.requests
-            .binary_search_by_key(&ahead(seq), |gather| ahead(gather.seq))
-            .ok()
-    }
 }
 
 /// The memory that the merge buffer keeps between two replies.
@@ -72,19 +44,6 @@ const MANY: &[u8] =
 /// The error for SCAN if the pool has more servers than fit the server numbers of a cursor.
 const MANY_SCANNED: &[u8] =
     b"ERR respool: the pool has more servers than SCAN can tell apart: ask the servers themselves";
-
-/// The error for a request whose parts are together larger than respool holds.
-fn too_large(limits: &Limits) -> Vec<u8> {
-    let most = gathered_bytes_max(limits);
-    let option = gathered_bytes_option(limits);
-    let mut reply = Vec::new();
-    let text = format!(
-        "ERR respool: the replies of the servers are together larger than {most} bytes \
-         ({option}): ask for less at once, or raise that option"
-    );
-    encode::error(&mut reply, text.as_bytes());
-    reply
-}
 
 /// The owners of a request's keys, each with a number.
 enum KeyGroups {
@@ -135,76 +94,6 @@ impl KeyGroups {
     }
 }
 
-/// A request with shares at several servers, until all have answered.
-pub(crate) struct ScatterRequest {
-    /// Its place in the session's reply order.
-    seq: u32,
-    id: CommandId,
-    merge: MergeRule,
-    parts: Vec<Answered>,
-    /// The number of shares without an answer.
-    waiting: usize,
-    /// Bytes of the parts that have come.
-    held_bytes: usize,
-    /// The error reply for the client, once a share failed without a reply.
-    failure: Option<Vec<u8>>,
-    /// A share was executed, or may have been.
-    executed: bool,
-    silent: bool,
-    /// The pattern of KEYS. A server that sees keys without their prefix may be asked for a wider
-    /// pattern. Its part is then filtered by this one.
-    sifted_by: Option<Box<[u8]>>,
-}
-
-/// How the parts become one reply.
-pub(crate) enum MergeRule {
-    /// By key: the index of the part that has each key.
-    ByKey(Vec<u16>),
-    /// By the rule that the command table has for the command.
-    AsSaid,
-    /// INFO: the requested sections, and whether respool's own section is added.
-    Info { asked: Sections, adds_section: bool },
-}
-
-struct Answered {
-    server: ServerId,
-    reply: Vec<u8>,
-}
-
-impl ScatterRequest {
-    /// Whether a part has come.
-    fn has_answers(&self) -> bool {
-        self.waiting < self.parts.len()
-    }
-
-    /// Its memory without the parts' bytes.
-    fn memory_bytes(&self) -> usize {
-        let order = match &self.merge {
-            MergeRule::ByKey(order) => order.capacity() * size_of::<u16>(),
-            MergeRule::AsSaid | MergeRule::Info { .. } => 0,
-        };
-        size_of::<ScatterRequest>() + self.parts.capacity() * size_of::<Answered>() + order
-    }
-
-    /// Drops the parts that have come.
-    fn drop_parts(&mut self) {
-        for part in &mut self.parts {
-            part.reply = Vec::new();
-        }
-        self.held_bytes = 0;
-    }
-
-    /// The server that answers a share, and which keys its reply names.
-    pub(crate) fn part(&self, index: u16) -> Option<(ServerId, Names)> {
-        let part = self.parts.get(usize::from(index))?;
-        Some((part.server, self.id.get().names))
-    }
-
-    pub(crate) fn sifted_by(&self) -> Option<&[u8]> {
-        self.sifted_by.as_deref()
-    }
-}
-
 /// The servers that get a request with several keys.
 pub(crate) enum Division<'a> {
     /// Each of these servers owns some of the keys, and gets its share. The owners are known, not
@@ -242,7 +131,6 @@ pub(crate) struct Finished {
     pub(crate) reply: Vec<u8>,
     id: CommandId,
     failed: bool,
-    silent: bool,
     /// INFO: whether respool's own section is added.
     adds_section: Option<bool>,
 }
@@ -258,20 +146,10 @@ impl Finished {
         self.id == id::PUBSUB_SHARDNUMSUB && !self.failed
     }
 
-    /// Whether the command is about the session's links: see [`is_agreement`].
+    /// Whether the command is about the session's links.
     pub(crate) fn is_agreement(&self) -> bool {
         is_agreement(self.id)
     }
-}
-
-/// The effect of an answer to a share on its request.
-pub(crate) enum ShareOutcome {
-    /// The entry is no share, or its request has ended.
-    NoShare,
-    /// Other shares have no answer yet.
-    Waits,
-    /// It was the last one.
-    Finished(Finished),
 }
 
 impl Scatter {
@@ -455,25 +333,9 @@ impl Scatter {
         let pattern = request.args().nth(1).filter(|_| may_be_sifted);
         let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);
         let sifted_by = pattern.map(Into::into);
-        let scattered = ScatterRequest {
-            seq,
-            id: request.id,
-            merge,
-            waiting: parts.len(),
-            held_bytes: 0,
-            parts: parts
-                .iter()
-                .map(|(server, _)| Answered {
-                    server: *server,
-                    reply: Vec::new(),
-                })
-                .collect(),
-            failure: None,
-            executed: false,
-            silent,
-            sifted_by,
-        };
-        self.add(plane, session_id, scattered);
+        let servers = parts.iter().map(|(server, _)| *server);
+        let scattered = ScatterRequest::new((seq, silent), request.id, merge, servers, sifted_by);
+        plane.add_scattered(session_id, scattered);
         let reads = is_read(request);
         let tracks = plane.tracks_several(session_id);
         for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
@@ -500,42 +362,22 @@ impl Scatter {
         }
     }
 
-    /// Keeps a server's answer to its share, and merges the parts if it is the last one.
+    /// Keeps a server's answer to its share. After the last one, merges the answers. `None`: other
+    /// shares have no answer yet, or the request has ended.
     pub(crate) fn handle_part(
         &mut self,
         plane: &mut DataPlane,
         entry: Entry,
         index: u16,
         reply: &[u8],
-    ) -> ShareOutcome {
+    ) -> Option<Finished> {
         let named = self.part_named(plane, entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
-        if !self.take_part(plane, entry, index, reply) {
+        if !plane.take_part(entry, index, reply) {
             plane.counters.late_replies += 1;
-            return ShareOutcome::NoShare;
+            return None;
         }
-        self.bound_scattered(plane, entry.session);
-        self.finish(plane, entry)
-    }
-
-    /// Notes that a share gets no reply, but this error.
-    pub(crate) fn fail_share(
-        &mut self,
-        plane: &mut DataPlane,
-        entry: Entry,
-        error: &[u8],
-    ) -> ShareOutcome {
-        if !self.fail_part(plane, entry, error) {
-            return ShareOutcome::NoShare;
-        }
-        self.finish(plane, entry)
-    }
-
-    /// After the last part, makes the reply of all parts.
-    fn finish(&mut self, plane: &mut DataPlane, entry: Entry) -> ShareOutcome {
-        let Some(gather) = self.take_finished(plane, entry) else {
-            return ShareOutcome::Waits;
-        };
+        let gather = plane.take_scattered(entry)?;
         let mut reply = std::mem::take(&mut plane.scratch);
         reply.clear();
         let failed = match &gather.failure {
@@ -543,7 +385,7 @@ impl Scatter {
                 reply.extend_from_slice(failure);
                 true
             }
-            None if is_agreement(gather.id) && gather.parts.len() == 1 => {
+            None if gather.is_agreement() && gather.parts.len() == 1 => {
                 // A single server: its own words.
                 reply.extend_from_slice(&gather.parts[0].reply);
                 false
@@ -565,29 +407,19 @@ impl Scatter {
                 merged != Merged::Whole
             }
         };
-        // If some servers refuse, the change is undone at the others.
-        let is_undone = is_agreement(gather.id);
-        let writes = gather.id.get().retry == Retry::Write && !is_undone;
-        if failed && gather.executed && writes {
-            // The error holds for its share alone.
-            let why = reply.strip_prefix(b"-").unwrap_or(&reply).trim_ascii_end();
-            let why = String::from_utf8_lossy(why);
-            let text = format!(
-                "UNKNOWN respool: a part of the command was executed, or may have been; {why}"
-            );
-            reply.clear();
-            encode::error(&mut reply, text.as_bytes());
+        if failed {
+            gather.qualify_failure(&mut reply);
         }
         let adds_section = match gather.merge {
             MergeRule::Info { adds_section, .. } => Some(adds_section),
             MergeRule::ByKey(_) | MergeRule::AsSaid => None,
         };
-        ShareOutcome::Finished(Finished {
-            entry,
+        let silent = gather.silent;
+        Some(Finished {
+            entry: Entry { silent, ..entry },
             reply,
             id: gather.id,
             failed,
-            silent: gather.silent,
             adds_section,
         })
     }
@@ -595,13 +427,9 @@ impl Scatter {
     /// Delivers the reply to a scattered request to its session.
     pub(crate) fn deliver(&mut self, plane: &mut DataPlane, finished: Finished) {
         let Finished {
-            entry,
-            mut reply,
-            silent,
-            ..
+            entry, mut reply, ..
         } = finished;
-        let client_reply = if silent { b"" } else { reply.as_slice() };
-        plane.deliver(entry.session, entry.seq, 1, client_reply);
+        plane.deliver_to(entry, &reply);
         // A large buffer is not kept.
         reply.clear();
         reply.shrink_to(REPLY_BYTES_KEPT);
@@ -621,136 +449,11 @@ pub(crate) fn as_seen<'a>(
     parts.iter().enumerate().map(seen).collect()
 }
 
-/// Whether a command about the session's links must succeed at all its servers.
-fn is_agreement(command: CommandId) -> bool {
-    matches!(
-        command,
-        id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE
-    )
-}
-
 pub(crate) fn is_read(request: &Request<'_>) -> bool {
     request.command.retry == Retry::Read
 }
 
 impl Scatter {
-    /// Drops the requests of a session that is closed.
-    pub(crate) fn forget_session(&mut self, id: SessionId) {
-        self.scattered.remove(id);
-    }
-
-    /// Memory of the table by session, bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.scattered.table_bytes()
-    }
-
-    /// Adds a request whose shares leave now.
-    fn add(&mut self, plane: &mut DataPlane, id: SessionId, request: ScatterRequest) {
-        let of = self.scattered.get_or_default(id);
-        let is_behind = |last: &ScatterRequest| request.seq.wrapping_sub(last.seq) as i32 > 0;
-        debug_assert!(
-            of.requests.back().is_none_or(is_behind),
-            "places are in order"
-        );
-        of.waiting += request.waiting;
-        of.charge.memory += request.memory_bytes();
-        of.requests.push_back(request);
-        plane.charge(id, ChargeKind::Parts, of.charge);
-    }
-
-    /// The requests of the entry's session, and the index of the entry's own request among them.
-    fn locate(&self, plane: &DataPlane, entry: Entry) -> Option<(&ScatteredRequests, usize)> {
-        let head = plane.sessions.get(entry.session)?.head_seq;
-        let of = self.scattered.get(entry.session)?;
-        Some((of, of.find(head, entry.seq)?))
-    }
-
-    fn locate_mut(
-        &mut self,
-        plane: &DataPlane,
-        entry: Entry,
-    ) -> Option<(&mut ScatteredRequests, usize)> {
-        let head = plane.sessions.get(entry.session)?.head_seq;
-        let of = self.scattered.get_mut(entry.session)?;
-        let at = of.find(head, entry.seq)?;
-        Some((of, at))
-    }
-
-    /// Whether the entry is the share of one server of a scattered request.
-    pub(crate) fn is_share(&self, plane: &DataPlane, entry: Entry) -> bool {
-        self.locate(plane, entry).is_some()
-    }
-
-    /// Requests of a session that have not all their parts, and the parts that they wait for.
-    pub(crate) fn waiting_of(&self, id: SessionId) -> (usize, usize) {
-        let of = self.scattered.get(id);
-        of.map_or((0, 0), |of| (of.requests.len(), of.waiting))
-    }
-
-    /// The place behind the last request of which a part has come.
-    pub(crate) fn end_of_parts(&self, id: SessionId) -> Option<u32> {
-        let mut answered = self.scattered.get(id)?.requests.iter().rev();
-        let last = answered.find(|gather| gather.has_answers())?;
-        Some(last.seq.wrapping_add(1))
-    }
-
-    /// Keeps a server's answer to its share. Returns whether the request is still there.
-    fn take_part(&mut self, plane: &mut DataPlane, entry: Entry, index: u16, reply: &[u8]) -> bool {
-        let Some((of, at)) = self.locate_mut(plane, entry) else {
-            return false;
-        };
-        let limits = &plane.settings.limits;
-        let gather = &mut of.requests[at];
-        gather.waiting -= 1;
-        gather.executed |= !reply.starts_with(b"-");
-        let before = gather.held_bytes;
-        if gather.failure.is_some() {
-            // The request has failed already: this part is not used.
-        } else if before + reply.len() > gathered_bytes_max(limits) {
-            gather.failure = Some(too_large(limits));
-            gather.drop_parts();
-        } else if let Some(part) = gather.parts.get_mut(usize::from(index)) {
-            part.reply = reply.to_vec();
-            gather.held_bytes += reply.len();
-        }
-        let after = gather.held_bytes;
-        of.waiting -= 1;
-        of.charge.counted = of.charge.counted + after - before;
-        of.charge.memory = of.charge.memory + after - before;
-        plane.charge(entry.session, ChargeKind::Parts, of.charge);
-        true
-    }
-
-    /// Notes that a share gets no reply. Returns whether the entry was a share.
-    fn fail_part(&mut self, plane: &DataPlane, entry: Entry, error: &[u8]) -> bool {
-        let Some((of, at)) = self.locate_mut(plane, entry) else {
-            return false;
-        };
-        of.waiting -= 1;
-        let gather = &mut of.requests[at];
-        gather.waiting -= 1;
-        gather.executed |= !error.starts_with(b"-NOTSENT");
-        gather.failure.get_or_insert_with(|| error.to_vec());
-        true
-    }
-
-    /// Takes out the entry's request, if it waits for no more parts.
-    fn take_finished(&mut self, plane: &mut DataPlane, entry: Entry) -> Option<ScatterRequest> {
-        let (of, at) = self.locate_mut(plane, entry)?;
-        if of.requests[at].waiting > 0 {
-            return None;
-        }
-        let gather = of.requests.remove(at)?;
-        of.charge.counted -= gather.held_bytes;
-        of.charge.memory -= gather.held_bytes + gather.memory_bytes();
-        let charge = of.charge;
-        if of.requests.is_empty() {
-            self.scattered.remove(entry.session);
-        }
-        plane.charge(entry.session, ChargeKind::Parts, charge);
-        Some(gather)
-    }
-
     /// A server's reply to SCAN, with the cursor for the client.
     pub(crate) fn scanned(
         &self,
@@ -767,80 +470,11 @@ impl Scatter {
         fan::scan_reply(part, number, next, &mut out);
         out
     }
-
-    /// Notes that a share goes to another server now.
-    pub(crate) fn ask_share_of(
-        &mut self,
-        plane: &DataPlane,
-        entry: Entry,
-        index: u16,
-        server: ServerId,
-    ) {
-        let Some((of, at)) = self.locate_mut(plane, entry) else {
-            return;
-        };
-        if let Some(part) = of.requests[at].parts.get_mut(usize::from(index)) {
-            part.server = server;
-        }
-    }
-
-    /// The answer of a server to its share of a request, if it has a share and has answered.
-    pub(crate) fn answer_of(
-        &self,
-        plane: &DataPlane,
-        entry: Entry,
-        server: ServerId,
-    ) -> Option<Vec<u8>> {
-        let (of, at) = self.locate(plane, entry)?;
-        let mut parts = of.requests[at].parts.iter();
-        let part = parts.find(|part| part.server == server && !part.reply.is_empty())?;
-        Some(part.reply.clone())
-    }
-
-    /// Holds the parts of a session to the bounds of early replies.
-    fn bound_scattered(&mut self, plane: &mut DataPlane, id: SessionId) {
-        let limits = &plane.settings.limits;
-        let Some(session) = plane.sessions.get(id) else {
-            return;
-        };
-        let parked = session.parked_bytes();
-        if parked > gathered_bytes_max(limits) {
-            let reason = "worker-memory-bytes-max: replies of several servers";
-            plane.close_for(id, reason.to_owned());
-        } else if parked > limits.session_output_soft_bytes as usize {
-            plane.early.push(id);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// An error of a bound names the option and its value.
-    #[test]
-    fn too_large_answers_name_their_option() {
-        let mut limits = Limits {
-            worker_memory_bytes_max: 1 << 20,
-            session_output_hard_bytes: 1_000,
-            ..Limits::default()
-        };
-        let by_memory = String::from_utf8(too_large(&limits)).expect("text");
-        assert!(
-            by_memory.contains("larger than 131072 bytes"),
-            "{by_memory}"
-        );
-        let option = "(an eighth of worker-memory-bytes-max, which is 1048576)";
-        assert!(by_memory.contains(option), "{by_memory}");
-        limits.session_output_hard_bytes = 200_000;
-        let by_output = String::from_utf8(too_large(&limits)).expect("text");
-        assert!(
-            by_output.contains("larger than 200000 bytes"),
-            "{by_output}"
-        );
-        let option = "(session-output-hard-bytes, which is 200000)";
-        assert!(by_output.contains(option), "{by_output}");
-    }
 
     /// Groups of two subpools get two numbers, even if their own numbers are equal. Too many groups
     /// are noticed.

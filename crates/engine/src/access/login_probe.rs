@@ -213,7 +213,11 @@ impl Access {
             self.login_was_right(plane, attempt.login.claim);
             let server = plane.server(attempt.server).label.clone();
             let server = &server;
-            fail_login(plane, attempt.entry, Cause::Deadline { server, limit_ms });
+            plane.fail(
+                attempt.entry,
+                Fate::NotSent,
+                Cause::Deadline { server, limit_ms },
+            );
         }
     }
 
@@ -248,20 +252,11 @@ impl Access {
                     plane.close_when_answered(entry.session);
                 }
                 let server = &label;
-                fail_login(plane, entry, Cause::NoLink { server, reason });
+                plane.fail(entry, Fate::NotSent, Cause::NoLink { server, reason });
             } else {
                 self.login_probes.queue.push_back(attempt);
             }
         }
-    }
-}
-
-/// Fails a login that was not sent.
-fn fail_login(plane: &mut DataPlane, entry: Entry, cause: Cause<'_>) {
-    let away = plane.away_error_of(entry, false);
-    if let Some(reply) = plane.begin_failure(entry, Fate::NotSent, away, cause) {
-        plane.deliver_to(entry, &reply);
-        plane.scratch = reply;
     }
 }
 

@@ -19,7 +19,6 @@ pub(crate) mod redirect;
 pub(crate) mod scatter;
 pub(crate) mod transaction;
 
-use crate::base::error::{Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::access::AccessCompletion;
@@ -396,16 +395,6 @@ impl DataPlane {
             if let Some(session) = self.sessions.get_mut(owner) {
                 session.db = db;
             }
-        }
-    }
-
-    /// Fails a request that is no share of a scattered request: its client gets an error in place
-    /// of a reply.
-    pub(crate) fn fail_to(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
-        let away = self.away_error_of(entry, false);
-        if let Some(reply) = self.begin_failure(entry, fate, away, cause) {
-            self.deliver_to(entry, &reply);
-            self.scratch = reply;
         }
     }
 

@@ -1,4 +1,4 @@
-//! The replies to requests that fail.
+//! Requests that fail: their clients get an error in place of a reply.
 
 use respool_protocol::encode;
 
@@ -10,10 +10,11 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session_state::Holds;
 use crate::data_plane::takeover::is_busy;
 
 /// The reply to a request that was not sent because its link is not up.
-pub(crate) enum UnsentReply {
+enum UnsentReply {
     /// The server's own error, or one in its place.
     Words(Vec<u8>),
     /// An error of respool, with this code if the server is away.
@@ -21,9 +22,87 @@ pub(crate) enum UnsentReply {
 }
 
 impl DataPlane {
+    /// Delivers a reply to the session of the entry, if the session wants replies. If the entry is
+    /// a share of a scattered request, the share fails.
+    pub(crate) fn pass_on(&mut self, entry: Entry, reply: &[u8]) {
+        if entry.duty && self.fail_share(entry, reply) {
+            return;
+        }
+        self.deliver_to(entry, reply);
+    }
+
+    /// Fails a request.
+    pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
+        let away = self.away_error_of(entry);
+        self.fail_as(entry, fate, away, cause);
+    }
+
+    /// Fails a request. `away`: the error code if the server is away.
+    fn fail_as(&mut self, entry: Entry, fate: Fate, away: AwayError, cause: Cause<'_>) {
+        if let Some(reply) = self.begin_failure(entry, fate, away, cause) {
+            self.pass_on(entry, &reply);
+            self.scratch = reply;
+        }
+    }
+
+    /// Fails a request that is past its deadline.
+    pub(crate) fn give_up(&mut self, link: LinkId, entry: Entry, fate: Fate) {
+        self.count_late(link, &entry, fate == Fate::Unknown);
+        let server = self.label(link).to_owned();
+        let limit_ms = self.settings.timeouts.request_ms;
+        let server = &server;
+        self.fail(entry, fate, Cause::Deadline { server, limit_ms });
+    }
+
+    /// Fails the requests that wait at a link that is not up.
+    pub(crate) fn fail_waiting(&mut self, id: LinkId) {
+        let failed = self.take_waiting(id);
+        let reason = self.links.get(id).map(|link| link.reason.clone());
+        let (server, reason) = (self.label(id).to_owned(), reason.unwrap_or_default());
+        for entry in failed {
+            let cause = Cause::NoLink {
+                server: &server,
+                reason: &reason,
+            };
+            self.fail_unsent(id, entry, cause);
+        }
+    }
+
+    /// Fails a request that was not sent because its link is not up.
+    pub(crate) fn fail_unsent(&mut self, link: LinkId, entry: Entry, cause: Cause<'_>) {
+        let away = self.away_error_of(entry);
+        match self.reply_to_unsent(link, away) {
+            UnsentReply::Words(reply) => self.pass_on(entry, &reply),
+            UnsentReply::Failure(away) => self.fail_as(entry, entry.fate_unsent(), away, cause),
+        }
+    }
+
+    /// Fails a large request whose link was lost before all of it was sent. The request was not
+    /// executed. The rest of its bytes is read and dropped.
+    pub(crate) fn fail_large(&mut self, session: SessionId, link: LinkId, cause: Cause<'_>) {
+        let Some(state) = self.sessions.get_mut(session) else {
+            return;
+        };
+        let seq = state.next_seq.wrapping_sub(1);
+        let Some(large) = state.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
+            return;
+        };
+        let silent = large.silent;
+        if large.link == Some(link) {
+            large.link = None;
+            state.flags.swallow();
+            let entry = Entry {
+                silent,
+                ..Entry::of(session, seq, 0)
+            };
+            self.fail(entry, Fate::NotSent, cause);
+            self.release(session, Holds::LINK);
+        }
+    }
+
     /// Counts a request that fails, and makes its error reply in the scratch buffer, which the
     /// caller gives back. `None`: its session is gone.
-    pub(crate) fn begin_failure(
+    fn begin_failure(
         &mut self,
         entry: Entry,
         fate: Fate,
@@ -42,7 +121,7 @@ impl DataPlane {
     }
 
     /// Takes the requests that wait at a link that is not up. The link takes no more.
-    pub(crate) fn take_waiting(&mut self, id: LinkId) -> Vec<Entry> {
+    fn take_waiting(&mut self, id: LinkId) -> Vec<Entry> {
         let Some(link) = self.links.get_mut(id) else {
             return Vec::new();
         };
@@ -52,7 +131,7 @@ impl DataPlane {
 
     /// The reply to a request that was not sent because its link is not up. `away`: its error code
     /// if the server is away.
-    pub(crate) fn reply_to_unsent(&self, link: LinkId, away: AwayError) -> UnsentReply {
+    fn reply_to_unsent(&self, link: LinkId, away: AwayError) -> UnsentReply {
         let state = self.links.get(link);
         let mut reply = Vec::new();
         if state.is_some_and(wants_password) {
@@ -76,10 +155,9 @@ impl DataPlane {
         self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
     }
 
-    /// The code for a request that was dispatched, if its server is away. `is_share`: it is the
-    /// share of one server of a scattered request.
-    pub(crate) fn away_error_of(&self, entry: Entry, is_share: bool) -> AwayError {
-        if is_share {
+    /// The code for a request that was dispatched, if its server is away.
+    pub(crate) fn away_error_of(&self, entry: Entry) -> AwayError {
+        if self.scattered(entry).is_some() {
             // The other shares may have been executed.
             return AwayError::NotSent;
         }

@@ -158,8 +158,8 @@ impl Engine {
             .settle_control(&mut self.plane, entry, control, reply);
         match settled {
             ControlReply::Gone => {}
-            ControlReply::Pass => self.pass_on(entry, reply),
-            ControlReply::Reply(reply) => self.pass_on(entry, &reply),
+            ControlReply::Pass => self.plane.pass_on(entry, reply),
+            ControlReply::Reply(reply) => self.plane.pass_on(entry, &reply),
             ControlReply::Ask(own) => self.handle_own(own),
         }
     }

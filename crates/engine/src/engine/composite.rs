@@ -85,7 +85,7 @@ impl Engine {
                 .refusal_within(&mut self.plane, session_id, &request, within.user)
             {
                 None => return Dispatched::Wait,
-                Some(Some(refusal)) => return self.answer_error(session_id, &refusal),
+                Some(Some(refusal)) => return self.plane.answer_error(session_id, &refusal),
                 Some(None) => {}
             }
         }

@@ -100,7 +100,7 @@ impl Engine {
             }
             _ => {
                 if let Some((link, entry)) = self.plane.expired_entry(session_id, at_ms) {
-                    self.give_up(link, entry, Fate::NotSent);
+                    self.plane.give_up(link, entry, Fate::NotSent);
                 }
                 if id.is_some_and(is_about_session) {
                     self.plane.close_when_answered(session_id);

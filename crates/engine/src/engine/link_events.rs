@@ -207,7 +207,7 @@ impl Engine {
             );
         }
         for entry in &down.gone {
-            self.fail(*entry, Fate::Unknown, lost);
+            self.plane.fail(*entry, Fate::Unknown, lost);
         }
         if let Some(session) = down.shut_down_by {
             // The server closes that client's connection after SHUTDOWN, and so does respool. The
@@ -215,7 +215,7 @@ impl Engine {
             self.plane.close_when_answered(session);
         }
         for entry in stranded {
-            self.fail_unsent(down.link, *entry, lost);
+            self.plane.fail_unsent(down.link, *entry, lost);
         }
     }
 
@@ -246,10 +246,10 @@ impl Engine {
         let id = down.link;
         match down.role {
             LinkRole::Streaming { by } | LinkRole::Pinned { by } => {
-                self.fail_large(by, id, down.cause())
+                self.plane.fail_large(by, id, down.cause())
             }
             LinkRole::Redirect { .. } => self.pinned.lose_redirect(&mut self.plane, id),
-            LinkRole::Probe => self.fail_waiting(id),
+            LinkRole::Probe => self.plane.fail_waiting(id),
             LinkRole::Shared
             | LinkRole::Draining { .. }
             | LinkRole::Emergency { .. }
@@ -290,7 +290,7 @@ impl Engine {
     /// Ends the attempts of a link: requests that wait for it fail, and it goes into back-off.
     fn rest(&mut self, id: LinkId) {
         self.plane.back_off(id);
-        self.fail_waiting(id);
+        self.plane.fail_waiting(id);
         self.plane.bound_refused(id);
     }
 
@@ -394,7 +394,7 @@ impl Engine {
         self.plane.tick_stuck(id);
         self.plane.tick_silent(id);
         if self.plane.note_late(id) {
-            self.fail_waiting(id);
+            self.plane.fail_waiting(id);
             self.plane.wake_waiters(id);
         }
         self.tick_requests(id);
@@ -411,10 +411,10 @@ impl Engine {
     fn tick_requests(&mut self, id: LinkId) {
         let late = self.plane.take_late_requests(id);
         for entry in late.unsent {
-            self.give_up(id, entry, entry.fate_unsent());
+            self.plane.give_up(id, entry, entry.fate_unsent());
         }
         for entry in late.sent {
-            self.give_up(id, entry, Fate::Unknown);
+            self.plane.give_up(id, entry, Fate::Unknown);
             if late.ends_writers && !entry.class.reads() {
                 self.plane.close_when_answered(entry.session);
             }

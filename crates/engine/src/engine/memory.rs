@@ -53,7 +53,7 @@ impl Engine {
                 + self.redirects.memory_bytes()
                 + self.pinned.trackers.memory_bytes()
                 + self.pubsub.memory_bytes()
-                + self.scatter.memory_bytes()
+                + self.plane.scattered.table_bytes()
                 + self.transactions.memory_bytes(),
         }
     }

@@ -75,7 +75,7 @@ impl Engine {
                     .set_name(&mut self.plane, session_id, request.arg(2))
                 {
                     Ok(()) => self.answer_in_order(session_id, |out, _| out.extend_from_slice(OK)),
-                    Err(text) => self.answer_error(session_id, text),
+                    Err(text) => self.plane.answer_error(session_id, text),
                 }
             }
             id::CLIENT_SETINFO => self.set_info(session_id, request),
@@ -109,14 +109,14 @@ impl Engine {
             {
                 self.plane.answer_reply(session_id, OK)
             }
-            id::READONLY | id::READWRITE | id::ASKING => self.answer_error(
+            id::READONLY | id::READWRITE | id::ASKING => self.plane.answer_error(
                 session_id,
                 b"ERR This instance has cluster support disabled",
             ),
             // respool makes no use of a client's capabilities, such as redirects.
             id::CLIENT_CAPA => self.plane.answer_reply(session_id, OK),
             // The subcommand is unknown. Newer servers have refused it before.
-            id::CLIENT => self.answer_error(
+            id::CLIENT => self.plane.answer_error(
                 session_id,
                 &unknown_subcommand_before_7(request.arg(0), request.arg(1)),
             ),
@@ -129,7 +129,7 @@ impl Engine {
             | id::CLIENT_NO_EVICT => self.answer_clients(session_id, request),
             _ => {
                 let text = format!("ERR respool: '{}' is not supported", request.command.name);
-                self.answer_error(session_id, text.as_bytes())
+                self.plane.answer_error(session_id, text.as_bytes())
             }
         }
     }
@@ -157,14 +157,16 @@ impl Engine {
 
     fn select(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let Some(index) = number::parse(request.arg(1)) else {
-            return self.answer_error(id, b"ERR value is not an integer or out of range");
+            return self
+                .plane
+                .answer_error(id, b"ERR value is not an integer or out of range");
         };
         if i32::try_from(index).is_err() {
             let text = b"ERR value is out of range, value must between -2147483648 and 2147483647";
-            return self.answer_error(id, text);
+            return self.plane.answer_error(id, text);
         }
         let Ok(db) = u32::try_from(index) else {
-            return self.answer_error(id, NO_DB);
+            return self.plane.answer_error(id, NO_DB);
         };
         let Some(session) = self.plane.sessions.get(id) else {
             return Dispatched::Done;
@@ -311,7 +313,7 @@ impl Engine {
         };
         let hello = match HelloArgs::read(request) {
             Ok(hello) => hello,
-            Err(text) => return self.answer_error(session_id, &text),
+            Err(text) => return self.plane.answer_error(session_id, &text),
         };
         let (db, version) = (session.db, hello.version.unwrap_or(session.version));
         if let Some((user, password)) = hello.credentials
@@ -341,7 +343,7 @@ impl Engine {
             let text = format!(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO {proto}AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
             );
-            return self.answer_error(session_id, text.as_bytes());
+            return self.plane.answer_error(session_id, text.as_bytes());
         }
         match self.move_to(session_id, version, db) {
             DatabaseChange::Done => self.pubsub.restrict(&mut self.plane, session_id),
@@ -404,7 +406,7 @@ impl Engine {
                 session.flags.skip_reply();
                 Dispatched::Done
             }
-            _ => self.answer_error(id, b"ERR syntax error"),
+            _ => self.plane.answer_error(id, b"ERR syntax error"),
         }
     }
 
@@ -469,7 +471,7 @@ impl Engine {
         } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
             "lib-ver"
         } else {
-            return self.answer_error(
+            return self.plane.answer_error(
                 id,
                 &[b"ERR Unrecognized option '", attribute, b"'"].concat(),
             );
@@ -477,10 +479,12 @@ impl Engine {
         if !is_plain(value) {
             // The error names the attribute as the client wrote it.
             let why = b" cannot contain spaces, newlines or special characters.";
-            return self.answer_error(id, &[b"ERR ", attribute, why].concat());
+            return self
+                .plane
+                .answer_error(id, &[b"ERR ", attribute, why].concat());
         }
         if value.len() > NAME_BYTES_MAX {
-            return self.answer_error(id, LONG_NAME);
+            return self.plane.answer_error(id, LONG_NAME);
         }
         if let Some(session) = self.plane.sessions.get_mut(id) {
             let rare = session.rare();

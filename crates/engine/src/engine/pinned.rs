@@ -126,7 +126,7 @@ impl Engine {
         lost: Cause<'_>,
     ) {
         if let Some(unsent) = self.pinned.lose_pins(&mut self.plane, by, link, was) {
-            self.fail(unsent, Fate::NotSent, lost);
+            self.plane.fail(unsent, Fate::NotSent, lost);
         }
     }
 }
@@ -198,7 +198,7 @@ impl Engine {
         reply: &[u8],
     ) {
         let (rest, refused) = match self.pinned.settle_wait(&self.plane, link, waiting, reply) {
-            WaitStep::Reply(reply) => return self.pass_on(entry, &reply),
+            WaitStep::Reply(reply) => return self.plane.pass_on(entry, &reply),
             WaitStep::Nothing => return,
             WaitStep::Next { rest, refused } => (rest, refused),
         };
@@ -218,7 +218,7 @@ impl Engine {
             .pinned
             .wait_at_next(&mut self.plane, entry.session, rest, refused);
         match next {
-            Some(NextWait::Reply(reply)) => self.pass_on(entry, &reply),
+            Some(NextWait::Reply(reply)) => self.plane.pass_on(entry, &reply),
             Some(NextWait::Ask(request, to)) => self.go_on_alone(link, entry, request, to),
             None => {}
         }
@@ -478,7 +478,7 @@ impl Engine {
             [INVALIDATE, &named].concat()
         });
         let push = named.as_deref().unwrap_or(push);
-        let end_of_parts = self.scatter.end_of_parts(by);
+        let end_of_parts = self.plane.end_of_parts(by);
         self.pinned
             .take_own_push(&mut self.plane, link, (by, end_of_parts), push);
     }

@@ -158,7 +158,7 @@ impl Engine {
             link.pop_answered(front);
         }
         self.plane.counters.link_replies += 1;
-        self.pass_on(front, reply);
+        self.plane.pass_on(front, reply);
     }
 
     /// A blocking request got its answer on the session's own link. It goes on at another server.
@@ -196,11 +196,11 @@ impl Engine {
                 } => {
                     let plane = &mut self.plane;
                     if !self.local.send_script_along(plane, id, entry, &request) {
-                        self.pass_on(entry, &refusal);
+                        self.plane.pass_on(entry, &refusal);
                     }
                     return;
                 }
-                ProofOutcome::Answer(entry, reply) => return self.pass_on(entry, &reply),
+                ProofOutcome::Answer(entry, reply) => return self.plane.pass_on(entry, &reply),
                 ProofOutcome::Refused(item, twin) => (item, twin),
             };
         let (server, slot) = (item.asked().server, item.slot());
@@ -210,7 +210,7 @@ impl Engine {
             .is_nobodys(&mut self.plane, server, said, slot)
         {
             let entry = item.entry();
-            return self.pass_on(entry, reply);
+            return self.plane.pass_on(entry, reply);
         }
         let next = self.follow_redirect(server, slot, said, twin);
         self.redirects.keep_proven(&mut self.plane, item, next);
@@ -232,7 +232,7 @@ impl Engine {
 
     /// Sends the deferred requests of a session again, or ends them, as far as that is due.
     fn retry_deferred_of(&mut self, id: SessionId) {
-        let scattered = self.scatter.waiting_of(id);
+        let scattered = self.plane.scattered_of(id);
         let scan = self.redirects.begin_scan(&mut self.plane, id, scattered);
         if let Some(mut scan) = scan {
             while let Some(step) = scan.next(&self.plane) {
@@ -248,7 +248,7 @@ impl Engine {
 
     fn give_up_deferred(&mut self, item: Deferred) {
         let (entry, reply) = self.redirects.give_up(&mut self.plane, item);
-        self.pass_on(entry, &reply);
+        self.plane.pass_on(entry, &reply);
     }
 
     /// Sends one deferred request again, if there is a link for it.
@@ -273,7 +273,7 @@ impl Engine {
                 Err(told) => {
                     let entry = item.entry();
                     self.plane.counters.failed_not_sent += 1;
-                    return self.pass_on(entry, &told);
+                    return self.plane.pass_on(entry, &told);
                 }
             }
         };
@@ -303,9 +303,7 @@ impl Engine {
             (NextServer::Owner, None) => self.discovery.heir_of(&self.plane, item.asked().server),
             _ => None,
         };
-        let Some(answer) =
-            heir.and_then(|heir| self.scatter.answer_of(&self.plane, item.entry(), heir))
-        else {
+        let Some(answer) = heir.and_then(|heir| self.plane.part_of(item.entry(), heir)) else {
             return Some(item);
         };
         if item.reads() {
@@ -389,17 +387,14 @@ impl Engine {
 
     /// Sends a deferred request on this link.
     fn send_deferred(&mut self, link: LinkId, item: Deferred) {
-        let (entry, is_share) = (item.entry(), item.share().is_some());
+        let entry = item.entry();
         if let Some(index) = item.share()
             && let Some(server) = self.plane.links.get(link).map(|link| link.kind.server)
         {
-            self.scatter.ask_share_of(&self.plane, entry, index, server);
+            self.plane.ask_share_of(entry, index, server);
         }
-        if let Err(told) = self
-            .redirects
-            .wake_link(&mut self.plane, link, entry, is_share)
-        {
-            return self.pass_on(entry, &told);
+        if let Err(told) = self.redirects.wake_link(&mut self.plane, link, entry) {
+            return self.plane.pass_on(entry, &told);
         }
         if item.names_scripts() {
             self.local

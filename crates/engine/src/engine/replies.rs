@@ -31,7 +31,7 @@ impl Engine {
             Completed::Not => {}
             Completed::NotOpened(entry) => {
                 self.local.doubt_rights(&mut self.plane, id);
-                self.pass_on(entry, NOT_OPENED);
+                self.plane.pass_on(entry, NOT_OPENED);
             }
             Completed::Last(last) => self.settle(id, last, reply, cut),
         }
@@ -44,7 +44,7 @@ impl Engine {
             request,
         } = last;
         match completion {
-            Completion::Pass | Completion::Shutdown => self.pass_on(entry, reply),
+            Completion::Pass | Completion::Shutdown => self.plane.pass_on(entry, reply),
             Completion::Block { exec, code, .. } => {
                 self.settle_block(id, entry, exec, code.then_some(&request), reply);
             }
@@ -91,7 +91,7 @@ impl Engine {
         }
         match exec {
             Some(exec) => self.settle_exec(id, entry, *exec, reply),
-            None => self.pass_on(entry, reply),
+            None => self.plane.pass_on(entry, reply),
         }
         if is_lost {
             self.local
@@ -163,7 +163,7 @@ impl Engine {
                         .redirects
                         .await_proof_of_noscript(plane, id, entry, request, reply);
                 if is_answered {
-                    self.pass_on(entry, reply);
+                    self.plane.pass_on(entry, reply);
                 }
             }
             LocalCompletion::FlushScripts => {
@@ -271,15 +271,6 @@ impl Engine {
                 self.take_share_of(entry, index, reply);
             }
         }
-    }
-
-    /// Delivers a reply to the session of the entry, if the session wants replies. If the entry is
-    /// a share of a scattered request, the share fails.
-    pub(crate) fn pass_on(&mut self, entry: Entry, reply: &[u8]) {
-        if entry.duty && self.fail_share(entry, reply) {
-            return;
-        }
-        self.plane.deliver_to(entry, reply);
     }
 
     /// The server's reply to INFO, with respool's section if `ours`.

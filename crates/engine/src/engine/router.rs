@@ -641,7 +641,7 @@ impl Engine {
             .switch_to_reader(id, owner, request.command, may_read);
         match switched {
             Ok(()) => None,
-            Err(NoReader) => Some(self.answer_error(id, NO_READER)),
+            Err(NoReader) => Some(self.plane.answer_error(id, NO_READER)),
         }
     }
 

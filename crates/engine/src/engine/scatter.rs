@@ -11,13 +11,14 @@ use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::scattered::MergeRule;
 use crate::data_plane::standing::Standing;
 use crate::engine::Engine;
 use crate::local::info::adds_our_section;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 use crate::scatter::key_prefix::{Stripped, UNKNOWN_ARGUMENTS, scanned};
-use crate::scatter::{Division, Finished, MergeRule, ScanStep, ShareOutcome, as_seen, is_read};
+use crate::scatter::{Division, Finished, ScanStep, as_seen, is_read};
 
 /// Requests for several servers.
 impl Engine {
@@ -31,7 +32,7 @@ impl Engine {
         let placed = match self.scatter.divide(&self.plane, id, request, &mut split) {
             Division::Shares(parts, merge) => self.ask_owners(id, request, parts, merge),
             Division::Whole(owner) => self.ask_one_owner(id, request, owner),
-            Division::Refused(text) => self.answer_error(id, text),
+            Division::Refused(text) => self.plane.answer_error(id, text),
             Division::NoKeys if self.plane.removes_prefix(id) => {
                 self.refuse_stripped(id, UNKNOWN_ARGUMENTS)
             }
@@ -53,7 +54,7 @@ impl Engine {
         for (server, _) in &mut parts {
             match self.server_in_reach(id, *server, request) {
                 Ok(read) => *server = read,
-                Err(NoReader) => return self.answer_error(id, NO_READER),
+                Err(NoReader) => return self.plane.answer_error(id, NO_READER),
             }
         }
         let scatter = &self.scatter;
@@ -73,7 +74,7 @@ impl Engine {
     ) -> Dispatched {
         match self.server_in_reach(id, owner, request) {
             Ok(server) => self.plane.switch_server(id, server),
-            Err(NoReader) => return self.answer_error(id, NO_READER),
+            Err(NoReader) => return self.plane.answer_error(id, NO_READER),
         }
         match self.plane.removes_prefix(id) {
             true => self.dispatch_stripped(id, request, false),
@@ -190,7 +191,7 @@ impl Engine {
             return Dispatched::Done;
         }
         let (server, at, next) = match self.scatter.scan_step(&self.plane, id, request) {
-            ScanStep::Refused(text) => return self.answer_error(id, text),
+            ScanStep::Refused(text) => return self.plane.answer_error(id, text),
             ScanStep::Over => return self.plane.answer_reply(id, b"*2\r\n$1\r\n0\r\n*0\r\n"),
             ScanStep::Ask {
                 server,
@@ -341,21 +342,9 @@ impl Engine {
     /// Keeps a server's answer to its share, and delivers the whole reply after the last one.
     pub(crate) fn take_share_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
         let scatter = &mut self.scatter;
-        if let ShareOutcome::Finished(finished) =
-            scatter.handle_part(&mut self.plane, entry, index, reply)
-        {
+        if let Some(finished) = scatter.handle_part(&mut self.plane, entry, index, reply) {
             self.finish_scatter(finished);
         }
-    }
-
-    /// Notes that a share gets no reply. Returns whether the entry was a share.
-    pub(crate) fn fail_share(&mut self, entry: Entry, error: &[u8]) -> bool {
-        match self.scatter.fail_share(&mut self.plane, entry, error) {
-            ShareOutcome::NoShare => return false,
-            ShareOutcome::Waits => {}
-            ShareOutcome::Finished(finished) => self.finish_scatter(finished),
-        }
-        true
     }
 
     /// Completes the reply to a scattered request with facts of other components, and delivers it.

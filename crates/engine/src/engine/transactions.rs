@@ -71,9 +71,13 @@ impl Engine {
                     false => self.dispatch_on_link(session_id, request.bytes, false, None),
                 }
             }
-            id::DISCARD if !in_multi => self.answer_error(session_id, b"ERR DISCARD without MULTI"),
+            id::DISCARD if !in_multi => self
+                .plane
+                .answer_error(session_id, b"ERR DISCARD without MULTI"),
             id::DISCARD => self.leave_transaction(session_id, b"+OK\r\n"),
-            _ if !in_multi => self.answer_error(session_id, b"ERR EXEC without MULTI"),
+            _ if !in_multi => self
+                .plane
+                .answer_error(session_id, b"ERR EXEC without MULTI"),
             _ => self.exec(session_id, request.bytes),
         }
     }
@@ -350,7 +354,7 @@ impl Engine {
                     self.pinned
                         .settle_switch(&mut self.plane, id, switch, None, b"");
                 }
-                return self.pass_on(entry, result);
+                return self.plane.pass_on(entry, result);
             }
         };
         while let Some((own, element)) = exec_reply.next_result() {
@@ -372,7 +376,7 @@ impl Engine {
             session.db = db;
             link.kind.db = db;
         }
-        self.pass_on(entry, &exec_reply.first);
+        self.plane.pass_on(entry, &exec_reply.first);
     }
 
     /// Adds a result that another component makes or changes to the reply of an EXEC. `false`: the

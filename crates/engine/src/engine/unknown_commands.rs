@@ -128,7 +128,7 @@ impl Engine {
             }
         }
         if keys.is_some() && flags.any(Flags::RESTRICTED) {
-            return self.answer_error(
+            return self.plane.answer_error(
                 session_id,
                 &not_in_subscription(&name, self.plane.is_before_7(session_id)),
             );
@@ -162,7 +162,7 @@ impl Engine {
                 if unauthenticated || in_multi || self.plane.removes_prefix(session_id) =>
             {
                 if self.plane.is_silent_before_auth(session_id) {
-                    return self.answer_error(session_id, NOAUTH);
+                    return self.plane.answer_error(session_id, NOAUTH);
                 }
                 let args: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
                 self.plane.refuse_queued(

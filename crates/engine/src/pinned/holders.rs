@@ -213,7 +213,7 @@ impl Pinned {
             name: Bound::StreamingLinks.name(),
             least,
         };
-        plane.fail_to(entry, Fate::NotSent, cause);
+        plane.fail(entry, Fate::NotSent, cause);
     }
 
     fn end_longest_watch(&mut self, plane: &mut DataPlane) {

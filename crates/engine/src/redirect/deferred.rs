@@ -700,12 +700,11 @@ impl Redirects {
         plane: &mut DataPlane,
         link: LinkId,
         entry: Entry,
-        is_share: bool,
     ) -> Result<(), Vec<u8>> {
         match plane.links.get(link).map(|link| &link.state) {
             Some(LinkState::Backoff { .. }) => {
                 plane.counters.failed_not_sent += 1;
-                let away = plane.away_error_of(entry, is_share);
+                let away = plane.away_error_of(entry);
                 return Err(plane.no_link_reply(link, away));
             }
             Some(LinkState::Down) => plane.connect(link),

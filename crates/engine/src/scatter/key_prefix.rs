@@ -365,8 +365,7 @@ impl Scatter {
         if !session.flags.any(Flags::STRIPS) {
             return None;
         }
-        let (of, at) = self.locate(plane, entry)?;
-        let gather = &of.requests[at];
+        let gather = plane.scattered(entry)?;
         let (server, names) = gather.part(index)?;
         let prefix = plane.removed_prefix_of(server);
         if prefix.is_empty() || names == Names::None {
