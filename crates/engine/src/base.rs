@@ -2,6 +2,7 @@
 //! errors.
 
 pub mod address_map;
+pub(crate) mod arrivals;
 pub(crate) mod buffer;
 pub(crate) mod counters;
 pub(crate) mod error;

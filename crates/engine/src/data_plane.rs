@@ -2,7 +2,6 @@
 
 pub(crate) mod actions;
 pub(crate) mod answers;
-pub(crate) mod arrivals;
 pub(crate) mod bounds_met;
 pub(crate) mod burst;
 mod by_key;
@@ -29,6 +28,7 @@ pub(crate) mod link_limit;
 pub(crate) mod link_loss;
 mod link_report;
 pub(crate) mod link_up;
+pub(crate) mod login_state;
 pub(crate) mod logins;
 pub(crate) mod memory;
 pub(crate) mod open_transaction;
@@ -49,6 +49,7 @@ pub(crate) mod resume;
 pub(crate) mod scattered;
 pub(crate) mod scripts;
 pub(crate) mod sent_request;
+pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod session_state;
 pub(crate) mod slow_readers;
@@ -67,6 +68,7 @@ use respool_protocol::commands::{self, Coalesce, Retry};
 use respool_protocol::encode::Version;
 use respool_protocol::request::RequestScanner;
 
+use crate::base::arrivals::ArrivalSlot;
 use crate::base::buffer::SpareBuffers;
 use crate::base::counters::Counters;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -75,7 +77,6 @@ use crate::base::settings::Settings;
 use crate::base::slab::Slab;
 use crate::base::time::Time;
 use crate::data_plane::actions::{Action, Event, WorkerId};
-use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::bounds_met::Bounds;
 use crate::data_plane::coalesce::{Coalescing, RepeatedRead};
 use crate::data_plane::deadlines::Arrivals;
@@ -97,13 +98,14 @@ use crate::data_plane::quick_code::{QuickCode, may_hold_up};
 use crate::data_plane::reorder::ReplyRun;
 use crate::data_plane::resume::ResumeQueue;
 use crate::data_plane::scattered::ScatteredRequests;
+use crate::data_plane::server::Server;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::data_plane::standing::TAKEN_OVER_MS;
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::Waiters;
-use crate::routing::pool::{Pool, Pools, Server, ServerId};
+use crate::routing::pool::{Pool, Pools, ServerId};
 use crate::settings::AwayError;
 
 /// The buffer for waiting bytes of a session doubles up to this size. Beyond it, the buffer grows
@@ -252,7 +254,7 @@ impl DataPlane {
         let (pools, servers) = Pools::build(&settings.pools, &settings.flush);
         DataPlane {
             pools,
-            servers,
+            servers: servers.into_iter().map(Server::from).collect(),
             worker,
             now,
             now_ms: now.stamp_ms(),
@@ -387,7 +389,7 @@ impl DataPlane {
 
     /// Whether a server of a pool has withdrawn the configured login.
     pub(crate) fn is_login_withdrawn(&self, pool: usize) -> bool {
-        let withdrawn = |(index, server): (usize, &crate::routing::pool::Server)| {
+        let withdrawn = |(index, server): (usize, &Server)| {
             server.trust.is_withdrawn()
                 && usize::from(self.pools[usize::from(server.pool)].whole) == pool
                 && self.decides_login(ServerId(index as u16))

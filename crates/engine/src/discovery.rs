@@ -15,11 +15,12 @@ use crate::base::settings::PasswordSource;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_up::LinkUp;
+use crate::data_plane::server::Server;
 use crate::discovery::cluster::ClusterBelief;
 use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
 use crate::discovery::sentinel::SentinelGroup;
-use crate::routing::pool::{Pools, Server, ServerId};
+use crate::routing::pool::{Pools, ServerId};
 
 /// The servers' answers about the topology.
 pub(crate) struct Discovery {

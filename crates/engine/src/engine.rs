@@ -44,6 +44,7 @@ use respool_protocol::encode::Version;
 
 use crate::access::Access;
 use crate::admin::Admin;
+use crate::base::arrivals::ArrivalSlot;
 use crate::base::buffer::shrink;
 use crate::base::counters::Counters;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -51,7 +52,6 @@ use crate::base::limits::unanswered_bytes_max;
 use crate::base::settings::{PasswordSource, Settings};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::actions::{Action, Event, WorkerId};
-use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::burst::Burst;
 use crate::data_plane::coalesce::{BatchMove, SetRun};
 use crate::data_plane::cork::Cork;

@@ -1,6 +1,5 @@
 //! Which server owns a key, and which replica reads it: lookups alone.
 
-pub(crate) mod login_state;
 pub(crate) mod next_server;
 pub(crate) mod pool;
 pub(crate) mod replica_table;

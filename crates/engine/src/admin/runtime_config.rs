@@ -16,13 +16,13 @@ use respool_protocol::encode::{self, Version};
 
 use crate::admin::Admin;
 use crate::admin::workers::OwnQuestion;
+use crate::base::arrivals::ArrivalForecast;
 use crate::base::glob::matches;
 use crate::base::handle::SessionId;
 use crate::base::settings::{Aim, FlushRule};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
-use crate::data_plane::arrivals::ArrivalForecast;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::admin::{AdminCompletion, PendingControl};
 use crate::data_plane::ingress::{Request, bound_reply};

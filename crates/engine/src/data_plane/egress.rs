@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use respool_protocol::reply::Scanned;
 
+use crate::base::arrivals::ArrivalSlot;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::gathered_bytes_max;
 use crate::data_plane::actions::Action;
-use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::coalesce::is_nil;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;

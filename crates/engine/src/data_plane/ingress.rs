@@ -5,6 +5,7 @@ use respool_protocol::encode;
 use respool_protocol::request::{Found, RequestScanner, Span, Violation};
 use respool_protocol::shape::Shape;
 
+use crate::base::arrivals::ArrivalSlot;
 use crate::base::error::{self, Cause, Fate};
 use crate::base::error_text::{
     NOAUTH, RENAMED_SELECT, not_in_subscription, refusal, unknown_subcommand, wrong_arity,
@@ -12,7 +13,6 @@ use crate::base::error_text::{
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::AwayError;
 use crate::data_plane::DataPlane;
-use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};

@@ -18,12 +18,12 @@ use std::sync::Arc;
 use respool_protocol::encode::Version;
 use respool_protocol::reply;
 
+use crate::base::arrivals::ArrivalForecast;
 use crate::base::buffer::Unanswered;
 use crate::base::handle::SessionId;
 use crate::base::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
 use crate::base::settings::FlushRule;
 use crate::base::time::Time;
-use crate::data_plane::arrivals::ArrivalForecast;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::ConnectionSwitch;
 use crate::data_plane::completion::pinned::PinnedCompletion;

@@ -17,9 +17,9 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
+use crate::data_plane::server::Server;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::waiters::Readiness;
-use crate::routing::pool::Server;
 
 /// The cost of closing an idle link. The cheapest one is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,11 +8,11 @@ use respool_protocol::commands::CommandId;
 use respool_protocol::encode::Version;
 use respool_protocol::request::{RequestScanner, Tail};
 
+use crate::base::arrivals::ArrivalSlot;
 use crate::base::buffer::{Outgoing, SpareBuffers};
 use crate::base::handle::LinkId;
 use crate::base::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_BYTES_MAX};
 use crate::base::time::Time;
-use crate::data_plane::arrivals::ArrivalSlot;
 use crate::data_plane::burst::Burst;
 use crate::data_plane::charges::{ChargeKind, Charges};
 use crate::data_plane::coalesce::{BatchMove, SetRun};

@@ -27,12 +27,13 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkRole, LinkState};
+use crate::data_plane::server::Server;
 use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
 use crate::discovery::introductions::{self, Introductions};
-use crate::routing::pool::{Group, Pools, Server, ServerId};
+use crate::routing::pool::{Group, Pools, ServerId};
 use crate::routing::slot_table::SlotTable;
 
 /// Nodes that one refresh asks.

@@ -28,9 +28,10 @@ use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ledger::EarlierAttempt;
 use crate::data_plane::link::Link;
 use crate::data_plane::replica_reads::GIVEN_UP_MS;
+use crate::data_plane::server::Server;
 use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
-use crate::routing::pool::{Server, ServerId};
+use crate::routing::pool::ServerId;
 use crate::routing::replica_table::{Candidate, choose, seat_again};
 
 /// The time between two questions to a server, milliseconds.

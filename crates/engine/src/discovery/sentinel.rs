@@ -25,10 +25,11 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::flush_rule::ServerLoad;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
+use crate::data_plane::server::Server;
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
 use crate::discovery::cluster::ServersInUse;
-use crate::routing::pool::{Server, ServerId, WatchedPrimaries, endpoint_of};
+use crate::routing::pool::{ServerId, WatchedPrimaries, endpoint_of};
 
 /// The time between two surveys of a Sentinel, milliseconds.
 const SURVEY_MS: u64 = 10_000;

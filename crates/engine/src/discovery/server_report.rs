@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::{LinkRole, LinkState};
+use crate::data_plane::server::Server;
 use crate::discovery::Discovery;
 use crate::limits::SERVERS_SHOWN_MAX;
-use crate::routing::pool::{Server, ServerId};
+use crate::routing::pool::ServerId;
 
 impl Discovery {
     /// The number of servers that cannot be reached and to which no link is up. A node that owns

@@ -13,11 +13,12 @@ use crate::base::limits::REPLICAS_READ_MAX;
 use crate::base::settings::{Address, ServerSettings};
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::link::LinkState;
+use crate::data_plane::server::Server;
 use crate::data_plane::session::{Flags, Session};
 use crate::discovery::cluster::{NewTopology, ServersInUse};
 use crate::discovery::sentinel::SentinelEvent;
 use crate::engine::{Action, Engine};
-use crate::routing::pool::{Server, ServerId};
+use crate::routing::pool::ServerId;
 
 /// Refreshes.
 impl Engine {

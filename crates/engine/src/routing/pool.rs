@@ -4,25 +4,17 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 use respool_protocol::cluster::Endpoint;
-use respool_protocol::encode::Version;
 use respool_protocol::fan::Cursor;
 use respool_protocol::hashing::Placement;
 use respool_protocol::sentinel::Roster;
 use respool_protocol::slot::hash_slot;
 
 use crate::base::address_map::AddressMap;
-use crate::base::handle::LinkId;
+use crate::base::arrivals::{ArrivalSlot, ArrivalWheel};
 use crate::base::settings::{
     Address, FlushRule, PoolKind, PoolSettings, PrefixPool, Reads, ServerSettings,
 };
 use crate::base::time::Time;
-use crate::data_plane::arrivals::{ArrivalSlot, ArrivalWheel};
-use crate::data_plane::flush_rule::ServerLoad;
-use crate::data_plane::health::ServerHealth;
-use crate::data_plane::link::LinkKind;
-use crate::data_plane::reply_limit;
-use crate::data_plane::takeover::LinkTakeover;
-use crate::routing::login_state::LoginState;
 use crate::routing::replica_table::ReplicaTable;
 use crate::routing::slot_table::SlotTable;
 
@@ -30,61 +22,16 @@ use crate::routing::slot_table::SlotTable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerId(pub(crate) u16);
 
-/// One Redis or Valkey process behind respool.
+/// A server of a pool at the start, as the configuration names it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ConfiguredServer {
     pub(crate) settings: ServerSettings,
-    /// The server's address in errors and logs.
+    /// The server's address in errors and logs. For a primary that Sentinels name: its name.
     pub(crate) label: String,
     /// The index of its pool; if that has subpools, of its subpool.
     pub(crate) pool: u16,
-    /// The topology does not have this server any more: no request goes to it, and its links do not
-    /// connect again.
-    pub(crate) gone: bool,
-    /// The server of which this one is a replica. A replica gets only reads.
-    pub(crate) replica_of: Option<ServerId>,
-    /// No Sentinel has named the server's address yet: its links wait for that.
+    /// Whether its address is unknown until a Sentinel names it.
     pub(crate) unknown: bool,
-    /// For each version of the protocol: the kind of shared link that was asked for last, and that
-    /// link.
-    pub(crate) current: [Option<(LinkKind, LinkId)>; 2],
-    /// The state of its connections.
-    pub(crate) health: ServerHealth,
-    /// Whether it accepts the configured login.
-    pub(crate) trust: LoginState,
-    /// Its stuck links, and the links that take their place.
-    pub(crate) takeover: LinkTakeover,
-    /// The server's limits of a connection's output.
-    pub(crate) reply_limits: reply_limit::KnownLimits,
-    /// The load of the server, and how long batches for it wait.
-    pub(crate) load: ServerLoad,
-}
-
-impl Server {
-    pub(crate) fn new(pool: u16, settings: &ServerSettings) -> Server {
-        Server {
-            label: settings.address.to_string(),
-            settings: settings.clone(),
-            pool,
-            gone: false,
-            replica_of: None,
-            unknown: false,
-            current: [None; 2],
-            health: ServerHealth::default(),
-            trust: LoginState::default(),
-            takeover: LinkTakeover::default(),
-            reply_limits: reply_limit::KnownLimits::default(),
-            load: ServerLoad::default(),
-        }
-    }
-
-    /// The link of this kind, if it was asked for last.
-    #[inline]
-    pub(crate) fn current(&self, kind: LinkKind) -> Option<LinkId> {
-        let version = usize::from(kind.version == Version::Resp3);
-        let (known, link) = self.current[version]?;
-        (known == kind).then_some(link)
-    }
 }
 
 /// The pools by their indices: first those that listeners lead to, in the order of their settings,
@@ -187,8 +134,11 @@ pub(crate) struct Group {
 }
 
 impl Pools {
-    /// Makes the pools and the table of their servers.
-    pub(crate) fn build(settings: &[PoolSettings], flush: &FlushRule) -> (Pools, Vec<Server>) {
+    /// Makes the pools, and lists their servers by [`ServerId`].
+    pub(crate) fn build(
+        settings: &[PoolSettings],
+        flush: &FlushRule,
+    ) -> (Pools, Vec<ConfiguredServer>) {
         let mut servers = Vec::new();
         let (mut pools, mut behind) = (Vec::new(), Vec::new());
         for (index, pool) in settings.iter().enumerate() {
@@ -512,12 +462,17 @@ impl Pool {
         reads: &Reads,
         flush: &FlushRule,
         numbers: Range<u16>,
-        servers: &mut Vec<Server>,
+        servers: &mut Vec<ConfiguredServer>,
     ) -> Pool {
         let (index, whole) = of;
         let mut add = |settings: &ServerSettings| {
             let id = ServerId(servers.len() as u16);
-            servers.push(Server::new(index, settings));
+            servers.push(ConfiguredServer {
+                settings: settings.clone(),
+                label: settings.address.to_string(),
+                pool: index,
+                unknown: false,
+            });
             id
         };
         let flush = flush.clone();
@@ -827,7 +782,7 @@ mod tests {
                 next = behind;
             }
             prop_assert!(pools.numbers_all(1));
-            let is_of_pool = |server: &&Server| pools[usize::from(server.pool)].whole == 1;
+            let is_of_pool = |server: &&ConfiguredServer| pools[usize::from(server.pool)].whole == 1;
             let of_parts = servers.iter().filter(is_of_pool);
             prop_assert_eq!(met.len(), of_parts.count());
             prop_assert_eq!(&met[..], pools[1].servers());
