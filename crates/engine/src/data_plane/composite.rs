@@ -91,8 +91,66 @@ impl DataPlane {
         }
     }
 
+    /// Begins to answer a session's steps. Returns when the request behind them was read, and
+    /// whether their first request has waited until its deadline.
+    pub(crate) fn begin_answering_steps(&mut self, id: SessionId) -> (u32, bool) {
+        let session = self.sessions.get_mut(id);
+        let asked_ms = session.map_or(self.now_ms, |session| session.rare().steps_asked_ms);
+        let has_waited = self.deadlines.take_step(id);
+        (asked_ms, has_waited && self.is_expired(asked_ms))
+    }
+
+    /// Answers a session's steps up to the next request, and takes that one. `None`: the session
+    /// has to wait, or the composite reply has ended.
+    pub(crate) fn next_step(
+        &mut self,
+        id: SessionId,
+    ) -> Option<(KeptRequest, Option<CompositeReply>)> {
+        loop {
+            let session = self.sessions.get_mut(id)?;
+            if session.flags.is_closing() || session.flags.is_held() {
+                return None;
+            }
+            if session.rare().steps_silent {
+                session.flags.silence_request();
+            }
+            let Some(step) = session.rare().reply_steps.pop_front() else {
+                break;
+            };
+            self.held_bytes -= step.held_bytes();
+            match step {
+                ReplyStep::Reply(bytes) => {
+                    self.answer_reply(id, &bytes);
+                }
+                ReplyStep::Request { request, within } => {
+                    session.rare().composite = within;
+                    return Some((request, within));
+                }
+            }
+        }
+        if !self.hold_until_caught_up(id) {
+            self.end_steps(id);
+        }
+        None
+    }
+
+    /// Puts a request back in front of a session's steps: it has to wait.
+    pub(crate) fn put_step_back(
+        &mut self,
+        id: SessionId,
+        request: KeptRequest,
+        within: Option<CompositeReply>,
+    ) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            self.held_bytes += request.bytes.len();
+            let step = ReplyStep::Request { request, within };
+            session.rare().reply_steps.push_front(step);
+            self.deadlines.wait_with_step(id);
+        }
+    }
+
     /// Ends the composite reply of a session.
-    pub(crate) fn end_steps(&mut self, id: SessionId) {
+    fn end_steps(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.flags.remove(Flags::STEPS);
             session.rare().steps_silent = false;

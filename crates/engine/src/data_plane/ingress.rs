@@ -58,6 +58,21 @@ impl Request<'_> {
     }
 }
 
+impl KeptRequest {
+    /// The request. `scanner` gets the places of its arguments.
+    pub(crate) fn read<'a>(&'a self, scanner: &'a mut RequestScanner) -> Request<'a> {
+        let Ok(Found::Request { .. }) = scanner.scan(&self.bytes, true) else {
+            unreachable!("a kept request was scanned before");
+        };
+        Request {
+            bytes: &self.bytes,
+            spans: scanner.spans(),
+            id: self.id,
+            command: self.id.get(),
+        }
+    }
+}
+
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dispatched {
