@@ -5,6 +5,7 @@ pub(crate) mod catalog;
 pub(crate) mod cluster_facade;
 pub(crate) mod info;
 pub(crate) mod scripts;
+pub(crate) mod unknown;
 
 use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode::{self, Version};

@@ -80,6 +80,19 @@ impl DataPlane {
         }
     }
 
+    /// Switches a session to a server that may know a command which the table lacks. In a pool of
+    /// several servers, only some may have a module. Most commands name their first key at once, so
+    /// the owner of that key is asked, or another server if the owner is away.
+    pub(crate) fn switch_to_informed_server(&mut self, id: SessionId, first: Option<&[u8]>) {
+        let queued = self.queued_group(id);
+        if self.has_several_owners(id) {
+            if let Some(first) = first {
+                self.switch_to_owner(id, first, queued);
+            }
+            self.switch_from_dead(id, queued.is_some());
+        }
+    }
+
     /// Switches a session to the first server of its pool that answers.
     pub(crate) fn switch_to_first_up(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(id) {

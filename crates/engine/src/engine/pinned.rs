@@ -243,7 +243,10 @@ impl Engine {
         {
             return None;
         }
-        let opening = match self.identify(session_id, &args, argc) {
+        let identified = self
+            .local
+            .identify(&mut self.plane, session_id, &args, argc);
+        let opening = match identified {
             Ok(opening) => opening,
             Err(Dispatched::Wait) => return None,
             Err(Dispatched::Done) => {
