@@ -38,7 +38,7 @@ mod templates;
 mod words;
 
 use compare::{Difference, Forgiven};
-use fault::{Fault, Relay};
+use fault::{Fault, FaultPlanter};
 use generate::{Generator, Recipe};
 use pair::{Outcome, Pair};
 use script::Script;
@@ -224,7 +224,7 @@ enum Before {
         args: Vec<String>,
         beside: Option<Box<Beside>>,
     },
-    Fault(Relay),
+    Fault(FaultPlanter),
 }
 
 /// With a prefix: the server of keys without one, and the server of all others.
@@ -297,7 +297,7 @@ impl Stage {
         match &self.before {
             Before::Nothing => self.servers[1].address(),
             Before::Respool { proxy, .. } => proxy.address(),
-            Before::Fault(relay) => relay.address(),
+            Before::Fault(planter) => planter.address(),
         }
     }
 
@@ -437,8 +437,11 @@ pub fn check_bare(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), 
     let address = servers[1].address();
     let mut befores = vec![("nothing".to_owned(), Before::Nothing)];
     for fault in Fault::HARMLESS {
-        let relay = Relay::start(address, fault).map_err(|error| error.to_string())?;
-        befores.push((format!("a relay ({fault:?})"), Before::Fault(relay)));
+        let planter = FaultPlanter::start(address, fault).map_err(|error| error.to_string())?;
+        befores.push((
+            format!("a planter of faults ({fault:?})"),
+            Before::Fault(planter),
+        ));
     }
     let mut stage = Stage {
         servers,
@@ -459,7 +462,7 @@ pub fn check_bare(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), 
     Ok(())
 }
 
-/// Every fault of a relay is found, and a different setting of the second server. Their scripts are
+/// Every planted fault is found, and a different setting of the second server. Their scripts are
 /// short.
 ///
 /// # Errors
@@ -473,11 +476,12 @@ pub fn check_planted(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(
 
 fn check_fault(settings: &Settings, fault: Fault, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     let servers = start_servers(settings.flavour, &[&[], &[]])?;
-    let relay = Relay::start(servers[1].address(), fault).map_err(|error| error.to_string())?;
+    let planter =
+        FaultPlanter::start(servers[1].address(), fault).map_err(|error| error.to_string())?;
     let mut stage = Stage {
         servers,
         prefix: b"",
-        before: Before::Fault(relay),
+        before: Before::Fault(planter),
     };
     check_one(
         &mut stage,

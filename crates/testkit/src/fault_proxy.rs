@@ -13,7 +13,7 @@ use crate::client::reset;
 
 /// What the proxy does with replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum FaultMode {
     /// It passes them on.
     Pass,
     /// It passes them on so much later, as from a distant or busy server.
@@ -31,14 +31,15 @@ pub enum Mode {
 }
 
 /// Listens on a port of its own and connects each client to the server.
-pub struct Relay {
+pub struct FaultProxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<FaultProxyState>,
 }
 
-struct Shared {
+/// State that the threads of a fault proxy share.
+struct FaultProxyState {
     server: SocketAddr,
-    mode: Mutex<Mode>,
+    mode: Mutex<FaultMode>,
     /// Reply bytes passed since the mode was set.
     passed: AtomicU64,
     /// The open connections towards respool.
@@ -47,14 +48,14 @@ struct Shared {
     ended: AtomicBool,
 }
 
-impl Relay {
+impl FaultProxy {
     /// Listens on a free port before this server.
-    pub fn start(server: SocketAddr, mode: Mode) -> Relay {
+    pub fn start(server: SocketAddr, mode: FaultMode) -> FaultProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener
             .local_addr()
             .expect("a bound socket has an address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FaultProxyState {
             server,
             mode: Mutex::new(mode),
             passed: AtomicU64::new(0),
@@ -64,7 +65,7 @@ impl Relay {
         });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accepting.accept(&listener));
-        Relay { address, shared }
+        FaultProxy { address, shared }
     }
 
     /// Where clients connect.
@@ -73,7 +74,7 @@ impl Relay {
     }
 
     /// Changes the mode from now on.
-    pub fn set(&self, mode: Mode) {
+    pub fn set(&self, mode: FaultMode) {
         let mut now = self.shared.mode.lock().expect("no holder panics");
         *now = mode;
         self.shared.passed.store(0, Ordering::SeqCst);
@@ -99,7 +100,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.reset_all();
@@ -108,19 +109,19 @@ impl Drop for Relay {
     }
 }
 
-impl Shared {
-    fn mode(&self) -> Mode {
+impl FaultProxyState {
+    fn mode(&self) -> FaultMode {
         *self.mode.lock().expect("no holder panics")
     }
 
-    fn accept(self: Arc<Shared>, listener: &TcpListener) {
+    fn accept(self: Arc<FaultProxyState>, listener: &TcpListener) {
         for stream in listener.incoming() {
             if self.ended.load(Ordering::SeqCst) {
                 return;
             }
             let Ok(stream) = stream else { continue };
             let id = self.accepted.fetch_add(1, Ordering::SeqCst);
-            if self.mode() == Mode::CloseOnAccept {
+            if self.mode() == FaultMode::CloseOnAccept {
                 continue;
             }
             let _ = stream.set_nodelay(true);
@@ -148,7 +149,7 @@ impl Shared {
     fn pass_requests(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = [0; 16 << 10];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            if self.mode() == Mode::Silent {
+            if self.mode() == FaultMode::Silent {
                 continue;
             }
             if to.write_all(&buffer[..count]).is_err() {
@@ -164,25 +165,25 @@ impl Shared {
             let bytes = &buffer[..count];
             let passed = self.passed.fetch_add(count as u64, Ordering::SeqCst);
             let sent = match self.mode() {
-                Mode::Pass => to.write_all(bytes),
-                Mode::Late(time) => {
+                FaultMode::Pass => to.write_all(bytes),
+                FaultMode::Late(time) => {
                     thread::sleep(time);
                     to.write_all(bytes)
                 }
-                Mode::Silent | Mode::CloseOnAccept => Ok(()),
-                Mode::Dribble => bytes.iter().try_for_each(|byte| {
+                FaultMode::Silent | FaultMode::CloseOnAccept => Ok(()),
+                FaultMode::Dribble => bytes.iter().try_for_each(|byte| {
                     thread::sleep(Duration::from_micros(50));
                     to.write_all(std::slice::from_ref(byte))
                 }),
-                Mode::ResetAfter(limit) | Mode::GarbageAfter(limit)
+                FaultMode::ResetAfter(limit) | FaultMode::GarbageAfter(limit)
                     if passed + (count as u64) < limit =>
                 {
                     to.write_all(bytes)
                 }
-                mode @ (Mode::ResetAfter(limit) | Mode::GarbageAfter(limit)) => {
+                mode @ (FaultMode::ResetAfter(limit) | FaultMode::GarbageAfter(limit)) => {
                     let _ = to.write_all(&bytes[..limit.saturating_sub(passed) as usize]);
-                    *self.mode.lock().expect("no holder panics") = Mode::Pass;
-                    if matches!(mode, Mode::GarbageAfter(_)) {
+                    *self.mode.lock().expect("no holder panics") = FaultMode::Pass;
+                    if matches!(mode, FaultMode::GarbageAfter(_)) {
                         let _ = to.write_all(b"\x01 this is no reply \r\n");
                     } else {
                         // The bytes before the reset must arrive: a reset discards what its

@@ -1,4 +1,4 @@
-//! A relay that plants faults in replies, to see that the tester finds them.
+//! A proxy before a server that plants faults in replies. The tester has to find them.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use super::session::blocks_without_end;
 /// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// None: the relay itself makes no difference.
+    /// None: the proxy itself makes no difference.
     None,
     /// None, but blocking requests reach the server late: the tester has to see when the wait
     /// begins.
@@ -72,12 +72,13 @@ impl Fault {
 }
 
 /// Stands between clients and one server.
-pub(crate) struct Relay {
+pub(crate) struct FaultPlanter {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<PlanterState>,
 }
 
-struct Shared {
+/// State that the threads of a planter share.
+struct PlanterState {
     server: SocketAddr,
     fault: Fault,
     /// The connections to the clients.
@@ -91,13 +92,13 @@ const WAIT_DELAY: Duration = Duration::from_millis(20);
 /// A held reply waits no longer than this for the next one.
 const SWAP_WAIT: Duration = Duration::from_millis(5);
 
-impl Relay {
+impl FaultPlanter {
     /// # Errors
     /// When it cannot listen.
-    pub(crate) fn start(server: SocketAddr, fault: Fault) -> io::Result<Relay> {
+    pub(crate) fn start(server: SocketAddr, fault: Fault) -> io::Result<FaultPlanter> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PlanterState {
             server,
             fault,
             clients: Mutex::new(HashMap::new()),
@@ -106,7 +107,7 @@ impl Relay {
         });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accepting.accept(&listener));
-        Ok(Relay { address, shared })
+        Ok(FaultPlanter { address, shared })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -114,7 +115,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for FaultPlanter {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         for stream in self.shared.clients().values() {
@@ -125,12 +126,12 @@ impl Drop for Relay {
     }
 }
 
-impl Shared {
+impl PlanterState {
     fn clients(&self) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
         self.clients.lock().expect("no holder panics")
     }
 
-    fn accept(self: Arc<Shared>, listener: &TcpListener) {
+    fn accept(self: Arc<PlanterState>, listener: &TcpListener) {
         for client in listener.incoming() {
             if self.is_over.load(Ordering::SeqCst) {
                 return;
@@ -140,7 +141,7 @@ impl Shared {
         }
     }
 
-    fn serve(self: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
+    fn serve(self: &Arc<PlanterState>, client: TcpStream) -> io::Result<()> {
         let server = TcpStream::connect(self.server)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Value, counter, request, words};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
 
@@ -914,8 +914,8 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
         "--request-timeout-ms=10s",
     ]);
     let target = Target::direct(binary, &options);
-    let relay = Relay::start(target.server.address(), Mode::Pass);
-    let target = target.behind(relay.address(), &options);
+    let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
+    let target = target.behind(fault_proxy.address(), &options);
     target.direct_client().call("MSET x 1 y 2");
     // A connection that is younger than a second when it is lost is not replaced at once.
     thread::sleep(Duration::from_millis(1_100));
@@ -954,9 +954,9 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
         return false;
     }
     if !comes_back {
-        relay.set(Mode::CloseOnAccept);
+        fault_proxy.set(FaultMode::CloseOnAccept);
     }
-    relay.reset_all();
+    fault_proxy.reset_all();
     target.server.cont();
     assert_eq!(fate(&busy[0].reply()) == Fate::Replied, comes_back);
     for (line, client) in sent.iter().zip(&mut were_sent) {

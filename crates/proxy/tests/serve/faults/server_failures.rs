@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, Value, counter, is_not_executed, request, words};
 use respool_testkit::fake::{Fakes, bulk};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{Proxy, any_server};
 use respool_testkit::time::{Watch, wait_until};
@@ -447,14 +447,14 @@ fn pipeline_that_is_written_before_it_is_read_is_answered() {
 #[test]
 fn reset_connection_is_hidden_from_fused_reads() {
     let target = Target::direct(&any_server(), &joined_often());
-    let relay = Relay::start(target.server.address(), Mode::Pass);
-    let mut target = target.behind(relay.address(), &joined_often());
+    let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
+    let mut target = target.behind(fault_proxy.address(), &joined_often());
     let [writers, readers] = what_is_fused_stays_true(&mut target, |target, random| {
         let mut client = target.client();
         for losses in 1..=6 {
             // A connection that is younger than a second when it is lost is not replaced at once.
             thread::sleep(Duration::from_millis(1_200));
-            relay.set(Mode::ResetAfter(1 + random.below(2_000)));
+            fault_proxy.set(FaultMode::ResetAfter(1 + random.below(2_000)));
             wait_until("it is lost and connected again", SOON, || {
                 let [downs, ups] =
                     ["link_downs", "link_ups"].map(|what| counter(&mut client, what));
@@ -755,14 +755,14 @@ fn reset_in_mid_reply_gives_no_half_reply() {
     let binary = any_server();
     let options = Options::default();
     let target = Target::direct(&binary, &options);
-    let relay = Relay::start(target.server.address(), Mode::Pass);
-    let target = target.behind(relay.address(), &options);
+    let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
+    let target = target.behind(fault_proxy.address(), &options);
     let mut client = target.client();
     let (mut acknowledged, mut unknown) = (0, 0);
     let filler = "f".repeat(100);
     assert_eq!(client.call(&format!("SET filler {filler}")), Value::ok());
     for after in (1..700).step_by(23) {
-        relay.set(Mode::ResetAfter(after));
+        fault_proxy.set(FaultMode::ResetAfter(after));
         let mut bytes = Vec::new();
         for _ in 0..10 {
             bytes.extend(words("INCR count"));
@@ -818,16 +818,16 @@ fn invalid_reply_bytes_end_the_link() {
     // Between two replies: inside a reply to fused requests, garbage may be a part of a value.
     let options = Options::with(&["--fuse=false", "--collapse=false"]);
     let target = Target::direct(&binary, &options);
-    let relay = Relay::start(target.server.address(), Mode::Pass);
-    let target = target.behind(relay.address(), &options);
+    let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
+    let target = target.behind(fault_proxy.address(), &options);
     let mut client = target.client();
     let filler = "f".repeat(100);
     assert_eq!(client.call(&format!("SET filler {filler}")), Value::ok());
     let reply_len = format!("$100\r\n{filler}\r\n").len() as u64;
     for replies in [1, 2, 7, 19, 20] {
         // Between two replies: inside a reply, wrong bytes cannot be told from right ones.
-        let before = relay.accepted();
-        relay.set(Mode::GarbageAfter(replies * reply_len));
+        let before = fault_proxy.accepted();
+        fault_proxy.set(FaultMode::GarbageAfter(replies * reply_len));
         client.send(&words("GET filler").repeat(20));
         for at in 0..20 {
             let reply = client.reply();
@@ -840,7 +840,7 @@ fn invalid_reply_bytes_end_the_link() {
             }
         }
         wait_until("the link is replaced", Duration::from_secs(10), || {
-            fate(&client.call("GET filler")) == Fate::Replied && relay.accepted() > before
+            fate(&client.call("GET filler")) == Fate::Replied && fault_proxy.accepted() > before
         });
     }
 }
@@ -851,8 +851,8 @@ fn unexpected_reply_ends_the_link() {
     let binary = any_server();
     let options = Options::default();
     let target = Target::direct(&binary, &options);
-    let relay = Relay::start(target.server.address(), Mode::Pass);
-    let target = target.behind(relay.address(), &options);
+    let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
+    let target = target.behind(fault_proxy.address(), &options);
     let mut client = target.client();
     assert_eq!(client.call("SET key value"), Value::ok());
     for surprise in [
@@ -863,8 +863,8 @@ fn unexpected_reply_ends_the_link() {
         "*0\r\n",
         "$8\r\nSUR",
     ] {
-        let before = relay.accepted();
-        relay.inject(surprise.as_bytes());
+        let before = fault_proxy.accepted();
+        fault_proxy.inject(surprise.as_bytes());
         thread::sleep(Duration::from_millis(50));
         wait_until("requests are answered", Duration::from_secs(10), || {
             let reply = client.call("GET key");
@@ -875,19 +875,19 @@ fn unexpected_reply_ends_the_link() {
             fate(&reply) == Fate::Replied
         });
         assert!(
-            relay.accepted() > before,
+            fault_proxy.accepted() > before,
             "the link that brought {surprise:?} is still in use"
         );
     }
 }
 
 /// A server that accepts and is of no use, then a good one: requests fail as not sent, then work.
-fn heals_from(mode: Mode) {
+fn heals_from(mode: FaultMode) {
     let binary = any_server();
     let options = Options::with(&["--connect-timeout-ms=300", "--request-timeout-ms=2000"]);
     let target = Target::direct(&binary, &options);
-    let relay = Relay::start(target.server.address(), mode);
-    let target = target.behind(relay.address(), &options);
+    let fault_proxy = FaultProxy::start(target.server.address(), mode);
+    let target = target.behind(fault_proxy.address(), &options);
     let mut clients: Vec<Client> = (0..5).map(|_| target.client()).collect();
     for client in &mut clients {
         client.send(&words("INCR count").repeat(3));
@@ -901,8 +901,8 @@ fn heals_from(mode: Mode) {
         target.direct_client().call("EXISTS count"),
         Value::Integer(0)
     );
-    relay.set(Mode::Pass);
-    relay.reset_all();
+    fault_proxy.set(FaultMode::Pass);
+    fault_proxy.reset_all();
     for client in &mut clients {
         wait_until("requests are answered", Duration::from_secs(10), || {
             fate(&client.call("GET key")) == Fate::Replied
@@ -913,13 +913,13 @@ fn heals_from(mode: Mode) {
 /// While a server closes accepted connections, requests fail as not sent. Then it heals.
 #[test]
 fn server_that_closes_connections_means_not_sent() {
-    heals_from(Mode::CloseOnAccept);
+    heals_from(FaultMode::CloseOnAccept);
 }
 
 /// While a server does not answer the handshake, requests fail as not sent, until it heals.
 #[test]
 fn silent_handshake_means_not_sent() {
-    heals_from(Mode::Silent);
+    heals_from(FaultMode::Silent);
 }
 
 /// A field of INFO about the only server.
@@ -941,10 +941,10 @@ fn of_server(client: &mut Client, name: &str) -> String {
 #[test]
 fn one_connection_at_a_time_probes_a_dead_server() {
     let target = Target::direct(&any_server(), &Options::default());
-    let relay = Relay::start(target.server.address(), Mode::Pass);
+    let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
     // The check would be a connection more.
     let options = Options::with(&["--login-check-ms=0", "--outage-hold-ms=0"]);
-    let target = target.behind(relay.address(), &options);
+    let target = target.behind(fault_proxy.address(), &options);
     // The clients need several links: four databases, and RESP3 for half of the clients.
     let mut clients: Vec<Client> = (0..8).map(|_| target.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
@@ -955,11 +955,11 @@ fn one_connection_at_a_time_probes_a_dead_server() {
         }
         assert_eq!(client.call("SET key value"), Value::ok());
     }
-    assert_eq!(relay.accepted(), 8);
+    assert_eq!(fault_proxy.accepted(), 8);
     // Long enough that these links are good ones.
     thread::sleep(Duration::from_millis(1_100));
-    relay.set(Mode::CloseOnAccept);
-    relay.reset_all();
+    fault_proxy.set(FaultMode::CloseOnAccept);
+    fault_proxy.reset_all();
     let (begun, watch) = (Instant::now(), Watch::start());
     let mut refused = 0;
     while begun.elapsed() < Duration::from_secs(4) {
@@ -983,12 +983,12 @@ fn one_connection_at_a_time_probes_a_dead_server() {
         thread::sleep(Duration::from_millis(20));
     }
     // Each link at once, and then one of them after 20, 40, ... 2,000 ms or half of it.
-    let tried = relay.accepted() - 8;
+    let tried = fault_proxy.accepted() - 8;
     assert!(refused > 100, "{refused}");
     // The last turn may have been a long one.
     let behind = begun.elapsed().as_secs().saturating_sub(4);
     assert!((8 + 4..8 + 16 + behind).contains(&tried), "{tried}");
-    relay.set(Mode::Pass);
+    fault_proxy.set(FaultMode::Pass);
     for client in &mut clients {
         wait_until("requests are answered", Duration::from_secs(10), || {
             fate(&client.call("GET key")) == Fate::Replied
@@ -1001,7 +1001,7 @@ fn one_connection_at_a_time_probes_a_dead_server() {
             .expect("a number")
     };
     assert_eq!(number("failures"), 0);
-    assert_eq!(number("failures_total"), relay.accepted() - 8 - 8);
+    assert_eq!(number("failures_total"), fault_proxy.accepted() - 8 - 8);
     assert_eq!(number("lost_total"), 8);
     assert_eq!(of_server(&mut client, "state"), "up");
     let log = target.proxy().log();

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, words};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::any_server;
 
 use crate::target::{Options, Target, on_every_target};
@@ -111,8 +111,8 @@ fn dribbled_replies_reach_the_client_whole() {
         let expected: Vec<_> = direct.replies(count);
 
         direct.call("FLUSHALL");
-        let relay = Relay::start(server.server.address(), Mode::Dribble);
-        let proxied = Target::direct(&binary, &options).behind(relay.address(), &options);
+        let fault_proxy = FaultProxy::start(server.server.address(), FaultMode::Dribble);
+        let proxied = Target::direct(&binary, &options).behind(fault_proxy.address(), &options);
         let mut client = proxied.client();
         client.call(hello);
         client.send(&pipeline);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Value, counter, words};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{any_server, installed};
 use respool_testkit::time::wait_until;
 
@@ -633,8 +633,8 @@ fn reset_and_quit_end_monitor_behind_all_that_was_asked() {
 fn monitor_is_refused_as_the_server_refuses_it_byte_by_byte() {
     let options = Options::with(&["--threads", "1"]);
     let target = Target::direct(&any_server(), &options);
-    let relay = Relay::start(target.server.address(), Mode::Dribble);
-    let target = target.behind(relay.address(), &options);
+    let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Dribble);
+    let target = target.behind(fault_proxy.address(), &options);
     let mut client = target.client();
     let rights = "ACL SETUSER nosy on >secret ~* &* +@all -monitor";
     assert_eq!(client.call(rights), Value::ok());

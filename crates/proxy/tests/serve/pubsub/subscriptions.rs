@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, PATIENCE, Value, is_not_executed, request, words};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{any_server, installed};
 use respool_testkit::time::wait_until;
@@ -742,8 +742,8 @@ fn subscribe_waits_for_an_absent_server() {
     // A pause between attempts may by then be longer than a request waits.
     let options = Options::with(&["--request-timeout-ms=1500", "--reconnect-max-ms=200"]);
     let server = Target::direct(&any_server(), &options);
-    let relay = Relay::start(server.server.address(), Mode::CloseOnAccept);
-    let target = server.behind(relay.address(), &options);
+    let fault_proxy = FaultProxy::start(server.server.address(), FaultMode::CloseOnAccept);
+    let target = server.behind(fault_proxy.address(), &options);
     let (mut early, mut late) = (target.client(), target.client());
     let began = Instant::now();
     early.send(&words("SUBSCRIBE a"));
@@ -753,7 +753,7 @@ fn subscribe_waits_for_an_absent_server() {
     // Not subscribed, and so not restricted.
     late.send(&words("SUBSCRIBE a"));
     assert!(late.is_quiet(Duration::from_millis(100)));
-    relay.set(Mode::Pass);
+    fault_proxy.set(FaultMode::Pass);
     assert_eq!(word(&late.reply(), 0), "subscribe");
     let mut publisher = target.client();
     wait_until("the server is back", PATIENCE, || {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{Client, Value, words};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Cluster, ClusterSettings, Sentinels, SentinelsSettings};
@@ -207,16 +207,16 @@ fn primary_and_replica_of_sentinels_are_reached_through_the_map() {
         .map(|server| server.address())
         .collect();
     let sentinels = served.addresses();
-    let relay = |at: &SocketAddr| Relay::start(*at, Mode::Pass);
-    let (to_servers, to_sentinels): (Vec<Relay>, Vec<Relay>) = (
-        servers.iter().map(relay).collect(),
-        sentinels.iter().map(relay).collect(),
+    let fault_proxy = |at: &SocketAddr| FaultProxy::start(*at, FaultMode::Pass);
+    let (to_servers, to_sentinels): (Vec<FaultProxy>, Vec<FaultProxy>) = (
+        servers.iter().map(fault_proxy).collect(),
+        sentinels.iter().map(fault_proxy).collect(),
     );
     let all = servers
         .iter()
         .chain(&sentinels)
         .zip(to_servers.iter().chain(&to_sentinels));
-    let map = all.map(|(said, relay)| format!("{said}={}", relay.address()));
+    let map = all.map(|(said, fault_proxy)| format!("{said}={}", fault_proxy.address()));
     let map = map.collect::<Vec<_>>().join(",");
     let proxy = start(&[
         format!(
@@ -230,7 +230,11 @@ fn primary_and_replica_of_sentinels_are_reached_through_the_map() {
     wait_until("the primary is known", SOON, || {
         client.call("SET key 1") == Value::ok()
     });
-    let is_reached = |relays: &[Relay]| relays.iter().all(|relay| relay.accepted() > 0);
+    let is_reached = |fault_proxies: &[FaultProxy]| {
+        fault_proxies
+            .iter()
+            .all(|fault_proxy| fault_proxy.accepted() > 0)
+    };
     wait_until("all are reached by the map", SOON, || {
         is_reached(&to_servers) && is_reached(&to_sentinels)
     });

@@ -11,7 +11,7 @@ use respool_protocol::cluster::View;
 use respool_protocol::encode;
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{Client, Value, counter};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{self, Proxy, ReservedPort, any_server, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Cluster, ClusterSettings};
@@ -181,20 +181,22 @@ fn node_without_endpoint_is_at_the_asked_host() {
 fn nodes_behind_ports_that_are_passed_on_are_reached_by_those() {
     from_7_on(|binary| {
         let cluster = cluster(binary, &[]);
-        let relays: Vec<Relay> = cluster
+        let fault_proxies: Vec<FaultProxy> = cluster
             .addresses()
             .into_iter()
-            .map(|address| Relay::start(address, Mode::Pass))
+            .map(|address| FaultProxy::start(address, FaultMode::Pass))
             .collect();
-        for (node, relay) in relays.iter().enumerate() {
-            let port = relay.address().port().to_string();
+        for (node, fault_proxy) in fault_proxies.iter().enumerate() {
+            let port = fault_proxy.address().port().to_string();
             order(
                 &cluster,
                 node,
                 &["CONFIG", "SET", "cluster-announce-port", &port],
             );
         }
-        let passed = relays.iter().map(|relay| relay.address().port());
+        let passed = fault_proxies
+            .iter()
+            .map(|fault_proxy| fault_proxy.address().port());
         let said: Vec<_> = passed.map(|port| ("127.0.0.1", port)).collect();
         wait_until_said(&cluster, &said);
         let places: Vec<_> = said
@@ -202,7 +204,11 @@ fn nodes_behind_ports_that_are_passed_on_are_reached_by_those() {
             .map(|(host, port)| format!("{host}:{port}"))
             .collect();
         is_reached_there(&cluster, &places[2], &places);
-        assert!(relays.iter().all(|relay| relay.accepted() > 0));
+        assert!(
+            fault_proxies
+                .iter()
+                .all(|fault_proxy| fault_proxy.accepted() > 0)
+        );
     });
 }
 

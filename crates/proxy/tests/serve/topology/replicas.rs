@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{Client, Value, counter, pipelined, request, text, words};
 use respool_testkit::fake::{Answer, Asked, Fakes, bulk, info};
-use respool_testkit::fault_proxy::{Mode, Relay};
+use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{Flavour, Proxy, Server, any_server, find, leave_out};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings};
@@ -1193,8 +1193,9 @@ fn slow_replica_is_read_less_until_it_recovers() {
     let mut scene = Scene::new(2);
     fill(scene.address(0));
     scene.settle();
-    let relay = Relay::start(scene.address(2), Mode::Late(Duration::from_millis(20)));
-    let slow = relay.address();
+    let fault_proxy =
+        FaultProxy::start(scene.address(2), FaultMode::Late(Duration::from_millis(20)));
+    let slow = fault_proxy.address();
     scene.will_name(|names| names.replicas[1].1 = slow.port());
     let address = scene.serve_all("reads=replica", &ONE_BY_ONE);
     let mut client = Client::connect(address);
@@ -1207,7 +1208,7 @@ fn slow_replica_is_read_less_until_it_recovers() {
         share = share_of(&scene, address, 2, 1);
         (4..=40).contains(&share)
     });
-    relay.set(Mode::Pass);
+    fault_proxy.set(FaultMode::Pass);
     // How long it takes is smoothed: it has to answer quickly a few times.
     wait_until("it is trusted again", 2 * SOON, || {
         seats_of(&mut client, slow) >= 24
@@ -1613,7 +1614,7 @@ fn unsynchronised_replica_is_not_read() {
 fn silently_cut_off_replica_is_not_read() {
     let mut scene = Scene::new(1);
     fill(scene.address(0));
-    let between = Relay::start(scene.address(0), Mode::Pass);
+    let between = FaultProxy::start(scene.address(0), FaultMode::Pass);
     let (port, replica) = (between.address().port(), scene.address(1));
     let follow = format!("REPLICAOF 127.0.0.1 {port}");
     assert_eq!(Client::connect(replica).call(&follow), Value::ok());
@@ -1630,7 +1631,7 @@ fn silently_cut_off_replica_is_not_read() {
     let is_read =
         |client: &mut Client| readers(client).iter().any(|one| one["read_shares"] == "64");
     wait_until("it is read", SOON, || is_read(&mut client));
-    between.set(Mode::Silent);
+    between.set(FaultMode::Silent);
     assert_eq!(client.call("SET k7 new"), Value::ok());
     assert_eq!(
         client.call("GET k7"),
@@ -1642,7 +1643,7 @@ fn silently_cut_off_replica_is_not_read() {
     });
     assert!(says("master_link_status:up"), "it does not know of it");
     assert!(!is_read(&mut client));
-    between.set(Mode::Pass);
+    between.set(FaultMode::Pass);
     between.reset_all();
     wait_until("it is read again", SOON, || is_read(&mut client));
     assert_eq!(client.call("GET k7"), Value::bulk("new"));
