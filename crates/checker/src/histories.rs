@@ -11,15 +11,14 @@ pub mod trouble;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use respool_testkit::client::{self, Client};
 use respool_testkit::random::Random;
-use respool_testkit::reply::ReplyScanner;
-use respool_testkit::reply::write_bulk;
 use respool_testkit::time::clock_ns;
 
 use register::{Contradiction, Operation, UNWRITTEN};
@@ -130,7 +129,7 @@ pub fn run(
     server: SocketAddr,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report, String> {
-    let mut direct = Connection::open(server).map_err(|error| format!("{server}: {error}"))?;
+    let mut direct = Client::open(server, PATIENCE).map_err(|error| error.to_string())?;
     prepare(settings, &mut direct).map_err(|error| format!("{server}: {error}"))?;
     let mut report = Report::default();
     let mut round = 0;
@@ -165,11 +164,12 @@ pub fn run_through(
     address: SocketAddr,
     trouble: impl FnOnce() -> Result<Vec<Inherited>, String>,
 ) -> Result<Report, String> {
-    let prepared = Connection::open(address).and_then(|mut first| prepare(settings, &mut first));
+    let prepared =
+        Client::open(address, PATIENCE).and_then(|mut first| prepare(settings, &mut first));
     prepared.map_err(|error| format!("{address}: {error}"))?;
     let over = AtomicBool::new(false);
     let (asked, inherited) = thread::scope(|scope| {
-        let clients = Client::all(settings, 0).map(|client| {
+        let clients = HistoryClient::all(settings, 0).map(|client| {
             let until = Until::Over(&over);
             scope.spawn(move || client.run(address, until))
         });
@@ -187,14 +187,12 @@ pub fn run_through(
 }
 
 /// Empties the servers and writes the keys that hold no string.
-fn prepare(settings: &Settings, connection: &mut Connection) -> std::io::Result<()> {
+fn prepare(settings: &Settings, connection: &mut Client) -> io::Result<()> {
     let mut before = request(&[b"FLUSHALL"]);
     for key in 0..settings.odd_keys {
         before.extend(request(&[b"RPUSH", &odd_key("list", key), b"element"]));
     }
-    connection
-        .exchange(&before, 1 + settings.odd_keys)
-        .map(drop)
+    exchange(connection, &before, 1 + settings.odd_keys).map(drop)
 }
 
 fn join(client: thread::ScopedJoinHandle<'_, Result<Asked, String>>) -> Result<Asked, String> {
@@ -204,14 +202,14 @@ fn join(client: thread::ScopedJoinHandle<'_, Result<Asked, String>>) -> Result<A
 fn run_round(
     settings: &Settings,
     address: SocketAddr,
-    direct: &mut Connection,
+    direct: &mut Client,
     round: u64,
     requests: u64,
 ) -> Result<Report, String> {
     let each = requests.div_ceil(settings.clients as u64);
     let over = AtomicBool::new(false);
     let (asked, cut) = thread::scope(|scope| {
-        let clients = Client::all(settings, round)
+        let clients = HistoryClient::all(settings, round)
             .map(|client| scope.spawn(move || client.run(address, Until::Asked(each))));
         let clients: Vec<_> = clients.collect();
         let cutter = scope.spawn(|| cut(settings.cuts, direct, &over));
@@ -380,16 +378,14 @@ fn is_lost(clients: &[Vec<Operation>], at: u64, value: u64) -> bool {
 }
 
 /// Cuts all connections of the server but this one, now and then.
-fn cut(every: Option<Duration>, direct: &mut Connection, over: &AtomicBool) -> Result<(), String> {
+fn cut(every: Option<Duration>, direct: &mut Client, over: &AtomicBool) -> Result<(), String> {
     let Some(every) = every else {
         return Ok(());
     };
     let kill = request(&[b"CLIENT", b"KILL", b"TYPE", b"normal", b"SKIPME", b"yes"]);
     while !over.load(Ordering::Relaxed) {
         thread::sleep(every);
-        direct
-            .exchange(&kill, 1)
-            .map_err(|error| format!("CLIENT KILL: {error}"))?;
+        exchange(direct, &kill, 1).map_err(|error| format!("CLIENT KILL: {error}"))?;
     }
     Ok(())
 }
@@ -439,7 +435,7 @@ const WRITES: [Of; 6] = [
     Of::Sets,
 ];
 
-struct Client<'a> {
+struct HistoryClient<'a> {
     settings: &'a Settings,
     number: u64,
     round: u64,
@@ -457,10 +453,10 @@ enum Until<'a> {
     Over(&'a AtomicBool),
 }
 
-impl<'a> Client<'a> {
+impl<'a> HistoryClient<'a> {
     /// All clients of a round.
-    fn all(settings: &'a Settings, round: u64) -> impl Iterator<Item = Client<'a>> {
-        (0..settings.clients as u64).map(move |number| Client {
+    fn all(settings: &'a Settings, round: u64) -> impl Iterator<Item = HistoryClient<'a>> {
+        (0..settings.clients as u64).map(move |number| HistoryClient {
             settings,
             number,
             round,
@@ -471,11 +467,11 @@ impl<'a> Client<'a> {
     }
 
     fn run(mut self, address: SocketAddr, until: Until<'_>) -> Result<Asked, String> {
-        let lost = |error: std::io::Error| format!("client {}: {error}", self.number);
-        let mut connection = Connection::open(address).map_err(lost)?;
+        let lost = |error: io::Error| format!("client {}: {error}", self.number);
+        let mut connection = Client::open(address, PATIENCE).map_err(lost)?;
         if self.number % 2 == 1 {
             let hello = request(&[b"HELLO", b"3"]);
-            let replies = connection.exchange(&hello, 1).map_err(lost)?;
+            let replies = exchange(&mut connection, &hello, 1).map_err(lost)?;
             if replies[0].1.first() != Some(&b'%') {
                 let said = String::from_utf8_lossy(&replies[0].1);
                 return Err(format!("HELLO 3 was answered with {said}"));
@@ -499,8 +495,8 @@ impl<'a> Client<'a> {
             let of = *self.random.pick(&WRITES);
             let asks: Vec<Ask> = (0..count).map(|_| self.ask(of, &mut bytes)).collect();
             let start = clock_ns();
-            let lost = |error: std::io::Error| format!("client {}: {error}", self.number);
-            let replies = connection.exchange(&bytes, count).map_err(lost)?;
+            let lost = |error: io::Error| format!("client {}: {error}", self.number);
+            let replies = exchange(&mut connection, &bytes, count).map_err(lost)?;
             for (ask, (end, reply)) in asks.into_iter().zip(replies) {
                 self.take(ask, start, end, &reply);
             }
@@ -669,56 +665,18 @@ fn odd_key(kind: &str, key: usize) -> Vec<u8> {
 }
 
 fn request(args: &[&[u8]]) -> Vec<u8> {
-    let mut out = format!("*{}\r\n", args.len()).into_bytes();
-    for arg in args {
-        write_bulk(&mut out, arg);
-    }
-    out
+    client::request(args)
 }
 
-/// A connection with a request in flight.
-struct Connection {
-    stream: TcpStream,
-    scanner: ReplyScanner,
-}
-
-impl Connection {
-    fn open(address: SocketAddr) -> std::io::Result<Connection> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let scanner = ReplyScanner::default();
-        Ok(Connection { stream, scanner })
-    }
-
-    /// Sends requests. Returns their replies, each with its time of arrival.
-    fn exchange(&mut self, bytes: &[u8], count: usize) -> std::io::Result<Vec<(u64, Vec<u8>)>> {
-        self.stream.write_all(bytes)?;
-        let mut replies = Vec::with_capacity(count);
-        let mut reply = Vec::new();
-        let mut buffer = [0; 16 << 10];
-        while replies.len() < count {
-            let length = self.stream.read(&mut buffer)?;
-            let now = clock_ns();
-            if length == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
-            }
-            let mut rest = &buffer[..length];
-            while !rest.is_empty() {
-                let malformed = |_| std::io::Error::other("a reply that is none");
-                let end = self.scanner.feed(rest).map_err(malformed)?;
-                let (own, behind) = rest.split_at(end.unwrap_or(rest.len()));
-                reply.extend_from_slice(own);
-                rest = behind;
-                if end.is_some() {
-                    replies.push((now, std::mem::take(&mut reply)));
-                }
-            }
-        }
-        if replies.len() > count || !reply.is_empty() {
-            return Err(std::io::Error::other("more replies than requests"));
-        }
-        Ok(replies)
+/// Sends requests. Returns their replies, each with the time at which it was read.
+fn exchange(client: &mut Client, bytes: &[u8], count: usize) -> io::Result<Vec<(u64, Vec<u8>)>> {
+    client.try_send(bytes)?;
+    let replies: Vec<_> = (0..count)
+        .map(|_| client.try_reply_bytes().map(|reply| (clock_ns(), reply)))
+        .collect::<io::Result<_>>()?;
+    match client.has_unread() {
+        true => Err(io::Error::other("more replies than requests")),
+        false => Ok(replies),
     }
 }
 

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_protocol::value::Value;
+use respool_testkit::client::Reply;
 use respool_testkit::scene::{self, By, Kind, Scene, SceneSettings};
 use respool_testkit::servers::{self, Flavour, Proxy};
 use respool_testkit::time::clock_ns;
@@ -571,10 +571,10 @@ impl Round<'_> {
             let own = |(_, key): &(usize, &Key)| key.is_written && key.group == group;
             for (place, key) in keys.iter().enumerate().filter(own) {
                 let list = connection.order(&["LRANGE", &key.name, "0", "-1"]);
-                let Value::List(values) = list.map_err(broken)? else {
+                let Reply::Array(values) = list.map_err(broken)? else {
                     return Err(format!("{} is no list", key.name));
                 };
-                let number = |value: &Value| {
+                let number = |value: &Reply| {
                     let text = std::str::from_utf8(value.text()?).ok()?;
                     text.parse().ok()
                 };

@@ -5,13 +5,14 @@
 //! without load use next to nothing meanwhile.
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use respool_testkit::client::{Client, Reply};
 use respool_testkit::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, Server};
 use respool_testkit::topologies::{
     Cluster, ClusterSettings, Node, Shards, cluster_url, sharded_url,
@@ -552,9 +553,7 @@ pub(crate) fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
 }
 
 /// Reads INFO of a server.
-pub struct Inspector {
-    stream: TcpStream,
-}
+pub struct Inspector(Client);
 
 /// Counters of a server since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -572,10 +571,7 @@ impl Inspector {
     /// # Errors
     /// When the connection is refused.
     pub fn connect(address: SocketAddr) -> io::Result<Inspector> {
-        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        stream.set_nodelay(true)?;
-        Ok(Inspector { stream })
+        Client::open(address, Duration::from_secs(5)).map(Inspector)
     }
 
     /// A section of `INFO`.
@@ -583,27 +579,11 @@ impl Inspector {
     /// # Errors
     /// When it does not answer with one.
     pub fn info(&mut self, section: &str) -> io::Result<String> {
-        self.stream
-            .write_all(format!("INFO {section}\r\n").as_bytes())?;
-        let mut reply = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let length = self.stream.read(&mut buffer)?;
-            if length == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            reply.extend_from_slice(&buffer[..length]);
-            let text = String::from_utf8_lossy(&reply);
-            let Some((head, body)) = text.split_once("\r\n") else {
-                continue;
-            };
-            let size: usize = head
-                .strip_prefix('$')
-                .and_then(|digits| digits.parse().ok())
-                .ok_or_else(|| io::Error::other(format!("INFO was answered with {head}")))?;
-            if body.len() >= size + 2 {
-                return Ok(body[..size].to_owned());
-            }
+        match self.0.order(&["INFO", section])? {
+            Reply::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+            other => Err(io::Error::other(format!(
+                "INFO was answered with {other:?}"
+            ))),
         }
     }
 
@@ -643,17 +623,9 @@ fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// A proxy may accept before it can reach its server, so it counts as started with an answered GET.
 pub(crate) fn wait_until_served(address: SocketAddr) -> io::Result<()> {
     let ask = || -> io::Result<()> {
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"*2\r\n$3\r\nGET\r\n$9\r\nlab:ready\r\n")?;
-        let mut reply = [0; 5];
-        stream.read_exact(&mut reply)?;
-        match &reply {
-            b"$-1\r\n" => Ok(()),
-            other => Err(io::Error::other(format!(
-                "GET was answered with \"{}…\"",
-                other.escape_ascii()
-            ))),
+        match Client::open(address, Duration::from_secs(1))?.order(&["GET", "lab:ready"])? {
+            Reply::Null => Ok(()),
+            other => Err(io::Error::other(format!("GET was answered with {other:?}"))),
         }
     };
     let mut attempt = 0;
@@ -811,14 +783,10 @@ mod tests {
         let mut other = Inspector::connect(own.address()).unwrap();
         other.info("cpu").unwrap();
         assert_eq!(inspector.tally().unwrap(), before, "the INFO of another");
-        let mut stream = TcpStream::connect(own.address()).unwrap();
-        stream
-            .write_all(b"SET a 1\r\nGET a\r\nMGET a b a\r\n")
-            .unwrap();
-        let replies = b"+OK\r\n$1\r\n1\r\n*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n1\r\n";
-        let mut read = vec![0; replies.len()];
-        stream.read_exact(&mut read).unwrap();
-        assert_eq!(read, replies);
+        let mut client = Client::connect(own.address());
+        for request in ["SET a 1", "GET a", "MGET a b a"] {
+            client.call(request);
+        }
         let after = inspector.tally().unwrap();
         assert_eq!(after.commands - before.commands, 3);
         assert_eq!(after.key_reads - before.key_reads, 4);

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_lab::failover::{FailoverReport, FailoverRound, Settings, clients};
-use respool_protocol::value::Value;
+use respool_testkit::client::Reply;
 use respool_testkit::scene::{By, Kind, Scene};
 use respool_testkit::servers::{self, Flavour};
 use respool_testkit::time::clock_ns;
@@ -216,7 +216,7 @@ fn an_heir_takes_the_place(kind: Kind) {
         // One of its own keys, as it refuses others.
         let mut keys = (0..).map(|number| format!("key:{number}"));
         let is_own = |key: &String| match scene.holder(0).unwrap().ask(&["SET", key, "v"]) {
-            Ok(Value::Error(_)) => false,
+            Ok(Reply::Error(_)) => false,
             reply => reply.is_ok(),
         };
         let key = keys.find(is_own).unwrap();
@@ -238,7 +238,7 @@ fn an_heir_takes_the_place(kind: Kind) {
         let after = scene.holder(0).unwrap();
         assert_ne!(after.address(), before, "{by:?}");
         let value = after.ask(&["GET", &key]).unwrap();
-        assert_eq!(value, Value::Bulk(b"probe".to_vec()), "{by:?}");
+        assert_eq!(value, Reply::Bulk(b"probe".to_vec()), "{by:?}");
     }
 }
 

@@ -1,19 +1,29 @@
 //! A blocking client with a RESP parser of its own, so that it shares no mistake with the code
 //! under test.
+//!
+//! Its methods come in two families. Tests use those that panic, such as [`Client::call`].
+//! Topologies and measurements use those that return errors, such as [`Client::ask`].
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use crate::reply::ReplyScanner;
+
 /// How long a reply may take before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Words of a request in an error text.
+const WORDS_SHOWN: usize = 4;
+/// Bytes of a reply in an error text.
+const BYTES_SHOWN: usize = 200;
+
 /// A reply, parsed whole.
 #[derive(Clone, PartialEq)]
-pub enum Value {
+pub enum Reply {
     /// A simple string: `+`.
     Simple(String),
     /// An error: `-`, or a bulk error of RESP3.
@@ -25,74 +35,88 @@ pub enum Value {
     /// A null of RESP2 or RESP3.
     Null,
     /// An array: `*`.
-    Array(Vec<Value>),
+    Array(Vec<Reply>),
     /// Keys and values by turns.
-    Map(Vec<Value>),
+    Map(Vec<Reply>),
     /// A set: `~`.
-    Set(Vec<Value>),
+    Set(Vec<Reply>),
     /// A push: `>`.
-    Push(Vec<Value>),
+    Push(Vec<Reply>),
     /// The text of a double, boolean, big number or verbatim string, behind its type byte.
     Other(char, Vec<u8>),
 }
 
-impl Value {
+impl Reply {
     /// A bulk string of these bytes.
-    pub fn bulk(bytes: impl AsRef<[u8]>) -> Value {
-        Value::Bulk(bytes.as_ref().to_vec())
+    pub fn bulk(bytes: impl AsRef<[u8]>) -> Reply {
+        Reply::Bulk(bytes.as_ref().to_vec())
     }
 
     /// The simple string OK.
-    pub fn ok() -> Value {
-        Value::Simple("OK".into())
+    pub fn ok() -> Reply {
+        Reply::Simple("OK".into())
     }
 
     /// The text of an error; `None` for any other reply.
     pub fn error(&self) -> Option<&str> {
         match self {
-            Value::Error(text) => Some(text),
+            Reply::Error(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The bytes of a bulk string or a simple string.
+    pub fn text(&self) -> Option<&[u8]> {
+        match self {
+            Reply::Simple(text) => Some(text.as_bytes()),
+            Reply::Bulk(bytes) => Some(bytes),
             _ => None,
         }
     }
 
     /// The value of a key, in a map or in an array of keys and values.
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        let (Value::Map(items) | Value::Array(items)) = self else {
+    pub fn get(&self, key: &str) -> Option<&Reply> {
+        let (Reply::Map(items) | Reply::Array(items)) = self else {
             return None;
         };
         let (pairs, _) = items.as_chunks();
-        let pair = pairs.iter().find(|[name, _]| *name == Value::bulk(key));
+        let key = Some(key.as_bytes());
+        let pair = pairs.iter().find(|[name, _]| name.text() == key);
         pair.map(|[_, value]| value)
     }
 }
 
-impl fmt::Debug for Value {
+impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |f: &mut fmt::Formatter<'_>, bytes: &[u8]| {
-            write!(f, "\"{}\"", bytes[..bytes.len().min(200)].escape_ascii())?;
-            if bytes.len() > 200 {
+            write!(
+                f,
+                "\"{}\"",
+                bytes[..bytes.len().min(BYTES_SHOWN)].escape_ascii()
+            )?;
+            if bytes.len() > BYTES_SHOWN {
                 write!(f, "... {} bytes", bytes.len())
             } else {
                 Ok(())
             }
         };
         match self {
-            Value::Simple(text) => write!(f, "+{text}"),
-            Value::Error(text) => write!(f, "-{text}"),
-            Value::Integer(number) => write!(f, ":{number}"),
-            Value::Bulk(content) => bytes(f, content),
-            Value::Null => f.write_str("null"),
-            Value::Array(items) => f.debug_list().entries(items).finish(),
-            Value::Map(items) => f
+            Reply::Simple(text) => write!(f, "+{text}"),
+            Reply::Error(text) => write!(f, "-{text}"),
+            Reply::Integer(number) => write!(f, ":{number}"),
+            Reply::Bulk(content) => bytes(f, content),
+            Reply::Null => f.write_str("null"),
+            Reply::Array(items) => f.debug_list().entries(items).finish(),
+            Reply::Map(items) => f
                 .write_str("%")
                 .and_then(|()| f.debug_list().entries(items).finish()),
-            Value::Set(items) => f
+            Reply::Set(items) => f
                 .write_str("~")
                 .and_then(|()| f.debug_list().entries(items).finish()),
-            Value::Push(items) => f
+            Reply::Push(items) => f
                 .write_str(">")
                 .and_then(|()| f.debug_list().entries(items).finish()),
-            Value::Other(kind, content) => write!(f, "{kind}").and_then(|()| bytes(f, content)),
+            Reply::Other(kind, content) => write!(f, "{kind}").and_then(|()| bytes(f, content)),
         }
     }
 }
@@ -125,6 +149,7 @@ pub fn words(text: &str) -> Vec<u8> {
 }
 
 /// One connection.
+#[derive(Debug)]
 pub struct Client {
     reader: BufReader<TcpStream>,
 }
@@ -140,10 +165,19 @@ impl Client {
     /// # Errors
     /// When no peer accepts.
     pub fn try_connect(address: SocketAddr) -> io::Result<Client> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        Client::open(address, PATIENCE)
+    }
+
+    /// Connects. No operation takes longer than `limit`.
+    ///
+    /// # Errors
+    /// When no peer accepts.
+    pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Client> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+        let stream = TcpStream::connect_timeout(&address, limit).map_err(named)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
         Ok(Client::of(stream))
     }
 
@@ -157,6 +191,11 @@ impl Client {
     /// The socket.
     pub fn stream(&self) -> &TcpStream {
         self.reader.get_ref()
+    }
+
+    /// The socket, without this client. Bytes that the client has read and not returned are lost.
+    pub fn into_stream(self) -> TcpStream {
+        self.reader.into_inner()
     }
 
     /// Sets how long a read may wait from now on.
@@ -190,19 +229,64 @@ impl Client {
     }
 
     /// Sends words with spaces between them as one request, and reads its reply.
-    pub fn call(&mut self, text: &str) -> Value {
+    pub fn call(&mut self, text: &str) -> Reply {
         self.send(&words(text));
         self.reply()
     }
 
     /// Sends one request and reads its reply.
-    pub fn call_args<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Value {
+    pub fn call_args<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Reply {
         self.send(&request(args));
         self.reply()
     }
 
+    /// Sends one request and reads its reply; error replies count.
+    ///
+    /// # Errors
+    /// When no reply comes, or more than one. The connection is then of no use. The error names the
+    /// server and the request.
+    pub fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
+        let asked = self.try_send(&request(args));
+        let reply = asked.and_then(|()| self.try_reply());
+        match reply {
+            Ok(_) if self.has_unread() => {
+                Err(self.about(args, io::ErrorKind::InvalidData, "bytes follow the reply"))
+            }
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(self.about(args, error.kind(), &error.to_string())),
+        }
+    }
+
+    /// As [`Client::ask`], but an error reply is an error.
+    ///
+    /// # Errors
+    /// When no reply comes, or an error.
+    pub fn order<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
+        match self.ask(args)? {
+            Reply::Error(error) => Err(self.about(args, io::ErrorKind::Other, &error)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// An error with the server's address and the request.
+    fn about<A: AsRef<[u8]>>(&self, args: &[A], kind: io::ErrorKind, error: &str) -> io::Error {
+        let mut text = match self.stream().peer_addr() {
+            Ok(address) => format!("{address}:"),
+            Err(_) => "a lost connection:".to_owned(),
+        };
+        for arg in args.iter().take(WORDS_SHOWN) {
+            let _ = write!(text, " {}", arg.as_ref().escape_ascii());
+        }
+        io::Error::new(kind, format!("{text}: {error}"))
+    }
+
+    /// Whether bytes behind the last reply were read from the socket.
+    pub fn has_unread(&self) -> bool {
+        !self.reader.buffer().is_empty()
+    }
+
     /// Reads one reply.
-    pub fn reply(&mut self) -> Value {
+    pub fn reply(&mut self) -> Reply {
         self.try_reply()
             .unwrap_or_else(|error| panic!("read a reply: {error}"))
     }
@@ -211,7 +295,7 @@ impl Client {
     ///
     /// # Errors
     /// When the connection ends, or the bytes are no reply.
-    pub fn try_reply(&mut self) -> io::Result<Value> {
+    pub fn try_reply(&mut self) -> io::Result<Reply> {
         let bytes = self.try_reply_bytes()?;
         let mut rest = bytes.as_slice();
         let value = parse(&mut rest)?;
@@ -233,41 +317,36 @@ impl Client {
     /// # Errors
     /// When the connection ends, or the bytes are no reply.
     pub fn try_reply_bytes(&mut self) -> io::Result<Vec<u8>> {
+        let mut scanner = ReplyScanner::default();
         let mut bytes = Vec::new();
-        let mut left = 1_u64;
-        while left > 0 {
-            left -= 1;
-            let start = bytes.len();
-            if self.reader.read_until(b'\n', &mut bytes)? == 0 || !bytes.ends_with(b"\r\n") {
-                let text = format!("closed behind {:?}", bytes.escape_ascii().to_string());
+        loop {
+            let read = match self.reader.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            if read.is_empty() {
+                let text = format!("closed behind {:?}", shown(&bytes));
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
             }
-            let line = &bytes[start..bytes.len() - 2];
-            match line[0] {
-                b'$' | b'!' | b'=' => {
-                    let len = number(&line[1..])?;
-                    if len >= 0 {
-                        let start = bytes.len();
-                        bytes.resize(start + len as usize + 2, 0);
-                        self.reader.read_exact(&mut bytes[start..])?;
-                    }
-                }
-                b'*' | b'~' | b'>' => left += number(&line[1..])?.max(0) as u64,
-                b'%' => left += 2 * number(&line[1..])?.max(0) as u64,
-                b'|' => left += 1 + 2 * number(&line[1..])?.max(0) as u64,
-                _ => {}
+            let end = scanner
+                .feed(read)
+                .map_err(|_| broken(format!("no reply: {:?}", shown(read))))?;
+            let taken = end.unwrap_or(read.len());
+            bytes.extend_from_slice(&read[..taken]);
+            self.reader.consume(taken);
+            if end.is_some() {
+                return Ok(bytes);
             }
         }
-        Ok(bytes)
     }
 
     /// Reads this many replies.
-    pub fn replies(&mut self, count: usize) -> Vec<Value> {
+    pub fn replies(&mut self, count: usize) -> Vec<Reply> {
         (0..count).map(|_| self.reply()).collect()
     }
 
     /// Writes all of these bytes while it reads this many replies.
-    pub fn exchange(&mut self, bytes: Vec<u8>, count: usize) -> Vec<Value> {
+    pub fn exchange(&mut self, bytes: Vec<u8>, count: usize) -> Vec<Reply> {
         let writer = self.send_aside(bytes);
         let replies = self.replies(count);
         writer
@@ -299,7 +378,7 @@ impl Client {
 
     /// Whether neither a byte nor the end of the stream comes for this long.
     pub fn is_quiet(&mut self, time: Duration) -> bool {
-        if !self.reader.buffer().is_empty() {
+        if self.has_unread() {
             return false;
         }
         self.patience(time);
@@ -343,7 +422,7 @@ pub fn reset(stream: &TcpStream) {
 
 /// A counter of `INFO respool`.
 pub fn counter(client: &mut Client, name: &str) -> u64 {
-    let Value::Bulk(text) = client.call("INFO respool") else {
+    let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };
     let text = String::from_utf8(text).expect("INFO is ASCII");
@@ -369,23 +448,23 @@ pub fn one_of_each_worker(address: SocketAddr) -> Vec<Client> {
 }
 
 /// The bulk strings of an array, as text.
-pub fn texts(value: &Value) -> Vec<String> {
-    let Value::Array(elements) = value else {
+pub fn texts(value: &Reply) -> Vec<String> {
+    let Reply::Array(elements) = value else {
         panic!("no array: {value:?}")
     };
     elements.iter().map(text).collect()
 }
 
 /// The text of a bulk string.
-pub fn text(value: &Value) -> String {
-    let Value::Bulk(bytes) = value else {
+pub fn text(value: &Reply) -> String {
+    let Reply::Bulk(bytes) = value else {
         panic!("no text: {value:?}")
     };
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Sends requests in one pipeline, with `;` between them, and reads their replies.
-pub fn pipelined(client: &mut Client, requests: &str) -> Vec<Value> {
+pub fn pipelined(client: &mut Client, requests: &str) -> Vec<Reply> {
     let count = requests.split(';').count();
     client.exchange(requests.split(';').flat_map(words).collect(), count)
 }
@@ -397,18 +476,25 @@ fn number(text: &[u8]) -> io::Result<i64> {
     number.ok_or_else(|| broken(format!("no length: {:?}", text.escape_ascii().to_string())))
 }
 
+/// The beginning of some bytes, for an error text.
+fn shown(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(BYTES_SHOWN)]
+        .escape_ascii()
+        .to_string()
+}
+
 fn broken(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-fn parse(rest: &mut &[u8]) -> io::Result<Value> {
+fn parse(rest: &mut &[u8]) -> io::Result<Reply> {
     let end = rest.windows(2).position(|pair| pair == b"\r\n");
     let end = end.ok_or_else(|| broken("a line without end".into()))?;
     let (line, behind) = (&rest[..end], &rest[end + 2..]);
     *rest = behind;
     let (kind, line) = (line[0], &line[1..]);
     let text = || String::from_utf8_lossy(line).into_owned();
-    let items = |rest: &mut &[u8], per_item: i64| -> io::Result<Option<Vec<Value>>> {
+    let items = |rest: &mut &[u8], per_item: i64| -> io::Result<Option<Vec<Reply>>> {
         let count = number(line)? * per_item;
         if count < 0 {
             return Ok(None);
@@ -419,12 +505,12 @@ fn parse(rest: &mut &[u8]) -> io::Result<Value> {
             .map(Some)
     };
     Ok(match kind {
-        b'+' => Value::Simple(text()),
-        b'-' => Value::Error(text()),
-        b':' => Value::Integer(number(line)?),
-        b'_' => Value::Null,
+        b'+' => Reply::Simple(text()),
+        b'-' => Reply::Error(text()),
+        b':' => Reply::Integer(number(line)?),
+        b'_' => Reply::Null,
         b'$' | b'!' | b'=' => match usize::try_from(number(line)?) {
-            Err(_) => Value::Null,
+            Err(_) => Reply::Null,
             Ok(len) => {
                 let content = rest
                     .get(..len)
@@ -432,21 +518,21 @@ fn parse(rest: &mut &[u8]) -> io::Result<Value> {
                     .to_vec();
                 *rest = &rest[len + 2..];
                 match kind {
-                    b'$' => Value::Bulk(content),
-                    b'!' => Value::Error(String::from_utf8_lossy(&content).into_owned()),
-                    _ => Value::Other('=', content),
+                    b'$' => Reply::Bulk(content),
+                    b'!' => Reply::Error(String::from_utf8_lossy(&content).into_owned()),
+                    _ => Reply::Other('=', content),
                 }
             }
         },
-        b'*' => items(rest, 1)?.map_or(Value::Null, Value::Array),
-        b'~' => items(rest, 1)?.map_or(Value::Null, Value::Set),
-        b'>' => items(rest, 1)?.map_or(Value::Null, Value::Push),
-        b'%' => items(rest, 2)?.map_or(Value::Null, Value::Map),
+        b'*' => items(rest, 1)?.map_or(Reply::Null, Reply::Array),
+        b'~' => items(rest, 1)?.map_or(Reply::Null, Reply::Set),
+        b'>' => items(rest, 1)?.map_or(Reply::Null, Reply::Push),
+        b'%' => items(rest, 2)?.map_or(Reply::Null, Reply::Map),
         b'|' => {
             items(rest, 2)?;
             parse(rest)?
         }
-        b',' | b'#' | b'(' => Value::Other(char::from(kind), line.to_vec()),
+        b',' | b'#' | b'(' => Reply::Other(char::from(kind), line.to_vec()),
         other => {
             return Err(broken(format!(
                 "no reply starts with {:?}",

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, Value, is_not_executed, one_of_each_worker, request, text, words};
+use crate::client::{Client, Reply, is_not_executed, one_of_each_worker, request, text, words};
 use crate::random::{Random, seed};
 use crate::time::wait_until;
 
@@ -113,7 +113,7 @@ pub struct Counting {
     random: Random,
     counts: Vec<Count>,
     /// Keys that it sets and deletes, with their values.
-    texts: Vec<(String, Value)>,
+    texts: Vec<(String, Reply)>,
     allowed: Allowed,
     /// The request whose reply is read now.
     asked: Option<Asked>,
@@ -142,9 +142,9 @@ impl Counting {
         let counts: Vec<Count> = counts.collect();
         for count in &counts {
             let set = client.call(&format!("SET {} {}", count.key, count.last));
-            assert_eq!(set, Value::ok());
+            assert_eq!(set, Reply::ok());
         }
-        let texts = (0..8).map(|place| (format!("d{number}:{place}"), Value::Null));
+        let texts = (0..8).map(|place| (format!("d{number}:{place}"), Reply::Null));
         Counting {
             client,
             random: Random::new(seed.wrapping_add(number)),
@@ -241,7 +241,7 @@ impl Counting {
     }
 
     /// Notes an error. Returns whether the request may have run.
-    fn failed(&mut self, reply: &Value, is_several: bool) -> bool {
+    fn failed(&mut self, reply: &Reply, is_several: bool) -> bool {
         let text = reply.error().unwrap_or("nil");
         let word = text.split(' ').next().unwrap_or_default();
         // A script can return this text itself, so respool does not retry it. Nothing has run.
@@ -266,9 +266,9 @@ impl Counting {
     }
 
     /// Takes the reply to an increment.
-    fn incremented(&mut self, place: usize, reply: &Value, is_several: bool) {
+    fn incremented(&mut self, place: usize, reply: &Reply, is_several: bool) {
         match reply {
-            Value::Integer(value) => self.is_said(place, *value, 1),
+            Reply::Integer(value) => self.is_said(place, *value, 1),
             reply => {
                 let unknown = self.failed(reply, is_several);
                 self.counts[place].unknown += i64::from(unknown);
@@ -277,7 +277,7 @@ impl Counting {
     }
 
     /// Takes a value that was read.
-    fn is_read(&mut self, place: usize, reply: &Value) {
+    fn is_read(&mut self, place: usize, reply: &Reply) {
         // The count was set before the load began, so a missing key is a loss of the whole count.
         self.is_said(place, number(reply), 0);
     }
@@ -303,7 +303,7 @@ impl Counting {
             }
             Asked::Get(place) => self.is_read(place, &reply),
             Asked::Mget(places) => {
-                let Value::Array(values) = reply else {
+                let Reply::Array(values) = reply else {
                     panic!("MGET answers {reply:?}")
                 };
                 assert_eq!(values.len(), places.len());
@@ -315,7 +315,7 @@ impl Counting {
                 let queued = self.client.replies(2);
                 let executed = self.client.reply();
                 match &executed {
-                    Value::Array(values) if values.len() == 2 => {
+                    Reply::Array(values) if values.len() == 2 => {
                         for reply in [&reply].into_iter().chain(&queued) {
                             assert!(reply.error().is_none(), "{reply:?}: {executed:?}");
                         }
@@ -334,24 +334,24 @@ impl Counting {
                 }
             }
             Asked::Mset(set) => {
-                assert_eq!(reply, Value::ok());
+                assert_eq!(reply, Reply::ok());
                 for (place, value) in set {
-                    self.texts[place].1 = Value::bulk(value);
+                    self.texts[place].1 = Reply::bulk(value);
                 }
                 self.answered += 1;
             }
             Asked::Del(places) => {
-                let there = |place: &&usize| self.texts[**place].1 != Value::Null;
+                let there = |place: &&usize| self.texts[**place].1 != Reply::Null;
                 let there = places.iter().filter(there).count();
-                assert_eq!(reply, Value::Integer(there as i64));
+                assert_eq!(reply, Reply::Integer(there as i64));
                 for place in places {
-                    self.texts[place].1 = Value::Null;
+                    self.texts[place].1 = Reply::Null;
                 }
                 self.answered += 1;
             }
             Asked::Read(places) => {
                 let there = places.iter().map(|place| self.texts[*place].1.clone());
-                assert_eq!(reply, Value::Array(there.collect()));
+                assert_eq!(reply, Reply::Array(there.collect()));
                 self.answered += 1;
             }
         }
@@ -401,7 +401,7 @@ impl Counting {
         }
         wait_until("a replica has all of it", HANDED_ON, || {
             let handed_on = self.client.call("WAIT 1 5000");
-            matches!(handed_on, Value::Integer(1..))
+            matches!(handed_on, Reply::Integer(1..))
         });
         for count in &mut self.counts {
             count.keep();
@@ -424,7 +424,7 @@ impl Counting {
 }
 
 /// The number that a bulk string holds.
-pub fn number(reply: &Value) -> i64 {
+pub fn number(reply: &Reply) -> i64 {
     let text = text(reply);
     text.parse()
         .unwrap_or_else(|_| panic!("{text} is no number"))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::client::{Client, Value};
+use crate::client::{Client, Reply};
 
 /// A request to a node, and what a script may use to answer it.
 pub struct Asked<'a> {
@@ -133,10 +133,10 @@ impl Shared {
 
     /// A request has the shape of a reply: an array of bulk strings.
     fn serve(&self, node: usize, mut peer: Client) {
-        while let Ok(Value::Array(words)) = peer.try_reply() {
+        while let Ok(Reply::Array(words)) = peer.try_reply() {
             let mut request = Vec::new();
             for word in &words {
-                let Value::Bulk(word) = word else { return };
+                let Reply::Bulk(word) = word else { return };
                 request.push(String::from_utf8_lossy(word).into_owned());
             }
             let Some(name) = request.first_mut() else {

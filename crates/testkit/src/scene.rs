@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use respool_protocol::value::Value;
+use crate::client::{Client, Reply};
 use serde::{Deserialize, Serialize};
 
 use crate::topologies::{
-    Cluster, ClusterSettings, Connection, Node, Sentinels, SentinelsSettings, Shards, cluster_url,
+    Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings, Shards, cluster_url,
     sentinel_url, sharded_url,
 };
 
@@ -185,7 +185,7 @@ impl Scene {
     pub fn group_of(&self, key: &str) -> io::Result<usize> {
         for group in 0..self.groups() {
             // A Cluster node answers with an error for keys that are not its own.
-            if self.first(group).ask(&["EXISTS", key])? == Value::Integer(1) {
+            if self.first(group).ask(&["EXISTS", key])? == Reply::Integer(1) {
                 return Ok(group);
             }
         }
@@ -197,7 +197,7 @@ impl Scene {
     /// # Errors
     /// When no key was found.
     pub fn own_key(&self, proxy: SocketAddr) -> io::Result<String> {
-        let mut connection = Connection::open(proxy, ASK)?;
+        let mut connection = Client::open(proxy, ASK)?;
         for number in 0..PROBE_KEYS {
             let key = format!("failover:probe:{number}");
             connection.order(&["SET", &key, "0"])?;
@@ -220,7 +220,7 @@ impl Scene {
         let mut connection = self.first(0).connect()?;
         connection.order(&["SET", key, "0"])?;
         match connection.order(&["WAIT", "1", "9000"])? {
-            Value::Integer(1..) => Ok(()),
+            Reply::Integer(1..) => Ok(()),
             other => Err(io::Error::other(format!("WAIT gives {other:?}"))),
         }
     }

@@ -6,16 +6,13 @@
 //! fixed time. After a bound they fail and say what was missing.
 
 use std::ffi::OsStr;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use respool_protocol::encode;
-use respool_protocol::value::Value;
-
-use crate::reply::ReplyScanner;
+use crate::client::{Client, Reply};
 use crate::servers::{Process, Server};
 
 mod cluster;
@@ -46,19 +43,19 @@ impl Node {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn connect(&self) -> io::Result<Connection> {
-        let mut connection = Connection::open(self.address(), ASK_LIMIT)?;
+    pub fn connect(&self) -> io::Result<Client> {
+        let mut client = Client::open(self.address(), ASK_LIMIT)?;
         if let Some(password) = &self.password {
-            connection.order(&["AUTH", password])?;
+            client.order(&["AUTH", password])?;
         }
-        Ok(connection)
+        Ok(client)
     }
 
     /// Its reply to one request on a new connection; error replies count.
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn ask<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Value> {
+    pub fn ask<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         self.connect()?.ask(args)
     }
 
@@ -66,7 +63,7 @@ impl Node {
     ///
     /// # Errors
     /// When it does not answer, or answers with an error.
-    pub fn order<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Value> {
+    pub fn order<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         self.connect()?.order(args)
     }
 
@@ -95,82 +92,6 @@ impl Deref for Node {
     type Target = Process;
     fn deref(&self) -> &Process {
         &self.server
-    }
-}
-
-/// One connection that sends one request at a time.
-#[derive(Debug)]
-pub struct Connection {
-    address: SocketAddr,
-    stream: TcpStream,
-}
-
-impl Connection {
-    /// Connects to this address. No operation on it takes longer than `limit`.
-    ///
-    /// # Errors
-    /// When no server accepts.
-    pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Connection> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
-        let stream = TcpStream::connect_timeout(&address, limit).map_err(named)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limit))?;
-        Ok(Connection { address, stream })
-    }
-
-    /// The reply to one request; error replies count.
-    ///
-    /// # Errors
-    /// When no reply comes. The connection is then of no use.
-    pub fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
-        let result = self.exchange(args);
-        result.map_err(|error| self.about(args, error.kind(), &error.to_string()))
-    }
-
-    /// As [`Connection::ask`], but an error reply is an error.
-    ///
-    /// # Errors
-    /// When no reply comes, or an error.
-    pub fn order<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
-        match self.ask(args)? {
-            Value::Error(error) => {
-                let error = String::from_utf8_lossy(&error);
-                Err(self.about(args, io::ErrorKind::Other, &error))
-            }
-            reply => Ok(reply),
-        }
-    }
-
-    fn exchange<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
-        let mut request = Vec::new();
-        encode::request(&mut request, args);
-        self.stream.write_all(&request)?;
-        let mut scanner = ReplyScanner::default();
-        let mut reply = Vec::new();
-        let mut buffer = [0; 16 << 10];
-        loop {
-            let length = self.stream.read(&mut buffer)?;
-            if length == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let read = &buffer[..length];
-            reply.extend_from_slice(read);
-            let end = scanner.feed(read);
-            if end.map_err(|_| io::Error::other("no reply"))?.is_some() {
-                // Bytes behind the reply would make it unreadable, too.
-                return Value::read(&reply).ok_or_else(|| io::Error::other("not one reply"));
-            }
-        }
-    }
-
-    /// An error with the address and the request.
-    fn about<A: AsRef<[u8]>>(&self, args: &[A], kind: io::ErrorKind, what: &str) -> io::Error {
-        let mut request = String::new();
-        for arg in args.iter().take(WORDS_SHOWN) {
-            request.push_str(&arg.as_ref().escape_ascii().to_string());
-            request.push(' ');
-        }
-        io::Error::new(kind, format!("{}: {request}: {what}", self.address))
     }
 }
 
@@ -237,8 +158,6 @@ fn listed(addresses: &[SocketAddr]) -> String {
 
 /// Longer than any query takes on a busy machine, MIGRATE with its own bound included.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// Words of a request in an error text.
-const WORDS_SHOWN: usize = 4;
 /// The time in which a topology has formed, or never will.
 const FORM_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
@@ -275,7 +194,7 @@ fn check_running(nodes: &[Node]) -> io::Result<()> {
 }
 
 /// The text of a reply.
-fn text(reply: &Value) -> io::Result<String> {
+fn text(reply: &Reply) -> io::Result<String> {
     let text = reply
         .text()
         .map(|text| String::from_utf8_lossy(text).into_owned());

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::{SLOTS, hash_slot};
-use respool_protocol::value::Value;
+use respool_testkit::client::Reply;
 use respool_testkit::servers::{self, Flavour, Process};
 use respool_testkit::topologies::{
     Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings, Shards,
@@ -30,12 +30,12 @@ fn binary(flavour: Flavour) -> Option<PathBuf> {
         .ok()
 }
 
-fn bulk(text: &str) -> Value {
-    Value::Bulk(text.as_bytes().to_vec())
+fn bulk(text: &str) -> Reply {
+    Reply::Bulk(text.as_bytes().to_vec())
 }
 
-fn ok() -> Value {
-    Value::Line(b"OK".to_vec())
+fn ok() -> Reply {
+    Reply::ok()
 }
 
 /// So many keys of one slot.
@@ -54,7 +54,7 @@ fn set_and_wait(primary: &Node, key: &str) {
     let mut connection = primary.connect().unwrap();
     assert_eq!(connection.ask(&["SET", key, "v"]).unwrap(), ok());
     let replicas = connection.ask(&["WAIT", "1", "5000"]).unwrap();
-    assert_eq!(replicas, Value::Integer(1));
+    assert_eq!(replicas, Reply::Integer(1));
 }
 
 /// The first line of the reply to this request.
@@ -99,10 +99,7 @@ fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &Cluster) {
             cluster.node(primary).address()
         );
         let other = cluster.node((primary + 1) % 3);
-        assert_eq!(
-            other.ask(&["GET", key]).unwrap(),
-            Value::Error(moved.into_bytes())
-        );
+        assert_eq!(other.ask(&["GET", key]).unwrap(), Reply::Error(moved));
     }
 }
 
@@ -122,7 +119,7 @@ fn slots_move_with_their_keys(cluster: &mut Cluster) {
     let asks = keys.iter().filter(|key| {
         let reply = cluster.node(0).ask(&["GET", key]).unwrap();
         let ask = format!("ASK {slot} {}", cluster.node(empty).address());
-        reply == Value::Error(ask.into_bytes())
+        reply == Reply::Error(ask)
     });
     assert_eq!(asks.count(), 120);
     assert_eq!(cluster.owner(slot).unwrap(), 0);
@@ -134,7 +131,7 @@ fn slots_move_with_their_keys(cluster: &mut Cluster) {
     for node in 0..empty {
         let moved = format!("MOVED 5460 {}", cluster.node(empty).address());
         let reply = cluster.node(node).ask(&["GET", last]).unwrap();
-        assert_eq!(reply, Value::Error(moved.into_bytes()), "node {node}");
+        assert_eq!(reply, Reply::Error(moved), "node {node}");
     }
     for slot in [100, 101, 102, 5460] {
         assert_eq!(cluster.owner(slot).unwrap(), empty);
@@ -260,7 +257,7 @@ fn sentinels_follow_a_failover_that_one_is_told_to_do(sentinels: &Sentinels) {
     let server = sentinels.watched(0).server(1);
     let refused = server.ask(&["SET", "k", "v"]).unwrap();
     assert!(
-        matches!(&refused, Value::Error(error) if error.starts_with(b"READONLY")),
+        matches!(&refused, Reply::Error(error) if error.starts_with("READONLY")),
         "{refused:?}"
     );
     sentinels.begin_failover(1, 0).unwrap();
@@ -398,7 +395,7 @@ fn shards_know_nothing_of_each_other() {
     let mut shards = Shards::start(&binary, 2, &["--maxmemory", "10mb"]).unwrap();
     shards.node(0).order(&["SET", "k", "v"]).unwrap();
     assert_eq!(shards.node(0).ask(&["GET", "k"]).unwrap(), bulk("v"));
-    assert_eq!(shards.node(1).ask(&["GET", "k"]).unwrap(), Value::Null);
+    assert_eq!(shards.node(1).ask(&["GET", "k"]).unwrap(), Reply::Null);
     assert_eq!(
         shards.node(1).info("memory", "maxmemory").unwrap(),
         (10 << 20).to_string()
@@ -407,5 +404,5 @@ fn shards_know_nothing_of_each_other() {
     shards.node(0).kill9();
     shards.node_mut(0).restart().unwrap();
     assert_eq!(shards.addresses(), addresses);
-    assert_eq!(shards.node(0).ask(&["GET", "k"]).unwrap(), Value::Null);
+    assert_eq!(shards.node(0).ask(&["GET", "k"]).unwrap(), Reply::Null);
 }

@@ -6,12 +6,9 @@
 )]
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
-use std::time::Duration;
 
 use respool_protocol::commands::{self, Command, KeyFlags};
-use respool_protocol::{encode, value::Value};
+use respool_testkit::client::{self, Client, Reply};
 use respool_testkit::random;
 use respool_testkit::servers::{Flavour, Server, find, leave_out};
 
@@ -132,7 +129,7 @@ fn servers_find_keys_where_the_table_does() {
     let seed = random.seed;
     let mut compared = 0;
     for (flavour, server) in servers(&[Flavour::Redis70, Flavour::Redis82, Flavour::Valkey91]) {
-        let mut link = Link::to(&server);
+        let mut link = Client::connect(server.address());
         let mut known = HashMap::new();
         let mut requests: Vec<Request> = LINES.iter().map(|line| words(line)).collect();
         // Every command with every small number of arguments ...
@@ -217,9 +214,9 @@ fn servers_wait_only_when_the_table_says_so() {
         Flavour::Redis82,
         Flavour::Valkey91,
     ]) {
-        let mut watcher = Link::to(&server);
+        let mut watcher = Client::connect(server.address());
         for stream in ["s", "BLOCK", "0"] {
-            watcher.ask(&words(&format!("XGROUP CREATE {stream} g $ MKSTREAM")));
+            watcher.call_args(&words(&format!("XGROUP CREATE {stream} g $ MKSTREAM")));
         }
         let (mut waited, mut answered) = (0, 0);
         for nth in 0..1_000 {
@@ -233,8 +230,8 @@ fn servers_wait_only_when_the_table_says_so() {
             options.push(end[random.below(2)]);
             let request = words(&format!("{name} {}", options.join(" ")));
             let asks = commands::asks_to_block(request.len(), |at| request[at].as_slice());
-            let mut link = Link::to(&server);
-            link.send(&request);
+            let mut link = Client::connect(server.address());
+            link.send(&client::request(&request));
             if waits(&mut link, &mut watcher) {
                 waited += 1;
                 let shown = shown(&request);
@@ -317,13 +314,13 @@ fn told_by_table(request: &[Vec<u8>]) -> Keys {
     }
 }
 
-fn told_by_server(link: &mut Link, request: &[Vec<u8>]) -> Keys {
+fn told_by_server(link: &mut Client, request: &[Vec<u8>]) -> Keys {
     let mut question = words("COMMAND GETKEYS");
     question.extend_from_slice(request);
-    match link.ask(&question) {
-        Value::Error(_) => Keys::None,
-        Value::List(keys) if keys.is_empty() => Keys::None,
-        Value::List(keys) => {
+    match link.call_args(&question) {
+        Reply::Error(_) => Keys::None,
+        Reply::Array(keys) if keys.is_empty() => Keys::None,
+        Reply::Array(keys) => {
             let keys = keys
                 .iter()
                 .map(|key| key.text().expect("a key").escape_ascii().to_string());
@@ -336,31 +333,31 @@ fn told_by_server(link: &mut Link, request: &[Vec<u8>]) -> Keys {
 }
 
 /// Whether the server has this command with the arguments that the newest ones take.
-fn known_alike(link: &mut Link, command: &Command) -> bool {
-    let Value::List(found) = link.ask(&["COMMAND", "INFO", command.name]) else {
+fn known_alike(link: &mut Client, command: &Command) -> bool {
+    let Reply::Array(found) = link.call_args(&["COMMAND", "INFO", command.name]) else {
         panic!("no list from COMMAND INFO {}", command.name);
     };
     match &found[..] {
-        [Value::List(fields)] => fields[1] == Value::Integer(i64::from(command.arity)),
+        [Reply::Array(fields)] => fields[1] == Reply::Integer(i64::from(command.arity)),
         _ => false,
     }
 }
 
 /// Whether the server blocks this link, as another link sees it. Ends the wait.
-fn waits(link: &mut Link, watcher: &mut Link) -> bool {
-    link.stream.get_mut().set_nonblocking(true).unwrap();
+fn waits(link: &mut Client, watcher: &mut Client) -> bool {
+    link.stream().set_nonblocking(true).unwrap();
     loop {
-        match link.stream.fill_buf() {
+        match link.some_bytes() {
             Ok(bytes) => {
                 assert!(!bytes.is_empty(), "the server hung up");
                 return false;
             }
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
         }
-        let info = watcher.ask(&["INFO", "clients"]);
+        let info = watcher.call_args(&["INFO", "clients"]);
         let info = String::from_utf8_lossy(info.text().unwrap()).into_owned();
         if !info.contains("\r\nblocked_clients:0\r\n") {
-            let list = watcher.ask(&["CLIENT", "LIST"]);
+            let list = watcher.call_args(&["CLIENT", "LIST"]);
             let list = String::from_utf8_lossy(list.text().unwrap()).into_owned();
             let blocked = list
                 .lines()
@@ -371,7 +368,7 @@ fn waits(link: &mut Link, watcher: &mut Link) -> bool {
                 .next()
                 .and_then(|id| id.strip_prefix("id="))
                 .expect("it has an id");
-            watcher.ask(&["CLIENT", "UNBLOCK", id]);
+            watcher.call_args(&["CLIENT", "UNBLOCK", id]);
             return true;
         }
     }
@@ -420,43 +417,5 @@ impl Random {
 
     fn word(&mut self) -> Vec<u8> {
         words(WORDS[self.below(WORDS.len())]).remove(0)
-    }
-}
-
-/// One connection that sends one request at a time.
-struct Link {
-    stream: BufReader<TcpStream>,
-}
-
-impl Link {
-    fn to(server: &Server) -> Link {
-        let stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
-        Link {
-            stream: BufReader::new(stream),
-        }
-    }
-
-    fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
-        let mut request = Vec::new();
-        encode::request(&mut request, args);
-        self.stream.get_mut().write_all(&request).unwrap();
-    }
-
-    fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Value {
-        self.send(args);
-        let mut reply = Vec::new();
-        loop {
-            assert!(
-                self.stream.read_until(b'\n', &mut reply).unwrap() > 0,
-                "the server hung up"
-            );
-            if let Some(value) = Value::read(&reply) {
-                return value;
-            }
-        }
     }
 }

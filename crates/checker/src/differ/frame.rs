@@ -18,6 +18,13 @@ pub(crate) enum Frame {
 }
 
 impl Frame {
+    /// Reads a reply. `None` when the bytes are not exactly one.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Frame> {
+        let mut rest = bytes;
+        let frame = read(&mut rest, 0)?;
+        rest.is_empty().then_some(frame)
+    }
+
     pub(crate) fn is_error(&self) -> bool {
         matches!(self, Frame::Line(b'-', _) | Frame::Bulk(b'!', _))
     }
@@ -131,8 +138,8 @@ impl Frames {
             }
             Ok(Some(more)) => {
                 let end = self.scanned + more;
-                let frame =
-                    read(&mut &self.bytes[..end], 0).ok_or_else(|| bad(&self.bytes[..end]))?;
+                let whole = &self.bytes[..end];
+                let frame = Frame::read(whole).ok_or_else(|| bad(whole))?;
                 self.bytes.drain(..end);
                 self.scanned = 0;
                 Ok(Some(frame))

@@ -14,6 +14,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_testkit::client::{Client, request};
 use respool_testkit::servers::Server;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -406,9 +407,10 @@ impl Connection {
         let id = id
             .integer()
             .ok_or_else(|| io::Error::other(format!("CLIENT ID was answered with {id}")))?;
-        control.stream.set_nonblocking(true)?;
+        let stream = control.0.into_stream();
+        stream.set_nonblocking(true)?;
         Ok(Connection {
-            stream: Some(control.stream),
+            stream: Some(stream),
             id,
             ..Connection::default()
         })
@@ -581,26 +583,15 @@ impl Connection {
 
 /// A plain client that sends one request at a time.
 #[derive(Debug)]
-pub(crate) struct Control {
-    stream: TcpStream,
-    frames: Frames,
-}
+pub(crate) struct Control(Client);
 
 impl Control {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Control> {
-        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(CONTROL_TIMEOUT))?;
-        Ok(Control {
-            stream,
-            frames: Frames::default(),
-        })
+        Client::open(address, CONTROL_TIMEOUT).map(Control)
     }
 
     pub(crate) fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Frame> {
-        let mut bytes = Vec::new();
-        respool_protocol::encode::request(&mut bytes, args);
-        self.stream.write_all(&bytes)?;
+        self.0.try_send(&request(args))?;
         self.reply()
     }
 
@@ -609,11 +600,12 @@ impl Control {
         let mut replies = Vec::new();
         // Small enough for the socket buffers, so that no reply has to be read while we write.
         for some in requests.chunks(64) {
-            let mut bytes = Vec::new();
-            for args in some {
-                respool_protocol::encode::request(&mut bytes, args);
-            }
-            self.stream.write_all(&bytes)?;
+            self.0.try_send(
+                &some
+                    .iter()
+                    .flat_map(|args| request(args))
+                    .collect::<Vec<u8>>(),
+            )?;
             for _ in some {
                 replies.push(self.reply()?);
             }
@@ -622,15 +614,7 @@ impl Control {
     }
 
     fn reply(&mut self) -> io::Result<Frame> {
-        let mut buffer = [0; 64 << 10];
-        loop {
-            if let Some(frame) = self.frames.next().map_err(io::Error::other)? {
-                return Ok(frame);
-            }
-            match self.stream.read(&mut buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => self.frames.push(&buffer[..count]),
-            }
-        }
+        let bytes = self.0.try_reply_bytes()?;
+        Frame::read(&bytes).ok_or_else(|| io::Error::other("a reply that cannot be read"))
     }
 }

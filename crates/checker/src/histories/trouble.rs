@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
-use respool_protocol::value::Value;
+use respool_testkit::client::Reply;
 use respool_testkit::random::Random;
 use respool_testkit::scene::{Kind, Scene, SceneSettings};
 use respool_testkit::time::clock_ns;
@@ -213,7 +213,7 @@ fn inherit(
     };
     for key in keys {
         let value = match connection.order(&[b"GET".as_slice(), &register_key(0, key)])? {
-            Value::Null => UNWRITTEN,
+            Reply::Null => UNWRITTEN,
             reply => {
                 let text = reply.text().and_then(|text| std::str::from_utf8(text).ok());
                 let value = text.and_then(|text| text.parse().ok());

@@ -11,10 +11,9 @@ use clap::Args;
 use respool_checker::differ;
 use respool_checker::histories::trouble::{self, Trouble};
 use respool_checker::histories::{self, Report, Settings};
-use respool_protocol::value::Value;
+use respool_testkit::client::{Client, Reply};
 use respool_testkit::scene::Kind;
 use respool_testkit::servers::{self, Flavour, Proxy, Server};
-use respool_testkit::topologies::Connection;
 
 use super::{fail, read, say};
 use crate::flags::{duration, kind, positive};
@@ -186,10 +185,10 @@ const KEYS_MAX: usize = 64;
 
 impl Shown {
     fn by(respool: SocketAddr) -> io::Result<Shown> {
-        let mut connection = Connection::open(respool, PATIENCE)?;
+        let mut connection = Client::open(respool, PATIENCE)?;
         let mut is_on = |name: &str| -> io::Result<bool> {
             let said = connection.order(&["CONFIG", "GET", name])?;
-            Ok(said.field(name).and_then(Value::text) == Some(b"yes"))
+            Ok(said.get(name).and_then(Reply::text) == Some(b"yes"))
         };
         let (fuses, collapses) = (is_on("respool.fuse")?, is_on("respool.collapse")?);
         let info = Inspector::connect(respool)?.info("respool")?;

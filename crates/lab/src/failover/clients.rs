@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use respool_protocol::value::Value;
+use respool_testkit::client::{Client, Reply};
 use respool_testkit::random::Random;
 use respool_testkit::scene::WATCHED;
 use respool_testkit::time::clock_ns;
-use respool_testkit::topologies::Connection;
 
 use super::Settings;
 use crate::schedule::Schedule;
@@ -141,7 +140,7 @@ impl Load<'_> {
                 let keys: Vec<usize> = self.keys.iter().enumerate().filter_map(own).collect();
                 let each = self.settings.rate / all as f64;
                 let offset = 1e9 / each * number as f64 / all as f64;
-                let client = Client {
+                let client = FailoverClient {
                     load: self,
                     keys,
                     is_writer: number < writers,
@@ -157,18 +156,18 @@ impl Load<'_> {
 }
 
 /// One connection with one request in flight.
-struct Client<'a> {
+struct FailoverClient<'a> {
     load: &'a Load<'a>,
     keys: Vec<usize>,
     is_writer: bool,
     schedule: Schedule,
     random: Random,
-    connection: Option<Connection>,
+    connection: Option<Client>,
     /// The last number that it wrote.
     last: u64,
 }
 
-impl Client<'_> {
+impl FailoverClient<'_> {
     fn run(mut self) -> Vec<Asked> {
         let mut asked = Vec::new();
         if self.keys.is_empty() {
@@ -202,14 +201,13 @@ impl Client<'_> {
         };
         let end_ns = clock_ns();
         let outcome = match reply {
-            Ok(Value::Integer(1..)) if self.is_writer => Outcome::Done,
-            Ok(Value::Bulk(value)) if !self.is_writer && value == name.as_bytes() => Outcome::Done,
-            Ok(Value::Error(text)) => {
-                let text = String::from_utf8_lossy(&text).into_owned();
+            Ok(Reply::Integer(1..)) if self.is_writer => Outcome::Done,
+            Ok(Reply::Bulk(value)) if !self.is_writer && value == name.as_bytes() => Outcome::Done,
+            Ok(Reply::Error(text)) => {
                 let kind = kind_of(&text).to_owned();
                 Outcome::Failed { kind, text }
             }
-            Ok(Value::Null) if !self.is_writer => failed("nil", "there was no value"),
+            Ok(Reply::Null) if !self.is_writer => failed("nil", "there was no value"),
             Ok(other) => Outcome::Wrong(format!("{name}: {other:?}")),
             Err(error) => {
                 self.connection = None;
@@ -243,13 +241,13 @@ fn failed(kind: &str, text: &str) -> Outcome {
 }
 
 fn exchange(
-    connection: &mut Option<Connection>,
+    connection: &mut Option<Client>,
     address: SocketAddr,
     args: &[&str],
-) -> io::Result<Value> {
+) -> io::Result<Reply> {
     let connection = match connection {
         Some(connection) => connection,
-        None => connection.insert(Connection::open(address, PATIENCE)?),
+        None => connection.insert(Client::open(address, PATIENCE)?),
     };
     connection.ask(args)
 }
@@ -259,7 +257,7 @@ fn exchange(
 /// # Errors
 /// When a write is refused.
 pub fn write_first(address: SocketAddr, keys: &[Key]) -> io::Result<()> {
-    let mut connection = Connection::open(address, PATIENCE)?;
+    let mut connection = Client::open(address, PATIENCE)?;
     for key in keys {
         match key.is_written {
             true => connection.order(&["RPUSH", &key.name, "0"])?,
@@ -272,18 +270,18 @@ pub fn write_first(address: SocketAddr, keys: &[Key]) -> io::Result<()> {
 /// Asks all heirs by turns until one of them takes a write, or the round is over. Returns when one
 /// did.
 pub fn probe(heirs: &[SocketAddr], key: &str, over: &AtomicBool) -> Option<u64> {
-    let is_taken = |reply: &Value| *reply == Value::Line(b"OK".to_vec());
+    let is_taken = |reply: &Reply| *reply == Reply::ok();
     ask_until(heirs, &["SET", key, "probe"], is_taken, over)
 }
 
 /// Asks all Sentinels by turns until one of them names an heir, or the round is over. Returns when
 /// one did.
 pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) -> Option<u64> {
-    let is_heir = |reply: &Value| {
-        let Value::List(words) = reply else {
+    let is_heir = |reply: &Reply| {
+        let Reply::Array(words) = reply else {
             return false;
         };
-        let port = words.get(1).and_then(Value::text);
+        let port = words.get(1).and_then(Reply::text);
         let mut ports = heirs.iter().map(|heir| heir.port().to_string());
         ports.any(|heir| port == Some(heir.as_bytes()))
     };
@@ -296,14 +294,14 @@ pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) 
 fn ask_until(
     whom: &[SocketAddr],
     args: &[&str],
-    is_it: impl Fn(&Value) -> bool,
+    is_it: impl Fn(&Reply) -> bool,
     over: &AtomicBool,
 ) -> Option<u64> {
-    let mut connections: Vec<Option<Connection>> = whom.iter().map(|_| None).collect();
+    let mut connections: Vec<Option<Client>> = whom.iter().map(|_| None).collect();
     while !whom.is_empty() && !over.load(Ordering::Relaxed) {
         for (address, connection) in whom.iter().zip(&mut connections) {
             if connection.is_none() {
-                *connection = Connection::open(*address, PROBE_PATIENCE).ok();
+                *connection = Client::open(*address, PROBE_PATIENCE).ok();
             }
             let Some(open) = connection else { continue };
             match open.ask(args) {

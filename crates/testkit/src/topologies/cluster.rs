@@ -7,12 +7,10 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::client::{Client, Reply};
 use respool_protocol::slot::SLOTS;
-use respool_protocol::value::Value;
 
-use super::{
-    Connection, FORM_LIMIT, Node, REPLICATION, check_replica, check_running, text, wait_until,
-};
+use super::{FORM_LIMIT, Node, REPLICATION, check_replica, check_running, text, wait_until};
 use crate::servers::Server;
 
 /// The settings of a [`Cluster`].
@@ -303,7 +301,7 @@ impl Cluster {
         to: usize,
     ) -> io::Result<bool> {
         let mut giver = self.nodes[from].connect()?;
-        if let Value::Error(_) = giver.ask(&["CLUSTER", "GETSLOTMIGRATIONS"])? {
+        if let Reply::Error(_) = giver.ask(&["CLUSTER", "GETSLOTMIGRATIONS"])? {
             return Ok(false);
         }
         let (first, last) = (slots.start().to_string(), slots.end().to_string());
@@ -311,11 +309,11 @@ impl Cluster {
         giver.order(&[&["CLUSTER", "MIGRATESLOTS"], &range[..]].concat())?;
         wait_until(FORM_LIMIT, || {
             let said = giver.order(&["CLUSTER", "GETSLOTMIGRATIONS"]);
-            let Value::List(all) = said.map_err(|error| error.to_string())? else {
+            let Reply::Array(all) = said.map_err(|error| error.to_string())? else {
                 return Err("CLUSTER GETSLOTMIGRATIONS gives no list".to_owned());
             };
-            let is_over = |one: &Value| {
-                let state = one.field("state").and_then(Value::text);
+            let is_over = |one: &Reply| {
+                let state = one.get("state").and_then(Reply::text);
                 state == Some(b"success")
             };
             match all.iter().find(|one| !is_over(one)) {
@@ -548,7 +546,7 @@ impl Cluster {
         while moved < max {
             let count = KEYS_AT_ONCE.min(max - moved).to_string();
             let args = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), &count];
-            let Value::List(keys) = ends.from.order(&args)? else {
+            let Reply::Array(keys) = ends.from.order(&args)? else {
                 return Err(io::Error::other("CLUSTER GETKEYSINSLOT gives no keys"));
             };
             if keys.is_empty() {
@@ -568,7 +566,7 @@ impl Cluster {
                 args.extend([b"AUTH", password.as_bytes()]);
             }
             args.push(b"KEYS");
-            args.extend(keys.iter().filter_map(Value::text));
+            args.extend(keys.iter().filter_map(Reply::text));
             ends.from.order(&args)?;
             moved += keys.len();
             before = keys;
@@ -593,9 +591,9 @@ impl Cluster {
 
 /// The nodes to tell of a migration.
 struct Ends {
-    from: Connection,
-    to: Connection,
-    others: Vec<Connection>,
+    from: Client,
+    to: Client,
+    others: Vec<Client>,
 }
 
 /// Few enough for one request.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use respool_protocol::value::Value;
+use crate::client::Reply;
 
 use super::{FORM_LIMIT, Node, REPLICATION, check_replica, check_running, text, wait_until};
 use crate::servers::Server;
@@ -197,7 +197,7 @@ impl Sentinels {
         let sentinel = &self.sentinels[sentinel];
         let reply = sentinel.order(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])?;
         let address = match &reply {
-            Value::List(words) => match &words[..] {
+            Reply::Array(words) => match &words[..] {
                 [ip, port] => format!("{}:{}", text(ip)?, text(port)?).parse().ok(),
                 _ => None,
             },
@@ -336,9 +336,9 @@ fn hurry(sentinel: &Node) -> io::Result<()> {
 }
 
 /// What a Sentinel knows of the replicas or of the other Sentinels of a primary.
-fn listed(sentinel: &Node, what: &str, name: &str) -> Result<Vec<Value>, String> {
+fn listed(sentinel: &Node, what: &str, name: &str) -> Result<Vec<Reply>, String> {
     match sentinel.order(&["SENTINEL", what, name]) {
-        Ok(Value::List(listed)) => Ok(listed),
+        Ok(Reply::Array(listed)) => Ok(listed),
         Ok(other) => Err(format!("SENTINEL {what} gives {other:?}")),
         Err(error) => Err(error.to_string()),
     }
@@ -349,10 +349,10 @@ fn listed(sentinel: &Node, what: &str, name: &str) -> Result<Vec<Value>, String>
 fn check_listed(
     own: SocketAddr,
     address: SocketAddr,
-    listed: &[Value],
+    listed: &[Reply],
     primary: Option<SocketAddr>,
 ) -> Result<(), String> {
-    let field = |entry: &Value, key| text(entry.field(key)?).ok();
+    let field = |entry: &Reply, key| text(entry.get(key)?).ok();
     let port = Some(address.port().to_string());
     let Some(entry) = listed.iter().find(|entry| field(entry, "port") == port) else {
         return Err(format!("{own} does not know {address}"));

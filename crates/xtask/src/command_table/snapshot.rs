@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io;
 
-use respool_protocol::encode;
-use respool_protocol::value::Value;
+use respool_testkit::client::{Client, Reply};
 use serde::{Deserialize, Serialize};
 
 use respool_testkit::servers::{self, Flavour};
@@ -108,20 +106,20 @@ impl Entry {
     /// Reads an element of COMMAND's reply and those of its subcommands:
     /// name, arity, flags, first key, last key, step, ACL categories, tips, key specs, subcommands.
     fn read(
-        command: &Value,
-        docs: &Value,
+        command: &Reply,
+        docs: &Reply,
         entries: &mut BTreeMap<(String, String), Entry>,
     ) -> Option<()> {
         let fields = list(command);
         let name = text(fields.first()?)?.to_lowercase();
-        let doc = docs.field(&text(fields.first()?)?);
+        let doc = docs.get(&text(fields.first()?)?);
         let mut acl = words(fields.get(6)?);
         acl.sort();
         let mut flags = words(fields.get(2)?);
         flags.sort();
         let mut tips = words(fields.get(7)?);
         tips.sort();
-        let told = |key| doc.and_then(|doc| doc.field(key)).and_then(text);
+        let told = |key| doc.and_then(|doc| doc.get(key)).and_then(text);
         let entry = Entry {
             arity: integer(fields.get(1)?)?,
             flags,
@@ -137,9 +135,9 @@ impl Entry {
         };
         let (container, sub) = name.split_once('|').unwrap_or((&name, ""));
         entries.insert((container.to_owned(), sub.to_owned()), entry);
-        let no_docs = Value::Null;
+        let no_docs = Reply::Null;
         let sub_docs = doc
-            .and_then(|doc| doc.field("subcommands"))
+            .and_then(|doc| doc.get("subcommands"))
             .unwrap_or(&no_docs);
         list(fields.get(9)?)
             .iter()
@@ -148,71 +146,64 @@ impl Entry {
 }
 
 impl KeyEntry {
-    fn read(spec: &Value) -> Option<KeyEntry> {
-        let (begin, find) = (spec.field("begin_search")?, spec.field("find_keys")?);
-        let (begin_spec, find_spec) = (begin.field("spec")?, find.field("spec")?);
+    fn read(spec: &Reply) -> Option<KeyEntry> {
+        let (begin, find) = (spec.get("begin_search")?, spec.get("find_keys")?);
+        let (begin_spec, find_spec) = (begin.get("spec")?, find.get("spec")?);
         Some(KeyEntry {
-            begin: match text(begin.field("type")?)?.as_str() {
-                "index" => BeginEntry::Index(integer(begin_spec.field("index")?)?),
+            begin: match text(begin.get("type")?)?.as_str() {
+                "index" => BeginEntry::Index(integer(begin_spec.get("index")?)?),
                 "keyword" => BeginEntry::Keyword {
-                    keyword: text(begin_spec.field("keyword")?)?,
-                    startfrom: integer(begin_spec.field("startfrom")?)?,
+                    keyword: text(begin_spec.get("keyword")?)?,
+                    startfrom: integer(begin_spec.get("startfrom")?)?,
                 },
                 "unknown" => BeginEntry::Unknown,
                 _ => return None,
             },
-            find: match text(find.field("type")?)?.as_str() {
+            find: match text(find.get("type")?)?.as_str() {
                 "range" => FindEntry::Range {
-                    lastkey: integer(find_spec.field("lastkey")?)?,
-                    keystep: integer(find_spec.field("keystep")?)?,
-                    limit: integer(find_spec.field("limit")?)?,
+                    lastkey: integer(find_spec.get("lastkey")?)?,
+                    keystep: integer(find_spec.get("keystep")?)?,
+                    limit: integer(find_spec.get("limit")?)?,
                 },
                 "keynum" => FindEntry::Keynum {
-                    keynumidx: integer(find_spec.field("keynumidx")?)?,
-                    firstkey: integer(find_spec.field("firstkey")?)?,
-                    keystep: integer(find_spec.field("keystep")?)?,
+                    keynumidx: integer(find_spec.get("keynumidx")?)?,
+                    firstkey: integer(find_spec.get("firstkey")?)?,
+                    keystep: integer(find_spec.get("keystep")?)?,
                 },
                 "unknown" => FindEntry::Unknown,
                 _ => return None,
             },
-            flags: words(spec.field("flags")?),
+            flags: words(spec.get("flags")?),
         })
     }
 }
 
-/// Asks one question on a connection of its own.
-fn ask(server: &servers::Server, words: &[&str]) -> io::Result<Value> {
-    let mut request = Vec::new();
-    encode::request(&mut request, words);
-    encode::request(&mut request, &["QUIT"]);
-    let mut stream = TcpStream::connect(server.address())?;
-    stream.write_all(&request)?;
-    let mut reply = Vec::new();
-    stream.read_to_end(&mut reply)?;
-    let reply = reply.strip_suffix(b"+OK\r\n").unwrap_or(&reply);
-    Value::read(reply).ok_or_else(|| io::Error::other(format!("no whole reply to {words:?}")))
+/// Asks one question on a connection of its own. Old servers have no COMMAND DOCS: an error is a
+/// reply, too.
+fn ask(server: &servers::Server, words: &[&str]) -> io::Result<Reply> {
+    Client::try_connect(server.address())?.ask(words)
 }
 
-fn list(value: &Value) -> &[Value] {
+fn list(value: &Reply) -> &[Reply] {
     match value {
-        Value::List(values) => values,
+        Reply::Array(values) => values,
         _ => &[],
     }
 }
 
-fn text(value: &Value) -> Option<String> {
+fn text(value: &Reply) -> Option<String> {
     value
         .text()
         .map(|text| String::from_utf8_lossy(text).into_owned())
 }
 
-fn words(value: &Value) -> Vec<String> {
+fn words(value: &Reply) -> Vec<String> {
     list(value).iter().filter_map(text).collect()
 }
 
-fn integer<T: TryFrom<i64>>(value: &Value) -> Option<T> {
+fn integer<T: TryFrom<i64>>(value: &Reply) -> Option<T> {
     match value {
-        Value::Integer(number) => T::try_from(*number).ok(),
+        Reply::Integer(number) => T::try_from(*number).ok(),
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! The server's rules for users hold, also for replies that respool gives itself.
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::installed;
 
 use crate::target::{Options, Target, before_every_server};
@@ -26,9 +26,9 @@ const ASKED: [&str; 14] = [
 
 fn user(target: &Target, rules: &str) -> Client {
     let rules = format!("ACL SETUSER app on >secret ~* &* {rules}");
-    assert_eq!(target.direct_client().call(&rules), Value::ok());
+    assert_eq!(target.direct_client().call(&rules), Reply::ok());
     let mut client = target.client();
-    assert_eq!(client.call("AUTH app secret"), Value::ok());
+    assert_eq!(client.call("AUTH app secret"), Reply::ok());
     client
 }
 
@@ -96,12 +96,12 @@ fn client_kill_needs_the_servers_permission() {
             );
         }
         for victim in &mut victims {
-            assert_eq!(victim.call("SET k v"), Value::ok());
+            assert_eq!(victim.call("SET k v"), Reply::ok());
         }
         target.direct_client().call("ACL SETUSER app +@all");
         // respool trusts the answer about a right for a second.
         respool_testkit::time::wait_until("it may", std::time::Duration::from_secs(5), || {
-            client.call("CLIENT KILL TYPE normal SKIPME yes") == Value::Integer(4)
+            client.call("CLIENT KILL TYPE normal SKIPME yes") == Reply::Integer(4)
         });
     });
 }
@@ -115,7 +115,7 @@ fn cluster_facade_asks_for_the_nodes_permission() {
         let addresses = served.cluster.addresses();
         for node in &addresses {
             let set = Client::connect(*node).call(rules);
-            assert_eq!(set, Value::ok());
+            assert_eq!(set, Reply::ok());
         }
         let mut direct = Client::connect(addresses[0]);
         let mut through = served.client();
@@ -136,7 +136,7 @@ fn cluster_facade_asks_for_the_nodes_permission() {
             assert!(!is_refused, "{asked}: {own:?}");
         }
         for client in [&mut direct, &mut through] {
-            assert_eq!(client.call("AUTH app secret"), Value::ok());
+            assert_eq!(client.call("AUTH app secret"), Reply::ok());
         }
         for asked in ["SLOTS", "NODES", "INFO", "MYID", "KEYSLOT a", "REPLICAS a"] {
             let asked = format!("CLUSTER {asked}");
@@ -145,7 +145,7 @@ fn cluster_facade_asks_for_the_nodes_permission() {
             assert!(refused, "{asked}: {said:?}");
             assert_eq!(through.call(&asked), said, "{asked}");
         }
-        assert_eq!(through.call("READONLY"), Value::ok());
+        assert_eq!(through.call("READONLY"), Reply::ok());
     });
 }
 
@@ -159,7 +159,7 @@ fn auth_in_a_transaction_changes_the_rights() {
         ]
         .map(|target| {
             let rules = "ACL SETUSER low on >low ~* &* +@all -@dangerous -@admin";
-            assert_eq!(target.direct_client().call(rules), Value::ok());
+            assert_eq!(target.direct_client().call(rules), Reply::ok());
             let mut victim = target.client();
             victim.call("GET k");
             let mut client = target.client();
@@ -173,7 +173,7 @@ fn auth_in_a_transaction_changes_the_rights() {
                 client.call(asked);
             }
             let executed = client.call("EXEC");
-            assert_eq!(victim.call("SET k v"), Value::ok());
+            assert_eq!(victim.call("SET k v"), Reply::ok());
             (executed, client.call("ACL WHOAMI"))
         });
         let [direct, through] = said;
@@ -216,14 +216,14 @@ fn selectors_hold_without_coalescing() {
             let got = client.replies(2);
             client.send(&["SET mine 2", "SET other 2"].map(words).concat());
             let set = client.replies(2);
-            assert_eq!([&got[0], &set[0]], [&Value::bulk("1"), &Value::ok()]);
+            assert_eq!([&got[0], &set[0]], [&Reply::bulk("1"), &Reply::ok()]);
             for refused in [&got[1], &set[1]] {
                 let error = refused.error();
                 let is_refused = error.is_some_and(|error| error.starts_with("NOPERM"));
                 assert!(is_refused, "{rules}: {refused:?}");
             }
             let other = target.direct_client().call("GET other");
-            assert_eq!(other, Value::bulk("1"));
+            assert_eq!(other, Reply::bulk("1"));
         }
     });
 }
@@ -236,7 +236,7 @@ fn changed_password_disturbs_no_session() {
         direct.call("ACL SETUSER app on >old ~* &* +@all");
         let mut busy: Vec<Client> = (0..8).map(|_| target.client()).collect();
         for client in &mut busy {
-            assert_eq!(client.call("AUTH app old"), Value::ok());
+            assert_eq!(client.call("AUTH app old"), Reply::ok());
         }
         direct.call("ACL SETUSER app resetpass >new");
         let mut late = target.client();
@@ -248,7 +248,7 @@ fn changed_password_disturbs_no_session() {
             let refused = refused.error().unwrap_or_default().to_owned();
             assert!(refused.starts_with("WRONGPASS"), "{refused}");
             for (index, client) in busy.iter_mut().enumerate() {
-                let own = Value::bulk(format!("{round}:{index}"));
+                let own = Reply::bulk(format!("{round}:{index}"));
                 assert_eq!(client.replies(20), vec![own; 20]);
             }
         }
@@ -266,12 +266,12 @@ fn granted_multi_opens_a_transaction() {
         target.direct_client().call("ACL SETUSER app +multi");
         // respool trusts the answer about a right for a second.
         respool_testkit::time::wait_until("it may", std::time::Duration::from_secs(5), || {
-            client.call("MULTI") == Value::ok()
+            client.call("MULTI") == Reply::ok()
         });
-        assert_eq!(client.call("PING"), Value::Simple("QUEUED".into()));
+        assert_eq!(client.call("PING"), Reply::Simple("QUEUED".into()));
         assert_eq!(
             client.call("EXEC"),
-            Value::Array(vec![Value::Simple("PONG".into())])
+            Reply::Array(vec![Reply::Simple("PONG".into())])
         );
     });
 }

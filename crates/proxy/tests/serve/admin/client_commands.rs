@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
 
@@ -161,8 +161,8 @@ CLIENT KILL NOT-TYPE normal";
 fn client_commands_use_the_servers_words_and_fields() {
     let replies = |target: &Target| -> Vec<String> {
         let (mut asker, mut other) = (target.client(), target.client());
-        assert_eq!(asker.call("CLIENT SETNAME asker"), Value::ok());
-        assert_eq!(other.call("CLIENT SETNAME other"), Value::ok());
+        assert_eq!(asker.call("CLIENT SETNAME asker"), Reply::ok());
+        assert_eq!(other.call("CLIENT SETNAME other"), Reply::ok());
         // 6.2 and 7.0 do not know it, here or there.
         other.call("CLIENT SETINFO LIB-NAME lib");
         let mut reply = |asked: &str| {
@@ -277,7 +277,7 @@ fn client_list_line_counts_queued_commands() {
                 }
                 let reply = client.call("CLIENT INFO");
                 match client.call("EXEC") {
-                    Value::Array(results) => results.into_iter().next().map(text),
+                    Reply::Array(results) => results.into_iter().next().map(text),
                     _ => Some(text(reply)),
                 }
             });
@@ -335,14 +335,14 @@ fn client_kill_reaches_every_worker() {
                 _ => {
                     // The old form says OK instead of how many.
                     let addr = victim.stream().local_addr().expect("it is connected");
-                    assert_eq!(killer.call(&format!("CLIENT KILL {addr}")), Value::ok());
-                    Value::Integer(1)
+                    assert_eq!(killer.call(&format!("CLIENT KILL {addr}")), Reply::ok());
+                    Reply::Integer(1)
                 }
             };
-            assert_eq!(reply, Value::Integer(1));
+            assert_eq!(reply, Reply::Integer(1));
             victim.expect_closed();
             for other in &mut others {
-                assert_eq!(other.call("PING"), Value::Simple("PONG".into()));
+                assert_eq!(other.call("PING"), Reply::Simple("PONG".into()));
             }
         }
         let mut all: Vec<Client> = (0..12).map(|_| target.client()).collect();
@@ -352,7 +352,7 @@ fn client_kill_reaches_every_worker() {
         });
         let laddr = target.address();
         let killed = killer.call(&format!("CLIENT KILL LADDR {laddr} USER default"));
-        assert_eq!(killed, Value::Integer(12));
+        assert_eq!(killed, Reply::Integer(12));
         all.iter_mut().for_each(Client::expect_closed);
         assert_eq!(id(&mut killer), own, "who kills spares itself");
         if let Some(proxy) = &target.proxy {
@@ -380,17 +380,17 @@ fn client_that_kills_itself_is_answered_first() {
             bytes.extend(words(&kill));
             bytes.extend(words("SET behind 1"));
             client.send(&bytes);
-            assert_eq!(client.reply(), Value::ok());
+            assert_eq!(client.reply(), Reply::ok());
             let done = if old_form {
-                Value::ok()
+                Reply::ok()
             } else {
-                Value::Integer(1)
+                Reply::Integer(1)
             };
             assert_eq!(client.reply(), done);
             client.expect_closed();
             let mut next = target.client();
-            assert_eq!(next.call("EXISTS before behind"), Value::Integer(1));
-            assert_eq!(next.call("DEL before"), Value::Integer(1));
+            assert_eq!(next.call("EXISTS before behind"), Reply::Integer(1));
+            assert_eq!(next.call("DEL before"), Reply::Integer(1));
         }
     });
 }
@@ -415,10 +415,10 @@ fn worker_answers_keep_the_session_order() {
     }
     for client in &mut clients {
         for round in 0..ROUNDS {
-            assert_eq!(client.reply(), Value::ok());
+            assert_eq!(client.reply(), Reply::ok());
             assert_eq!(lines(&text(client.reply())).len(), 1);
-            assert_eq!(client.reply(), Value::bulk(round.to_string()));
-            assert_eq!(client.reply(), Value::Integer(0));
+            assert_eq!(client.reply(), Reply::bulk(round.to_string()));
+            assert_eq!(client.reply(), Reply::Integer(0));
         }
     }
 }
@@ -432,7 +432,7 @@ fn client_unblock_reaches_every_worker() {
         let ids: Vec<i64> = clients.iter_mut().map(id).collect();
         for id in &ids {
             let reply = admin.call(&format!("CLIENT UNBLOCK {id}"));
-            assert_eq!(reply, Value::Integer(0), "nobody is blocked");
+            assert_eq!(reply, Reply::Integer(0), "nobody is blocked");
         }
         for client in &mut clients {
             client.send(&[words("BLPOP none 0"), words("ECHO behind")].concat());
@@ -449,16 +449,16 @@ fn client_unblock_reaches_every_worker() {
             // The server may not have begun to wait.
             let asked = format!("CLIENT UNBLOCK {id}{how}");
             wait_until("it was unblocked", Duration::from_secs(5), || {
-                admin.call(&asked) == Value::Integer(1)
+                admin.call(&asked) == Reply::Integer(1)
             });
             match client.reply() {
-                Value::Null if at % 3 < 2 => {}
-                Value::Error(text) if at % 3 == 2 => {
+                Reply::Null if at % 3 < 2 => {}
+                Reply::Error(text) if at % 3 == 2 => {
                     assert_eq!(text, "UNBLOCKED client unblocked via CLIENT UNBLOCK");
                 }
                 other => panic!("unblocked by {how:?}: {other:?}"),
             }
-            assert_eq!(client.reply(), Value::bulk("behind"));
+            assert_eq!(client.reply(), Reply::bulk("behind"));
             assert_eq!(flags(&mut admin, id), "N");
         }
     });
@@ -471,25 +471,25 @@ fn write_pause_holds_writing_transactions_only() {
         let (mut admin, mut reader, mut writer) =
             (target.client(), target.client(), target.client());
         for (client, queued) in [(&mut reader, "GET k"), (&mut writer, "SET k v")] {
-            assert_eq!(client.call("MULTI"), Value::ok());
-            assert_eq!(client.call(queued), Value::Simple("QUEUED".into()));
+            assert_eq!(client.call("MULTI"), Reply::ok());
+            assert_eq!(client.call(queued), Reply::Simple("QUEUED".into()));
         }
-        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Value::ok());
+        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
         writer.send(&words("EXEC"));
         assert!(writer.is_quiet(Duration::from_millis(50)));
-        assert_eq!(reader.call("EXEC"), Value::Array(vec![Value::Null]));
-        assert_eq!(reader.call("MULTI"), Value::ok());
+        assert_eq!(reader.call("EXEC"), Reply::Array(vec![Reply::Null]));
+        assert_eq!(reader.call("MULTI"), Reply::ok());
         // A command that would only be queued waits, too.
         reader.send(&words("SET k other"));
         assert!(reader.is_quiet(Duration::from_millis(50)));
-        assert_eq!(admin.call("CLIENT UNPAUSE"), Value::ok());
-        assert_eq!(writer.reply(), Value::Array(vec![Value::ok()]));
-        assert_eq!(reader.reply(), Value::Simple("QUEUED".into()));
+        assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+        assert_eq!(writer.reply(), Reply::Array(vec![Reply::ok()]));
+        assert_eq!(reader.reply(), Reply::Simple("QUEUED".into()));
         let list = text(admin.call("CLIENT LIST"));
         let multi = |line: &&Line| line["flags"] == "x" && line["multi"] == "1";
         assert_eq!(lines(&list).iter().filter(multi).count(), 1, "{list}");
-        assert_eq!(reader.call("EXEC"), Value::Array(vec![Value::ok()]));
-        assert_eq!(admin.call("GET k"), Value::bulk("other"));
+        assert_eq!(reader.call("EXEC"), Reply::Array(vec![Reply::ok()]));
+        assert_eq!(admin.call("GET k"), Reply::bulk("other"));
     });
 }
 
@@ -505,7 +505,7 @@ fn write_pause_holds_writers_of_all_workers() {
             .iter_mut()
             .chain(&mut readers)
             .for_each(|client| _ = id(client));
-        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Value::ok());
+        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
         for (at, writer) in writers.iter_mut().enumerate() {
             let mut bytes = words(&format!("GET list-{at}"));
             for value in 0..20 {
@@ -515,7 +515,7 @@ fn write_pause_holds_writers_of_all_workers() {
             writer.send(&bytes);
             assert_eq!(
                 writer.reply(),
-                Value::Null,
+                Reply::Null,
                 "what is in front of a write is answered"
             );
         }
@@ -526,8 +526,8 @@ fn write_pause_holds_writers_of_all_workers() {
         }
         for _ in 0..3 {
             for reader in &mut readers {
-                assert_eq!(reader.call("LLEN list-0"), Value::Integer(0));
-                assert_eq!(reader.call("PING"), Value::Simple("PONG".into()));
+                assert_eq!(reader.call("LLEN list-0"), Reply::Integer(0));
+                assert_eq!(reader.call("PING"), Reply::Simple("PONG".into()));
             }
         }
         for writer in &mut writers {
@@ -539,11 +539,11 @@ fn write_pause_holds_writers_of_all_workers() {
             .filter(|line| line["flags"] == "b")
             .count();
         assert!(blocked >= writers.len(), "{list}");
-        assert_eq!(admin.call("CLIENT UNPAUSE"), Value::ok());
+        assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         for writer in &mut writers {
             for value in 1..=20 {
-                assert_eq!(writer.reply(), Value::Integer(value));
-                assert_eq!(writer.reply(), Value::Integer(value));
+                assert_eq!(writer.reply(), Reply::Integer(value));
+                assert_eq!(writer.reply(), Reply::Integer(value));
             }
         }
     });
@@ -558,7 +558,7 @@ fn full_pause_holds_every_command_until_its_end() {
         clients.iter_mut().for_each(|client| _ = id(client));
         let began = Instant::now();
         let pause = Duration::from_millis(400);
-        assert_eq!(admin.call("CLIENT PAUSE 400"), Value::ok());
+        assert_eq!(admin.call("CLIENT PAUSE 400"), Reply::ok());
         for client in &mut clients {
             // A wrong request is answered. A valid one waits, whether respool or the server would
             // answer it.
@@ -567,12 +567,12 @@ fn full_pause_holds_every_command_until_its_end() {
         }
         admin.send(&words("CLIENT UNPAUSE"));
         for client in &mut clients {
-            assert_eq!(client.reply(), Value::Simple("PONG".into()));
+            assert_eq!(client.reply(), Reply::Simple("PONG".into()));
             assert!(began.elapsed() >= pause, "{:?}", began.elapsed());
-            assert!(matches!(client.reply(), Value::Integer(_)));
+            assert!(matches!(client.reply(), Reply::Integer(_)));
         }
-        assert_eq!(admin.reply(), Value::ok());
-        assert_eq!(admin.call("GET n"), Value::bulk("9"));
+        assert_eq!(admin.reply(), Reply::ok());
+        assert_eq!(admin.call("GET n"), Reply::bulk("9"));
     });
 }
 
@@ -583,8 +583,8 @@ fn paused_request_of_a_gone_client_does_not_run() {
         let mut admin = target.client();
         let mut stays = target.client();
         let leavers: Vec<Client> = (0..6).map(|_| target.client()).collect();
-        assert_eq!(stays.call("PING"), Value::Simple("PONG".into()));
-        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Value::ok());
+        assert_eq!(stays.call("PING"), Reply::Simple("PONG".into()));
+        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
         for (at, mut leaver) in leavers.into_iter().enumerate() {
             leaver.send(&words("INCR n"));
             assert!(leaver.is_quiet(Duration::from_millis(20)));
@@ -601,8 +601,8 @@ fn paused_request_of_a_gone_client_does_not_run() {
         wait_until("they are gone", Duration::from_secs(5), || {
             lines(&text(admin.call("CLIENT LIST"))).len() == 2
         });
-        assert_eq!(admin.call("CLIENT UNPAUSE"), Value::ok());
-        assert_eq!(stays.reply(), Value::Integer(1));
+        assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+        assert_eq!(stays.reply(), Reply::Integer(1));
     });
 }
 
@@ -623,20 +623,20 @@ fn confirmed_pause_keeps_writes_from_the_server() {
             });
         }
         for _ in 0..10 {
-            assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Value::ok());
+            assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
             let count = direct.call("GET n");
             thread::sleep(Duration::from_millis(5));
             assert_eq!(direct.call("GET n"), count);
-            assert_eq!(admin.call("CLIENT UNPAUSE"), Value::ok());
+            assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
             thread::sleep(Duration::from_millis(2));
         }
     });
-    assert_eq!(direct.call("GET n"), Value::bulk("7200"));
+    assert_eq!(direct.call("GET n"), Reply::bulk("7200"));
 }
 
-fn text(value: Value) -> String {
+fn text(value: Reply) -> String {
     match value {
-        Value::Bulk(text) | Value::Other('=', text) => {
+        Reply::Bulk(text) | Reply::Other('=', text) => {
             let text = String::from_utf8_lossy(&text).into_owned();
             text.strip_prefix("txt:")
                 .map_or(text.clone(), str::to_owned)
@@ -647,7 +647,7 @@ fn text(value: Value) -> String {
 
 fn id(client: &mut Client) -> i64 {
     match client.call("CLIENT ID") {
-        Value::Integer(id) => id,
+        Reply::Integer(id) => id,
         other => panic!("an id is a number, not {other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::installed;
 
 use crate::target::{Options, Target, proxied};
@@ -74,7 +74,7 @@ fn drain_under_load_answers_every_executed_request() {
         });
         let mut direct = target.direct_client();
         for (number, count) in counts.iter().enumerate() {
-            let Value::Bulk(held) = direct.call(&format!("GET count:{number}")) else {
+            let Reply::Bulk(held) = direct.call(&format!("GET count:{number}")) else {
                 panic!("no load")
             };
             assert_eq!(
@@ -93,7 +93,7 @@ fn drain_waits_for_pending_replies() {
     let target = proxied(&Options::default());
     let mut clients: Vec<Client> = (0..10).map(|_| target.client()).collect();
     for client in &mut clients {
-        assert_eq!(client.call("SET key value"), Value::ok());
+        assert_eq!(client.call("SET key value"), Reply::ok());
     }
     target.server.stop();
     for client in &mut clients {
@@ -110,7 +110,7 @@ fn drain_waits_for_pending_replies() {
     target.server.cont();
     for client in &mut clients {
         for reply in client.replies(5) {
-            assert_eq!(reply, Value::bulk("value"));
+            assert_eq!(reply, Reply::bulk("value"));
         }
         client.expect_closed();
     }
@@ -122,7 +122,7 @@ fn idle_sessions_do_not_hold_up_the_end() {
     let target = proxied(&Options::with(&["--threads=2"]));
     let mut clients: Vec<Client> = (0..50).map(|_| target.client()).collect();
     for client in &mut clients {
-        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+        assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     }
     // Half a request is nothing that could be answered.
     clients[0].send(b"*2\r\n$3\r\nGET\r\n$3\r\nke");
@@ -138,7 +138,7 @@ fn idle_sessions_do_not_hold_up_the_end() {
 fn drain_timeout_bounds_a_silent_server() {
     let mut target = proxied(&Options::with(&["--drain-timeout-ms=700"]));
     let mut client = target.client();
-    assert_eq!(client.call("SET key value"), Value::ok());
+    assert_eq!(client.call("SET key value"), Reply::ok());
     target.server.stop();
     client.send(&words("GET key"));
     thread::sleep(Duration::from_millis(50));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::{Proxy, Server, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
@@ -21,7 +21,7 @@ use crate::topology::sentinel;
 /// How soon a change must be seen.
 const SOON: Duration = Duration::from_secs(5);
 
-fn must_log_in(reply: &Value) -> bool {
+fn must_log_in(reply: &Reply) -> bool {
     reply.error().is_some_and(|text| text.starts_with("NOAUTH"))
 }
 
@@ -42,11 +42,11 @@ fn newcomers_must_log_in_once_the_server_wants_it() {
         before_every_server(&Options::with(&["--threads", "2"]), |target| {
             let mut direct = target.direct_client();
             let app = "ACL SETUSER app on >secret ~* &* +@all";
-            assert_eq!(direct.call(app), Value::ok());
+            assert_eq!(direct.call(app), Reply::ok());
             let mut old = target.client();
-            assert_eq!(old.call("SET key value"), Value::ok());
+            assert_eq!(old.call("SET key value"), Reply::ok());
             thread::sleep(TWO_CHECKS);
-            assert_eq!(direct.call(change), Value::ok());
+            assert_eq!(direct.call(change), Reply::ok());
             // Both workers detect the change.
             wait_until("newcomers must log in", SOON, || {
                 (0..16).all(|_| newcomer_must_log_in(target))
@@ -55,16 +55,16 @@ fn newcomers_must_log_in_once_the_server_wants_it() {
             for asked in ["CONFIG GET requirepass", "SET key 2", "SELECT 1", "HELLO 3"] {
                 assert!(must_log_in(&newcomer.call(asked)), "{change}: {asked}");
             }
-            assert_eq!(newcomer.call("AUTH app secret"), Value::ok());
-            assert_eq!(newcomer.call("GET key"), Value::bulk("value"));
-            assert_eq!(old.call("GET key"), Value::bulk("value"));
+            assert_eq!(newcomer.call("AUTH app secret"), Reply::ok());
+            assert_eq!(newcomer.call("GET key"), Reply::bulk("value"));
+            assert_eq!(old.call("GET key"), Reply::bulk("value"));
             let log = target.proxy().log();
             let said = log.matches("does not accept the configured login any more");
             assert_eq!(said.count(), 1, "{log}");
             let undone = direct.call_args(&["CONFIG", "SET", "requirepass", ""]);
-            assert_eq!(undone, Value::ok());
+            assert_eq!(undone, Reply::ok());
             let undone = direct.call("ACL SETUSER default on nopass");
-            assert_eq!(undone, Value::ok());
+            assert_eq!(undone, Reply::ok());
             wait_until("newcomers need no password", SOON, || {
                 (0..16).all(|_| !newcomer_must_log_in(target))
             });
@@ -86,13 +86,13 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
             let target = Target::direct(&binary, &Options::default());
             let mut direct = target.direct_client();
             let set = "ACL SETUSER app on >secret ~* &* +@all";
-            assert_eq!(direct.call(set), Value::ok());
+            assert_eq!(direct.call(set), Reply::ok());
             let url = format!("--backend=redis://app:secret@{}", target.server.address());
             let args = ["--threads=1", url.as_str()];
             let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
             let client = || Client::connect(proxy.address());
             let mut old = client();
-            assert_eq!(old.call("SET key value"), Value::ok());
+            assert_eq!(old.call("SET key value"), Reply::ok());
             thread::sleep(TWO_CHECKS);
             assert!(direct.call(change).error().is_none());
             wait_until("newcomers must log in", SOON, || {
@@ -100,15 +100,15 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
             });
             // The server closes the connections of a user that it deletes.
             if !change.contains("DELUSER") {
-                assert_eq!(old.call("GET key"), Value::bulk("value"), "{change}");
+                assert_eq!(old.call("GET key"), Reply::bulk("value"), "{change}");
             }
             let mut newcomer = client();
-            assert_eq!(newcomer.call("AUTH default any"), Value::ok());
-            assert_eq!(newcomer.call("GET key"), Value::bulk("value"));
+            assert_eq!(newcomer.call("AUTH default any"), Reply::ok());
+            assert_eq!(newcomer.call("GET key"), Reply::bulk("value"));
             assert_eq!(direct.call("ACL DELUSER app").error(), None);
-            assert_eq!(direct.call(set), Value::ok());
+            assert_eq!(direct.call(set), Reply::ok());
             wait_until("newcomers need no password", SOON, || {
-                client().call("GET key") == Value::bulk("value")
+                client().call("GET key") == Reply::bulk("value")
             });
         }
     }
@@ -130,7 +130,7 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
         let client = || Client::connect(proxy.address());
         let mut old = client();
         let write_all = |client: &mut Client| {
-            (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Value::ok())
+            (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Reply::ok())
         };
         assert!(write_all(&mut old));
         thread::sleep(TWO_CHECKS);
@@ -144,7 +144,7 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
             Client::connect(server.address()).call("CONFIG SET requirepass new");
         }
         let mut newcomer = client();
-        assert_eq!(newcomer.call("AUTH new"), Value::ok());
+        assert_eq!(newcomer.call("AUTH new"), Reply::ok());
         assert!(write_all(&mut newcomer));
         thread::sleep(Duration::from_millis(50));
         assert!(write_all(&mut old));
@@ -242,7 +242,7 @@ fn write(file: &Path, text: &str) {
 
 /// How many connections a server has ever accepted.
 fn accepted(direct: &mut Client) -> u64 {
-    let Value::Bulk(info) = direct.call("INFO stats") else {
+    let Reply::Bulk(info) = direct.call("INFO stats") else {
         panic!("INFO is a bulk");
     };
     let info = String::from_utf8_lossy(&info).into_owned();
@@ -261,7 +261,7 @@ fn guesses_make_few_connections_before_every_kind() {
         let mut settled = Client::connect(proxy.address());
         let name = kind.name();
         wait_until("the pool answers", SOON, || {
-            (0..30).all(|key| settled.call(&format!("SET k:{key} 1")) == Value::ok())
+            (0..30).all(|key| settled.call(&format!("SET k:{key} 1")) == Reply::ok())
         });
         let servers = kind.servers().into_iter();
         let mut direct: Vec<Client> = servers.map(Client::connect).collect();
@@ -285,7 +285,7 @@ fn guesses_make_few_connections_before_every_kind() {
             // The other ones are of checks and of a moment.
             assert!(after - before <= 10, "{name}: {before} became {after}");
         }
-        assert_eq!(settled.call("GET k:1"), Value::bulk("1"), "{name}");
+        assert_eq!(settled.call("GET k:1"), Reply::bulk("1"), "{name}");
         let log = proxy.log();
         assert_eq!(log.matches("logins refused").count(), 1, "{name}: {log}");
     }
@@ -305,14 +305,14 @@ fn replica_that_wants_a_password_disturbs_no_session() {
     let [mut subscriber, mut waiting, mut reader] = [(); 3].map(|()| served.client());
     subscriber.call("SUBSCRIBE news");
     waiting.send(&words("BLPOP list 0"));
-    assert_eq!(reader.call("SET key value"), Value::ok());
+    assert_eq!(reader.call("SET key value"), Reply::ok());
     for node in served.cluster.nodes() {
         let mut direct = Client::connect(node.address());
-        let Value::Array(role) = direct.call("ROLE") else {
+        let Reply::Array(role) = direct.call("ROLE") else {
             panic!("it has a role");
         };
-        if role[0] == Value::bulk("slave") {
-            assert_eq!(direct.call("CONFIG SET requirepass new"), Value::ok());
+        if role[0] == Reply::bulk("slave") {
+            assert_eq!(direct.call("CONFIG SET requirepass new"), Reply::ok());
             direct.call("CLIENT KILL TYPE normal SKIPME yes");
         }
     }
@@ -320,10 +320,10 @@ fn replica_that_wants_a_password_disturbs_no_session() {
         served.proxy.log().contains("NOAUTH")
     });
     thread::sleep(TWO_CHECKS);
-    assert_eq!(reader.call("GET key"), Value::bulk("value"));
-    assert_eq!(reader.call("PUBLISH news 1"), Value::Integer(1));
-    assert_eq!(reader.call("RPUSH list a"), Value::Integer(1));
-    assert!(matches!(waiting.reply(), Value::Array(_)));
+    assert_eq!(reader.call("GET key"), Reply::bulk("value"));
+    assert_eq!(reader.call("PUBLISH news 1"), Reply::Integer(1));
+    assert_eq!(reader.call("RPUSH list a"), Reply::Integer(1));
+    assert!(matches!(waiting.reply(), Reply::Array(_)));
     let log = served.proxy.log();
     assert!(!log.contains("new sessions must authenticate"), "{log}");
 }
@@ -340,7 +340,7 @@ fn newcomers_must_log_in_before_every_kind() {
             (0..30).all(|key| {
                 ["k", "p"]
                     .iter()
-                    .all(|prefix| client.call(&format!("SET {prefix}:{key} 1")) == Value::ok())
+                    .all(|prefix| client.call(&format!("SET {prefix}:{key} 1")) == Reply::ok())
             })
         };
         wait_until("the pool answers", SOON, || write_all(&mut old));
@@ -349,10 +349,10 @@ fn newcomers_must_log_in_before_every_kind() {
         let set = |server: &SocketAddr, old: &str, password: &str| {
             let mut direct = Client::connect(*server);
             if !old.is_empty() {
-                assert_eq!(direct.call(&format!("AUTH {old}")), Value::ok());
+                assert_eq!(direct.call(&format!("AUTH {old}")), Reply::ok());
             }
             let set = direct.call_args(&["CONFIG", "SET", "requirepass", password]);
-            assert_eq!(set, Value::ok(), "{name}");
+            assert_eq!(set, Reply::ok(), "{name}");
         };
         // The last one alone: of a pool with prefixes, the part.
         let last = servers.last().expect("there is one");
@@ -367,12 +367,12 @@ fn newcomers_must_log_in_before_every_kind() {
             set(server, "", "new");
         }
         let mut newcomer = client();
-        assert_eq!(newcomer.call("AUTH new"), Value::ok(), "{name}");
+        assert_eq!(newcomer.call("AUTH new"), Reply::ok(), "{name}");
         assert!(write_all(&mut newcomer), "{name}");
         for server in &servers {
             set(server, "new", "");
         }
-        wait_until(name, SOON, || client().call("GET k:1") == Value::bulk("1"));
+        wait_until(name, SOON, || client().call("GET k:1") == Reply::bulk("1"));
     }
 }
 
@@ -383,20 +383,20 @@ fn login_keeps_a_database_that_it_may_not_select() {
     before_every_server(&Options::with(&["--threads", "1"]), |target| {
         let mut direct = target.direct_client();
         let bob = "ACL SETUSER bob on >pw ~* &* +acl +get +auth";
-        assert_eq!(direct.call(bob), Value::ok());
-        assert_eq!(direct.call("SELECT 9"), Value::ok());
-        assert_eq!(direct.call("SET key nine"), Value::ok());
+        assert_eq!(direct.call(bob), Reply::ok());
+        assert_eq!(direct.call("SELECT 9"), Reply::ok());
+        assert_eq!(direct.call("SET key nine"), Reply::ok());
         for mut client in [target.direct_client(), target.client()] {
-            assert_eq!(client.call("SELECT 9"), Value::ok());
-            assert_eq!(client.call("AUTH bob pw"), Value::ok());
-            assert_eq!(client.call("ACL WHOAMI"), Value::bulk("bob"));
-            assert_eq!(client.call("GET key"), Value::bulk("nine"));
+            assert_eq!(client.call("SELECT 9"), Reply::ok());
+            assert_eq!(client.call("AUTH bob pw"), Reply::ok());
+            assert_eq!(client.call("ACL WHOAMI"), Reply::bulk("bob"));
+            assert_eq!(client.call("GET key"), Reply::bulk("nine"));
             for refused in ["SELECT 9", "SELECT 3", "SET key 1"] {
                 let said = client.call(refused);
                 let text = said.error().unwrap_or_default();
                 assert!(text.starts_with("NOPERM"), "{refused}: {said:?}");
             }
-            assert_eq!(client.call("GET key"), Value::bulk("nine"));
+            assert_eq!(client.call("GET key"), Reply::bulk("nine"));
         }
     });
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, one_of_each_worker};
+use respool_testkit::client::{Client, Reply, one_of_each_worker};
 use respool_testkit::servers::{Proxy, Server, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Cluster, ClusterSettings, Sentinels, SentinelsSettings};
@@ -35,7 +35,7 @@ fn start(args: &[String]) -> Proxy {
 /// A connection to a server of its own, with its password.
 fn admin(server: std::net::SocketAddr, password: &str) -> Client {
     let mut admin = Client::connect(server);
-    assert_eq!(admin.call(&format!("AUTH {password}")), Value::ok());
+    assert_eq!(admin.call(&format!("AUTH {password}")), Reply::ok());
     admin
 }
 
@@ -43,7 +43,7 @@ fn admin(server: std::net::SocketAddr, password: &str) -> Client {
 fn close_others(admin: &mut Client) {
     for kind in ["normal", "pubsub"] {
         let closed = admin.call(&format!("CLIENT KILL TYPE {kind} SKIPME yes"));
-        assert!(matches!(closed, Value::Integer(_)), "{closed:?}");
+        assert!(matches!(closed, Reply::Integer(_)), "{closed:?}");
     }
 }
 
@@ -63,26 +63,26 @@ fn no_request_fails_when_the_file_has_the_new_password() {
             "--threads=2".into(),
         ]);
         let mut clients = one_of_each_worker(proxy.address());
-        assert_eq!(clients[0].call("SET key value"), Value::ok());
+        assert_eq!(clients[0].call("SET key value"), Reply::ok());
         let mut admin = admin(server.address(), "one");
         for password in ["two", "one", "three"] {
             let set = format!("CONFIG SET requirepass {password}");
-            assert_eq!(admin.call(&set), Value::ok());
+            assert_eq!(admin.call(&set), Reply::ok());
             match password {
                 "three" => write(&file, "three\r\n"),
                 _ => replace(&file, password),
             }
             for client in &mut clients {
-                assert_eq!(client.call("GET key"), Value::bulk("value"), "{password}");
+                assert_eq!(client.call("GET key"), Reply::bulk("value"), "{password}");
             }
             // A link that was up for less than a second is not connected again at once.
             std::thread::sleep(Duration::from_millis(1_100));
             close_others(&mut admin);
             for client in &mut clients {
-                assert_eq!(client.call("GET key"), Value::bulk("value"), "{password}");
+                assert_eq!(client.call("GET key"), Reply::bulk("value"), "{password}");
             }
             let mut newcomer = Client::connect(proxy.address());
-            assert_eq!(newcomer.call("GET key"), Value::bulk("value"), "{password}");
+            assert_eq!(newcomer.call("GET key"), Reply::bulk("value"), "{password}");
         }
         let log = proxy.log();
         let said = log.matches("the password file has a new password").count();
@@ -106,9 +106,9 @@ fn file_that_changes_later_is_found() {
         file.display()
     )]);
     let mut client = Client::connect(proxy.address());
-    assert_eq!(client.call("SET key value"), Value::ok());
+    assert_eq!(client.call("SET key value"), Reply::ok());
     let mut admin = admin(server.address(), "one");
-    assert_eq!(admin.call("CONFIG SET requirepass two"), Value::ok());
+    assert_eq!(admin.call("CONFIG SET requirepass two"), Reply::ok());
     write(&file, "");
     close_others(&mut admin);
     wait_until("the empty file was read", SOON, || {
@@ -120,7 +120,7 @@ fn file_that_changes_later_is_found() {
     });
     write(&file, "two");
     wait_until("requests are answered again", SOON, || {
-        client.call("GET key") == Value::bulk("value")
+        client.call("GET key") == Reply::bulk("value")
     });
     let log = proxy.log();
     let said = log.matches("the password from before stays").count();
@@ -162,11 +162,11 @@ fn sighup_reads_every_password_file_again() {
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
     let mut client = Client::connect(proxy.address());
-    assert_eq!(client.call("AUTH one"), Value::ok());
-    assert_eq!(client.call("SET key value"), Value::ok());
+    assert_eq!(client.call("AUTH one"), Reply::ok());
+    assert_eq!(client.call("SET key value"), Reply::ok());
     for server in &servers {
         let mut admin = admin(server.address(), "one");
-        assert_eq!(admin.call("CONFIG SET requirepass two"), Value::ok());
+        assert_eq!(admin.call("CONFIG SET requirepass two"), Reply::ok());
     }
     proxy.hang_up();
     wait_until("the log says that nothing has changed", SOON, || {
@@ -182,14 +182,14 @@ fn sighup_reads_every_password_file_again() {
         let said = |text: &str| log.matches(text).count();
         said("has a new password") == 2 && said("the password from before stays") == 1
     });
-    assert_eq!(client.call("GET key"), Value::bulk("value"));
+    assert_eq!(client.call("GET key"), Reply::bulk("value"));
     let mut newcomer = Client::connect(proxy.address());
     assert!(newcomer.call("AUTH one").error().is_some());
-    assert_eq!(newcomer.call("AUTH two"), Value::ok());
-    assert_eq!(newcomer.call("GET key"), Value::bulk("value"));
+    assert_eq!(newcomer.call("AUTH two"), Reply::ok());
+    assert_eq!(newcomer.call("GET key"), Reply::bulk("value"));
     close_others(&mut admin(servers[0].address(), "two"));
     wait_until("requests are answered again", SOON, || {
-        newcomer.call("GET key") == Value::bulk("value")
+        newcomer.call("GET key") == Reply::bulk("value")
     });
 }
 
@@ -212,11 +212,11 @@ fn nodes_of_a_cluster_take_the_new_password() {
     ]);
     let mut client = Client::connect(proxy.address());
     let mut write_all =
-        || (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Value::ok());
+        || (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Reply::ok());
     wait_until("the Cluster is known", SOON, &mut write_all);
     for address in &addresses {
         let mut admin = admin(*address, "one");
-        assert_eq!(admin.call("CONFIG SET requirepass two"), Value::ok());
+        assert_eq!(admin.call("CONFIG SET requirepass two"), Reply::ok());
     }
     replace(&file, "two");
     for address in &addresses {
@@ -251,11 +251,11 @@ fn sentinels_take_the_new_password() {
     )]);
     let mut client = Client::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
-        client.call("SET key value") == Value::ok()
+        client.call("SET key value") == Reply::ok()
     });
     let mut admin = admin(at, "one");
     let set = admin.call("ACL SETUSER default resetpass >two");
-    assert_eq!(set, Value::ok());
+    assert_eq!(set, Reply::ok());
     replace(&sentinels, "two");
     // A link that comes up from here on has shown the new password. The two lines come in either
     // order: a worker may use the password before its thread has written to the log.
@@ -266,5 +266,5 @@ fn sentinels_take_the_new_password() {
         let link_up = format!("link up worker=0 server={at}");
         log[seen..].contains(&link_up) && log[seen..].contains("has a new password")
     });
-    assert_eq!(client.call("GET key"), Value::bulk("value"));
+    assert_eq!(client.call("GET key"), Reply::bulk("value"));
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, counter, words};
+use respool_testkit::client::{Client, Reply, counter, words};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
 
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(10);
 fn option(client: &mut Client, name: &str) -> String {
     let reply = client.call(&format!("CONFIG GET {name}"));
     match reply.get(name) {
-        Some(Value::Bulk(value)) => String::from_utf8_lossy(value).into_owned(),
+        Some(Reply::Bulk(value)) => String::from_utf8_lossy(value).into_owned(),
         _ => panic!("{name}: {reply:?}"),
     }
 }
@@ -45,25 +45,25 @@ fn fusing_and_collapsing_are_switched_while_respool_runs() {
             let (gets, reads) = coalesced(&mut client);
             gets > 0 && reads > 0
         });
-        assert_eq!(client.call("CONFIG SET respool.fuse no"), Value::ok());
+        assert_eq!(client.call("CONFIG SET respool.fuse no"), Reply::ok());
         wait_until("reads are collapsed", SOON, || {
             let (gets, reads) = coalesced(&mut client);
             assert_eq!(gets, 0);
             reads > 0
         });
-        assert_eq!(client.call("config set RESPOOL.Collapse NO"), Value::ok());
+        assert_eq!(client.call("config set RESPOOL.Collapse NO"), Reply::ok());
         assert_eq!(coalesced(&mut client), (0, 0));
         assert_eq!(option(&mut client, "respool.fuse"), "no");
         assert_eq!(option(&mut client, "respool.collapse"), "no");
-        assert_eq!(client.call("CONFIG SET respool.fuse yes"), Value::ok());
-        assert_eq!(client.call("CONFIG SET respool.collapse yes"), Value::ok());
+        assert_eq!(client.call("CONFIG SET respool.fuse yes"), Reply::ok());
+        assert_eq!(client.call("CONFIG SET respool.collapse yes"), Reply::ok());
         wait_until("both are on again", SOON, || {
             let (gets, reads) = coalesced(&mut client);
             gets > 0 && reads > 0
         });
         // The server has no such options and got none.
         let reply = target.direct_client().call("CONFIG GET respool.*");
-        assert_eq!(reply, Value::Array(Vec::new()));
+        assert_eq!(reply, Reply::Array(Vec::new()));
         assert!(target.proxy().log().contains("options set"));
     });
 }
@@ -72,7 +72,7 @@ fn fusing_and_collapsing_are_switched_while_respool_runs() {
 fn options_are_shown_as_a_server_shows_its_own() {
     before_every_server(&Options::with(&["--max-delay-us=300"]), |target| {
         let mut client = target.client();
-        let all = |of: fn(Vec<Value>) -> Value| {
+        let all = |of: fn(Vec<Reply>) -> Reply| {
             let pairs = [
                 ("respool.flush-rule", "balanced"),
                 ("respool.max-delay-us", "300"),
@@ -85,23 +85,23 @@ fn options_are_shown_as_a_server_shows_its_own() {
             ];
             of(pairs
                 .iter()
-                .flat_map(|(name, value)| [Value::bulk(name), Value::bulk(value)])
+                .flat_map(|(name, value)| [Reply::bulk(name), Reply::bulk(value)])
                 .collect())
         };
-        assert_eq!(client.call("CONFIG GET respool.*"), all(Value::Array));
+        assert_eq!(client.call("CONFIG GET respool.*"), all(Reply::Array));
         client.call("HELLO 3");
-        assert_eq!(client.call("CONFIG GET RESPOOL.*"), all(Value::Map));
+        assert_eq!(client.call("CONFIG GET RESPOOL.*"), all(Reply::Map));
         assert_eq!(
             client.call("CONFIG GET respool.nosuch"),
-            Value::Map(Vec::new())
+            Reply::Map(Vec::new())
         );
         // The server's own options go to the server.
         let maxmemory = client.call("CONFIG GET maxmemory");
-        assert_eq!(maxmemory.get("maxmemory"), Some(&Value::bulk("0")));
-        assert_eq!(client.call("CONFIG SET maxmemory-samples 6"), Value::ok());
+        assert_eq!(maxmemory.get("maxmemory"), Some(&Reply::bulk("0")));
+        assert_eq!(client.call("CONFIG SET maxmemory-samples 6"), Reply::ok());
         let mut direct = target.direct_client();
         let samples = direct.call("CONFIG GET maxmemory-samples");
-        assert_eq!(samples.get("maxmemory-samples"), Some(&Value::bulk("6")));
+        assert_eq!(samples.get("maxmemory-samples"), Some(&Reply::bulk("6")));
         // In the middle of a pipeline, a new value holds from its place on.
         let asked = [
             "SET k 1",
@@ -113,17 +113,17 @@ fn options_are_shown_as_a_server_shows_its_own() {
         ];
         client.send(&asked.map(words).concat());
         let shown = |value: &str| {
-            Value::Map(vec![
-                Value::bulk("respool.max-delay-us"),
-                Value::bulk(value),
+            Reply::Map(vec![
+                Reply::bulk("respool.max-delay-us"),
+                Reply::bulk(value),
             ])
         };
         let got = client.replies(asked.len());
-        assert_eq!(got[0], Value::ok());
-        assert_eq!(got[1], Value::ok());
+        assert_eq!(got[0], Reply::ok());
+        assert_eq!(got[1], Reply::ok());
         assert_eq!(got[2], shown("400"));
-        assert_eq!(got[3], Value::bulk("1"));
-        assert_eq!(got[4], Value::ok());
+        assert_eq!(got[3], Reply::bulk("1"));
+        assert_eq!(got[4], Reply::ok());
         assert_eq!(got[5], shown("500"));
     });
 }
@@ -182,7 +182,7 @@ fn invalid_config_set_changes_nothing() {
         assert_eq!(option(&mut client, "respool.fuse"), set);
         assert_eq!(option(&mut client, "respool.collapse"), set);
         let maxmemory = client.call("CONFIG GET maxmemory");
-        assert_eq!(maxmemory.get("maxmemory"), Some(&Value::bulk("0")));
+        assert_eq!(maxmemory.get("maxmemory"), Some(&Reply::bulk("0")));
     });
 }
 
@@ -192,20 +192,20 @@ fn invalid_config_set_changes_nothing() {
 fn config_set_checks_as_the_start_and_logs_its_place() {
     let target = proxied(&Options::with(&["--request-timeout-ms=100"]));
     let mut client = target.client();
-    let refused = |reply: Value| {
+    let refused = |reply: Reply| {
         let error = reply.error().unwrap_or_else(|| panic!("{reply:?}"));
         assert!(error.contains("request-timeout-ms is 100"), "{error}");
     };
     refused(client.call("CONFIG SET respool.max-delay-us 100000"));
     assert_eq!(option(&mut client, "respool.max-delay-us"), "200");
     let set = client.call("CONFIG SET respool.max-delay-us 99999");
-    assert_eq!(set, Value::ok());
+    assert_eq!(set, Reply::ok());
     assert_eq!(
         client.call("CONFIG SET respool.flush-rule latency"),
-        Value::ok()
+        Reply::ok()
     );
     let set = client.call("CONFIG SET respool.max-delay-us 1000000");
-    assert_eq!(set, Value::ok(), "nothing is held");
+    assert_eq!(set, Reply::ok(), "nothing is held");
     refused(client.call("CONFIG SET respool.flush-rule balanced"));
     let listener = format!("listener=\"{}\"", target.proxy().address());
     // A separate thread writes the log.
@@ -225,14 +225,14 @@ fn config_set_needs_the_servers_permission() {
         direct.call("ACL SETUSER reader on >secret ~* +@all -config +config|get");
         for user in ["some", "reader"] {
             let mut client = target.client();
-            assert_eq!(client.call(&format!("AUTH {user} secret")), Value::ok());
+            assert_eq!(client.call(&format!("AUTH {user} secret")), Reply::ok());
             for ask in ["CONFIG SET respool.fuse no", "CONFIG GET respool.fuse"] {
                 let mut alone = target.direct_client();
                 alone.call(&format!("AUTH {user} secret"));
                 let (got, said) = (client.call(ask), alone.call(ask));
                 match said.error() {
                     Some(text) if text.starts_with("NOPERM") => assert_eq!(got, said, "{ask}"),
-                    _ => assert_eq!(got.get("respool.fuse"), Some(&Value::bulk("yes")), "{ask}"),
+                    _ => assert_eq!(got.get("respool.fuse"), Some(&Reply::bulk("yes")), "{ask}"),
                 }
             }
         }
@@ -250,7 +250,7 @@ fn config_set_holds_in_every_worker_once_confirmed() {
         let value = (200 + round).to_string();
         let by = clients.len() * round as usize / 20;
         let set = format!("CONFIG SET respool.max-delay-us {value}");
-        assert_eq!(clients[by].call(&set), Value::ok());
+        assert_eq!(clients[by].call(&set), Reply::ok());
         for client in &mut clients {
             assert_eq!(option(client, "respool.max-delay-us"), value);
         }
@@ -271,7 +271,7 @@ fn config_set_reaches_the_inner_respool_of_two() {
         let in_front = in_front.unwrap_or_else(|error| panic!("{error}"));
         let mut clients = [in_front.address(), target.address()].map(Client::connect);
         wait_until("it has connected", SOON, || {
-            clients[0].call("PING") == Value::Simple("PONG".into())
+            clients[0].call("PING") == Reply::Simple("PONG".into())
         });
         let name = "respool.max-delay-us";
         let shown =
@@ -279,7 +279,7 @@ fn config_set_reaches_the_inner_respool_of_two() {
         assert_eq!(shown(&mut clients), ["200"; 2]);
         for (by, value) in [(0, "400"), (1, "500")] {
             let set = clients[by].call(&format!("CONFIG SET {name} {value}"));
-            assert_eq!(set, Value::ok());
+            assert_eq!(set, Reply::ok());
             assert_eq!(shown(&mut clients), [value; 2]);
         }
         assert!(!in_front.log().contains("options set"));
@@ -311,7 +311,7 @@ fn a_listener_can_be_left_out_by_itself() {
     let [mut one, mut two] = [addresses[0], addresses[1]].map(Client::connect);
     one.call("MSET a 1 b 2");
     one.call("RPUSH l 1");
-    assert_eq!(two.call("CONFIG SET respool.listener.fuse no"), Value::ok());
+    assert_eq!(two.call("CONFIG SET respool.listener.fuse no"), Reply::ok());
     assert_eq!(option(&mut two, "respool.listener.fuse"), "no");
     assert_eq!(option(&mut one, "respool.listener.fuse"), "yes");
     assert_eq!(option(&mut two, "respool.fuse"), "yes", "the pool's");
@@ -320,21 +320,21 @@ fn a_listener_can_be_left_out_by_itself() {
     assert!(gets > 0 && reads > 0);
     assert_eq!(
         two.call("CONFIG SET respool.listener.collapse no"),
-        Value::ok()
+        Reply::ok()
     );
     assert_eq!(coalesced(&mut two), (0, 0));
     // In one MGET, either, nothing takes the answer of an equal one.
     assert_eq!(
         two.call("CONFIG SET respool.listener.fuse yes"),
-        Value::ok()
+        Reply::ok()
     );
     let before = counter(&mut two, "collapsed");
     for _ in 0..3 {
         two.send(&words("GET a").repeat(6));
-        assert_eq!(two.replies(6), vec![Value::bulk("1"); 6]);
+        assert_eq!(two.replies(6), vec![Reply::bulk("1"); 6]);
     }
     assert_eq!(counter(&mut two, "collapsed"), before);
     // An option of the pool holds for both.
-    assert_eq!(two.call("CONFIG SET respool.fuse no"), Value::ok());
+    assert_eq!(two.call("CONFIG SET respool.fuse no"), Reply::ok());
     assert_eq!(coalesced(&mut one).0, 0);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, is_not_executed, request, words};
+use respool_testkit::client::{Client, Reply, is_not_executed, request, words};
 
 use crate::target::{Options, Target, on_every_target, proxied};
 
@@ -45,10 +45,10 @@ impl Bystander {
                 let mut number = 0_u64;
                 while !bystander.ended.load(Ordering::SeqCst) {
                     number += 1;
-                    assert_eq!(client.call(&format!("SET bystander {number}")), Value::ok());
+                    assert_eq!(client.call(&format!("SET bystander {number}")), Reply::ok());
                     assert_eq!(
                         client.call("GET bystander"),
-                        Value::bulk(number.to_string())
+                        Reply::bulk(number.to_string())
                     );
                     bystander.count.fetch_add(1, Ordering::SeqCst);
                     thread::sleep(Duration::from_micros(200));
@@ -94,10 +94,10 @@ fn value_of_512_mib_passes_in_bounded_memory() {
             client.send(&block(number));
         }
         client.send(b"\r\n");
-        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Reply::ok());
         assert_eq!(
             client.call("STRLEN big"),
-            Value::Integer((blocks * MIB) as i64)
+            Reply::Integer((blocks * MIB) as i64)
         );
 
         client.send(&words("GET big"));
@@ -111,7 +111,7 @@ fn value_of_512_mib_passes_in_bounded_memory() {
             );
         }
         assert_eq!(client.bytes(2).unwrap(), b"\r\n");
-        assert_eq!(client.reply(), Value::Simple("PONG".into()));
+        assert_eq!(client.reply(), Reply::Simple("PONG".into()));
     });
     assert!(beside > 40);
     let proxy = target.proxy();
@@ -145,29 +145,29 @@ fn values_of_every_size_keep_their_place_between_small_ones() {
             let value: Vec<u8> = (0..size).map(|at| (at * 31 / 17) as u8).collect();
             let mut bytes = Vec::new();
             let mut expected = Vec::new();
-            let mut ask = |args: &[&[u8]], reply: Value| {
+            let mut ask = |args: &[&[u8]], reply: Reply| {
                 bytes.extend(request(args));
                 expected.push(reply);
             };
-            ask(&[b"SET", b"key", b"before"], Value::ok());
-            ask(&[b"SET", b"key", &value], Value::ok());
-            ask(&[b"GET", b"key"], Value::bulk(&value));
-            ask(&[b"STRLEN", b"key"], Value::Integer(size as i64));
-            ask(&[b"GETSET", b"key", b"after"], Value::bulk(&value));
-            ask(&[b"GET", b"key"], Value::bulk("after"));
-            ask(&[b"ECHO", &value], Value::bulk(&value));
+            ask(&[b"SET", b"key", b"before"], Reply::ok());
+            ask(&[b"SET", b"key", &value], Reply::ok());
+            ask(&[b"GET", b"key"], Reply::bulk(&value));
+            ask(&[b"STRLEN", b"key"], Reply::Integer(size as i64));
+            ask(&[b"GETSET", b"key", b"after"], Reply::bulk(&value));
+            ask(&[b"GET", b"key"], Reply::bulk("after"));
+            ask(&[b"ECHO", &value], Reply::bulk(&value));
             ask(
                 &[b"MSET", b"a", &value, b"b", b"small", b"c", &value],
-                Value::ok(),
+                Reply::ok(),
             );
             let held = [
-                Value::bulk(&value),
-                Value::bulk("small"),
-                Value::bulk(&value),
+                Reply::bulk(&value),
+                Reply::bulk("small"),
+                Reply::bulk(&value),
             ];
-            ask(&[b"MGET", b"a", b"b", b"c"], Value::Array(held.to_vec()));
-            ask(&[b"DEL", b"a", b"b", b"c", b"key"], Value::Integer(4));
-            ask(&[b"EXISTS", b"a", b"key"], Value::Integer(0));
+            ask(&[b"MGET", b"a", b"b", b"c"], Reply::Array(held.to_vec()));
+            ask(&[b"DEL", b"a", b"b", b"c", b"key"], Reply::Integer(4));
+            ask(&[b"EXISTS", b"a", b"key"], Reply::Integer(0));
             let replies = client.exchange(bytes, expected.len());
             for (at, (reply, expected)) in replies.iter().zip(&expected).enumerate() {
                 assert!(
@@ -194,9 +194,9 @@ fn a_request_of_very_many_arguments_is_answered_as_any_other() {
             bytes.extend(words("DBSIZE"));
             bytes.extend(words("FLUSHDB"));
             let replies = client.exchange(bytes, 4);
-            assert_eq!(replies[0], Value::ok(), "{count} keys");
-            assert_eq!(replies[1], Value::bulk("999"));
-            assert_eq!(replies[2], Value::Integer(count as i64));
+            assert_eq!(replies[0], Reply::ok(), "{count} keys");
+            assert_eq!(replies[1], Reply::bulk("999"));
+            assert_eq!(replies[2], Reply::Integer(count as i64));
         }
     });
 }
@@ -208,7 +208,7 @@ fn slow_reader(size: usize) -> (Target, Result<(), std::io::Error>) {
     let set = target
         .direct_client()
         .call_args(&[b"SET", b"big".as_slice(), &value]);
-    assert_eq!(set, Value::ok());
+    assert_eq!(set, Reply::ok());
     let mut result = Ok(());
     Bystander::beside(&target, |bystander| {
         let mut slow = target.client();
@@ -267,15 +267,15 @@ fn link_closed_for_its_output_fails_nothing_unsent() {
         b"client-output-buffer-limit",
         bound,
     ];
-    assert_eq!(direct.call_args(&set), Value::ok());
+    assert_eq!(direct.call_args(&set), Reply::ok());
     let value = vec![b'v'; 4 * MIB];
     assert_eq!(
         direct.call_args(&[b"SET", b"big".as_slice(), &value]),
-        Value::ok()
+        Reply::ok()
     );
     let mut polite = target.client();
     // The link has answered: its server is well.
-    assert_eq!(polite.call("INCR polite"), Value::Integer(1));
+    assert_eq!(polite.call("INCR polite"), Reply::Integer(1));
     for _ in 0..6 {
         let mut greedy = target.client();
         greedy.send(&words("GET big").repeat(20));
@@ -300,7 +300,7 @@ fn clients_that_read_nothing_hold_up_no_writers() {
     let set = target
         .direct_client()
         .call_args(&[b"SET", b"big".as_slice(), &value]);
-    assert_eq!(set, Value::ok());
+    assert_eq!(set, Reply::ok());
     let asked = [words("GET big"), words("INCR slow")].concat().repeat(20);
     Bystander::beside(&target, |bystander| {
         let mut slow = Vec::new();
@@ -328,8 +328,8 @@ fn slow_sender_of_a_large_request_delays_no_client() {
                 slow.send(part);
                 bystander.goes_on(30, "a request comes slowly");
             }
-            assert_eq!(slow.reply(), Value::ok());
-            assert!(slow.call("GET slow") == Value::Bulk(value));
+            assert_eq!(slow.reply(), Reply::ok());
+            assert!(slow.call("GET slow") == Reply::Bulk(value));
         });
     }
 }
@@ -349,11 +349,11 @@ fn many_large_values_at_once_pass_in_bounded_memory() {
                 let key = format!("big:{number}");
                 for _ in 0..2 {
                     let set = client.send_aside(request(&[b"SET", key.as_bytes(), &value]));
-                    assert_eq!(client.reply(), Value::ok());
+                    assert_eq!(client.reply(), Reply::ok());
                     set.join().expect("no panic").expect("all is sent");
                     let got = client.call(&format!("GET {key}"));
                     assert!(
-                        got == Value::bulk(&value),
+                        got == Reply::bulk(&value),
                         "{key} differs: {:?}",
                         got.error()
                     );
@@ -388,22 +388,22 @@ fn a_large_request_that_is_never_finished_is_never_executed() {
         let mut other = target.client();
         assert_eq!(
             other.call("EXISTS unfinished"),
-            Value::Integer(0),
+            Reply::Integer(0),
             "cut at {cut}"
         );
         // The way of large requests is free again, and clean.
         assert_eq!(
             other.call_args(&[b"SET", b"finished".as_slice(), &value]),
-            Value::ok()
+            Reply::ok()
         );
         assert_eq!(
             other.call("STRLEN finished"),
-            Value::Integer(4 * MIB as i64)
+            Reply::Integer(4 * MIB as i64)
         );
     }
     thread::sleep(Duration::from_millis(100));
     assert_eq!(
         Client::connect(target.server.address()).call("EXISTS unfinished"),
-        Value::Integer(0)
+        Reply::Integer(0)
     );
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Value, counter, request, words};
+use respool_testkit::client::{Client, Reply, counter, request, words};
 use respool_testkit::time::wait_until;
 
 use crate::target::{Options, Target, before_every_server, on_every_target, proxied};
@@ -30,8 +30,8 @@ fn half_closed_client_gets_every_reply() {
                 continue;
             }
             for at in 0..depth {
-                assert_eq!(client.reply(), Value::ok(), "request {at} of {depth}");
-                assert_eq!(client.reply(), Value::bulk(at.to_string()));
+                assert_eq!(client.reply(), Reply::ok(), "request {at} of {depth}");
+                assert_eq!(client.reply(), Reply::bulk(at.to_string()));
             }
             client.expect_closed();
         }
@@ -64,9 +64,9 @@ fn smallest_bounds_still_answer_every_request() {
                 bytes.extend(words("STRLEN least"));
             }
             for replies in client.exchange(bytes, 9).chunks(3) {
-                assert_eq!(replies[0], Value::ok(), "{bound:?}, {size} bytes");
-                assert_eq!(replies[1], Value::bulk(&value), "{bound:?}");
-                assert_eq!(replies[2], Value::Integer(size as i64), "{bound:?}");
+                assert_eq!(replies[0], Reply::ok(), "{bound:?}, {size} bytes");
+                assert_eq!(replies[1], Reply::bulk(&value), "{bound:?}");
+                assert_eq!(replies[2], Reply::Integer(size as i64), "{bound:?}");
             }
         }
     }
@@ -94,7 +94,7 @@ fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
             1 => drop(client),
             _ => client.close_sending(),
         }
-        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+        assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
     }
     wait_until(
         "their descriptors are given back",
@@ -110,20 +110,20 @@ fn client_above_the_limit_gets_redis_error() {
     let target = proxied(&options);
     let mut clients: Vec<Client> = (0..10).map(|_| target.client()).collect();
     for client in &mut clients {
-        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+        assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     }
     for _ in 0..5 {
         let mut refused = target.client();
         assert_eq!(
             refused.reply(),
-            Value::Error("ERR max number of clients reached".into())
+            Reply::Error("ERR max number of clients reached".into())
         );
         refused.expect_closed();
     }
     for client in &mut clients {
         assert_eq!(
             client.call("SET key value"),
-            Value::ok(),
+            Reply::ok(),
             "who is there is not disturbed"
         );
     }
@@ -136,7 +136,7 @@ fn client_above_the_limit_gets_redis_error() {
             client.try_send(&words("PING")).is_ok()
                 && client
                     .try_reply()
-                    .is_ok_and(|reply| reply == Value::Simple("PONG".into()))
+                    .is_ok_and(|reply| reply == Reply::Simple("PONG".into()))
         },
     );
 }
@@ -161,11 +161,11 @@ fn headers_that_announce_gigabytes_take_no_memory() {
         clients.push(client);
     }
     thread::sleep(Duration::from_millis(200));
-    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
     let grown = target.proxy().rss().saturating_sub(before);
     assert!(grown < 32 * MIB, "500 headers took {} MiB", grown / MIB);
     drop(clients);
-    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
 }
 
 /// A client that sends without end and reads nothing is bounded. It gets its replies once it reads.
@@ -201,7 +201,7 @@ fn client_that_does_not_read_is_bounded() {
     let peak = target.proxy().rss_peak();
     assert!(peak < 128 * MIB, "respool held {} MiB", peak / MIB);
     for _ in 0..100 {
-        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+        assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
     }
     // Every request is answered once its reply is read; the cut request gets its rest.
     let rest = (one.len() - sent % one.len()) % one.len();
@@ -213,12 +213,12 @@ fn client_that_does_not_read_is_bounded() {
     for number in 0..sent.div_ceil(one.len()) {
         let reply = greedy.reply();
         assert!(
-            matches!(&reply, Value::Bulk(value) if value.len() == 10_000),
+            matches!(&reply, Reply::Bulk(value) if value.len() == 10_000),
             "reply {number}: {reply:?}"
         );
     }
     writer.join().expect("no panic").expect("the rest is sent");
-    assert_eq!(greedy.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(greedy.call("PING"), Reply::Simple("PONG".into()));
 }
 
 /// A client that reads nothing for too long is closed. Its link goes on.
@@ -237,7 +237,7 @@ fn stalled_reader_is_closed_and_its_link_stays() {
     dead.send(&words("GET value"));
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(3) {
-        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+        assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
         thread::sleep(Duration::from_millis(5));
     }
     dead.patience(Duration::from_secs(5));
@@ -251,7 +251,7 @@ fn stalled_reader_is_closed_and_its_link_stays() {
         }
     }
     assert!(received < 64 << 20, "closed before the reply was whole");
-    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
 }
 
 /// Two hundred clients that read nothing stay within one bound together.
@@ -276,7 +276,7 @@ fn many_stalled_readers_are_bounded_together() {
     }
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(3) {
-        assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+        assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
         thread::sleep(Duration::from_millis(5));
     }
     // A quarter above the bound, and the memory of a respool without sessions.
@@ -318,7 +318,7 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
     let target = proxied(&Options::default());
     let proxy = target.proxy();
     let mut steady = Client::connect(proxy.address());
-    assert_eq!(steady.call("SET steady value"), Value::ok());
+    assert_eq!(steady.call("SET steady value"), Reply::ok());
     // Lowered while it runs: at its start respool would see it and take fewer sessions than fit.
     let limit = format!("--nofile={}:", proxy.fds() + 20);
     let lowered = Command::new("prlimit")
@@ -331,7 +331,7 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
     for _ in 0..100 {
         assert_eq!(
             steady.call("GET steady"),
-            Value::bulk("value"),
+            Reply::bulk("value"),
             "who is there is served"
         );
         thread::sleep(Duration::from_millis(10));
@@ -351,10 +351,10 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
             client.try_send(&words("GET steady")).is_ok()
                 && client
                     .try_reply()
-                    .is_ok_and(|reply| reply == Value::bulk("value"))
+                    .is_ok_and(|reply| reply == Reply::bulk("value"))
         },
     );
-    assert_eq!(steady.call("GET steady"), Value::bulk("value"));
+    assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
 }
 
 /// A client that breaks the protocol harms no other client of its link.
@@ -373,7 +373,7 @@ fn protocol_error_harms_no_other_client() {
     ];
     on_every_target(&Options::with(&["--threads=1"]), |target| {
         let mut steady = target.client();
-        assert_eq!(steady.call("SET steady value"), Value::ok());
+        assert_eq!(steady.call("SET steady value"), Reply::ok());
         for poison in poison {
             let mut client = target.client();
             client.send(&words("GET steady"));
@@ -382,12 +382,12 @@ fn protocol_error_harms_no_other_client() {
                 let reply = steady.call("GET steady");
                 assert_eq!(
                     reply,
-                    Value::bulk("value"),
+                    Reply::bulk("value"),
                     "beside {:?}",
                     poison.escape_ascii().to_string()
                 );
             }
-            assert_eq!(client.reply(), Value::bulk("value"));
+            assert_eq!(client.reply(), Reply::bulk("value"));
         }
     });
 }
@@ -412,11 +412,11 @@ fn more_databases_than_links_are_served() {
         }
         for (db, client) in clients.iter_mut().enumerate() {
             let _greeting = client.reply();
-            assert_eq!(client.reply(), Value::ok(), "SELECT {db}");
-            assert_eq!(client.reply(), Value::ok(), "SET {db}");
+            assert_eq!(client.reply(), Reply::ok(), "SELECT {db}");
+            assert_eq!(client.reply(), Reply::ok(), "SET {db}");
         }
         for (db, client) in clients.iter_mut().enumerate() {
-            assert_eq!(client.call("GET own"), Value::bulk(db.to_string()));
+            assert_eq!(client.call("GET own"), Reply::bulk(db.to_string()));
         }
         // Beside these are two links at the most that check logins.
         assert!(counter(&mut clients[0], "links") <= 22);
@@ -442,7 +442,7 @@ fn blocked_client_is_not_idle() {
     let mut blocked = false;
     wait_until("the first one waits", Duration::from_secs(5), || {
         let clients = target.direct_client().call("INFO clients");
-        if let Value::Bulk(text) = clients {
+        if let Reply::Bulk(text) = clients {
             blocked = String::from_utf8_lossy(&text).contains("blocked_clients:1");
         }
         blocked
@@ -452,16 +452,16 @@ fn blocked_client_is_not_idle() {
     second.send(&words("BLPOP second 0"));
     thread::sleep(4 * idle);
     let mut direct = target.direct_client();
-    assert_eq!(direct.call("RPUSH first 1"), Value::Integer(1));
-    let taken = |key: &str| Value::Array(vec![Value::bulk(key), Value::bulk("1")]);
+    assert_eq!(direct.call("RPUSH first 1"), Reply::Integer(1));
+    let taken = |key: &str| Reply::Array(vec![Reply::bulk(key), Reply::bulk("1")]);
     assert_eq!(first.reply(), taken("first"));
-    assert_eq!(direct.call("RPUSH second 1"), Value::Integer(1));
+    assert_eq!(direct.call("RPUSH second 1"), Reply::Integer(1));
     assert_eq!(second.reply(), taken("second"));
 
     let mut paused = target.client();
-    assert_eq!(target.client().call("CLIENT PAUSE 1200 ALL"), Value::ok());
+    assert_eq!(target.client().call("CLIENT PAUSE 1200 ALL"), Reply::ok());
     let begun = Instant::now();
-    assert_eq!(paused.call("SET key value"), Value::ok());
+    assert_eq!(paused.call("SET key value"), Reply::ok());
     assert!(begun.elapsed() > 2 * idle, "it had to wait");
     // A client without a request and without a wait is idle.
     paused.expect_closed();
@@ -489,7 +489,7 @@ fn memory_added(threads: u64, clients: usize, attack: impl Fn(usize) -> Vec<u8>)
         client.send_aside(attack(number));
     }
     thread::sleep(Duration::from_secs(2));
-    assert_eq!(target.client().call("ECHO steady"), Value::bulk("steady"));
+    assert_eq!(target.client().call("ECHO steady"), Reply::bulk("steady"));
     target.proxy().rss_peak() - before
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, counter, request, words};
+use respool_testkit::client::{Client, Reply, counter, request, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
@@ -142,19 +142,19 @@ fn options(server: &[&str]) -> Options {
 fn content(target: &Target) -> Vec<(String, String)> {
     let mut client = target.direct_client();
     let mut keys = match client.call("KEYS *") {
-        Value::Array(keys) => keys,
+        Reply::Array(keys) => keys,
         // A replica that has lost its primary may be told to say nothing.
         other => return vec![(format!("{other:?}"), String::new())],
     };
     keys.sort_by_key(|key| format!("{key:?}"));
-    let describe = |key: Value| {
-        let Value::Bulk(key) = key else {
+    let describe = |key: Reply| {
+        let Reply::Bulk(key) = key else {
             panic!("a key");
         };
         client.send(&request(&[b"DUMP", key.as_slice()]));
         let dump = text(&mut client);
         client.send(&request(&[b"PTTL", key.as_slice()]));
-        let expires = client.reply() != Value::Integer(-1);
+        let expires = client.reply() != Reply::Integer(-1);
         (
             key.escape_ascii().to_string(),
             format!("{dump} expires: {expires}"),
@@ -467,7 +467,7 @@ fn misconf_refuses_each_set_alone() {
             client.call_args(&["CONFIG", "SET", "save", "3600 100000"]);
             client.call("BGSAVE");
             wait_until("the save has failed", Duration::from_secs(10), || {
-                let Value::Bulk(text) = client.call("INFO persistence") else {
+                let Reply::Bulk(text) = client.call("INFO persistence") else {
                     return false;
                 };
                 String::from_utf8_lossy(&text).contains("rdb_last_bgsave_status:err")
@@ -529,7 +529,7 @@ fn cluster_node_answers_each_fused_request() {
         for target in [&pair.direct, &pair.proxied] {
             let mut client = target.direct_client();
             wait_until("it serves its slots", Duration::from_secs(10), || {
-                client.call("SET there value") == Value::ok()
+                client.call("SET there value") == Reply::ok()
             });
         }
         let all = callers(
@@ -877,7 +877,7 @@ fn saved_requests_are_counted() {
         // One MGET for five, one MSET for two, one LLEN for two.
         assert_eq!(counter(&mut client, "commands_saved"), 4 + 1 + 1);
         assert_eq!(counter(&mut client, "fused_batches"), 2);
-        let Value::Bulk(text) = client.call("INFO respool") else {
+        let Reply::Bulk(text) = client.call("INFO respool") else {
             panic!("INFO is a text");
         };
         let text = String::from_utf8(text).expect("INFO is ASCII");
@@ -977,13 +977,13 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
         assert_eq!(fate(&reply), expected, "{line}: {reply:?}");
     }
     let held = if comes_back {
-        Value::bulk("1")
+        Reply::bulk("1")
     } else {
-        Value::Null
+        Reply::Null
     };
     assert_eq!(
         target.direct_client().call("MGET c d n"),
-        Value::Array(vec![held; 3])
+        Reply::Array(vec![held; 3])
     );
     true
 }

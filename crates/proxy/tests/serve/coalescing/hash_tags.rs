@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Value, counter, pipelined};
+use respool_testkit::client::{Client, Reply, counter, pipelined};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::time::wait_until;
 
@@ -46,21 +46,21 @@ fn neighbours_of_one_slot_are_fused() {
         let served = Served::start(binary, primaries(), &["--threads=1"]);
         let mut client = served.client();
         shown(&mut client, "{a}");
-        assert_eq!(client.call("RPUSH {a}:list 1"), Value::Integer(1));
+        assert_eq!(client.call("RPUSH {a}:list 1"), Reply::Integer(1));
         let before = ["get", "set", "mget", "mset"].map(|name| calls(&served, name));
         let sets = all((0..50).map(|number| format!("SET {{a}}:{number} v{number}")));
         assert!(
             pipelined(&mut client, &sets)
                 .iter()
-                .all(|reply| *reply == Value::ok())
+                .all(|reply| *reply == Reply::ok())
         );
         let gets =
             all((0..50).map(|number| format!("GET {{a}}:{number}"))) + ";GET {a}:none;GET {a}:list";
         let replies = pipelined(&mut client, &gets);
         for (number, reply) in replies[..50].iter().enumerate() {
-            assert_eq!(*reply, Value::bulk(format!("v{number}")));
+            assert_eq!(*reply, Reply::bulk(format!("v{number}")));
         }
-        assert_eq!(replies[50], Value::Null);
+        assert_eq!(replies[50], Reply::Null);
         let wrong = replies[51].error().unwrap_or_default();
         assert!(wrong.starts_with("WRONGTYPE "), "{:?}", replies[51]);
         let after = ["get", "set", "mget", "mset"].map(|name| calls(&served, name));
@@ -94,11 +94,11 @@ fn rarely_shared_slots_are_not_fused() {
         assert!(
             pipelined(&mut client, &sets)
                 .iter()
-                .all(|reply| *reply == Value::ok())
+                .all(|reply| *reply == Reply::ok())
         );
         let gets = all((0..100).map(|number| format!("GET {round}:{number}")));
         for (number, reply) in pipelined(&mut client, &gets).iter().enumerate() {
-            assert_eq!(*reply, Value::bulk(number.to_string()));
+            assert_eq!(*reply, Reply::bulk(number.to_string()));
         }
     }
     assert!(counter(&mut client, "slot_fusing_stops") >= 1);
@@ -131,10 +131,10 @@ fn one_clients_requests_for_several_slots_keep_order() {
         let replies = pipelined(&mut client, &requests);
         let (set, got) = replies.split_at(turns.len());
         assert!(
-            set.iter().all(|reply| *reply == Value::ok()),
+            set.iter().all(|reply| *reply == Reply::ok()),
             "{requests}: {set:?}"
         );
-        let value = Value::bulk(round.to_string());
+        let value = Reply::bulk(round.to_string());
         assert!(
             got.iter().all(|reply| *reply == value),
             "{requests}: {got:?}"
@@ -154,7 +154,7 @@ fn fused_requests_survive_a_moving_slot() {
         let rounds = AtomicU64::new(0);
         for tag in 0..TAGS {
             let list = served.client().call(&format!("RPUSH {{t{tag}}}:list 1"));
-            assert_eq!(list, Value::Integer(1));
+            assert_eq!(list, Reply::Integer(1));
         }
         thread::scope(|scope| {
             for session in 0..8_u64 {
@@ -174,8 +174,8 @@ fn fused_requests_survive_a_moving_slot() {
                         let requests = all(sets.chain(gets));
                         let replies = pipelined(&mut client, &requests);
                         let (set, got) = replies.split_at(count as usize);
-                        let said = |reply: &Value| *reply == Value::bulk(round.to_string());
-                        assert!(set.iter().all(|reply| *reply == Value::ok()), "{set:?}");
+                        let said = |reply: &Reply| *reply == Reply::bulk(round.to_string());
+                        assert!(set.iter().all(|reply| *reply == Reply::ok()), "{set:?}");
                         assert!(got.iter().all(said), "{round}: {got:?}");
                         // Rarely, or fusing would be given up: retries, and in one pipeline a write
                         // and a read of one key by turns, of which none may overtake another.
@@ -184,16 +184,16 @@ fn fused_requests_survive_a_moving_slot() {
                             let [none, got, list] = &pipelined(&mut client, &gets)[..] else {
                                 panic!("three replies");
                             };
-                            assert_eq!((none, said(got)), (&Value::Null, true), "{got:?}");
+                            assert_eq!((none, said(got)), (&Reply::Null, true), "{got:?}");
                             let wrong = list.error().unwrap_or_default();
                             assert!(wrong.starts_with("WRONGTYPE "), "{list:?}");
                             let key = key(0);
                             let turns = format!("SET {key} a;GET {key};APPEND {key} b;GET {key}");
                             let expected = [
-                                Value::ok(),
-                                Value::bulk("a"),
-                                Value::Integer(2),
-                                Value::bulk("ab"),
+                                Reply::ok(),
+                                Reply::bulk("a"),
+                                Reply::Integer(2),
+                                Reply::bulk("ab"),
                             ];
                             assert_eq!(pipelined(&mut client, &turns), expected);
                         }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::{Proxy, Server, installed};
 use respool_testkit::time::wait_until;
 
@@ -115,7 +115,7 @@ const STATES: [(&str, &[&str]); 4] = [
 ];
 
 /// The reply to a request in this state of a session, and to EXEC and PING behind it.
-fn ask(target: &Target, state: &[&str], request: &str) -> Vec<Value> {
+fn ask(target: &Target, state: &[&str], request: &str) -> Vec<Reply> {
     let mut client = target.client();
     for before in state {
         client.call(before);
@@ -208,9 +208,9 @@ fn renamed_select_is_refused_with_advice() {
                 let unknown = client.call("SELECT 1");
                 let is_unknown = |text: &str| text.starts_with("ERR unknown command");
                 assert!(unknown.error().is_some_and(is_unknown), "{unknown:?}");
-                assert_eq!(client.call("SET k v"), Value::ok());
+                assert_eq!(client.call("SET k v"), Reply::ok());
             }
-            assert_eq!(client.call("MULTI"), Value::ok());
+            assert_eq!(client.call("MULTI"), Reply::ok());
             refused(&mut client, "SEL 1");
             client.call("SET k stranger");
             let ended = client.call("EXEC");
@@ -219,16 +219,16 @@ fn renamed_select_is_refused_with_advice() {
         }
         assert!(connections(target) < 10);
         let mut client = target.client();
-        assert_eq!(client.call("GET k"), Value::bulk("v"));
-        assert_eq!(client.call("WATCH k"), Value::ok());
+        assert_eq!(client.call("GET k"), Reply::bulk("v"));
+        assert_eq!(client.call("WATCH k"), Reply::ok());
         refused(&mut client, "SEL 1");
-        assert_eq!(target.direct_client().call("DBSIZE"), Value::Integer(1));
+        assert_eq!(target.direct_client().call("DBSIZE"), Reply::Integer(1));
     });
 }
 
 /// The number of connections that the server has had: respool's links, health probes, and this one.
 fn connections(target: &Target) -> u32 {
-    let Value::Bulk(stats) = target.direct_client().call("INFO stats") else {
+    let Reply::Bulk(stats) = target.direct_client().call("INFO stats") else {
         panic!("a text");
     };
     let stats = String::from_utf8_lossy(&stats).into_owned();
@@ -306,15 +306,15 @@ fn client_setinfo_changes_no_link() {
             let replies = client.replies(4);
             let knows = !target.name.contains("redis 6.") && !target.name.contains("redis 7.0");
             assert_eq!(
-                replies[1] == Value::ok(),
+                replies[1] == Reply::ok(),
                 knows,
                 "{}: {replies:?}",
                 target.name
             );
             assert_eq!(replies[1].error().is_some(), !knows);
-            assert_eq!(replies[3], Value::Simple("PONG".into()));
+            assert_eq!(replies[3], Reply::Simple("PONG".into()));
         }
-        let Value::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
+        let Reply::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
             panic!("a list is a bulk string");
         };
         let list = String::from_utf8_lossy(&list).into_owned();
@@ -346,7 +346,7 @@ fn slow_reader_does_not_delay_the_command_list() {
         let unknown = |text: &str| text.starts_with("ERR unknown command");
         assert!(refused.error().is_some_and(unknown), "{refused:?}");
     }
-    assert_eq!(slow.reply(), Value::bulk("x".repeat(50_000_000)));
+    assert_eq!(slow.reply(), Reply::bulk("x".repeat(50_000_000)));
 }
 
 /// A server's command list is long, and a refused query is an entry in its ACL LOG. So one query
@@ -356,23 +356,23 @@ fn command_list_is_asked_once() {
     before_every_server(&Options::with(&["--threads=1"]), |target| {
         let mut direct = target.direct_client();
         let few = "ACL SETUSER few on >secret ~* +get +auth";
-        assert_eq!(direct.call(few), Value::ok());
+        assert_eq!(direct.call(few), Reply::ok());
         for _ in 0..5 {
             let mut client = target.client();
             client.call("CLIENT SETINFO lib-name a");
-            assert_eq!(client.call("AUTH few secret"), Value::ok());
+            assert_eq!(client.call("AUTH few secret"), Reply::ok());
             client.call("CLIENT SETINFO lib-name b");
-            assert_eq!(client.call("GET k"), Value::Null);
+            assert_eq!(client.call("GET k"), Reply::Null);
         }
-        let Value::Bulk(stats) = direct.call("INFO commandstats") else {
+        let Reply::Bulk(stats) = direct.call("INFO commandstats") else {
             panic!("a text");
         };
         let stats = String::from_utf8_lossy(&stats).into_owned();
         assert!(stats.contains("cmdstat_command:calls=1,"), "{stats}");
-        let Value::Array(log) = direct.call("ACL LOG") else {
+        let Reply::Array(log) = direct.call("ACL LOG") else {
             panic!("an array");
         };
-        let command = Value::bulk("command");
+        let command = Reply::bulk("command");
         assert!(
             log.iter()
                 .all(|entry| entry.get("object") != Some(&command))
@@ -397,24 +397,24 @@ fn command_list_is_renewed_after_a_lost_connection() {
         let args = [backend.as_str(), "--threads=1", "--request-timeout-ms=3s"];
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
         let mut client = Client::connect(proxy.address());
-        assert_eq!(client.call("SET key value"), Value::ok());
-        assert_eq!(client.call("FOO key"), Value::bulk("value"));
+        assert_eq!(client.call("SET key value"), Reply::ok());
+        assert_eq!(client.call("FOO key"), Reply::bulk("value"));
         name("BLPOP");
         server.restart().unwrap_or_else(|error| panic!("{error}"));
         wait_until("it is back", Duration::from_secs(10), || {
-            client.call("PING") == Value::Simple("PONG".into())
+            client.call("PING") == Reply::Simple("PONG".into())
         });
         // With its old meaning it would use the shared link, and all clients would wait behind it.
         client.send(&words("FOO list 0"));
         let mut other = Client::connect(proxy.address());
         for _ in 0..20 {
-            assert_eq!(other.call("PING"), Value::Simple("PONG".into()));
+            assert_eq!(other.call("PING"), Reply::Simple("PONG".into()));
             thread::sleep(Duration::from_millis(10));
         }
-        assert_eq!(other.call("RPUSH list 1"), Value::Integer(1));
+        assert_eq!(other.call("RPUSH list 1"), Reply::Integer(1));
         assert_eq!(
             client.reply(),
-            Value::Array(vec![Value::bulk("list"), Value::bulk("1")])
+            Reply::Array(vec![Reply::bulk("list"), Reply::bulk("1")])
         );
     }
 }

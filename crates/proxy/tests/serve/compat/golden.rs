@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::{Proxy, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
@@ -224,7 +224,7 @@ fn play(stage: &Stage, password: Option<&str>, steps: &[Step]) -> Result<(), Str
         if let Some(password) = password {
             cleaner.call(&format!("AUTH {password}"));
         }
-        assert_eq!(cleaner.call("FLUSHALL"), Value::ok());
+        assert_eq!(cleaner.call("FLUSHALL"), Reply::ok());
     }
 
     let mut feed = Feed {

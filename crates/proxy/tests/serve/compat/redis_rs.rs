@@ -123,7 +123,7 @@ fn a_client_with_a_password_and_a_database_works() {
         direct.call("SELECT 3");
         assert_eq!(
             direct.call("GET key"),
-            respool_testkit::client::Value::bulk("in-3")
+            respool_testkit::client::Reply::bulk("in-3")
         );
     });
 }

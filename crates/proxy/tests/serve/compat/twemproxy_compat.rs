@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, request, text, words};
+use respool_testkit::client::{Client, Reply, request, text, words};
 use respool_testkit::servers::{self, Proxy, ReservedPort, Server, any_server};
 use respool_testkit::time::wait_until;
 
@@ -207,7 +207,7 @@ fn keys(of: &str) -> Vec<String> {
 }
 
 /// Asks for all of it, some at a time.
-fn all(client: &mut Client, requests: &[Vec<u8>]) -> Vec<Value> {
+fn all(client: &mut Client, requests: &[Vec<u8>]) -> Vec<Reply> {
     let some = requests.chunks(100);
     some.flat_map(|some| client.exchange(some.concat(), some.len()))
         .collect()
@@ -217,7 +217,7 @@ fn write(address: SocketAddr, keys: &[String], suffix: &str) {
     let mut client = Client::connect(address);
     let set = |key: &String| request(&["SET", key, &format!("{key}{suffix}")]);
     let replies = all(&mut client, &keys.iter().map(set).collect::<Vec<_>>());
-    assert_eq!(replies, vec![Value::ok(); keys.len()]);
+    assert_eq!(replies, vec![Reply::ok(); keys.len()]);
 }
 
 fn is_read(address: SocketAddr, keys: &[String], suffix: &str) {
@@ -225,12 +225,12 @@ fn is_read(address: SocketAddr, keys: &[String], suffix: &str) {
     let get = |key: &String| request(&["GET", key]);
     let replies = all(&mut client, &keys.iter().map(get).collect::<Vec<_>>());
     for (key, reply) in keys.iter().zip(replies) {
-        assert_eq!(reply, Value::bulk(format!("{key}{suffix}")), "{key}");
+        assert_eq!(reply, Reply::bulk(format!("{key}{suffix}")), "{key}");
     }
     for some in keys.chunks(50) {
         let get = [&["MGET".to_owned()], some].concat();
-        let values = some.iter().map(|key| Value::bulk(format!("{key}{suffix}")));
-        assert_eq!(client.call_args(&get), Value::Array(values.collect()));
+        let values = some.iter().map(|key| Reply::bulk(format!("{key}{suffix}")));
+        assert_eq!(client.call_args(&get), Reply::Array(values.collect()));
     }
 }
 
@@ -267,7 +267,7 @@ fn twemproxy_and_respool_read_each_others_keys() {
             .iter()
             .map(
                 |server| match Client::connect(server.address()).call("DBSIZE") {
-                    Value::Integer(keys) => keys,
+                    Reply::Integer(keys) => keys,
                     other => panic!("{other:?}"),
                 },
             )
@@ -291,9 +291,9 @@ fn twemproxy_and_respool_read_each_others_keys() {
         // A key that one deletes is gone for the other.
         let deleted = [&["DEL".to_owned()], &first[..40]].concat();
         let mut client = Client::connect(ours.address());
-        assert_eq!(client.call_args(&deleted), Value::Integer(40));
+        assert_eq!(client.call_args(&deleted), Reply::Integer(40));
         let mut client = Client::connect(theirs.address());
-        assert_eq!(client.call_args(&deleted), Value::Integer(0));
+        assert_eq!(client.call_args(&deleted), Reply::Integer(0));
         client.send(&words(&format!("GET {}", first[40])));
         assert_eq!(text(&client.reply()), format!("{}again", first[40]));
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, counter, request};
+use respool_testkit::client::{Client, Reply, counter, request};
 use respool_testkit::servers::{Proxy, Server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Sentinels, SentinelsSettings};
@@ -55,7 +55,7 @@ const OTHERS: &[&[&str]] = &[
 ];
 
 /// The last reply to these.
-fn last_reply(client: &mut Client, requests: &[&str]) -> Value {
+fn last_reply(client: &mut Client, requests: &[&str]) -> Reply {
     let replies = requests.iter().map(|one| match *one {
         "EVAL return 1 {a}" => client.call_args(&["EVAL", "return 1", "1", "{a}"]),
         one => client.call(one),
@@ -63,7 +63,7 @@ fn last_reply(client: &mut Client, requests: &[&str]) -> Value {
     replies.last().expect("each case has a request")
 }
 
-fn is_busy(reply: &Value) -> bool {
+fn is_busy(reply: &Reply) -> bool {
     // A transaction is aborted by its requests, which were refused so.
     let words = ["BUSY ", "EXECABORT "];
     reply
@@ -79,10 +79,10 @@ fn others_get_busy(
     cases: &[&[&str]],
 ) {
     let mut killer = Client::connect(address);
-    assert_eq!(killer.call("SET {a} 1"), Value::ok());
+    assert_eq!(killer.call("SET {a} 1"), Reply::ok());
     let older = cases.iter().map(|_| {
         let mut client = Client::connect(address);
-        assert_eq!(client.call("GET {a}"), Value::bulk("1"));
+        assert_eq!(client.call("GET {a}"), Reply::bulk("1"));
         client
     });
     let mut older: Vec<Client> = older.collect();
@@ -108,12 +108,12 @@ fn others_get_busy(
             assert!(is_busy(&reply), "{case:?}: {reply:?}");
         }
     }
-    assert_eq!(killer.call(kill), Value::ok());
+    assert_eq!(killer.call(kill), Reply::ok());
     let reply = caught.reply();
     assert!(reply.error().is_some(), "{reply:?}");
     // The session of the script and the others go on.
     for client in [&mut caught, &mut killer, &mut older[0]] {
-        assert_eq!(client.call("GET {a}"), Value::bulk("1"));
+        assert_eq!(client.call("GET {a}"), Reply::bulk("1"));
     }
 }
 
@@ -174,15 +174,15 @@ fn looping_script_that_has_written_is_ended_by_shutdown() {
 fn slow_script_below_the_limit_delays_others() {
     before_every_server(&Options::with(&ARGS), |target| {
         let mut client = target.client();
-        assert_eq!(client.call("SET {a} 1"), Value::ok());
+        assert_eq!(client.call("SET {a} 1"), Reply::ok());
         let mut caught = target.client();
         // Some tenths of a second; the server says BUSY after five seconds.
         let body = "local n = 0 for i = 1, 30000000 do n = n + 1 end return 1";
         caught.send(&request(&["EVAL", body, "1", "{a}"]));
         for client in [&mut client, &mut target.client()] {
-            assert_eq!(client.call("GET {a}"), Value::bulk("1"));
+            assert_eq!(client.call("GET {a}"), Reply::bulk("1"));
         }
-        assert_eq!(caught.reply(), Value::Integer(1));
+        assert_eq!(caught.reply(), Reply::Integer(1));
     });
 }
 

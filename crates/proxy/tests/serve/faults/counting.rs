@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, text};
+use respool_testkit::client::{Client, Reply, text};
 use respool_testkit::counting::{Allowed, HANDED_ON, Steps, counted_in_steps};
 use respool_testkit::servers::{Server, any_server};
 use respool_testkit::time::wait_until;
@@ -32,7 +32,7 @@ fn counting_run_notices_doubled_and_lost_writes() {
     ] {
         for allowed in ALL {
             let mut planted = primary.direct_client();
-            assert_eq!(planted.call("FLUSHALL"), Value::ok());
+            assert_eq!(planted.call("FLUSHALL"), Reply::ok());
             let run = || {
                 let counted = |planted: &mut Client, _: &Steps| {
                     // Time for a few that are not handed on to be acknowledged.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Value, counter, request, words};
+use respool_testkit::client::{Client, Reply, counter, request, words};
 use respool_testkit::fake::{Asked, Fakes, info, range, shares};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
@@ -31,13 +31,13 @@ fn all_node_request_goes_to_the_new_owner() {
         let mut client = served.client();
         let load = request(&["FUNCTION", "LOAD", LIBRARY]);
         // Redis 6.2 has no functions.
-        let has_functions = client.exchange(load.clone(), 1) == [Value::bulk("lib")];
+        let has_functions = client.exchange(load.clone(), 1) == [Reply::bulk("lib")];
         let asked = [
-            (words("FLUSHALL"), Value::ok()),
-            (words("FUNCTION DELETE lib"), Value::ok()),
-            (load, Value::bulk("lib")),
-            (words("FUNCTION FLUSH"), Value::ok()),
-            (words("FLUSHDB"), Value::ok()),
+            (words("FLUSHALL"), Reply::ok()),
+            (words("FUNCTION DELETE lib"), Reply::ok()),
+            (load, Reply::bulk("lib")),
+            (words("FUNCTION FLUSH"), Reply::ok()),
+            (words("FLUSHDB"), Reply::ok()),
         ];
         // Each time another owner is a replica now, or again.
         for (number, (asked, answer)) in asked.into_iter().enumerate() {
@@ -46,7 +46,7 @@ fn all_node_request_goes_to_the_new_owner() {
                 continue;
             }
             for key in 0..60 {
-                assert_eq!(client.call(&format!("SET key:{key} x")), Value::ok());
+                assert_eq!(client.call(&format!("SET key:{key} x")), Reply::ok());
             }
             let slot = *served.cluster.share(number % 3).start();
             let owner = served.cluster.owner(slot);
@@ -58,7 +58,7 @@ fn all_node_request_goes_to_the_new_owner() {
             assert!(began.elapsed() < Duration::from_secs(5), "{asked_for}");
             if asked_for.contains("FLUSHALL") || asked_for.contains("FLUSHDB") {
                 for key in 0..60 {
-                    assert_eq!(client.call(&format!("GET key:{key}")), Value::Null);
+                    assert_eq!(client.call(&format!("GET key:{key}")), Reply::Null);
                 }
             }
             served.whole();
@@ -128,8 +128,8 @@ fn owned(all: &[SocketAddr], owners: [usize; 2], followed: usize) -> String {
 #[test]
 fn refused_part_runs_once_at_the_new_owner() {
     for (asked, answer) in [
-        ("FLUSHALL", Value::ok()),
-        ("FUNCTION LOAD code", Value::bulk("lib")),
+        ("FLUSHALL", Reply::ok()),
+        ("FUNCTION LOAD code", Reply::bulk("lib")),
     ] {
         let mut refusing = Refusing::start(2);
         assert_eq!(refusing.client.call(asked), answer);
@@ -155,11 +155,11 @@ fn refused_part_is_done_if_the_new_owner_ran_it() {
         client.send(&all.flat_map(words).collect::<Vec<u8>>());
         let reply = client.reply();
         match asked {
-            "FLUSHALL" => assert_eq!(reply, Value::ok(), "{behind}"),
-            _ => assert_eq!(reply, Value::bulk("lib"), "{behind}"),
+            "FLUSHALL" => assert_eq!(reply, Reply::ok(), "{behind}"),
+            _ => assert_eq!(reply, Reply::bulk("lib"), "{behind}"),
         }
         if !behind.is_empty() {
-            assert_eq!(client.reply(), Value::bulk("x"));
+            assert_eq!(client.reply(), Reply::bulk("x"));
         }
         let all = refusing.fakes.asked_of(1);
         let count = all.iter().filter(|its| *its == asked).count();
@@ -177,9 +177,9 @@ fn all_node_request_goes_to_current_owners_only() {
     let mut clients: Vec<Client> = (0..6).map(|_| served.client()).collect();
     let keys: Vec<String> = (0..60).map(|key| format!("key:{key}")).collect();
     for key in &keys {
-        assert_eq!(clients[0].call(&format!("SET {key} x")), Value::ok());
+        assert_eq!(clients[0].call(&format!("SET {key} x")), Reply::ok());
     }
-    let all = Value::Integer(60);
+    let all = Reply::Integer(60);
     for client in &mut clients {
         assert_eq!(client.call("DBSIZE"), all);
     }
@@ -195,10 +195,10 @@ fn all_node_request_goes_to_current_owners_only() {
         let reply = match number % 3 {
             0 => client.call("DBSIZE"),
             1 => match client.call("KEYS key:*") {
-                Value::Array(keys) => Value::Integer(keys.len() as i64),
+                Reply::Array(keys) => Reply::Integer(keys.len() as i64),
                 other => other,
             },
-            _ => Value::Integer(scanned(client)),
+            _ => Reply::Integer(scanned(client)),
         };
         assert_eq!(reply, all, "{number}");
     }
@@ -209,10 +209,10 @@ fn all_node_request_goes_to_current_owners_only() {
         }
     }
     thread::sleep(CONFIRMED);
-    assert_eq!(clients[5].call("FLUSHALL"), Value::ok());
+    assert_eq!(clients[5].call("FLUSHALL"), Reply::ok());
     for node in 0..=joined {
         let mut direct = Client::connect(served.cluster.node(node).address());
-        assert_eq!(direct.call("DBSIZE"), Value::Integer(0), "{node}");
+        assert_eq!(direct.call("DBSIZE"), Reply::Integer(0), "{node}");
     }
 }
 
@@ -220,10 +220,10 @@ fn all_node_request_goes_to_current_owners_only() {
 fn scanned(client: &mut Client) -> i64 {
     let (mut cursor, mut found) = ("0".to_owned(), HashSet::new());
     loop {
-        let Value::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 100")) else {
+        let Reply::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 100")) else {
             panic!("no answer to SCAN");
         };
-        let [Value::Bulk(next), Value::Array(keys)] = &reply[..] else {
+        let [Reply::Bulk(next), Reply::Array(keys)] = &reply[..] else {
             panic!("{reply:?}");
         };
         found.extend(keys.iter().map(|key| format!("{key:?}")));
@@ -247,7 +247,7 @@ fn all_node_requests_refresh_once_a_second() {
     while began.elapsed() < Duration::from_secs(3) {
         let asked: Vec<u8> = (0..100).flat_map(|_| words("DBSIZE")).collect();
         let replies = client.exchange(asked, 100);
-        assert!(replies.iter().all(|reply| *reply == Value::Integer(2)));
+        assert!(replies.iter().all(|reply| *reply == Reply::Integer(2)));
     }
     let seconds = began.elapsed().as_secs();
     let asked = counter(&mut client, "topology_refreshes") - refreshes;
@@ -274,7 +274,7 @@ fn all_known_nodes_are_asked_without_a_topology() {
     // respool may use either list: a node that refuses one may still answer the other.
     let asked = || fakes.count("CLUSTER SLOTS") + fakes.count("CLUSTER SHARDS");
     let before = asked();
-    assert_eq!(client.call("DBSIZE"), Value::Integer(2));
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(2));
     assert!(asked() > before);
 }
 
@@ -308,7 +308,7 @@ fn blocked_client_is_served_by_the_new_owner() {
             format!("BLPOP {{{key}}}nobody 0"),
         ];
         let mut waiting: Vec<Client> = asked.iter().map(|_| served.client()).collect();
-        let Value::Integer(last) = waiting[4].call("CLIENT ID") else {
+        let Reply::Integer(last) = waiting[4].call("CLIENT ID") else {
             panic!("no id");
         };
         for (client, asked) in waiting.iter_mut().zip(&asked) {
@@ -324,7 +324,7 @@ fn blocked_client_is_served_by_the_new_owner() {
         fail_over(&served.cluster, 0, 3);
         all_wait(3);
         let unblocked = other.call(&format!("CLIENT UNBLOCK {last} ERROR"));
-        assert_eq!(unblocked, Value::Integer(1));
+        assert_eq!(unblocked, Reply::Integer(1));
         for asked in [
             format!("RPUSH {{{key}}}list x"),
             format!("RPUSH {{{key}}}from x"),
@@ -342,6 +342,6 @@ fn blocked_client_is_served_by_the_new_owner() {
             }
         }
         let moved = other.call(&format!("LRANGE {{{key}}}to 0 -1"));
-        assert_eq!(moved, Value::Array(vec![Value::bulk("x")]));
+        assert_eq!(moved, Reply::Array(vec![Reply::bulk("x")]));
     });
 }

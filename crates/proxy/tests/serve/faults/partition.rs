@@ -12,14 +12,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_protocol::value::Value as Said;
-use respool_testkit::client::{Client, Value, is_not_executed, words};
+use respool_testkit::client::{Client, Reply, is_not_executed, words};
 use respool_testkit::counting::{Allowed, counted};
 use respool_testkit::random::seed;
 use respool_testkit::say;
 use respool_testkit::servers::{self, Proxy, installed};
 use respool_testkit::time::{Watch, wait_until};
-use respool_testkit::topologies::{Connection, cluster_url, sentinel_url};
+use respool_testkit::topologies::{cluster_url, sentinel_url};
 
 use crate::target::respool;
 
@@ -213,17 +212,17 @@ impl Servers {
         address.parse().expect("an address")
     }
 
-    fn order(&self, server: usize, args: &[&str]) -> Said {
-        let connection = Connection::open(self.address(server), SOON);
+    fn order(&self, server: usize, args: &[&str]) -> Reply {
+        let connection = Client::open(self.address(server), SOON);
         let said = connection.and_then(|mut connection| connection.order(args));
         said.unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn says(&self, server: usize, args: &[&str], what: &str) -> bool {
-        let connection = Connection::open(self.address(server), SOON);
+        let connection = Client::open(self.address(server), SOON);
         let said = connection.and_then(|mut connection| connection.order(args));
         let said = said.ok();
-        let text = said.as_ref().and_then(Said::text).unwrap_or_default();
+        let text = said.as_ref().and_then(Reply::text).unwrap_or_default();
         String::from_utf8_lossy(text).contains(what)
     }
 
@@ -394,7 +393,7 @@ impl Servers {
             wait_until("they know each other and both servers", SOON, || {
                 let said = self.order(sentinel, &["SENTINEL", "MASTER", "m0"]);
                 let is = |field: &str, count: &str| {
-                    let value = said.field(field);
+                    let value = said.get(field);
                     value.is_some_and(|value| value.text() == Some(count.as_bytes()))
                 };
                 is("num-slaves", "1") && is("num-other-sentinels", "2")
@@ -413,7 +412,7 @@ impl Servers {
                 .map(|number| (Client::connect(proxy.address()), key(number)))
                 .collect();
             for (client, key) in &mut asking {
-                assert_eq!(client.call(&format!("INCR {key}")), Value::Integer(1));
+                assert_eq!(client.call(&format!("INCR {key}")), Reply::Integer(1));
             }
             servers.cut();
             for (client, key) in &mut asking {
@@ -428,7 +427,7 @@ impl Servers {
                 let reply = client.reply();
                 let text = reply.error().unwrap_or_default();
                 assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");
-                let mut reply = Value::Null;
+                let mut reply = Reply::Null;
                 // Within which time is seen when all are.
                 wait_until("its heir answers", SOON, || {
                     reply = client.call(&format!("INCR {key}"));
@@ -436,7 +435,7 @@ impl Servers {
                 });
                 // The first one may not have been replicated. A write that no server received never
                 // runs.
-                let is_once = matches!(reply, Value::Integer(1 | 2));
+                let is_once = matches!(reply, Reply::Integer(1 | 2));
                 assert!(is_once, "{key}: {reply:?}");
             }
             let took = watch.elapsed();
@@ -449,7 +448,7 @@ impl Servers {
             });
             for (client, key) in &mut asking {
                 let reply = client.call(&format!("INCR {key}"));
-                assert!(matches!(reply, Value::Integer(2 | 3)), "{key}: {reply:?}");
+                assert!(matches!(reply, Reply::Integer(2 | 3)), "{key}: {reply:?}");
             }
         });
         only_ours(&proxy, errors.keys());
@@ -464,7 +463,7 @@ impl Servers {
                 .map(|number| (Client::connect(proxy.address()), key(number)))
                 .collect();
             for (client, key) in &mut asking {
-                assert_eq!(client.call(&format!("INCR {key}")), Value::Integer(1));
+                assert_eq!(client.call(&format!("INCR {key}")), Reply::Integer(1));
             }
             // The others get nothing more after this time.
             std::thread::sleep(Duration::from_millis(300));
@@ -487,13 +486,13 @@ impl Servers {
                 let text = first.error().unwrap_or_default();
                 let is_ours = text.is_empty() || text.starts_with("UNKNOWN respool: ");
                 assert!(is_ours, "{first:?}");
-                let mut reply = Value::Null;
+                let mut reply = Reply::Null;
                 wait_until("who has its place answers", healed, || {
                     reply = client.call(&format!("INCR {key}"));
                     reply.error().is_none()
                 });
                 // A write that only the old primary executed is lost, so no write counts twice.
-                assert!(matches!(reply, Value::Integer(2 | 3)), "{key}: {reply:?}");
+                assert!(matches!(reply, Reply::Integer(2 | 3)), "{key}: {reply:?}");
             }
             let took = since.elapsed();
             assert!(took < healed, "{took:?}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use respool_protocol::slot::{SLOTS, hash_slot};
 use respool_testkit::client::{
-    Client, Value, counter, is_not_executed, one_of_each_worker, pipelined, words,
+    Client, Reply, counter, is_not_executed, one_of_each_worker, pipelined, words,
 };
 use respool_testkit::fake::{Answer, Asked, Fakes, bulk, followed, in_order, info, range, shares};
 use respool_testkit::servers::{Proxy, ReservedPort};
@@ -139,7 +139,7 @@ fn ask_for_every_slot(client: &mut Client) {
     for keys in keys.chunks(500) {
         let requests = keys.iter().flat_map(|key| words(&format!("GET {key}")));
         let replies = client.exchange(requests.collect(), keys.len());
-        let expected: Vec<Value> = keys.iter().map(Value::bulk).collect();
+        let expected: Vec<Reply> = keys.iter().map(Reply::bulk).collect();
         assert_eq!(replies, expected);
     }
 }
@@ -209,7 +209,7 @@ fn node_without_slots_is_handled_once() {
     }
     let began = Instant::now();
     for (session, client) in clients.iter_mut().enumerate() {
-        let expected = (0..EACH).map(|key| Value::bulk(format!("{session}:{key}")));
+        let expected = (0..EACH).map(|key| Reply::bulk(format!("{session}:{key}")));
         assert_eq!(client.replies(EACH), expected.collect::<Vec<_>>());
     }
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
@@ -230,7 +230,7 @@ fn moved_circle_ends_at_the_deadline() {
     // Other sessions of the link do not wait.
     let mut other = served.client();
     let key = key_of(1, 2);
-    assert_eq!(other.call(&format!("GET {key}")), Value::bulk(&key));
+    assert_eq!(other.call(&format!("GET {key}")), Reply::bulk(&key));
     let reply = client.reply();
     let time = began.elapsed();
     let text = reply.error().unwrap_or_default();
@@ -238,7 +238,7 @@ fn moved_circle_ends_at_the_deadline() {
     assert!(time < SOON, "{time:?}");
     let asked = served.fakes.count(&format!("GET {lost}"));
     assert!((2..60).contains(&asked), "asked {asked} times in {time:?}");
-    assert_eq!(client.call(&format!("GET {key}")), Value::bulk(&key));
+    assert_eq!(client.call(&format!("GET {key}")), Reply::bulk(&key));
 }
 
 /// The nodes' description of these commands: their arguments and key positions.
@@ -277,11 +277,11 @@ fn unknown_commands_follow_redirects() {
     for _ in 0..2 {
         let got = pipelined(&mut client, &format!("NEW.GET {moved};NEW.GET {other}"));
         let expected = [format!("{moved} of 1"), format!("{other} of 1")];
-        assert_eq!(got, expected.map(Value::bulk));
+        assert_eq!(got, expected.map(Reply::bulk));
     }
     let set = client.call("NEW.MSET {user}a 1 {user}b 2");
     let at = usize::from(hash_slot(b"user")) * 2 / usize::from(SLOTS);
-    assert_eq!(set, Value::bulk(format!("set at {at}")));
+    assert_eq!(set, Reply::bulk(format!("set at {at}")));
     let apart = client.call(&format!("NEW.MSET {moved} 1 {other} 2"));
     let crossed = "CROSSSLOT Keys in request don't hash to the same slot";
     assert_eq!(apart.error(), Some(crossed));
@@ -303,7 +303,7 @@ fn moved_without_host_means_the_sender() {
         let key = key_of(0, 2);
         assert_eq!(
             served.client().call(&format!("GET {key}")),
-            Value::bulk(&key)
+            Reply::bulk(&key)
         );
     }
 }
@@ -346,7 +346,7 @@ fn redirect_to_an_unreachable_node_ends_at_the_deadline() {
         let reply = client.reply();
         let told = reply.error().unwrap_or_default();
         assert!(is_not_executed(told), "{text}: {reply:?}");
-        assert_eq!(client.reply(), Value::bulk("other"), "{text}");
+        assert_eq!(client.reply(), Reply::bulk("other"), "{text}");
     }
     let time = began.elapsed();
     assert!(time < SOON, "{time:?}");
@@ -380,10 +380,10 @@ fn temporary_refusal_is_retried_unseen() {
         let mut client = served.client();
         let requests = "GET first;SET refused x;GET refused;GET other";
         let replies = pipelined(&mut client, requests);
-        assert_eq!(replies[0], Value::bulk("first"), "{refusal}");
-        assert_eq!(replies[1], Value::ok(), "{refusal}");
-        assert_eq!(replies[2], Value::bulk("refused"), "{refusal}");
-        assert_eq!(replies[3], Value::bulk("other"), "{refusal}");
+        assert_eq!(replies[0], Reply::bulk("first"), "{refusal}");
+        assert_eq!(replies[1], Reply::ok(), "{refusal}");
+        assert_eq!(replies[2], Reply::bulk("refused"), "{refusal}");
+        assert_eq!(replies[3], Reply::bulk("other"), "{refusal}");
         let asked = asked.load(Ordering::SeqCst);
         assert!((8..40).contains(&asked), "{refusal}: asked {asked} times");
     }
@@ -401,16 +401,16 @@ fn lasting_refusal_reaches_the_client_at_the_deadline() {
     let began = Instant::now();
     let replies = pipelined(&mut client, "GET first;SET refused x;GET other");
     let time = began.elapsed();
-    assert_eq!(replies[0], Value::bulk("first"));
+    assert_eq!(replies[0], Reply::bulk("first"));
     assert_eq!(replies[1].error(), Some(refusal));
-    assert_eq!(replies[2], Value::bulk("other"));
+    assert_eq!(replies[2], Reply::bulk("other"));
     assert!(
         time >= Duration::from_millis(450) && time < SOON,
         "{time:?}"
     );
     let asked = served.fakes.count("SET refused");
     assert!((2..40).contains(&asked), "asked {asked} times in {time:?}");
-    assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
 }
 
 /// While nodes answer with rubbish, the last good topology stays. A valid one replaces it.
@@ -463,7 +463,7 @@ fn invalid_topology_keeps_the_last_good_one() {
             let moved = format!("GET moved:{rubbish};GET {one};GET {other}");
             let replies = pipelined(&mut client, &moved);
             let expected = [format!("moved:{rubbish}"), one.clone(), other.clone()];
-            assert_eq!(replies, expected.map(Value::bulk), "{rubbish}");
+            assert_eq!(replies, expected.map(Reply::bulk), "{rubbish}");
             if rubbish % 4 == 0 {
                 wait_until("the nodes are asked again", SOON, || {
                     more += 1;
@@ -479,7 +479,7 @@ fn invalid_topology_keeps_the_last_good_one() {
             served.proxy.log().contains("2 nodes own its slots")
         });
         let replies = pipelined(&mut client, &format!("GET {one};GET {other}"));
-        assert_eq!(replies, [one, other].map(Value::bulk));
+        assert_eq!(replies, [one, other].map(Reply::bulk));
     }
 }
 
@@ -501,12 +501,12 @@ fn latest_epoch_wins_over_the_majority() {
     });
     let mut client = served.client();
     wait_until("the third is asked", SOON, || {
-        client.call("GET key") == Value::bulk("2")
+        client.call("GET key") == Reply::bulk("2")
     });
     // The owner does not change to and fro with later refreshes, either.
     for _ in 0..40 {
         let replies = pipelined(&mut client, "GET key;GET other;GET {third}");
-        assert_eq!(replies, vec![Value::bulk("2"); 3]);
+        assert_eq!(replies, vec![Reply::bulk("2"); 3]);
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -532,7 +532,7 @@ fn contradicting_nodes_are_not_asked_without_end() {
         turn += 1;
         let replies = pipelined(&mut client, &format!("GET one:{turn};GET other:{turn}"));
         let expected = [format!("one:{turn}"), format!("other:{turn}")];
-        assert_eq!(replies, expected.map(Value::bulk));
+        assert_eq!(replies, expected.map(Reply::bulk));
     }
     let time = began.elapsed();
     let asked = counter(&mut client, "topology_refreshes") - before;
@@ -577,7 +577,7 @@ fn request_behind_an_open_redirect_waits_for_it() {
     client.send(&words(&format!("SET {own} x")));
     wait_until("it is asked", SOON, || served.fakes.count("SET") == 1);
     let reply = served.client().call(&format!("GET {other}"));
-    assert_eq!(reply, Value::bulk(&other));
+    assert_eq!(reply, Reply::bulk(&other));
     wait_until("it has moved", SOON, || {
         served.proxy.log().contains("1 slots moved")
     });
@@ -585,7 +585,7 @@ fn request_behind_an_open_redirect_waits_for_it() {
     // Long enough for it to come to the new owner, if it did not wait.
     thread::sleep(Duration::from_millis(200));
     may_answer.store(true, Ordering::SeqCst);
-    assert_eq!(client.replies(2), [Value::ok(), Value::bulk(&own)]);
+    assert_eq!(client.replies(2), [Reply::ok(), Reply::bulk(&own)]);
     let asked = served.fakes.asked_of(1);
     let place = |words: &str| asked.iter().position(|asked| asked == words);
     let (set, get) = (place(&format!("SET {own} x")), place(&format!("GET {own}")));
@@ -628,7 +628,7 @@ fn client_of_a_demoted_primary_is_answered() {
         served.proxy.log().contains("8192 slots moved")
     });
     may_answer.store(true, Ordering::SeqCst);
-    assert_eq!(client.reply(), Value::ok());
+    assert_eq!(client.reply(), Reply::ok());
     let asked = served.fakes.asked_of(1);
     assert!(asked.contains(&format!("SET {key} x")), "{asked:?}");
 }
@@ -654,7 +654,7 @@ fn all_node_request_waits_for_the_first_topology() {
         assert!(client.is_quiet(Duration::from_millis(200)));
         if becomes_known {
             is_known.store(true, Ordering::SeqCst);
-            assert_eq!(client.replies(2), [Value::Integer(2), Value::Integer(2)]);
+            assert_eq!(client.replies(2), [Reply::Integer(2), Reply::Integer(2)]);
             continue;
         }
         for reply in client.replies(2) {
@@ -714,7 +714,7 @@ fn all_node_request_does_not_overtake_a_retry() {
             let mut client = served.client();
             let asked = format!("SET {key} x;{asked_of_all}");
             let replies = pipelined(&mut client, &asked);
-            assert_eq!(replies[0], Value::ok(), "{asked}");
+            assert_eq!(replies[0], Reply::ok(), "{asked}");
             assert!(replies[1].error().is_none(), "{asked}: {replies:?}");
             let executed_at = usize::from(sent_on);
             let set = places(&served.fakes, executed_at, "SET ").expect("it is asked");
@@ -751,8 +751,8 @@ fn refused_part_of_all_nodes_is_not_overtaken() {
         let asked = format!("{asked_of_all};SET {own} x;SET {other} x;GET {own}");
         let replies = pipelined(&mut client, &asked);
         assert!(replies[0].error().is_none(), "{asked}: {replies:?}");
-        assert_eq!(replies[1..3], [Value::ok(), Value::ok()], "{asked}");
-        assert_eq!(replies[3], Value::bulk(&own), "{asked}");
+        assert_eq!(replies[1..3], [Reply::ok(), Reply::ok()], "{asked}");
+        assert_eq!(replies[3], Reply::bulk(&own), "{asked}");
         for node in [0, 1] {
             let set = places(&served.fakes, node, "SET ").expect("it is asked");
             if let Some(all) = places(&served.fakes, node, name) {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Value, counter, request, words};
+use respool_testkit::client::{Client, Reply, counter, request, words};
 use respool_testkit::servers::{Proxy, Server, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
@@ -68,7 +68,7 @@ const LIBRARY: &str = "#!lua name=words\n\
 
 impl Way {
     /// Has the text said once, for this key. `None`: the server cannot do it.
-    fn say(self, address: SocketAddr, key: &str, text: &str) -> Option<Value> {
+    fn say(self, address: SocketAddr, key: &str, text: &str) -> Option<Reply> {
         let client = &mut Client::connect(address);
         let eval = |script: &str| request(&["EVAL", script, "1", key, text]);
         let fcall = || request(&["FCALL", "say", "1", key, text]);
@@ -89,7 +89,7 @@ impl Way {
                 ask(client, eval(script))
             }
             Way::Sha => {
-                let Value::Bulk(digest) = client.call_args(&["SCRIPT", "LOAD", SCRIPT]) else {
+                let Reply::Bulk(digest) = client.call_args(&["SCRIPT", "LOAD", SCRIPT]) else {
                     panic!("a digest")
                 };
                 let digest = String::from_utf8(digest).expect("hexadecimal");
@@ -103,9 +103,9 @@ impl Way {
                 };
                 let block = [words("MULTI"), asked, words("EXEC")].concat();
                 match client.exchange(block, 3).remove(2) {
-                    Value::Array(mut all) => all.remove(0),
+                    Reply::Array(mut all) => all.remove(0),
                     // Before 7.0 there are no functions.
-                    Value::Error(_) if self == Way::BlockOfFunctions => return None,
+                    Reply::Error(_) if self == Way::BlockOfFunctions => return None,
                     other => panic!("{self:?}: {other:?}"),
                 }
             }
@@ -117,14 +117,14 @@ impl Way {
                 let other = format!("WATCH {{{key}}}other");
                 let bytes = [words(&other), eval(SCRIPT), words("UNWATCH")].concat();
                 let mut replies = client.exchange(bytes, 3);
-                assert_eq!([&replies[0], &replies[2]], [&Value::ok(), &Value::ok()]);
+                assert_eq!([&replies[0], &replies[2]], [&Reply::ok(), &Reply::ok()]);
                 replies.remove(1)
             }
             Way::Pipeline => {
                 let get = words(&format!("GET {{{key}}}other"));
                 let bytes = [get.clone(), eval(SCRIPT), get].concat();
                 let mut replies = client.exchange(bytes, 3);
-                assert_eq!([&replies[0], &replies[2]], [&Value::Null, &Value::Null]);
+                assert_eq!([&replies[0], &replies[2]], [&Reply::Null, &Reply::Null]);
                 replies.remove(1)
             }
             Way::Resp3 => {
@@ -212,7 +212,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             assert!(is_its, "{way:?} {text}: {reply:?}");
             // A GET may be answered by a replica, which lags.
             let counted = watcher.call(&format!("INCRBY {key} 0"));
-            assert_eq!(counted, Value::Integer(count as i64), "{way:?} {text}");
+            assert_eq!(counted, Reply::Integer(count as i64), "{way:?} {text}");
             slow += u64::from(asked.elapsed() >= STUCK);
             let opened = counter(&mut watcher, "link_ups") - ups;
             if opened > told_of {
@@ -293,7 +293,7 @@ fn script_words_steer_nothing_before_sentinels() {
         .unwrap_or_else(|error| panic!("{error}"));
     let mut client = Client::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
-        client.call("SET k v") == Value::ok()
+        client.call("SET k v") == Reply::ok()
     });
     let servers = sentinels.watched(0).servers();
     let address = |node: &Node| node.address();
@@ -318,7 +318,7 @@ fn honest_scripts_go_on_while_their_slot_moves() {
             "#!lua name=honest\nredis.register_function('count', function(keys) return redis.call('INCR', keys[1]) end)",
         ]);
         let script = "return redis.call('INCR', KEYS[1])";
-        let Value::Bulk(digest) = client.call_args(&["SCRIPT", "LOAD", script]) else {
+        let Reply::Bulk(digest) = client.call_args(&["SCRIPT", "LOAD", script]) else {
             panic!("a digest")
         };
         let digest = String::from_utf8(digest).expect("hexadecimal");
@@ -340,7 +340,7 @@ fn honest_scripts_go_on_while_their_slot_moves() {
                     continue;
                 }
                 count += 1;
-                assert_eq!(reply, Value::Integer(count), "{asked:?}");
+                assert_eq!(reply, Reply::Integer(count), "{asked:?}");
             }
         }
     });

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Value, is_not_executed, pipelined, words};
+use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, words};
 use respool_testkit::fake::{Asked, Fakes, bulk};
 use respool_testkit::servers::{Proxy, ReservedPort, Server, any_server};
 use respool_testkit::time::wait_until;
@@ -180,7 +180,7 @@ impl Scene {
             let server = Server::start(&any_server(), &[""; 0]);
             let server = server.unwrap_or_else(|error| panic!("{error}"));
             let set = Client::connect(server.address()).call(&format!("SET who {number}"));
-            assert_eq!(set, Value::ok());
+            assert_eq!(set, Reply::ok());
             server
         });
         Scene {
@@ -209,7 +209,7 @@ impl Scene {
         Client::connect(self.proxy().address())
     }
 
-    fn who(&self) -> Value {
+    fn who(&self) -> Reply {
         self.client().call("GET who")
     }
 
@@ -226,7 +226,7 @@ impl Scene {
     fn leads_to(&self, server: usize) {
         let claim = format!("server {server} is asked");
         wait_until(&claim, SOON, || {
-            self.who() == Value::bulk(server.to_string())
+            self.who() == Reply::bulk(server.to_string())
         });
     }
 
@@ -234,7 +234,7 @@ impl Scene {
     fn stays_with(&self, server: usize) {
         let end = Instant::now() + A_WHILE;
         while Instant::now() < end {
-            assert_eq!(self.who(), Value::bulk(server.to_string()));
+            assert_eq!(self.who(), Reply::bulk(server.to_string()));
         }
     }
 
@@ -507,7 +507,7 @@ fn failed_promotion_is_left_and_clients_are_answered() {
     let old = scene.address(0);
     let mut replica = Client::connect(scene.address(1));
     let follow = format!("REPLICAOF {} {}", old.ip(), old.port());
-    assert_eq!(replica.call(&follow), Value::ok());
+    assert_eq!(replica.call(&follow), Reply::ok());
     // Reads that were lost with a connection are retried if that was up for a while.
     thread::sleep(Duration::from_millis(1_100));
     let was = |server: usize| format!(", and was {}", scene.address(server));
@@ -518,9 +518,9 @@ fn failed_promotion_is_left_and_clients_are_answered() {
     wait_until("it was asked, and is none", SOON, || {
         reader.send(&words("GET who"));
         writer.send(&words("INCR n"));
-        assert_eq!(reader.reply(), Value::bulk("0"));
+        assert_eq!(reader.reply(), Reply::bulk("0"));
         match writer.reply() {
-            Value::Integer(n) => {
+            Reply::Integer(n) => {
                 assert!((executed + 1..=executed + 1 + unsure).contains(&n), "{n}");
                 (executed, unsure) = (n, 0);
             }
@@ -532,7 +532,7 @@ fn failed_promotion_is_left_and_clients_are_answered() {
         scene.said(&was(0)) > 0 && scene.said(&was(1)) > 0
     });
     scene.stays_with(0);
-    assert!(matches!(writer.call("INCR n"), Value::Integer(_)));
+    assert!(matches!(writer.call("INCR n"), Reply::Integer(_)));
 }
 
 /// A Sentinel that refuses SUBSCRIBE is polled.
@@ -633,11 +633,11 @@ fn a_server_that_says_that_it_is_a_replica_is_not_used() {
         scene.proxy().log()
     );
     // It is promoted at last.
-    assert_eq!(Client::connect(new).call("REPLICAOF NO ONE"), Value::ok());
+    assert_eq!(Client::connect(new).call("REPLICAOF NO ONE"), Reply::ok());
     wait_until("it is used", SOON, || {
-        scene.client().call("SET key here") == Value::ok()
+        scene.client().call("SET key here") == Reply::ok()
     });
-    assert_eq!(Client::connect(new).call("GET key"), Value::bulk("here"));
+    assert_eq!(Client::connect(new).call("GET key"), Reply::bulk("here"));
 }
 
 /// A request that a demoted primary refuses is retried at the next primary.
@@ -646,15 +646,15 @@ fn refusal_of_a_demoted_primary_is_retried() {
     let (scene, sentinel) = Scene::led_to_the_first();
     let (old, new) = (scene.address(0), scene.address(1));
     let mut client = scene.client();
-    assert_eq!(client.call("SET key 1"), Value::ok());
+    assert_eq!(client.call("SET key 1"), Reply::ok());
     let slow = Client::connect(new).call("SET key 5");
-    assert_eq!(slow, Value::ok());
+    assert_eq!(slow, Reply::ok());
     follow_silently(old, nobody());
     // READONLY, again and again.
     client.send(&respool_testkit::client::words("INCR key"));
     assert!(client.is_quiet(A_WHILE), "nobody is told of it");
     sentinel.will_say(|says| (says.primary, says.epoch) = (Some(new), 2));
-    assert_eq!(client.reply(), Value::Integer(6), "once");
+    assert_eq!(client.reply(), Reply::Integer(6), "once");
     assert!(sentinel.surveys() < 60, "{} surveys", sentinel.surveys());
 }
 
@@ -669,7 +669,7 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
     let waits_at = |server| {
         wait_until("it waits", SOON, || {
             let info = Client::connect(server).call("INFO clients");
-            matches!(info, Value::Bulk(info) if info.windows(17).any(|some| some == b"blocked_clients:1"))
+            matches!(info, Reply::Bulk(info) if info.windows(17).any(|some| some == b"blocked_clients:1"))
         });
     };
     waits_at(old);
@@ -686,8 +686,8 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
     }
     sentinel.will_say(|says| (says.primary, says.epoch) = (Some(new), 2));
     waits_at(new);
-    assert_eq!(Client::connect(new).call("RPUSH list x"), Value::Integer(1));
-    let element = Value::Array(vec![Value::bulk("list"), Value::bulk("x")]);
+    assert_eq!(Client::connect(new).call("RPUSH list x"), Reply::Integer(1));
+    let element = Reply::Array(vec![Reply::bulk("list"), Reply::bulk("x")]);
     assert_eq!(client.reply(), element);
 }
 
@@ -720,7 +720,7 @@ fn refused_request_does_not_run_behind_flushall() {
         });
         let (_between, mut client) = before(&primary);
         wait_until("it is asked", SOON, || {
-            client.call("GET it") == Value::bulk("it")
+            client.call("GET it") == Reply::bulk("it")
         });
         let replies = pipelined(&mut client, &format!("{first};{behind}"));
         let is_alone = [first, behind].contains(&"FLUSHALL");
@@ -772,11 +772,11 @@ fn follow(replica: SocketAddr, primary: SocketAddr) {
     follow_silently(replica, primary);
     wait_until("it follows", SOON, || {
         let info = Client::connect(replica).call("INFO replication");
-        matches!(info, Value::Bulk(info) if info.windows(21).any(|some| some == b"master_link_status:up"))
+        matches!(info, Reply::Bulk(info) if info.windows(21).any(|some| some == b"master_link_status:up"))
     });
 }
 
 fn follow_silently(replica: SocketAddr, primary: SocketAddr) {
     let order = format!("REPLICAOF {} {}", primary.ip(), primary.port());
-    assert_eq!(Client::connect(replica).call(&order), Value::ok());
+    assert_eq!(Client::connect(replica).call(&order), Reply::ok());
 }

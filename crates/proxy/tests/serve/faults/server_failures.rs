@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Value, counter, is_not_executed, request, words};
+use respool_testkit::client::{Client, Reply, counter, is_not_executed, request, words};
 use respool_testkit::fake::{Fakes, bulk};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::random::{Random, seed};
@@ -30,7 +30,7 @@ pub(crate) enum Fate {
 }
 
 #[track_caller]
-pub(crate) fn fate(reply: &Value) -> Fate {
+pub(crate) fn fate(reply: &Reply) -> Fate {
     match reply.error() {
         None => Fate::Replied,
         Some(text) if is_not_executed(text) => Fate::NotExecuted,
@@ -74,7 +74,7 @@ fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Rand
             let reply = client.reply();
             match fate(&reply) {
                 Fate::Replied => {
-                    let Value::Integer(value) = reply else {
+                    let Reply::Integer(value) = reply else {
                         panic!("{key}: INCR answers {reply:?}")
                     };
                     count.acknowledged += 1;
@@ -129,8 +129,8 @@ fn counters_stay_true(target: &mut Target, clients: usize, trouble: impl FnOnce(
         let count =
             count.unwrap_or_else(|_| panic!("client {number} failed, RESPOOL_TEST_SEED={seed}"));
         let held = match direct.call(&format!("GET count:{number}")) {
-            Value::Null => 0,
-            Value::Bulk(text) => String::from_utf8_lossy(&text)
+            Reply::Null => 0,
+            Reply::Bulk(text) => String::from_utf8_lossy(&text)
                 .parse()
                 .expect("a counter is a number"),
             other => panic!("{other:?}"),
@@ -215,10 +215,10 @@ struct Own {
 }
 
 impl Own {
-    fn may_hold(&self, held: &Value) -> bool {
+    fn may_hold(&self, held: &Reply) -> bool {
         let held = match held {
-            Value::Null => Some(0),
-            Value::Bulk(text) => String::from_utf8_lossy(text).parse().ok(),
+            Reply::Null => Some(0),
+            Reply::Bulk(text) => String::from_utf8_lossy(text).parse().ok(),
             _ => None,
         };
         held.is_some_and(|held| held == self.acknowledged || self.maybe.contains(&held))
@@ -265,7 +265,7 @@ fn set_and_get(
                 (["SET", _, value], _) => {
                     let value = value.parse().expect("it is a number");
                     if fate == Fate::Replied {
-                        assert_eq!(reply, Value::ok(), "{asked:?}");
+                        assert_eq!(reply, Reply::ok(), "{asked:?}");
                         own.acknowledged = value;
                         own.maybe.clear();
                     } else if fate == Fate::Unknown {
@@ -273,7 +273,7 @@ fn set_and_get(
                     }
                 }
                 (["GET", key], Fate::Replied) if key.starts_with("common:") => {
-                    assert_eq!(reply, Value::bulk(key), "client {number}");
+                    assert_eq!(reply, Reply::bulk(key), "client {number}");
                 }
                 (_, Fate::Replied) => {
                     assert!(own.may_hold(&reply), "{asked:?} got {reply:?}, of {own:?}");
@@ -313,7 +313,7 @@ fn what_is_fused_stays_true(
     const CLIENTS: usize = 24;
     for key in 0..COMMON {
         let set = format!("SET common:{key} common:{key}");
-        assert_eq!(target.direct_client().call(&set), Value::ok());
+        assert_eq!(target.direct_client().call(&set), Reply::ok());
     }
     let ended = AtomicBool::new(false);
     let (seed, address) = (seed(), target.address());
@@ -388,7 +388,7 @@ pub(crate) fn restart_costs_no_error(
     let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
     let mut waiting = Client::connect(address);
     for client in &mut clients {
-        assert_eq!(client.call(&format!("SET {count} 0")), Value::ok());
+        assert_eq!(client.call(&format!("SET {count} 0")), Reply::ok());
     }
     waiting.send(&words(&format!("BLPOP {list} 0")));
     thread::sleep(Duration::from_millis(1_200));
@@ -404,14 +404,14 @@ pub(crate) fn restart_costs_no_error(
     waiting.send(&words(&format!("BLPOP {list} 0")));
     thread::sleep(Duration::from_millis(400));
     order(Order::Restart);
-    let mut counts: Vec<Value> = clients.iter_mut().map(Client::reply).collect();
+    let mut counts: Vec<Reply> = clients.iter_mut().map(Client::reply).collect();
     counts.sort_by_key(|count| format!("{count:?}"));
-    let expected: Vec<Value> = (1..=6).map(Value::Integer).collect();
+    let expected: Vec<Reply> = (1..=6).map(Reply::Integer).collect();
     assert_eq!(counts, expected);
     let pushed = clients[0].call(&format!("RPUSH {list} x"));
-    assert_eq!(pushed, Value::Integer(1));
-    let element = [list, "x"].map(Value::bulk);
-    assert_eq!(waiting.reply(), Value::Array(element.to_vec()));
+    assert_eq!(pushed, Reply::Integer(1));
+    let element = [list, "x"].map(Reply::bulk);
+    assert_eq!(waiting.reply(), Reply::Array(element.to_vec()));
 }
 
 #[test]
@@ -431,14 +431,14 @@ fn pipeline_that_is_written_before_it_is_read_is_answered() {
         let mut client = target.client();
         let size = 6 << 20;
         let value = "v".repeat(size);
-        assert_eq!(client.call_args(&["SET", "page:1", &value]), Value::ok());
+        assert_eq!(client.call_args(&["SET", "page:1", &value]), Reply::ok());
         let pipeline = [
             request(&["GET", "page:1"]),
             request(&["SET", "page:2", &value]),
         ];
         std::io::Write::write_all(&mut client.stream(), &pipeline.concat()).expect("it is read");
-        assert_eq!(client.reply(), Value::bulk(&value));
-        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Reply::bulk(&value));
+        assert_eq!(client.reply(), Reply::ok());
     });
 }
 
@@ -535,15 +535,15 @@ fn wrong_reply_to_fused_requests_ends_the_link() {
         for (key, client) in clients.iter_mut().enumerate() {
             client.send(&words(&format!("GET key:{key}")));
         }
-        assert_eq!(busy.reply(), Value::Integer(1));
+        assert_eq!(busy.reply(), Reply::Integer(1));
         for (key, client) in clients.iter_mut().enumerate() {
-            let own = Value::bulk(format!("key:{key}"));
+            let own = Reply::bulk(format!("key:{key}"));
             assert_eq!(client.reply(), own, "{how}");
         }
         assert_eq!(fakes.count("MGET"), 1, "{how}");
         assert_eq!(counter(&mut connect(), "link_downs"), 1, "{how}");
         for client in &mut clients {
-            assert_eq!(client.call("GET next"), Value::bulk("next"), "{how}");
+            assert_eq!(client.call("GET next"), Reply::bulk("next"), "{how}");
         }
     }
 }
@@ -558,10 +558,10 @@ fn restarted_server_serves_every_session_again() {
             if number % 2 == 0 {
                 client.call("HELLO 3");
             }
-            assert_eq!(client.call(&format!("SELECT {}", number % 3)), Value::ok());
+            assert_eq!(client.call(&format!("SELECT {}", number % 3)), Reply::ok());
             assert_eq!(
                 client.call(&format!("SET key:{number} before")),
-                Value::ok()
+                Reply::ok()
             );
         }
         for _ in 0..2 {
@@ -580,14 +580,14 @@ fn restarted_server_serves_every_session_again() {
                 }
                 assert_eq!(
                     client.call(&format!("GET key:{number}")),
-                    Value::bulk("after")
+                    Reply::bulk("after")
                 );
             }
             // Each is still in its database: the new link was told.
             for db in 0..3 {
                 let mut direct = target.direct_client();
                 direct.call(&format!("SELECT {db}"));
-                assert_eq!(direct.call("DBSIZE"), Value::Integer(10), "database {db}");
+                assert_eq!(direct.call("DBSIZE"), Reply::Integer(10), "database {db}");
             }
         }
     });
@@ -611,14 +611,14 @@ fn respool_may_start_before_its_server() {
     );
     assert_eq!(
         client.call("CLIENT GETNAME"),
-        Value::Null,
+        Reply::Null,
         "what respool answers itself goes on"
     );
     target.server.restart().expect("the server starts");
     wait_until("requests are answered", Duration::from_secs(10), || {
         fate(&client.call("SET key value")) == Fate::Replied
     });
-    assert_eq!(client.call("GET key"), Value::bulk("value"));
+    assert_eq!(client.call("GET key"), Reply::bulk("value"));
 }
 
 /// A reply that comes after the deadline reaches no client.
@@ -636,7 +636,7 @@ fn late_reply_is_dropped() {
         |target| {
             let target = &*target;
             let connections = |target: &Target| {
-                let Value::Bulk(text) = target.direct_client().call("INFO stats") else {
+                let Reply::Bulk(text) = target.direct_client().call("INFO stats") else {
                     panic!("a text")
                 };
                 let text = String::from_utf8_lossy(&text).into_owned();
@@ -670,7 +670,7 @@ fn late_reply_is_dropped() {
                                     let reply = client.reply();
                                     match fate(&reply) {
                                         Fate::Replied => {
-                                            assert_eq!(reply, Value::bulk(format!("{number}/{at}")))
+                                            assert_eq!(reply, Reply::bulk(format!("{number}/{at}")))
                                         }
                                         _ => timed_out += 1,
                                     }
@@ -727,7 +727,7 @@ fn write_past_its_deadline_runs_once_at_most() {
 fn unanswered_request_is_unknown_at_its_deadline() {
     before_every_server(&Options::with(&["--request-timeout-ms=1500"]), |target| {
         let mut client = target.client();
-        assert_eq!(client.call("SET key 1"), Value::ok());
+        assert_eq!(client.call("SET key 1"), Reply::ok());
         target.server.stop();
         let reply = client.call("INCR key");
         let text = reply.error().expect("nobody answers");
@@ -735,15 +735,15 @@ fn unanswered_request_is_unknown_at_its_deadline() {
         assert!(text.contains("1500 ms"), "{text}");
         // Its place in the order is kept: the next reply is the next request's. The question
         // whether the user may ask this takes a second.
-        assert_eq!(client.call("CLIENT SETNAME still-here"), Value::ok());
-        assert_eq!(client.call("CLIENT GETNAME"), Value::bulk("still-here"));
+        assert_eq!(client.call("CLIENT SETNAME still-here"), Reply::ok());
+        assert_eq!(client.call("CLIENT GETNAME"), Reply::bulk("still-here"));
         target.server.cont();
         wait_until("the link works again", Duration::from_secs(5), || {
             fate(&client.call("EXISTS key")) == Fate::Replied
         });
         assert_eq!(
             client.call("GET key"),
-            Value::bulk("2"),
+            Reply::bulk("2"),
             "executed once, its late reply dropped"
         );
     });
@@ -760,7 +760,7 @@ fn reset_in_mid_reply_gives_no_half_reply() {
     let mut client = target.client();
     let (mut acknowledged, mut unknown) = (0, 0);
     let filler = "f".repeat(100);
-    assert_eq!(client.call(&format!("SET filler {filler}")), Value::ok());
+    assert_eq!(client.call(&format!("SET filler {filler}")), Reply::ok());
     for after in (1..700).step_by(23) {
         fault_proxy.set(FaultMode::ResetAfter(after));
         let mut bytes = Vec::new();
@@ -774,7 +774,7 @@ fn reset_in_mid_reply_gives_no_half_reply() {
             let reply = client.reply();
             match fate(&reply) {
                 Fate::Replied => match reply {
-                    Value::Integer(value) => {
+                    Reply::Integer(value) => {
                         acknowledged += 1;
                         assert!(
                             value >= acknowledged && value <= acknowledged + unknown,
@@ -783,7 +783,7 @@ fn reset_in_mid_reply_gives_no_half_reply() {
                     }
                     other => assert_eq!(
                         other,
-                        Value::bulk(&filler),
+                        Reply::bulk(&filler),
                         "reply {at} after {after} bytes"
                     ),
                 },
@@ -799,7 +799,7 @@ fn reset_in_mid_reply_gives_no_half_reply() {
             fate(&client.call("GET filler")) == Fate::Replied
         });
     }
-    let Value::Bulk(held) = target.direct_client().call("GET count") else {
+    let Reply::Bulk(held) = target.direct_client().call("GET count") else {
         panic!("a counter")
     };
     let held: i64 = String::from_utf8_lossy(&held)
@@ -822,7 +822,7 @@ fn invalid_reply_bytes_end_the_link() {
     let target = target.behind(fault_proxy.address(), &options);
     let mut client = target.client();
     let filler = "f".repeat(100);
-    assert_eq!(client.call(&format!("SET filler {filler}")), Value::ok());
+    assert_eq!(client.call(&format!("SET filler {filler}")), Reply::ok());
     let reply_len = format!("$100\r\n{filler}\r\n").len() as u64;
     for replies in [1, 2, 7, 19, 20] {
         // Between two replies: inside a reply, wrong bytes cannot be told from right ones.
@@ -832,7 +832,7 @@ fn invalid_reply_bytes_end_the_link() {
         for at in 0..20 {
             let reply = client.reply();
             match fate(&reply) {
-                Fate::Replied => assert_eq!(reply, Value::bulk(&filler), "reply {at}"),
+                Fate::Replied => assert_eq!(reply, Reply::bulk(&filler), "reply {at}"),
                 _ => assert!(
                     at >= replies,
                     "reply {at} came before the garbage: {reply:?}"
@@ -854,7 +854,7 @@ fn unexpected_reply_ends_the_link() {
     let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
     let target = target.behind(fault_proxy.address(), &options);
     let mut client = target.client();
-    assert_eq!(client.call("SET key value"), Value::ok());
+    assert_eq!(client.call("SET key value"), Reply::ok());
     for surprise in [
         "+SURPRISE\r\n",
         "$8\r\nSURPRISE\r\n",
@@ -869,7 +869,7 @@ fn unexpected_reply_ends_the_link() {
         wait_until("requests are answered", Duration::from_secs(10), || {
             let reply = client.call("GET key");
             assert!(
-                fate(&reply) != Fate::Replied || reply == Value::bulk("value"),
+                fate(&reply) != Fate::Replied || reply == Reply::bulk("value"),
                 "{reply:?}"
             );
             fate(&reply) == Fate::Replied
@@ -899,7 +899,7 @@ fn heals_from(mode: FaultMode) {
     }
     assert_eq!(
         target.direct_client().call("EXISTS count"),
-        Value::Integer(0)
+        Reply::Integer(0)
     );
     fault_proxy.set(FaultMode::Pass);
     fault_proxy.reset_all();
@@ -924,7 +924,7 @@ fn silent_handshake_means_not_sent() {
 
 /// A field of INFO about the only server.
 fn of_server(client: &mut Client, name: &str) -> String {
-    let Value::Bulk(text) = client.call("INFO respool") else {
+    let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };
     let text = String::from_utf8(text).expect("INFO is ASCII");
@@ -948,12 +948,12 @@ fn one_connection_at_a_time_probes_a_dead_server() {
     // The clients need several links: four databases, and RESP3 for half of the clients.
     let mut clients: Vec<Client> = (0..8).map(|_| target.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
-        assert_eq!(client.call(&format!("SELECT {}", number % 4)), Value::ok());
+        assert_eq!(client.call(&format!("SELECT {}", number % 4)), Reply::ok());
         if number >= 4 {
             let hello = client.call("HELLO 3");
             assert!(hello.error().is_none(), "{hello:?}");
         }
-        assert_eq!(client.call("SET key value"), Value::ok());
+        assert_eq!(client.call("SET key value"), Reply::ok());
     }
     assert_eq!(fault_proxy.accepted(), 8);
     // Long enough that these links are good ones.
@@ -1036,7 +1036,7 @@ fn clients_give_the_password_that_respool_lacks() {
     let address = locked.server.address();
     let target = locked.behind(address, &Options::default());
     let mut client = target.client();
-    let noauth = Value::Error("NOAUTH Authentication required.".into());
+    let noauth = Reply::Error("NOAUTH Authentication required.".into());
     assert_eq!(client.call("SET key value"), noauth);
     let wrong = client.call("AUTH guessed");
     assert!(
@@ -1046,20 +1046,20 @@ fn clients_give_the_password_that_respool_lacks() {
         "{wrong:?}"
     );
     assert_eq!(client.call("GET key"), noauth);
-    assert_eq!(client.call("AUTH secret"), Value::ok());
-    assert_eq!(client.call("SET key value"), Value::ok());
+    assert_eq!(client.call("AUTH secret"), Reply::ok());
+    assert_eq!(client.call("SET key value"), Reply::ok());
     assert_eq!(target.client().call("GET key"), noauth, "each by itself");
     let mut other = target.client();
     assert!(other.call("HELLO 3 AUTH default secret").error().is_none());
-    assert_eq!(other.call("GET key"), Value::bulk("value"));
+    assert_eq!(other.call("GET key"), Reply::bulk("value"));
     // A password that was right is not believed for ever.
-    assert_eq!(client.call("CONFIG SET requirepass changed"), Value::ok());
+    assert_eq!(client.call("CONFIG SET requirepass changed"), Reply::ok());
     let old = other.call("AUTH secret");
     assert!(
         old.error()
             .is_some_and(|text| text.starts_with("WRONGPASS")),
         "{old:?}"
     );
-    assert_eq!(other.call("AUTH changed"), Value::ok());
-    assert_eq!(other.call("GET key"), Value::bulk("value"));
+    assert_eq!(other.call("AUTH changed"), Reply::ok());
+    assert_eq!(other.call("GET key"), Reply::bulk("value"));
 }

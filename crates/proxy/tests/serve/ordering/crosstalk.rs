@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::thread;
 
-use respool_testkit::client::{Client, Value, request};
+use respool_testkit::client::{Client, Reply, request};
 use respool_testkit::random::{Random, seed};
 
 use crate::target::{Options, Target, on_every_target, proxied};
@@ -56,7 +56,7 @@ struct Model {
     step: u64,
     values: HashMap<u64, Vec<u8>>,
     count: i64,
-    list: Vec<Value>,
+    list: Vec<Reply>,
 }
 
 impl Model {
@@ -84,18 +84,18 @@ impl Model {
         value
     }
 
-    fn step(&mut self, random: &mut Random) -> (Vec<Vec<u8>>, Value) {
+    fn step(&mut self, random: &mut Random) -> (Vec<Vec<u8>>, Reply) {
         let key_number = random.below(4);
         let key = format!("{}:key:{key_number}", self.name);
         let args = |args: &[&[u8]]| args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>();
         let held =
-            |model: &Model, number: u64| model.values.get(&number).map_or(Value::Null, Value::bulk);
+            |model: &Model, number: u64| model.values.get(&number).map_or(Reply::Null, Reply::bulk);
         match random.below(10) {
             0..=2 => {
                 let value = self.value(random);
                 let request = args(&[b"SET", key.as_bytes(), &value]);
                 self.values.insert(key_number, value);
-                (request, Value::ok())
+                (request, Reply::ok())
             }
             3..=5 => (args(&[b"GET", key.as_bytes()]), held(self, key_number)),
             6 => {
@@ -103,32 +103,32 @@ impl Model {
                 let reply = vec![held(self, key_number), held(self, (key_number + 1) % 4)];
                 (
                     args(&[b"MGET", key.as_bytes(), other.as_bytes()]),
-                    Value::Array(reply),
+                    Reply::Array(reply),
                 )
             }
             7 => {
                 self.count += 1;
                 (
                     args(&[b"INCR", format!("{}:count", self.name).as_bytes()]),
-                    Value::Integer(self.count),
+                    Reply::Integer(self.count),
                 )
             }
             8 => {
                 let value = self.value(random);
-                (args(&[b"ECHO", &value]), Value::Bulk(value))
+                (args(&[b"ECHO", &value]), Reply::Bulk(value))
             }
             _ if random.below(2) == 0 => {
                 let value = self.value(random);
                 let request = args(&[b"RPUSH", format!("{}:list", self.name).as_bytes(), &value]);
-                self.list.push(Value::Bulk(value));
-                (request, Value::Integer(self.list.len() as i64))
+                self.list.push(Reply::Bulk(value));
+                (request, Reply::Integer(self.list.len() as i64))
             }
             _ => {
                 let last = self.list[self.list.len().saturating_sub(3)..].to_vec();
                 let list = format!("{}:list", self.name);
                 (
                     args(&[b"LRANGE", list.as_bytes(), b"-3", b"-1"]),
-                    Value::Array(last),
+                    Reply::Array(last),
                 )
             }
         }

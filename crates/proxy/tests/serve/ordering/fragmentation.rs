@@ -136,10 +136,10 @@ fn interleaved_bytes_of_two_clients_do_not_mix() {
                     right.send(std::slice::from_ref(byte));
                 }
             }
-            assert_eq!(left.reply(), respool_testkit::client::Value::ok());
-            assert_eq!(right.reply(), respool_testkit::client::Value::ok());
+            assert_eq!(left.reply(), respool_testkit::client::Reply::ok());
+            assert_eq!(right.reply(), respool_testkit::client::Reply::ok());
             let got = left.call(&format!("GET right:{round}"));
-            assert_eq!(got, respool_testkit::client::Value::bulk("r".repeat(round)));
+            assert_eq!(got, respool_testkit::client::Reply::bulk("r".repeat(round)));
         }
     });
 }

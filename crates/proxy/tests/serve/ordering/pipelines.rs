@@ -1,6 +1,6 @@
 //! Many requests of one client at once.
 
-use respool_testkit::client::{Value, words};
+use respool_testkit::client::{Reply, words};
 
 use crate::target::{Options, on_every_target};
 
@@ -18,13 +18,13 @@ fn a_pipeline_of_any_depth_is_answered_in_order() {
             }
             let replies = client.exchange(bytes, 2 * depth);
             assert!(
-                replies[..depth].iter().all(|reply| *reply == Value::ok()),
+                replies[..depth].iter().all(|reply| *reply == Reply::ok()),
                 "depth {depth}"
             );
             for (at, reply) in replies[depth..].iter().enumerate() {
                 assert_eq!(
                     *reply,
-                    Value::bulk(format!("value:{at}:{depth}")),
+                    Reply::bulk(format!("value:{at}:{depth}")),
                     "depth {depth}"
                 );
             }
@@ -37,42 +37,42 @@ fn a_pipeline_of_any_depth_is_answered_in_order() {
 fn local_replies_keep_their_place_in_a_pipeline() {
     on_every_target(&Options::default(), |target| {
         let mut client = target.client();
-        let Value::Integer(id) = client.call("CLIENT ID") else {
+        let Reply::Integer(id) = client.call("CLIENT ID") else {
             panic!("an id is a number")
         };
         for depth in [1, 7, 500] {
             let mut bytes = Vec::new();
             let mut expected = Vec::new();
             for at in 0..depth {
-                let mut ask = |text: String, reply: Value| {
+                let mut ask = |text: String, reply: Reply| {
                     bytes.extend(words(&text));
                     expected.push(reply);
                 };
-                ask(format!("SET mixed value:{at}"), Value::ok());
-                ask("PING".into(), Value::Simple("PONG".into()));
-                ask("GET mixed".into(), Value::bulk(format!("value:{at}")));
-                ask(format!("ECHO {at}"), Value::bulk(at.to_string()));
-                ask(format!("PING {at}"), Value::bulk(at.to_string()));
-                ask("CLIENT ID".into(), Value::Integer(id));
+                ask(format!("SET mixed value:{at}"), Reply::ok());
+                ask("PING".into(), Reply::Simple("PONG".into()));
+                ask("GET mixed".into(), Reply::bulk(format!("value:{at}")));
+                ask(format!("ECHO {at}"), Reply::bulk(at.to_string()));
+                ask(format!("PING {at}"), Reply::bulk(at.to_string()));
+                ask("CLIENT ID".into(), Reply::Integer(id));
                 ask(
                     format!("APPEND mixed :{at}"),
-                    Value::Integer(format!("value:{at}:{at}").len() as i64),
+                    Reply::Integer(format!("value:{at}:{at}").len() as i64),
                 );
-                ask(format!("CLIENT SETNAME name-{at}"), Value::ok());
+                ask(format!("CLIENT SETNAME name-{at}"), Reply::ok());
                 ask(
                     "STRLEN mixed".into(),
-                    Value::Integer(format!("value:{at}:{at}").len() as i64),
+                    Reply::Integer(format!("value:{at}:{at}").len() as i64),
                 );
-                ask("CLIENT GETNAME".into(), Value::bulk(format!("name-{at}")));
-                ask("SELECT 1".into(), Value::ok());
-                ask("EXISTS mixed".into(), Value::Integer(0));
-                ask("SELECT 0".into(), Value::ok());
-                ask("EXISTS mixed".into(), Value::Integer(1));
+                ask("CLIENT GETNAME".into(), Reply::bulk(format!("name-{at}")));
+                ask("SELECT 1".into(), Reply::ok());
+                ask("EXISTS mixed".into(), Reply::Integer(0));
+                ask("SELECT 0".into(), Reply::ok());
+                ask("EXISTS mixed".into(), Reply::Integer(1));
                 ask(
                     "GET".into(),
-                    Value::Error("ERR wrong number of arguments for 'get' command".into()),
+                    Reply::Error("ERR wrong number of arguments for 'get' command".into()),
                 );
-                ask("DEL mixed".into(), Value::Integer(1));
+                ask("DEL mixed".into(), Reply::Integer(1));
             }
             let replies = client.exchange(bytes, expected.len());
             for (at, (reply, expected)) in replies.iter().zip(&expected).enumerate() {
@@ -97,12 +97,12 @@ fn pipeline_with_quit_is_answered_whole() {
         bytes.extend(words("SET quit:0 late"));
         client.send(&bytes);
         for at in 0..100 {
-            assert_eq!(client.reply(), Value::ok());
-            assert_eq!(client.reply(), Value::bulk(at.to_string()));
+            assert_eq!(client.reply(), Reply::ok());
+            assert_eq!(client.reply(), Reply::bulk(at.to_string()));
         }
-        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Reply::ok());
         client.expect_closed();
-        assert_eq!(target.client().call("GET quit:0"), Value::bulk("0"));
+        assert_eq!(target.client().call("GET quit:0"), Reply::bulk("0"));
     });
 }
 
@@ -123,27 +123,27 @@ fn errors_in_a_pipeline_stand_where_their_requests_stood() {
             bytes.extend(words(text));
         }
         let replies = client.exchange(bytes, 7);
-        assert_eq!(replies[0], Value::ok());
+        assert_eq!(replies[0], Reply::ok());
         assert!(
             replies[1]
                 .error()
                 .is_some_and(|text| text.starts_with("WRONGTYPE ")),
             "{replies:?}"
         );
-        assert_eq!(replies[2], Value::Integer(2));
+        assert_eq!(replies[2], Reply::Integer(2));
         assert!(
             replies[3]
                 .error()
                 .is_some_and(|text| text.starts_with("ERR unknown command ")),
             "{replies:?}"
         );
-        assert_eq!(replies[4], Value::Integer(3));
+        assert_eq!(replies[4], Reply::Integer(3));
         assert!(
             replies[5]
                 .error()
                 .is_some_and(|text| text.starts_with("ERR wrong number of ")),
             "{replies:?}"
         );
-        assert_eq!(replies[6], Value::Integer(4));
+        assert_eq!(replies[6], Reply::Integer(4));
     });
 }

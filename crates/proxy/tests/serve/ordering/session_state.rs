@@ -1,6 +1,6 @@
 //! The state of a session stays with it, although all sessions share a link.
 
-use respool_testkit::client::{Value, words};
+use respool_testkit::client::{Reply, words};
 use respool_testkit::random::{Random, seed};
 
 use crate::target::{Options, on_every_target};
@@ -10,25 +10,25 @@ fn a_database_belongs_to_the_session_that_selected_it() {
     on_every_target(&Options::default(), |target| {
         let mut clients: Vec<_> = (0..16).map(|_| target.client()).collect();
         for (db, client) in clients.iter_mut().enumerate() {
-            assert_eq!(client.call(&format!("SELECT {db}")), Value::ok());
+            assert_eq!(client.call(&format!("SELECT {db}")), Reply::ok());
         }
         for (db, client) in clients.iter_mut().enumerate() {
-            assert_eq!(client.call(&format!("SET key in-{db}")), Value::ok());
+            assert_eq!(client.call(&format!("SET key in-{db}")), Reply::ok());
         }
         for (db, client) in clients.iter_mut().enumerate() {
-            assert_eq!(client.call("GET key"), Value::bulk(format!("in-{db}")));
-            assert_eq!(client.call("DBSIZE"), Value::Integer(1));
+            assert_eq!(client.call("GET key"), Reply::bulk(format!("in-{db}")));
+            assert_eq!(client.call("DBSIZE"), Reply::Integer(1));
         }
-        assert_eq!(clients[3].call("FLUSHDB"), Value::ok());
+        assert_eq!(clients[3].call("FLUSHDB"), Reply::ok());
         for (db, client) in clients.iter_mut().enumerate() {
             assert_eq!(
                 client.call("EXISTS key"),
-                Value::Integer(i64::from(db != 3))
+                Reply::Integer(i64::from(db != 3))
             );
         }
         assert_eq!(
             target.client().call("GET key"),
-            Value::bulk("in-0"),
+            Reply::bulk("in-0"),
             "a new session starts in 0"
         );
     });
@@ -50,18 +50,18 @@ fn select_takes_effect_between_its_neighbours_in_a_pipeline() {
                     0 => {
                         db = random.below(16) as usize;
                         bytes.extend(words(&format!("SELECT {db}")));
-                        expected.push(Value::ok());
+                        expected.push(Reply::ok());
                     }
                     1 => {
                         let value = round * 1_000 + step;
                         bytes.extend(words(&format!("SET key {value}")));
                         values[db] = Some(value);
-                        expected.push(Value::ok());
+                        expected.push(Reply::ok());
                     }
                     _ => {
                         bytes.extend(words("GET key"));
                         expected.push(
-                            values[db].map_or(Value::Null, |v: i32| Value::bulk(v.to_string())),
+                            values[db].map_or(Reply::Null, |v: i32| Reply::bulk(v.to_string())),
                         );
                     }
                 }
@@ -77,16 +77,16 @@ fn select_takes_effect_between_its_neighbours_in_a_pipeline() {
 fn sessions_of_both_protocols_keep_their_own() {
     on_every_target(&Options::default(), |target| {
         let (mut two, mut three) = (target.client(), target.client());
-        assert!(matches!(three.call("HELLO 3"), Value::Map(_)));
+        assert!(matches!(three.call("HELLO 3"), Reply::Map(_)));
         two.call("HSET hash field value");
-        let pair = vec![Value::bulk("field"), Value::bulk("value")];
+        let pair = vec![Reply::bulk("field"), Reply::bulk("value")];
         for _ in 0..50 {
             two.send(&words("HGETALL hash"));
             three.send(&words("HGETALL hash"));
             three.send(&words("GET none"));
             two.send(&words("GET none"));
             assert_eq!(two.reply_bytes(), b"*2\r\n$5\r\nfield\r\n$5\r\nvalue\r\n");
-            assert_eq!(three.reply(), Value::Map(pair.clone()));
+            assert_eq!(three.reply(), Reply::Map(pair.clone()));
             assert_eq!(three.reply_bytes(), b"_\r\n");
             assert_eq!(two.reply_bytes(), b"$-1\r\n");
         }
@@ -113,15 +113,15 @@ fn hello_takes_effect_between_its_neighbours_in_a_pipeline() {
                     }
                     1 => {
                         bytes.extend(words("SMEMBERS set"));
-                        let members = vec![Value::bulk("member")];
+                        let members = vec![Reply::bulk("member")];
                         expected.push(Some(match version {
-                            2 => Value::Array(members),
-                            _ => Value::Set(members),
+                            2 => Reply::Array(members),
+                            _ => Reply::Set(members),
                         }));
                     }
                     _ => {
                         bytes.extend(words("ECHO x"));
-                        expected.push(Some(Value::bulk("x")));
+                        expected.push(Some(Reply::bulk("x")));
                     }
                 }
             }
@@ -146,9 +146,9 @@ fn names_and_ids_belong_to_their_session() {
         for (number, client) in clients.iter_mut().enumerate() {
             assert_eq!(
                 client.call(&format!("CLIENT SETNAME name-{number}")),
-                Value::ok()
+                Reply::ok()
             );
-            let Value::Integer(id) = client.call("CLIENT ID") else {
+            let Reply::Integer(id) = client.call("CLIENT ID") else {
                 panic!("an id is a number")
             };
             ids.push(id);
@@ -156,9 +156,9 @@ fn names_and_ids_belong_to_their_session() {
         for (number, client) in clients.iter_mut().enumerate() {
             assert_eq!(
                 client.call("CLIENT GETNAME"),
-                Value::bulk(format!("name-{number}"))
+                Reply::bulk(format!("name-{number}"))
             );
-            assert_eq!(client.call("CLIENT ID"), Value::Integer(ids[number]));
+            assert_eq!(client.call("CLIENT ID"), Reply::Integer(ids[number]));
         }
         ids.sort_unstable();
         ids.dedup();
@@ -174,11 +174,11 @@ fn reset_gives_a_session_back_as_it_began() {
         client.call("HELLO 3");
         client.call("SELECT 5");
         client.call("CLIENT SETNAME somebody");
-        assert_eq!(client.call("RESET"), Value::Simple("RESET".into()));
-        assert_eq!(client.call("GET key"), Value::bulk("in-0"));
+        assert_eq!(client.call("RESET"), Reply::Simple("RESET".into()));
+        assert_eq!(client.call("GET key"), Reply::bulk("in-0"));
         client.send(&words("GET none"));
         assert_eq!(client.reply_bytes(), b"$-1\r\n", "RESP2 again");
-        assert_eq!(client.call("CLIENT GETNAME"), Value::Null);
+        assert_eq!(client.call("CLIENT GETNAME"), Reply::Null);
     });
 }
 
@@ -193,7 +193,7 @@ fn info_has_the_fields_that_clients_look_for() {
             "INFO everything",
             "INFO default",
         ] {
-            let Value::Bulk(text) = client.call(request) else {
+            let Reply::Bulk(text) = client.call(request) else {
                 panic!("{request} is answered by a text")
             };
             let text = String::from_utf8_lossy(&text).into_owned();
@@ -212,7 +212,7 @@ fn info_has_the_fields_that_clients_look_for() {
                 }
             }
         }
-        let Value::Bulk(text) = client.call("INFO replication") else {
+        let Reply::Bulk(text) = client.call("INFO replication") else {
             panic!("a text")
         };
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -229,27 +229,27 @@ fn command_says_what_commands_there_are() {
         let mut client = target.client();
         assert!(matches!(
             client.call("COMMAND COUNT"),
-            Value::Integer(100..)
+            Reply::Integer(100..)
         ));
-        let Value::Array(all) = client.call("COMMAND") else {
+        let Reply::Array(all) = client.call("COMMAND") else {
             panic!("an array")
         };
         assert!(all.len() > 100);
-        let Value::Array(info) = client.call("COMMAND INFO get nosuch") else {
+        let Reply::Array(info) = client.call("COMMAND INFO get nosuch") else {
             panic!("an array")
         };
         assert_eq!(info.len(), 2);
-        let Value::Array(get) = &info[0] else {
+        let Reply::Array(get) = &info[0] else {
             panic!("{info:?}")
         };
-        assert_eq!(get[..2], [Value::bulk("get"), Value::Integer(2)]);
+        assert_eq!(get[..2], [Reply::bulk("get"), Reply::Integer(2)]);
         assert_eq!(
             get[3..6],
-            [Value::Integer(1), Value::Integer(1), Value::Integer(1)]
+            [Reply::Integer(1), Reply::Integer(1), Reply::Integer(1)]
         );
-        assert_eq!(info[1], Value::Null);
+        assert_eq!(info[1], Reply::Null);
         let keys = client.call("COMMAND GETKEYS MSET a 1 b 2");
-        assert_eq!(keys, Value::Array(vec![Value::bulk("a"), Value::bulk("b")]));
+        assert_eq!(keys, Reply::Array(vec![Reply::bulk("a"), Reply::bulk("b")]));
     });
 }
 
@@ -264,7 +264,7 @@ fn half_request_of_a_gone_session_is_dropped() {
             "ECHO a",
         ] {
             let mut gone = target.client();
-            assert_eq!(gone.call("PING"), Value::Simple("PONG".into()));
+            assert_eq!(gone.call("PING"), Reply::Simple("PONG".into()));
             gone.send(half.as_bytes());
             assert!(
                 gone.is_quiet(std::time::Duration::from_millis(20)),
@@ -275,7 +275,7 @@ fn half_request_of_a_gone_session_is_dropped() {
                 let mut next = target.client();
                 assert_eq!(
                     next.call("ECHO mine"),
-                    Value::bulk("mine"),
+                    Reply::bulk("mine"),
                     "behind {half:?}"
                 );
             }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
 
@@ -92,15 +92,15 @@ fn session_commands_are_answered_inside_exec() {
         client.call(request);
     }
     let expected = [
-        Value::ok(),
+        Reply::ok(),
         id,
-        Value::ok(),
-        Value::bulk("inside"),
-        Value::Simple("PONG".into()),
-        Value::bulk("x"),
+        Reply::ok(),
+        Reply::bulk("inside"),
+        Reply::Simple("PONG".into()),
+        Reply::bulk("x"),
     ];
-    assert_eq!(client.call("EXEC"), Value::Array(expected.into()));
-    assert_eq!(client.call("CLIENT GETNAME"), Value::bulk("inside"));
+    assert_eq!(client.call("EXEC"), Reply::Array(expected.into()));
+    assert_eq!(client.call("CLIENT GETNAME"), Reply::bulk("inside"));
 }
 
 /// The reply to EXEC is put together from the server's replies and respool's own. Those may take a
@@ -133,32 +133,32 @@ fn transaction_mixes_local_and_server_commands() {
         }
         client.send(&bytes);
         let mut replies = client.replies(10);
-        let Some(Value::Array(results)) = replies.pop() else {
+        let Some(Reply::Array(results)) = replies.pop() else {
             panic!("EXEC is not answered by an array: {replies:?}");
         };
         assert_eq!(results.len(), 8);
-        assert_eq!(results[..3], [Value::ok(), Value::ok(), Value::Integer(3)]);
-        let counts = [Value::bulk("news"), Value::Integer(3)];
-        assert_eq!(results[3], Value::Array(counts.into()));
+        assert_eq!(results[..3], [Reply::ok(), Reply::ok(), Reply::Integer(3)]);
+        let counts = [Reply::bulk("news"), Reply::Integer(3)];
+        assert_eq!(results[3], Reply::Array(counts.into()));
         let confirmed = [
-            Value::bulk("subscribe"),
-            Value::bulk("own"),
-            Value::Integer(1),
+            Reply::bulk("subscribe"),
+            Reply::bulk("own"),
+            Reply::Integer(1),
         ];
-        assert_eq!(results[4], Value::Array(confirmed.into()));
-        assert_eq!(results[5].get("proto"), Some(&Value::Integer(3)));
-        let Value::Other('=', listed) = &results[6] else {
+        assert_eq!(results[4], Reply::Array(confirmed.into()));
+        assert_eq!(results[5].get("proto"), Some(&Reply::Integer(3)));
+        let Reply::Other('=', listed) = &results[6] else {
             panic!("CLIENT LIST is answered by {:?}", results[6]);
         };
         let listed = String::from_utf8_lossy(listed);
         assert!(listed.contains("name=mine"), "{listed}");
         assert!(listed.contains("user=reader"), "{listed}");
-        assert_eq!(results[7], Value::bulk("1"));
-        assert_eq!(client.reply(), Value::bulk("reader"));
-        assert_eq!(client.reply(), Value::bulk("mine"));
+        assert_eq!(results[7], Reply::bulk("1"));
+        assert_eq!(client.reply(), Reply::bulk("reader"));
+        assert_eq!(client.reply(), Reply::bulk("mine"));
         for other in &mut others {
-            let message = ["message", "news", "hello"].map(Value::bulk);
-            assert_eq!(other.reply(), Value::Array(message.into()));
+            let message = ["message", "news", "hello"].map(Reply::bulk);
+            assert_eq!(other.reply(), Reply::Array(message.into()));
         }
     });
 }
@@ -184,17 +184,17 @@ fn client_list_in_a_transaction_is_current() {
                 client.call(["SELECT 3", "AUTH reader secret", "SELECT 5"][request.0]);
                 client.call(&format!("CLIENT {}", request.1));
             }
-            let Value::Array(results) = client.call("EXEC") else {
+            let Reply::Array(results) = client.call("EXEC") else {
                 panic!("EXEC is answered by an array");
             };
             let lines: Vec<String> = [1, 3, 5]
                 .map(|index| match &results[index] {
-                    Value::Bulk(line) => String::from_utf8_lossy(line).into_owned(),
+                    Reply::Bulk(line) => String::from_utf8_lossy(line).into_owned(),
                     other => panic!("CLIENT INFO is answered by {other:?}"),
                 })
                 .into();
             let mut lines: Vec<String> = lines.iter().map(|line| shown(line).join(" ")).collect();
-            let Value::Bulk(after) = client.call("CLIENT INFO") else {
+            let Reply::Bulk(after) = client.call("CLIENT INFO") else {
                 panic!("CLIENT INFO is answered by a bulk string");
             };
             // Valkey keeps a count of zero from here on.
@@ -234,18 +234,18 @@ fn renamed_command_runs_in_a_transaction() {
         ] {
             client.call(request);
         }
-        let Value::Array(results) = client.call("EXEC") else {
+        let Reply::Array(results) = client.call("EXEC") else {
             panic!("EXEC is answered by an array");
         };
-        assert_eq!(results[..2], [Value::ok(), Value::bulk("me")]);
+        assert_eq!(results[..2], [Reply::ok(), Reply::bulk("me")]);
         assert!(
             results[2]
                 .error()
                 .is_some_and(|text| text.contains("redirect"))
         );
-        let rest = [Value::ok(), Value::ok(), Value::ok(), Value::bulk("reader")];
+        let rest = [Reply::ok(), Reply::ok(), Reply::ok(), Reply::bulk("reader")];
         assert_eq!(results[3..], rest);
-        assert_eq!(other.call("PING"), Value::Simple("PONG".into()));
+        assert_eq!(other.call("PING"), Reply::Simple("PONG".into()));
     });
 }
 
@@ -278,8 +278,8 @@ fn unknown_command_in_a_transaction_is_isolated() {
             client.replies(3);
             // The other client gets no reply to its EXEC, as it wanted.
             thread::sleep(Duration::from_millis(200));
-            assert_eq!(stranger.call("GET where"), Value::bulk("here"), "{asked}");
-            assert_eq!(stranger.call("SET where here"), Value::ok());
+            assert_eq!(stranger.call("GET where"), Reply::bulk("here"), "{asked}");
+            assert_eq!(stranger.call("SET where here"), Reply::ok());
         }
     });
 }
@@ -308,11 +308,11 @@ fn silent_transaction_keeps_its_session_changes() {
             bytes.extend(words(request));
         }
         client.send(&bytes);
-        assert_eq!(client.reply(), Value::ok());
-        assert_eq!(client.reply(), Value::bulk("three"));
-        assert_eq!(client.reply(), Value::bulk("reader"));
+        assert_eq!(client.reply(), Reply::ok());
+        assert_eq!(client.reply(), Reply::bulk("three"));
+        assert_eq!(client.reply(), Reply::bulk("reader"));
         client.call("SELECT 0");
-        assert_eq!(client.call("EXISTS where"), Value::Integer(0));
+        assert_eq!(client.call("EXISTS where"), Reply::Integer(0));
     });
 }
 
@@ -326,11 +326,11 @@ fn subscribe_in_a_transaction_holds_from_its_end() {
         for request in ["MULTI", "SUBSCRIBE own", "PUBLISH own early"] {
             client.call(request);
         }
-        let Value::Array(results) = client.call("EXEC") else {
+        let Reply::Array(results) = client.call("EXEC") else {
             panic!("EXEC is answered by an array");
         };
-        assert_eq!(results[1..], [Value::Integer(0)]);
-        assert_eq!(writer.call("PUBLISH own late"), Value::Integer(1));
+        assert_eq!(results[1..], [Reply::Integer(0)]);
+        assert_eq!(writer.call("PUBLISH own late"), Reply::Integer(1));
         assert_eq!(
             String::from_utf8_lossy(&client.reply_bytes()),
             ">3\r\n$7\r\nmessage\r\n$3\r\nown\r\n$4\r\nlate\r\n"
@@ -359,22 +359,22 @@ fn blocks_of_many_sessions_are_never_torn_and_need_no_links() {
             }
             for (index, client) in clients.iter_mut().enumerate() {
                 let replies = client.replies(7);
-                let Value::Array(results) = &replies[5] else {
+                let Reply::Array(results) = &replies[5] else {
                     panic!("EXEC is answered by {:?}", replies[5]);
                 };
-                let (Value::Integer(first), Value::Integer(second)) = (&results[0], &results[1])
+                let (Reply::Integer(first), Reply::Integer(second)) = (&results[0], &results[1])
                 else {
                     panic!("{results:?}");
                 };
                 assert_eq!(first + 1, *second, "session {index}: a block was torn");
                 assert_eq!(first % 2, 1, "session {index}: a block was torn");
-                assert_eq!(results[3], Value::bulk(round.to_string()));
-                assert_eq!(replies[6], Value::bulk(round.to_string()));
+                assert_eq!(results[3], Reply::bulk(round.to_string()));
+                assert_eq!(replies[6], Reply::bulk(round.to_string()));
             }
         }
         if target.proxy.is_some() {
             let mut direct = target.direct_client();
-            let Value::Bulk(list) = direct.call("CLIENT LIST") else {
+            let Reply::Bulk(list) = direct.call("CLIENT LIST") else {
                 panic!("a list");
             };
             let links = String::from_utf8_lossy(&list)
@@ -402,14 +402,14 @@ fn vanished_client_leaves_no_transaction() {
         client.send(&words("EXEC")[..9]);
         client.reply();
         client.vanish();
-        assert_eq!(steady.call("SET k kept"), Value::ok());
-        assert_eq!(steady.call("GET k"), Value::bulk("kept"));
+        assert_eq!(steady.call("SET k kept"), Reply::ok());
+        assert_eq!(steady.call("GET k"), Reply::bulk("kept"));
     }
     wait_until(
         "the links of watchers that are gone are closed",
         Duration::from_secs(10),
         || {
-            let Value::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
+            let Reply::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
                 return false;
             };
             String::from_utf8_lossy(&list)
@@ -426,19 +426,19 @@ fn vanished_client_leaves_no_transaction() {
 fn a_watch_that_was_lost_makes_exec_fail_and_the_next_one_works() {
     let target = proxied(&Options::with(&["--threads", "1"]));
     let mut client = target.client();
-    assert_eq!(client.call("WATCH k"), Value::ok());
+    assert_eq!(client.call("WATCH k"), Reply::ok());
     // The shared link is then old enough to be connected again at once.
     thread::sleep(Duration::from_millis(1_200));
     let mut direct = target.direct_client();
     direct.call("CLIENT KILL TYPE normal SKIPME yes");
-    assert_eq!(client.call("MULTI"), Value::ok());
+    assert_eq!(client.call("MULTI"), Reply::ok());
     client.call("SET k 1");
-    assert_eq!(client.call("EXEC"), Value::Null);
-    assert_eq!(client.call("GET k"), Value::Null);
-    assert_eq!(client.call("WATCH k"), Value::ok());
-    assert_eq!(client.call("MULTI"), Value::ok());
+    assert_eq!(client.call("EXEC"), Reply::Null);
+    assert_eq!(client.call("GET k"), Reply::Null);
+    assert_eq!(client.call("WATCH k"), Reply::ok());
+    assert_eq!(client.call("MULTI"), Reply::ok());
     client.call("SET k 2");
-    assert_eq!(client.call("EXEC"), Value::Array([Value::ok()].into()));
+    assert_eq!(client.call("EXEC"), Reply::Array([Reply::ok()].into()));
 }
 
 /// A transaction has a bound of its own. A request above `request-held-bytes-max` fits below it.
@@ -450,11 +450,11 @@ fn transaction_bound_admits_large_requests() {
     client.call("MULTI");
     assert_eq!(
         client.call_args(&["SET", "k", &large]),
-        Value::Simple("QUEUED".into())
+        Reply::Simple("QUEUED".into())
     );
-    assert_eq!(client.call("STRLEN k"), Value::Simple("QUEUED".into()));
-    let done = [Value::ok(), Value::Integer(600 << 10)];
-    assert_eq!(client.call("EXEC"), Value::Array(done.into()));
+    assert_eq!(client.call("STRLEN k"), Reply::Simple("QUEUED".into()));
+    let done = [Reply::ok(), Reply::Integer(600 << 10)];
+    assert_eq!(client.call("EXEC"), Reply::Array(done.into()));
     for size in [600 << 10, 2 << 20] {
         client.call("MULTI");
         client.call_args(&["SET", "k", &large]);
@@ -473,7 +473,7 @@ fn transaction_bound_admits_large_requests() {
             "{aborted:?}"
         );
     }
-    assert_eq!(client.call("STRLEN k"), Value::Integer(600 << 10));
+    assert_eq!(client.call("STRLEN k"), Reply::Integer(600 << 10));
 }
 
 /// The server executes commands at once that it does not queue: a user without MULTI must not fill
@@ -485,7 +485,7 @@ fn a_user_without_multi_is_told_so_before_anything_is_queued() {
     for (user, without) in [("no-multi", "-multi"), ("no-exec", "-exec")] {
         direct.call(&format!("ACL SETUSER {user} on nopass ~* +@all {without}"));
         let mut client = target.client();
-        assert_eq!(client.call(&format!("AUTH {user} x")), Value::ok());
+        assert_eq!(client.call(&format!("AUTH {user} x")), Reply::ok());
         let refused = client.call("MULTI");
         assert!(
             refused

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, counter, words};
+use respool_testkit::client::{Client, Reply, counter, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{any_server, installed};
 use respool_testkit::time::wait_until;
@@ -18,7 +18,7 @@ const STABLE: Duration = Duration::from_millis(1_200);
 
 /// How many connections the server has from respool.
 fn links(target: &Target) -> usize {
-    let Value::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
+    let Reply::Bulk(list) = target.direct_client().call("CLIENT LIST") else {
         panic!("a list");
     };
     String::from_utf8_lossy(&list)
@@ -28,7 +28,7 @@ fn links(target: &Target) -> usize {
 
 /// How many clients wait at the server.
 fn waiting(target: &Target) -> usize {
-    let Value::Bulk(info) = target.direct_client().call("INFO clients") else {
+    let Reply::Bulk(info) = target.direct_client().call("INFO clients") else {
         panic!("the clients");
     };
     let text = String::from_utf8_lossy(&info).into_owned();
@@ -39,8 +39,8 @@ fn waiting(target: &Target) -> usize {
         .expect("a count of blocked clients")
 }
 
-fn pair(key: &str, value: &str) -> Value {
-    Value::Array([Value::bulk(key), Value::bulk(value)].into())
+fn pair(key: &str, value: &str) -> Reply {
+    Reply::Array([Reply::bulk(key), Reply::bulk(value)].into())
 }
 
 /// A client that blocks for an element delays no other client, and gets it.
@@ -48,12 +48,12 @@ fn pair(key: &str, value: &str) -> Value {
 fn blocked_client_delays_no_client_and_is_served() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
         let mut steady = target.client();
-        let mut waiters: Vec<(Client, &str, Value)> = Vec::new();
+        let mut waiters: Vec<(Client, &str, Reply)> = Vec::new();
         for (request, reply) in [
             ("BLPOP l1 0", pair("l1", "e")),
             ("BRPOP l2 0", pair("l2", "e")),
-            ("BRPOPLPUSH l3 other 0", Value::bulk("e")),
-            ("BLMOVE l4 other LEFT RIGHT 0", Value::bulk("e")),
+            ("BRPOPLPUSH l3 other 0", Reply::bulk("e")),
+            ("BLMOVE l4 other LEFT RIGHT 0", Reply::bulk("e")),
         ] {
             let mut client = target.client();
             // The requests behind it in the pipeline wait with it.
@@ -64,17 +64,17 @@ fn blocked_client_delays_no_client_and_is_served() {
             waiting(target) == 4
         });
         for index in 1..=4 {
-            assert_eq!(steady.call(&format!("RPUSH l{index} e")), Value::Integer(1));
+            assert_eq!(steady.call(&format!("RPUSH l{index} e")), Reply::Integer(1));
         }
         for (client, request, reply) in &mut waiters {
             assert_eq!(client.reply(), *reply, "{request}");
-            assert_eq!(client.reply(), Value::bulk("behind"), "{request}");
+            assert_eq!(client.reply(), Reply::bulk("behind"), "{request}");
         }
-        assert_eq!(steady.call("LLEN l1"), Value::Integer(0));
+        assert_eq!(steady.call("LLEN l1"), Reply::Integer(0));
         let mut client = target.client();
-        assert_eq!(client.call("BLPOP none 0.05"), Value::Null);
-        assert_eq!(client.call("BZPOPMIN none 0.05"), Value::Null);
-        assert_eq!(client.call("XREAD BLOCK 20 STREAMS none $"), Value::Null);
+        assert_eq!(client.call("BLPOP none 0.05"), Reply::Null);
+        assert_eq!(client.call("BZPOPMIN none 0.05"), Reply::Null);
+        assert_eq!(client.call("XREAD BLOCK 20 STREAMS none $"), Reply::Null);
         let wrong = client.call("BLPOP none soon");
         assert!(
             wrong.error().is_some_and(|text| text.contains("timeout")),
@@ -107,11 +107,11 @@ fn client_that_leaves_blpop_takes_no_element() {
             waiting(target) == 0
         });
         let mut steady = target.client();
-        assert_eq!(steady.call("RPUSH list kept"), Value::Integer(1));
+        assert_eq!(steady.call("RPUSH list kept"), Reply::Integer(1));
         thread::sleep(MOMENT);
         assert_eq!(
             steady.call("LRANGE list 0 -1"),
-            Value::Array([Value::bulk("kept")].into())
+            Reply::Array([Reply::bulk("kept")].into())
         );
     });
 }
@@ -138,7 +138,7 @@ fn client_that_leaves_the_link_queue_takes_no_element() {
         steady.call("RPUSH first 1");
         first.reply();
         thread::sleep(MOMENT);
-        let kept = Value::Array([Value::bulk("kept")].into());
+        let kept = Reply::Array([Reply::bulk("kept")].into());
         assert_eq!(steady.call("LRANGE list 0 -1"), kept);
     });
 }
@@ -161,11 +161,11 @@ fn half_closed_client_takes_no_later_element() {
                     .concat(),
             );
             client.close_sending();
-            let behind = Value::Integer(round as i64 + 1);
-            assert_eq!(client.replies(3), [Value::ok(), pair("list", "e"), behind]);
+            let behind = Reply::Integer(round as i64 + 1);
+            assert_eq!(client.replies(3), [Reply::ok(), pair("list", "e"), behind]);
             client.expect_closed();
         }
-        let left = Value::Integer(ROUNDS as i64);
+        let left = Reply::Integer(ROUNDS as i64);
         assert_eq!(steady.call("LLEN list"), left);
         for _ in 0..ROUNDS {
             let mut client = target.client();
@@ -173,17 +173,17 @@ fn half_closed_client_takes_no_later_element() {
             client.close_sending();
             client.expect_closed();
         }
-        assert_eq!(steady.call("RPUSH none kept"), Value::Integer(1));
+        assert_eq!(steady.call("RPUSH none kept"), Reply::Integer(1));
         thread::sleep(MOMENT);
-        assert_eq!(steady.call("LLEN none"), Value::Integer(1));
-        assert_eq!(steady.call("EXISTS never"), Value::Integer(0));
+        assert_eq!(steady.call("LLEN none"), Reply::Integer(1));
+        assert_eq!(steady.call("EXISTS never"), Reply::Integer(0));
         // Requests with a link of their own that do not block.
         for asked in ["SCRIPT KILL", "WAIT 0 0"] {
             let mut client = target.client();
             client.send(&[asked, "INCR last"].map(words).concat());
             client.close_sending();
             let replies = client.replies(2);
-            assert!(matches!(replies[1], Value::Integer(1 | 2)), "{replies:?}");
+            assert!(matches!(replies[1], Reply::Integer(1 | 2)), "{replies:?}");
             client.expect_closed();
         }
     });
@@ -207,8 +207,8 @@ fn half_closed_client_gets_its_waiting_transaction() {
         target.direct_client().call("RPUSH first 1");
         first.reply();
         let replies = client.replies(5);
-        assert_eq!(replies[3], Value::Array([Value::ok()].into()));
-        assert_eq!(replies[4], Value::ok());
+        assert_eq!(replies[3], Reply::Array([Reply::ok()].into()));
+        assert_eq!(replies[4], Reply::ok());
         client.expect_closed();
     });
 }
@@ -224,7 +224,7 @@ fn pinned_links_are_reused_and_bounded() {
     ]));
     let mut client = target.client();
     for _ in 0..20 {
-        assert_eq!(client.call("BLPOP none 0.01"), Value::Null);
+        assert_eq!(client.call("BLPOP none 0.01"), Reply::Null);
     }
     assert_eq!(
         links(&target),
@@ -283,7 +283,7 @@ fn time_in_the_link_queue_counts_as_blocking_time() {
         wrong.send(&words("BLPOP list -0.0001"));
         client.send(&words("BLPOP list 30"));
         assert!(client.is_quiet(MOMENT));
-        assert_eq!(direct.call("SET nobody waits"), Value::ok());
+        assert_eq!(direct.call("SET nobody waits"), Reply::ok());
         direct.call("RPUSH list e");
         direct.call("RPUSH list e");
         direct.call("RPUSH first e");
@@ -317,7 +317,7 @@ fn full_pinned_links_refuse_if_configured() {
         text.starts_with("NOTSENT") && text.contains("pinned-links-max"),
         "{refused:?}"
     );
-    assert_eq!(second.call("RPUSH list e"), Value::Integer(1));
+    assert_eq!(second.call("RPUSH list e"), Reply::Integer(1));
     assert_eq!(first.reply(), pair("list", "e"));
 }
 
@@ -336,7 +336,7 @@ fn server_that_goes_away_closes_a_session_that_waits() {
     assert!(client.try_reply().is_err(), "it is closed");
     let mut client = target.client();
     client.send(&[words("RPUSH list e"), words("BLPOP list 0")].concat());
-    assert_eq!(client.reply(), Value::Integer(1));
+    assert_eq!(client.reply(), Reply::Integer(1));
     assert_eq!(client.reply(), pair("list", "e"));
 }
 
@@ -349,25 +349,25 @@ fn wait_waits_for_what_the_session_wrote_on_the_shared_link() {
         let target = Target::proxied(&binary, &options);
         let replica = Target::direct(&binary, &Options::default());
         let mut client = target.client();
-        assert_eq!(client.call("WAIT 0 10"), Value::Integer(0));
+        assert_eq!(client.call("WAIT 0 10"), Reply::Integer(0));
         let (host, port) = (target.server.address().ip(), target.server.address().port());
         let followed = replica.client().call(&format!("REPLICAOF {host} {port}"));
-        assert_eq!(followed, Value::ok());
-        let acknowledged = || target.client().call("WAIT 1 200") == Value::Integer(1);
+        assert_eq!(followed, Reply::ok());
+        let acknowledged = || target.client().call("WAIT 1 200") == Reply::Integer(1);
         wait_until("the replica follows", Duration::from_secs(20), acknowledged);
         client.call("SET k 1");
-        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+        assert_eq!(client.call("WAIT 1 5000"), Reply::Integer(1));
         replica.server.stop();
         client.call("SET k 2");
         let waited = client.call("WAIT 1 100");
         replica.server.cont();
         assert_eq!(
             waited,
-            Value::Integer(0),
+            Reply::Integer(0),
             "nobody has acknowledged that: {}",
             binary.display()
         );
-        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+        assert_eq!(client.call("WAIT 1 5000"), Reply::Integer(1));
     }
 }
 
@@ -377,23 +377,23 @@ fn tracking_invalidates_until_it_is_switched_off() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
         let (mut client, mut other) = (target.client(), target.client());
         client.call("HELLO 3");
-        assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
-        assert_eq!(client.call("GET k"), Value::Null);
+        assert_eq!(client.call("CLIENT TRACKING ON"), Reply::ok());
+        assert_eq!(client.call("GET k"), Reply::Null);
         other.call("SET k 1");
         let pushed = client.reply_bytes();
         assert_eq!(pushed, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
-        assert_eq!(client.call("GET k"), Value::bulk("1"));
-        assert_eq!(client.call("CLIENT TRACKING OFF"), Value::ok());
+        assert_eq!(client.call("GET k"), Reply::bulk("1"));
+        assert_eq!(client.call("CLIENT TRACKING OFF"), Reply::ok());
         other.call("SET k 2");
         assert!(client.is_quiet(MOMENT));
-        assert_eq!(client.call("GET k"), Value::bulk("2"));
+        assert_eq!(client.call("GET k"), Reply::bulk("2"));
         // Without RESP3 there is nothing to tell it with.
-        assert_eq!(other.call("CLIENT TRACKING ON"), Value::ok());
-        assert_eq!(other.call("GET k"), Value::bulk("2"));
-        assert_eq!(client.call("SET k 3"), Value::ok());
+        assert_eq!(other.call("CLIENT TRACKING ON"), Reply::ok());
+        assert_eq!(other.call("GET k"), Reply::bulk("2"));
+        assert_eq!(client.call("SET k 3"), Reply::ok());
         assert!(other.is_quiet(MOMENT));
-        assert_eq!(other.call("CLIENT TRACKING OFF"), Value::ok());
-        assert_eq!(other.call("CLIENT GETREDIR"), Value::Integer(-1));
+        assert_eq!(other.call("CLIENT TRACKING OFF"), Reply::ok());
+        assert_eq!(other.call("CLIENT GETREDIR"), Reply::Integer(-1));
     });
 }
 
@@ -416,10 +416,10 @@ fn a_tracking_session_whose_link_is_lost_is_closed() {
 fn monitor_shows_commands_and_ends_with_its_client() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
         let (mut monitor, mut other) = (target.client(), target.client());
-        assert_eq!(monitor.call("MONITOR"), Value::ok());
+        assert_eq!(monitor.call("MONITOR"), Reply::ok());
         other.call("SET seen by-monitor");
         loop {
-            let Value::Simple(line) = monitor.reply() else {
+            let Reply::Simple(line) = monitor.reply() else {
                 panic!("a line");
             };
             if line.contains("\"SET\" \"seen\" \"by-monitor\"") {
@@ -427,7 +427,7 @@ fn monitor_shows_commands_and_ends_with_its_client() {
             }
         }
         drop(monitor);
-        assert_eq!(other.call("GET seen"), Value::bulk("by-monitor"));
+        assert_eq!(other.call("GET seen"), Reply::bulk("by-monitor"));
     });
 }
 
@@ -457,11 +457,11 @@ fn client_reply_switches_replies_off_and_on_and_skips_one() {
             bytes.extend(words(request));
         }
         client.send(&bytes);
-        assert_eq!(client.reply(), Value::ok());
-        assert_eq!(client.reply(), Value::bulk("1"));
-        assert_eq!(client.reply(), Value::bulk("2"));
-        assert_eq!(client.reply(), Value::bulk("y"));
-        assert_eq!(client.reply(), Value::Error("ERR syntax error".into()));
+        assert_eq!(client.reply(), Reply::ok());
+        assert_eq!(client.reply(), Reply::bulk("1"));
+        assert_eq!(client.reply(), Reply::bulk("2"));
+        assert_eq!(client.reply(), Reply::bulk("y"));
+        assert_eq!(client.reply(), Reply::Error("ERR syntax error".into()));
     });
 }
 
@@ -470,19 +470,19 @@ fn client_reply_switches_replies_off_and_on_and_skips_one() {
 fn forgotten_script_is_reloaded_flushed_one_is_not() {
     let target = proxied(&Options::with(&["--threads", "1"]));
     let mut client = target.client();
-    let Value::Bulk(sha) = client.call_args(&["SCRIPT", "LOAD", "return ARGV[1]"]) else {
+    let Reply::Bulk(sha) = client.call_args(&["SCRIPT", "LOAD", "return ARGV[1]"]) else {
         panic!("a digest");
     };
     let sha = String::from_utf8(sha).expect("hexadecimal");
     target.direct_client().call("SCRIPT FLUSH");
     assert_eq!(
         client.call(&format!("EVALSHA {sha} 0 healed")),
-        Value::bulk("healed")
+        Reply::bulk("healed")
     );
     // Something was asked behind it: to run the script now would be out of order.
     assert_eq!(
         client.call(&format!("EVALSHA {sha} 0 again")),
-        Value::bulk("again")
+        Reply::bulk("again")
     );
     target.direct_client().call("SCRIPT FLUSH");
     client.send(&[words(&format!("EVALSHA {sha} 0 x")), words("ECHO behind")].concat());
@@ -493,8 +493,8 @@ fn forgotten_script_is_reloaded_flushed_one_is_not() {
             .is_some_and(|text| text.starts_with("NOSCRIPT")),
         "{replies:?}"
     );
-    assert_eq!(replies[1], Value::bulk("behind"));
-    assert_eq!(client.call("SCRIPT FLUSH"), Value::ok());
+    assert_eq!(replies[1], Reply::bulk("behind"));
+    assert_eq!(client.call("SCRIPT FLUSH"), Reply::ok());
     let gone = client.call(&format!("EVALSHA {sha} 0 x"));
     assert!(
         gone.error()
@@ -516,14 +516,14 @@ fn a_script_that_runs_for_ever_is_killed_through_respool() {
         ]));
         thread::sleep(MOMENT * 2);
         let mut killer = target.client();
-        assert_eq!(killer.call("SCRIPT KILL"), Value::ok());
+        assert_eq!(killer.call("SCRIPT KILL"), Reply::ok());
         let killed = stuck.reply();
         assert!(
             killed.error().is_some_and(|text| text.contains("killed")),
             "{killed:?}"
         );
-        assert_eq!(killer.call("PING"), Value::Simple("PONG".into()));
-        assert_eq!(stuck.call("SET k 1"), Value::ok());
+        assert_eq!(killer.call("PING"), Reply::Simple("PONG".into()));
+        assert_eq!(stuck.call("SET k 1"), Reply::ok());
     });
 }
 
@@ -552,8 +552,8 @@ fn unknown_command_is_learned_from_the_server() {
     }
     client.send(&bytes);
     let replies = client.replies(6);
-    assert_eq!(replies[0], Value::ok());
-    assert_eq!(replies[1], Value::Simple("QUEUED".into()));
+    assert_eq!(replies[0], Reply::ok());
+    assert_eq!(replies[1], Reply::Simple("QUEUED".into()));
     let unknown = replies[4].error().unwrap_or_default();
     assert!(
         unknown.starts_with("ERR unknown command 'nosuch', with args beginning with: 'x'"),
@@ -564,7 +564,7 @@ fn unknown_command_is_learned_from_the_server() {
     wait_until("it waits", Duration::from_secs(10), || {
         waiting(&target) == 1
     });
-    assert_eq!(target.client().call("RPUSH list e"), Value::Integer(1));
+    assert_eq!(target.client().call("RPUSH list e"), Reply::Integer(1));
     assert_eq!(client.reply(), pair("list", "e"));
 }
 
@@ -574,16 +574,16 @@ fn a_large_request_behind_hello_on_a_pinned_link_arrives_whole() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
         let large = "x".repeat(1_000_000);
         let mut client = target.client();
-        assert_eq!(client.call("WATCH k"), Value::ok());
+        assert_eq!(client.call("WATCH k"), Reply::ok());
         let set = respool_testkit::client::request(&["SET", "large", &large]);
         client.send(&[words("HELLO 3"), set, words("STRLEN large")].concat());
         assert!(client.reply().error().is_none());
-        assert_eq!(client.reply(), Value::ok());
-        assert_eq!(client.reply(), Value::Integer(1_000_000));
+        assert_eq!(client.reply(), Reply::ok());
+        assert_eq!(client.reply(), Reply::Integer(1_000_000));
         client.send(&[words("MONITOR"), words("RESET"), words("ECHO x")].concat());
-        assert_eq!(client.reply(), Value::ok());
-        assert_eq!(client.reply(), Value::Simple("RESET".into()));
-        assert_eq!(client.reply(), Value::bulk("x"));
+        assert_eq!(client.reply(), Reply::ok());
+        assert_eq!(client.reply(), Reply::Simple("RESET".into()));
+        assert_eq!(client.reply(), Reply::bulk("x"));
     });
 }
 
@@ -592,7 +592,7 @@ fn reset_and_quit_end_monitor_behind_all_that_was_asked() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
         for (last, said) in [("RESET", "RESET"), ("QUIT", "OK")] {
             let mut client = target.client();
-            assert_eq!(client.call("MONITOR"), Value::ok());
+            assert_eq!(client.call("MONITOR"), Reply::ok());
             let mut bytes = Vec::new();
             for request in [
                 "PING",
@@ -608,19 +608,19 @@ fn reset_and_quit_end_monitor_behind_all_that_was_asked() {
             // MONITOR's lines come in between.
             let mut replies = (0..).map(|_| client.reply()).filter(|reply| {
                 let shown = |line: &String| line.contains(" [0 ");
-                !matches!(reply, Value::Simple(line) if shown(line))
+                !matches!(reply, Reply::Simple(line) if shown(line))
             });
-            assert_eq!(replies.next(), Some(Value::Simple("PONG".into())));
-            assert_eq!(replies.next(), Some(Value::bulk("+RESET")));
+            assert_eq!(replies.next(), Some(Reply::Simple("PONG".into())));
+            assert_eq!(replies.next(), Some(Reply::bulk("+RESET")));
             // respool's own replies, and their absence, wait for their turn.
             let name = replies.next();
-            assert!(matches!(name, Some(Value::Null | Value::Error(_))));
-            assert!(matches!(replies.next(), Some(Value::Array(_))));
-            assert!(matches!(replies.next(), Some(Value::Error(_))));
-            assert_eq!(replies.next(), Some(Value::Simple(said.into())));
+            assert!(matches!(name, Some(Reply::Null | Reply::Error(_))));
+            assert!(matches!(replies.next(), Some(Reply::Array(_))));
+            assert!(matches!(replies.next(), Some(Reply::Error(_))));
+            assert_eq!(replies.next(), Some(Reply::Simple(said.into())));
             drop(replies);
             if last == "RESET" {
-                assert_eq!(client.call("SET k v"), Value::ok());
+                assert_eq!(client.call("SET k v"), Reply::ok());
             } else {
                 client.expect_closed();
             }
@@ -637,8 +637,8 @@ fn monitor_is_refused_as_the_server_refuses_it_byte_by_byte() {
     let target = target.behind(fault_proxy.address(), &options);
     let mut client = target.client();
     let rights = "ACL SETUSER nosy on >secret ~* &* +@all -monitor";
-    assert_eq!(client.call(rights), Value::ok());
-    assert_eq!(client.call("AUTH nosy secret"), Value::ok());
+    assert_eq!(client.call(rights), Reply::ok());
+    assert_eq!(client.call("AUTH nosy secret"), Reply::ok());
     client.send(&[words("MONITOR"), words("SET k v"), words("GET k")].concat());
     let refused = client.reply();
     assert!(
@@ -646,14 +646,14 @@ fn monitor_is_refused_as_the_server_refuses_it_byte_by_byte() {
             .error()
             .is_some_and(|text| text.starts_with("NOPERM"))
     );
-    assert_eq!(client.reply(), Value::ok());
-    assert_eq!(client.reply(), Value::bulk("v"));
-    assert_eq!(client.call("AUTH nosy secret"), Value::ok());
+    assert_eq!(client.reply(), Reply::ok());
+    assert_eq!(client.reply(), Reply::bulk("v"));
+    assert_eq!(client.call("AUTH nosy secret"), Reply::ok());
     let mut allowed = target.client();
     allowed.send(&[words("MONITOR"), words("RESET"), words("GET k")].concat());
-    assert_eq!(allowed.reply(), Value::ok());
-    assert_eq!(allowed.reply(), Value::Simple("RESET".into()));
-    assert_eq!(allowed.reply(), Value::bulk("v"));
+    assert_eq!(allowed.reply(), Reply::ok());
+    assert_eq!(allowed.reply(), Reply::Simple("RESET".into()));
+    assert_eq!(allowed.reply(), Reply::bulk("v"));
 }
 
 /// MONITOR is no way round `refuse-commands`.
@@ -661,7 +661,7 @@ fn monitor_is_refused_as_the_server_refuses_it_byte_by_byte() {
 fn monitor_respects_refused_commands() {
     let target = proxied(&Options::with(&["--threads", "1"]));
     let mut client = target.client();
-    assert_eq!(client.call("MONITOR"), Value::ok());
+    assert_eq!(client.call("MONITOR"), Reply::ok());
     for (request, why) in [
         ("SHUTDOWN NOSAVE", "refuse-commands"),
         ("DEBUG JMAP", "refuse-commands"),
@@ -677,8 +677,8 @@ fn monitor_respects_refused_commands() {
             "{request}: {refused:?}"
         );
     }
-    assert_eq!(client.call("RESET"), Value::Simple("RESET".into()));
-    assert_eq!(client.call("GET k"), Value::Null);
+    assert_eq!(client.call("RESET"), Reply::Simple("RESET".into()));
+    assert_eq!(client.call("GET k"), Reply::Null);
 }
 
 /// With CLIENT REPLY OFF, large values are written, and the end of the client is seen.
@@ -696,15 +696,15 @@ fn client_reply_off_writes_large_values() {
             ]
             .concat(),
         );
-        assert_eq!(client.reply(), Value::Integer(1_000_000));
+        assert_eq!(client.reply(), Reply::Integer(1_000_000));
         client.call("DEL large");
         client.send(&[words("CLIENT REPLY OFF"), set, words("SET small 1")].concat());
         client.close_sending();
         client.expect_closed();
         let mut other = target.client();
         wait_until("all is written", Duration::from_secs(10), || {
-            other.call("STRLEN large") == Value::Integer(1_000_000)
-                && other.call("GET small") == Value::bulk("1")
+            other.call("STRLEN large") == Reply::Integer(1_000_000)
+                && other.call("GET small") == Reply::bulk("1")
         });
     });
 }
@@ -723,7 +723,7 @@ fn tracking_that_is_switched_off_and_on_in_one_write_is_on() {
         ];
         client.send(&requests.map(words).concat());
         let replies = client.replies(5);
-        assert_eq!(replies[..3], [Value::ok(), Value::ok(), Value::ok()]);
+        assert_eq!(replies[..3], [Reply::ok(), Reply::ok(), Reply::ok()]);
         assert!(replies[3].error().is_some());
         target.client().call("SET k 1");
         assert!(client.reply_bytes().starts_with(b">2\r\n$10\r\ninvalidate"));

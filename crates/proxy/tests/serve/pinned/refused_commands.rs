@@ -1,6 +1,6 @@
 //! A command that needs a connection of its own is refused, and never reaches the shared link.
 
-use respool_testkit::client::{Value, words};
+use respool_testkit::client::{Reply, words};
 use respool_testkit::servers::installed;
 
 use crate::target::{Options, Target, on_every_target, proxied};
@@ -36,7 +36,7 @@ fn refused_command_leaves_the_session_unchanged() {
             bytes.extend(words("GET key"));
             bytes.extend(words("PING"));
             client.send(&bytes);
-            assert_eq!(client.reply(), Value::ok(), "before {refused}");
+            assert_eq!(client.reply(), Reply::ok(), "before {refused}");
             let reply = client.reply();
             let text = reply
                 .error()
@@ -45,26 +45,26 @@ fn refused_command_leaves_the_session_unchanged() {
                 !text.starts_with("NOTSENT") && !text.starts_with("UNKNOWN"),
                 "{refused}: {text}"
             );
-            assert_eq!(client.reply(), Value::bulk("value"), "behind {refused}");
+            assert_eq!(client.reply(), Reply::bulk("value"), "behind {refused}");
             assert_eq!(
                 client.reply(),
-                Value::Simple("PONG".into()),
+                Reply::Simple("PONG".into()),
                 "behind {refused}"
             );
             assert_eq!(
                 steady.call("GET key"),
-                Value::bulk("value"),
+                Reply::bulk("value"),
                 "beside {refused}"
             );
         }
-        assert_eq!(client.call("INCR count"), Value::Integer(1));
+        assert_eq!(client.call("INCR count"), Reply::Integer(1));
     }
 }
 
 /// DEBUG OBJECT only reads. Naming DEBUG refuses all of it.
 #[test]
 fn debug_object_passes_unless_debug_is_named() {
-    let is_refused = |reply: Value| {
+    let is_refused = |reply: Reply| {
         let text = reply.error().unwrap_or_default().to_owned();
         text.contains("refuse-commands")
     };
@@ -74,7 +74,7 @@ fn debug_object_passes_unless_debug_is_named() {
         for (args, passes) in [(&[][..], true), (&named, false), (&both, true)] {
             let target = Target::proxied(&binary, &Options::with(args));
             let mut client = target.client();
-            assert_eq!(client.call("SET key value"), Value::ok());
+            assert_eq!(client.call("SET key value"), Reply::ok());
             for request in ["DEBUG OBJECT key", "debug object key"] {
                 assert_eq!(
                     is_refused(client.call(request)),
@@ -102,27 +102,27 @@ fn debug_object_passes_unless_debug_is_named() {
 fn non_blocking_forms_are_not_refused() {
     on_every_target(&Options::default(), |target| {
         let mut client = target.client();
-        let Value::Bulk(id) = client.call("XADD stream * field value") else {
+        let Reply::Bulk(id) = client.call("XADD stream * field value") else {
             panic!("an id")
         };
-        let Value::Array(streams) = client.call("XREAD COUNT 10 STREAMS stream 0") else {
+        let Reply::Array(streams) = client.call("XREAD COUNT 10 STREAMS stream 0") else {
             panic!("an array")
         };
         assert_eq!(streams.len(), 1);
-        assert_eq!(client.call("XREAD STREAMS stream $"), Value::Null);
+        assert_eq!(client.call("XREAD STREAMS stream $"), Reply::Null);
         // A stream may be called as the option that blocks.
-        assert_eq!(client.call("XREAD STREAMS BLOCK 0"), Value::Null);
-        assert_eq!(client.call("XGROUP CREATE stream group 0"), Value::ok());
+        assert_eq!(client.call("XREAD STREAMS BLOCK 0"), Reply::Null);
+        assert_eq!(client.call("XGROUP CREATE stream group 0"), Reply::ok());
         let read = client.call("XREADGROUP GROUP group consumer STREAMS stream >");
-        assert!(matches!(read, Value::Array(_)), "{read:?}");
+        assert!(matches!(read, Reply::Array(_)), "{read:?}");
         let id = String::from_utf8_lossy(&id).into_owned();
         assert_eq!(
             client.call(&format!("XACK stream group {id}")),
-            Value::Integer(1)
+            Reply::Integer(1)
         );
         client.call("RPUSH list a");
-        assert_eq!(client.call("LMOVE list other LEFT RIGHT"), Value::bulk("a"));
-        assert_eq!(client.call("PUBLISH channel message"), Value::Integer(0));
+        assert_eq!(client.call("LMOVE list other LEFT RIGHT"), Reply::bulk("a"));
+        assert_eq!(client.call("PUBLISH channel message"), Reply::Integer(0));
     });
 }
 
@@ -258,28 +258,28 @@ fn refused_command_in_a_script_is_for_the_acl() {
     };
     let target = proxied(&options);
     let (mut client, mut direct) = (target.client(), target.direct_client());
-    let refused = |reply: Value| {
-        let Value::Error(text) = reply else {
+    let refused = |reply: Reply| {
+        let Reply::Error(text) = reply else {
             panic!("it is executed: {reply:?}")
         };
         assert!(text.contains("(refuse-commands)"), "{text}");
     };
     for request in ["wipe", "FLUSHALL", "WIPE ASYNC", "FLUSHDB"] {
-        assert_eq!(direct.call("SET k 1"), Value::ok());
+        assert_eq!(direct.call("SET k 1"), Reply::ok());
         refused(client.call(request));
         client.send(format!("{request}\r\n").as_bytes());
         refused(client.reply());
-        assert_eq!(client.call("MULTI"), Value::ok());
+        assert_eq!(client.call("MULTI"), Reply::ok());
         refused(client.call(request));
-        assert_eq!(client.call("DISCARD"), Value::ok());
-        assert_eq!(direct.call("EXISTS k"), Value::Integer(1), "{request}");
+        assert_eq!(client.call("DISCARD"), Reply::ok());
+        assert_eq!(direct.call("EXISTS k"), Reply::Integer(1), "{request}");
     }
     let script = "EVAL return{redis.call('FLUSHDB')} 0";
     client.call(script);
-    assert_eq!(direct.call("EXISTS k"), Value::Integer(0));
+    assert_eq!(direct.call("EXISTS k"), Reply::Integer(0));
     // The rule that the option's text names.
-    assert_eq!(direct.call("SET k 1"), Value::ok());
-    assert_eq!(direct.call("ACL SETUSER default -flushdb"), Value::ok());
-    assert!(matches!(client.call(script), Value::Error(_)));
-    assert_eq!(direct.call("EXISTS k"), Value::Integer(1));
+    assert_eq!(direct.call("SET k 1"), Reply::ok());
+    assert_eq!(direct.call("ACL SETUSER default -flushdb"), Reply::ok());
+    assert!(matches!(client.call(script), Reply::Error(_)));
+    assert_eq!(direct.call("EXISTS k"), Reply::Integer(1));
 }

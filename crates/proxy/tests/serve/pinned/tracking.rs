@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, request, words};
+use respool_testkit::client::{Client, Reply, request, words};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{Proxy, Server, any_server, installed};
 use respool_testkit::time::wait_until;
@@ -35,17 +35,17 @@ fn told(client: &mut Client, count: usize) -> Vec<String> {
 }
 
 /// The keys that a push names; `None`: all.
-fn invalidated(push: &Value) -> Option<Vec<String>> {
-    let Value::Push(items) = push else {
+fn invalidated(push: &Reply) -> Option<Vec<String>> {
+    let Reply::Push(items) = push else {
         panic!("no push: {push:?}");
     };
-    assert_eq!(items[0], Value::bulk("invalidate"));
-    let Value::Array(keys) = &items[1] else {
-        assert_eq!(items[1], Value::Null);
+    assert_eq!(items[0], Reply::bulk("invalidate"));
+    let Reply::Array(keys) = &items[1] else {
+        assert_eq!(items[1], Reply::Null);
         return None;
     };
-    let text = |key: &Value| match key {
-        Value::Bulk(key) => String::from_utf8_lossy(key).into_owned(),
+    let text = |key: &Reply| match key {
+        Reply::Bulk(key) => String::from_utf8_lossy(key).into_owned(),
         other => panic!("no key: {other:?}"),
     };
     Some(keys.iter().map(text).collect())
@@ -62,7 +62,7 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
     let (mut client, mut other) = (resp3(address), Client::connect(address));
     let mut change = |keys: &[String]| {
         for key in keys {
-            assert_eq!(other.call(&format!("SET {key} 2")), Value::ok());
+            assert_eq!(other.call(&format!("SET {key} 2")), Reply::ok());
         }
     };
     let sorted = |keys: &[String]| {
@@ -75,7 +75,7 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
             assert!(client.call(&format!("GET {key}")).error().is_none());
         }
     };
-    assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING ON"), Reply::ok());
     read_all(&mut client);
     change(keys);
     assert_eq!(told(&mut client, keys.len()), sorted(keys));
@@ -86,26 +86,26 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
     assert!(client.call(&all).error().is_none());
     change(keys);
     assert_eq!(told(&mut client, keys.len()), sorted(keys));
-    assert_eq!(client.call("CLIENT TRACKING OFF"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING OFF"), Reply::ok());
     read_all(&mut client);
     change(keys);
     assert!(client.is_quiet(MOMENT));
 
     // It gets the changes of others, and not its own.
     let broadcasts = "CLIENT TRACKING ON BCAST NOLOOP";
-    assert_eq!(client.call(broadcasts), Value::ok());
+    assert_eq!(client.call(broadcasts), Reply::ok());
     let info = client.call("CLIENT TRACKINGINFO");
     let flags = format!("{info:?}");
     assert!(flags.contains("bcast"), "{flags}");
     for key in keys {
-        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
     }
     assert!(client.is_quiet(MOMENT));
     change(keys);
     assert_eq!(told(&mut client, keys.len()), sorted(keys));
-    assert_eq!(client.call("CLIENT TRACKING OFF"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING OFF"), Reply::ok());
 
-    assert_eq!(client.call("CLIENT TRACKING ON OPTIN"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING ON OPTIN"), Reply::ok());
     read_all(&mut client);
     change(keys);
     assert!(client.is_quiet(MOMENT));
@@ -113,7 +113,7 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
         let read = words(&format!("GET {key}"));
         client.send(&[words("CLIENT CACHING YES"), read].concat());
         let replies = client.replies(2);
-        assert_eq!(replies, [Value::ok(), Value::bulk("2")]);
+        assert_eq!(replies, [Reply::ok(), Reply::bulk("2")]);
     }
     change(keys);
     assert_eq!(told(&mut client, keys.len()), sorted(keys));
@@ -128,7 +128,7 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
         let block: Vec<u8> = block.iter().flat_map(|request| words(request)).collect();
         client.send(&[words("CLIENT CACHING YES"), block].concat());
         let result = client.replies(5).pop();
-        let both = Value::Array(vec![Value::Integer(-1), Value::bulk("2")]);
+        let both = Reply::Array(vec![Reply::Integer(-1), Reply::bulk("2")]);
         assert_eq!(result, Some(both));
     }
     change(keys);
@@ -151,9 +151,9 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
         Some(())
     );
     // Without RESP3 there is nothing to tell it with.
-    assert_eq!(other.call("CLIENT TRACKING ON"), Value::ok());
-    assert_eq!(other.call(&format!("GET {}", keys[0])), Value::bulk("2"));
-    assert_eq!(client.call(&format!("SET {} 3", keys[0])), Value::ok());
+    assert_eq!(other.call("CLIENT TRACKING ON"), Reply::ok());
+    assert_eq!(other.call(&format!("GET {}", keys[0])), Reply::bulk("2"));
+    assert_eq!(client.call(&format!("SET {} 3", keys[0])), Reply::ok());
     assert!(other.is_quiet(MOMENT));
 }
 
@@ -234,7 +234,7 @@ fn client_is_told_by_all_parts_of_a_pool() {
     let of_cluster = parts.cluster.addresses();
     for server in servers.iter().chain(&of_cluster) {
         let size = Client::connect(*server).call("DBSIZE");
-        assert_ne!(size, Value::Integer(0), "keys are on every server");
+        assert_ne!(size, Reply::Integer(0), "keys are on every server");
     }
     let mut client = resp3(parts.proxy.address());
     let refused = client.call("CLIENT TRACKING ON BCAST PREFIX s:");
@@ -261,16 +261,16 @@ fn no_touch_holds_before_all_parts_of_a_pool() {
         .collect();
     let mut other = Client::connect(parts.proxy.address());
     for key in &some {
-        assert_eq!(other.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(other.call(&format!("SET {key} 1")), Reply::ok());
     }
     // The server counts in whole seconds.
     thread::sleep(Duration::from_millis(2_100));
     let idle = |other: &mut Client, key: &str| match other.call(&format!("OBJECT IDLETIME {key}")) {
-        Value::Integer(seconds) => seconds,
+        Reply::Integer(seconds) => seconds,
         reply => panic!("{key}: {reply:?}"),
     };
     for key in &some {
-        assert_eq!(client.call(&format!("GET {key}")), Value::bulk("1"));
+        assert_eq!(client.call(&format!("GET {key}")), Reply::bulk("1"));
     }
     assert!(
         client
@@ -281,9 +281,9 @@ fn no_touch_holds_before_all_parts_of_a_pool() {
     for key in &some {
         assert!(idle(&mut other, key) >= 1, "{key} was touched");
     }
-    assert_eq!(client.call("CLIENT NO-TOUCH OFF"), Value::ok());
+    assert_eq!(client.call("CLIENT NO-TOUCH OFF"), Reply::ok());
     for key in &some {
-        assert_eq!(client.call(&format!("GET {key}")), Value::bulk("1"));
+        assert_eq!(client.call(&format!("GET {key}")), Reply::bulk("1"));
         assert_eq!(idle(&mut other, key), 0, "{key}");
     }
 }
@@ -293,7 +293,7 @@ fn no_touch_holds_before_all_parts_of_a_pool() {
 fn client_is_closed_when_a_node_is_lost() {
     let served = Served::start(&any_server(), primaries(), &["--threads=1"]);
     let mut client = resp3(served.proxy.address());
-    assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING ON"), Reply::ok());
     for key in keys("key:") {
         client.call(&format!("GET {key}"));
     }
@@ -301,7 +301,7 @@ fn client_is_closed_when_a_node_is_lost() {
     client.expect_closed();
     // Another one can track, as far as its servers are there.
     let mut client = resp3(served.proxy.address());
-    assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING ON"), Reply::ok());
 }
 
 /// A client whose tracking cannot begin is closed. Libraries take an error as final, but connect
@@ -322,7 +322,7 @@ fn client_that_cannot_begin_to_track_is_closed() {
 /// A client that caches values until their invalidation.
 struct Cacher {
     client: Client,
-    cache: HashMap<String, Value>,
+    cache: HashMap<String, Reply>,
     /// For each reply that is to come, the keys of its values.
     asked: VecDeque<Vec<String>>,
     forgotten: usize,
@@ -332,7 +332,7 @@ impl Cacher {
     fn start(address: SocketAddr, options: &str) -> Cacher {
         let mut client = resp3(address);
         let tracking = format!("CLIENT TRACKING ON{options}");
-        assert_eq!(client.call(&tracking), Value::ok());
+        assert_eq!(client.call(&tracking), Reply::ok());
         Cacher {
             client,
             cache: HashMap::new(),
@@ -344,7 +344,7 @@ impl Cacher {
     /// Takes one reply or push.
     fn take(&mut self) {
         let value = self.client.reply();
-        if let Value::Push(_) = value {
+        if let Reply::Push(_) = value {
             match invalidated(&value) {
                 Some(keys) => keys.iter().for_each(|key| _ = self.cache.remove(key)),
                 None => {
@@ -356,9 +356,9 @@ impl Cacher {
         }
         let asked = self.asked.pop_front().expect("a reply was asked for");
         let values = match value {
-            Value::Array(values) if asked.len() > 1 => values,
+            Reply::Array(values) if asked.len() > 1 => values,
             // A transaction: the time to live stands in front of the value.
-            Value::Array(mut values) => vec![values.pop().expect("it has two")],
+            Reply::Array(mut values) => vec![values.pop().expect("it has two")],
             value => vec![value],
         };
         for (key, value) in asked.into_iter().zip(values) {
@@ -477,7 +477,7 @@ fn cached_values_are_true_while_slots_move() {
         is_over.store(true, Ordering::Relaxed);
     });
     let mut other = Client::connect(address);
-    let mut truth: BTreeMap<&str, Value> = BTreeMap::new();
+    let mut truth: BTreeMap<&str, Reply> = BTreeMap::new();
     for key in &keys {
         truth.insert(key, other.call(&format!("GET {key}")));
     }
@@ -504,14 +504,14 @@ fn session_that_brings_its_password_tracks() {
     );
     let proxy = Proxy::start(&respool(), &[backend]).expect("respool starts");
     let mut client = Client::connect(proxy.address());
-    assert_eq!(client.call("AUTH secret"), Value::ok());
+    assert_eq!(client.call("AUTH secret"), Reply::ok());
     assert!(client.call("HELLO 3").error().is_none());
-    assert_eq!(client.call("CLIENT TRACKING ON"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING ON"), Reply::ok());
     let mut other = Client::connect(proxy.address());
-    assert_eq!(other.call("AUTH secret"), Value::ok());
+    assert_eq!(other.call("AUTH secret"), Reply::ok());
     for key in ["a", "b", "c", "d"] {
-        assert_eq!(client.call(&format!("GET {key}")), Value::Null);
-        assert_eq!(other.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(client.call(&format!("GET {key}")), Reply::Null);
+        assert_eq!(other.call(&format!("SET {key} 1")), Reply::ok());
         assert_eq!(invalidated(&client.reply()), Some(vec![key.to_owned()]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, PATIENCE, Value};
+use respool_testkit::client::{Client, PATIENCE, Reply};
 
 use crate::target::{Options, Target, on_every_target, proxied};
 
@@ -12,7 +12,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 
 fn id_of(client: &mut Client) -> i64 {
     match client.call("CLIENT ID") {
-        Value::Integer(id) => id,
+        Reply::Integer(id) => id,
         other => panic!("CLIENT ID is answered by {other:?}"),
     }
 }
@@ -24,7 +24,7 @@ fn readers(target: &Target, told: i64) -> Vec<Client> {
 fn reader(target: &Target, told: i64) -> Client {
     let mut client = target.client();
     let request = format!("CLIENT TRACKING ON REDIRECT {told}");
-    assert_eq!(client.call(&request), Value::ok());
+    assert_eq!(client.call(&request), Reply::ok());
     client
 }
 
@@ -37,20 +37,20 @@ fn resp2_subscriber_gets_invalidations_of_others() {
         told.call("SUBSCRIBE __redis__:invalidate");
         let mut readers = readers(target, id);
         for (index, reader) in readers.iter_mut().enumerate() {
-            assert_eq!(reader.call("CLIENT GETREDIR"), Value::Integer(id));
+            assert_eq!(reader.call("CLIENT GETREDIR"), Reply::Integer(id));
             let info = reader.call("CLIENT TRACKINGINFO");
-            assert_eq!(info.get("redirect"), Some(&Value::Integer(id)));
+            assert_eq!(info.get("redirect"), Some(&Reply::Integer(id)));
             reader.call(&format!("GET key:{index}"));
         }
-        let invalid = |what: Value| {
-            let channel = ["message", "__redis__:invalidate"].map(Value::bulk);
+        let invalid = |what: Reply| {
+            let channel = ["message", "__redis__:invalidate"].map(Reply::bulk);
             let [message, channel] = channel;
-            Value::Array(vec![message, channel, what])
+            Reply::Array(vec![message, channel, what])
         };
         for index in 0..READERS {
             writer.call(&format!("SET key:{index} new"));
-            let key = Value::bulk(format!("key:{index}"));
-            assert_eq!(told.reply(), invalid(Value::Array(vec![key])));
+            let key = Reply::bulk(format!("key:{index}"));
+            assert_eq!(told.reply(), invalid(Reply::Array(vec![key])));
         }
         // It was told once, and the readers themselves never are.
         writer.call("SET key:0 newer");
@@ -59,7 +59,7 @@ fn resp2_subscriber_gets_invalidations_of_others() {
             assert!(reader.is_quiet(Duration::from_millis(1)));
         }
         writer.call("FLUSHALL");
-        assert_eq!(told.reply(), invalid(Value::Null));
+        assert_eq!(told.reply(), invalid(Reply::Null));
     });
 }
 
@@ -76,11 +76,11 @@ fn resp3_client_gets_pushes_until_tracking_is_off() {
             writer.call("SET k new");
             let pushed = told.reply_bytes();
             assert_eq!(pushed, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
-            assert_eq!(reader.call("CLIENT TRACKING OFF"), Value::ok());
-            assert_eq!(reader.call("CLIENT GETREDIR"), Value::Integer(-1));
+            assert_eq!(reader.call("CLIENT TRACKING OFF"), Reply::ok());
+            assert_eq!(reader.call("CLIENT GETREDIR"), Reply::Integer(-1));
             reader.call("GET k");
             writer.call("SET k newer");
-            assert_eq!(told.call("PING"), Value::Simple("PONG".into()));
+            assert_eq!(told.call("PING"), Reply::Simple("PONG".into()));
         }
     });
 }
@@ -100,8 +100,8 @@ fn redirect_needs_an_existing_client() {
             refused.error(),
             Some("ERR value is not an integer or out of range")
         );
-        assert_eq!(client.call("CLIENT GETREDIR"), Value::Integer(-1));
-        assert_eq!(client.call("SET k v"), Value::ok());
+        assert_eq!(client.call("CLIENT GETREDIR"), Reply::Integer(-1));
+        assert_eq!(client.call("SET k v"), Reply::ok());
     });
 }
 
@@ -115,7 +115,7 @@ fn tracking_client_learns_of_a_broken_redirect() {
         let id = id_of(&mut told);
         reader.call("HELLO 3");
         let request = format!("CLIENT TRACKING ON REDIRECT {id}");
-        assert_eq!(reader.call(&request), Value::ok());
+        assert_eq!(reader.call(&request), Reply::ok());
         told.vanish();
         let since = Instant::now();
         loop {
@@ -149,9 +149,9 @@ fn redirect_works_with_client_reply_off() {
             }
             reader.send(&bytes);
             if before.ends_with("OFF") {
-                assert_eq!(reader.call("CLIENT REPLY ON"), Value::ok());
+                assert_eq!(reader.call("CLIENT REPLY ON"), Reply::ok());
             }
-            assert_eq!(reader.call("CLIENT GETREDIR"), Value::Integer(id));
+            assert_eq!(reader.call("CLIENT GETREDIR"), Reply::Integer(id));
         }
     });
 }
@@ -175,10 +175,10 @@ fn redirect_target_is_never_closed_as_idle() {
         }
         writer = target.client();
         writer.call("SET k new");
-        let message = ["message", "__redis__:invalidate"].map(Value::bulk);
+        let message = ["message", "__redis__:invalidate"].map(Reply::bulk);
         let [message, channel] = message;
-        let key = Value::Array(vec![Value::bulk("k")]);
-        assert_eq!(told.reply(), Value::Array(vec![message, channel, key]));
+        let key = Reply::Array(vec![Reply::bulk("k")]);
+        assert_eq!(told.reply(), Reply::Array(vec![message, channel, key]));
     });
 }
 
@@ -193,26 +193,26 @@ fn transaction_switches_redirects_in_order() {
         second.call("HELLO 3");
         let on = |id| format!("CLIENT TRACKING ON REDIRECT {id}");
         let block = |reader: &mut Client, requests: &[&str]| {
-            assert_eq!(reader.call("MULTI"), Value::ok());
+            assert_eq!(reader.call("MULTI"), Reply::ok());
             for request in requests {
-                assert_eq!(reader.call(request), Value::Simple("QUEUED".into()));
+                assert_eq!(reader.call(request), Reply::Simple("QUEUED".into()));
             }
             match reader.call("EXEC") {
-                Value::Array(results) => results,
+                Reply::Array(results) => results,
                 other => panic!("EXEC is answered by {other:?}"),
             }
         };
         let asked = [&on(ids[0]), "CLIENT GETREDIR", "CLIENT TRACKING OFF"];
         let again = [&on(ids[1]), "CLIENT GETREDIR", "GET k"];
         let results = block(&mut reader, &[asked, again].concat());
-        let [ok, id] = [Value::ok(), Value::Integer(ids[1])];
+        let [ok, id] = [Reply::ok(), Reply::Integer(ids[1])];
         let expected = [
             ok.clone(),
-            Value::Integer(ids[0]),
+            Reply::Integer(ids[0]),
             ok.clone(),
             ok,
             id,
-            Value::Null,
+            Reply::Null,
         ];
         assert_eq!(results, expected);
         writer.call("SET k new");
@@ -225,7 +225,7 @@ fn transaction_switches_redirects_in_order() {
         let results = block(&mut reader, &[&on(99_999), "CLIENT GETREDIR"]);
         let nobody = "ERR The client ID you want redirect to does not exist";
         assert_eq!(results[0].error(), Some(nobody));
-        assert_eq!(results[1], Value::Integer(ids[1]));
+        assert_eq!(results[1], Reply::Integer(ids[1]));
     });
 }
 
@@ -238,7 +238,7 @@ fn tracking_client_is_closed_with_the_lost_link() {
     let id = id_of(&mut told);
     let mut reader = reader(&target, id);
     let mut server = target.direct_client();
-    let Value::Bulk(list) = server.call("CLIENT LIST") else {
+    let Reply::Bulk(list) = server.call("CLIENT LIST") else {
         panic!("a list");
     };
     let list = String::from_utf8_lossy(&list).into_owned();
@@ -248,7 +248,7 @@ fn tracking_client_is_closed_with_the_lost_link() {
         .find(|redir| *redir != "-1")
         .expect("the server redirects to a link");
     let killed = server.call(&format!("CLIENT KILL ID {link}"));
-    assert_eq!(killed, Value::Integer(1));
+    assert_eq!(killed, Reply::Integer(1));
     reader.expect_closed();
-    assert_eq!(told.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(told.call("PING"), Reply::Simple("PONG".into()));
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Value, pipelined, words};
+use respool_testkit::client::{Client, Reply, pipelined, words};
 use respool_testkit::servers::{Proxy, Server, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::ClusterSettings;
@@ -23,27 +23,27 @@ fn wait_waits_for_the_slowest_replica_of_a_cluster() {
             .collect();
         let mut other = served.client();
         for key in &keys {
-            assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+            assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
         }
         assert_eq!(
             client.call("WAIT 1 5000"),
-            Value::Integer(1),
+            Reply::Integer(1),
             "{}",
             binary.display()
         );
-        assert!(matches!(client.call("WAIT 0 0"), Value::Integer(0..=1)));
+        assert!(matches!(client.call("WAIT 0 0"), Reply::Integer(0..=1)));
         let mut node = Client::connect(served.cluster.node(0).address());
         let has_waitaof = node.call("WAITAOF 0 0 10").error().is_none();
         for (primary, key) in keys.iter().enumerate() {
             served.cluster.node(primary + 3).stop();
-            assert_eq!(client.call(&format!("SET {key} 2")), Value::ok());
+            assert_eq!(client.call(&format!("SET {key} 2")), Reply::ok());
             let asked = Instant::now();
-            assert_eq!(client.call("WAIT 1 300"), Value::Integer(0), "{key}");
+            assert_eq!(client.call("WAIT 1 300"), Reply::Integer(0), "{key}");
             let took = asked.elapsed();
             let is_in_time = took >= Duration::from_millis(290) && took < Duration::from_secs(3);
             assert!(is_in_time, "{took:?}");
             if has_waitaof {
-                let none = Value::Array(vec![Value::Integer(0), Value::Integer(0)]);
+                let none = Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)]);
                 assert_eq!(client.call("WAITAOF 0 1 100"), none);
             }
             // The reply comes when the last of them has the writes, and later requests of the
@@ -52,11 +52,11 @@ fn wait_waits_for_the_slowest_replica_of_a_cluster() {
             client.send(&words(&format!("GET {key}")));
             assert!(client.is_quiet(Duration::from_millis(200)));
             served.cluster.node(primary + 3).cont();
-            assert_eq!(client.reply(), Value::Integer(1));
-            assert_eq!(client.reply(), Value::bulk("2"));
+            assert_eq!(client.reply(), Reply::Integer(1));
+            assert_eq!(client.reply(), Reply::bulk("2"));
         }
         // respool has deleted the keys that it wrote for it.
-        assert_eq!(client.call("DBSIZE"), Value::Integer(3));
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(3));
         for (asked, said) in [
             ("WAIT 1", "ERR wrong number of arguments for 'wait' command"),
             ("WAIT a 1", "ERR value is not an integer or out of range"),
@@ -90,7 +90,7 @@ fn wait_returns_the_least_of_all_shards() {
     for (server, replica) in servers.iter().zip(&replicas) {
         let (host, port) = (server.address().ip(), server.address().port());
         let follows = Client::connect(replica.address()).call(&format!("REPLICAOF {host} {port}"));
-        assert_eq!(follows, Value::ok());
+        assert_eq!(follows, Reply::ok());
     }
     let hosts: Vec<String> = servers
         .iter()
@@ -105,18 +105,18 @@ fn wait_returns_the_least_of_all_shards() {
     let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
     let mut client = Client::connect(proxy.address());
     wait_until("all replicas follow", SOON, || {
-        client.call("WAIT 1 300") == Value::Integer(1)
+        client.call("WAIT 1 300") == Reply::Integer(1)
     });
     for replica in &replicas {
         for key in 0..30 {
-            assert_eq!(client.call(&format!("SET key:{key} 1")), Value::ok());
+            assert_eq!(client.call(&format!("SET key:{key} 1")), Reply::ok());
         }
-        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+        assert_eq!(client.call("WAIT 1 5000"), Reply::Integer(1));
         replica.stop();
         for key in 0..30 {
-            assert_eq!(client.call(&format!("SET key:{key} 2")), Value::ok());
+            assert_eq!(client.call(&format!("SET key:{key} 2")), Reply::ok());
         }
-        assert_eq!(client.call("WAIT 1 100"), Value::Integer(0));
+        assert_eq!(client.call("WAIT 1 100"), Reply::Integer(0));
         // Several waiting sessions get one link after the other. A session without a link within
         // its own time gets an error that nothing was asked, and not a number.
         let mut waiting: Vec<Client> = (0..3).map(|_| Client::connect(proxy.address())).collect();
@@ -128,10 +128,10 @@ fn wait_returns_the_least_of_all_shards() {
             let is_unasked = reply
                 .error()
                 .is_some_and(|text| text.contains("pinned-links-max"));
-            assert!(reply == Value::Integer(0) || is_unasked, "{reply:?}");
+            assert!(reply == Reply::Integer(0) || is_unasked, "{reply:?}");
         }
         replica.cont();
-        assert_eq!(client.call("WAIT 1 5000"), Value::Integer(1));
+        assert_eq!(client.call("WAIT 1 5000"), Reply::Integer(1));
     }
 }
 
@@ -148,7 +148,7 @@ fn client_that_leaves_wait_leaves_nothing_behind() {
     };
     let mut client = served.client();
     wait_until("who owns what is known", SOON, || {
-        client.call("WAIT 0 10") == Value::Integer(0)
+        client.call("WAIT 0 10") == Reply::Integer(0)
     });
     for _ in 0..3 {
         let mut waiting = served.client();
@@ -156,7 +156,7 @@ fn client_that_leaves_wait_leaves_nothing_behind() {
         wait_until("it waits", SOON, || blocked() == 1);
         drop(waiting);
         wait_until("nobody waits", SOON, || blocked() == 0);
-        assert_eq!(client.call("WAIT 1 10"), Value::Integer(0));
+        assert_eq!(client.call("WAIT 1 10"), Reply::Integer(0));
     }
 }
 
@@ -166,22 +166,22 @@ fn wait_is_answered_during_a_failover() {
     with_every_server(|binary| {
         let served = Served::start(binary, ClusterSettings::default(), &["--threads=1"]);
         let mut client = served.client();
-        assert_eq!(client.call("SET k 1"), Value::ok());
+        assert_eq!(client.call("SET k 1"), Reply::ok());
         wait_until("who owns what is known", SOON, || {
-            client.call("WAIT 1 1000") == Value::Integer(1)
+            client.call("WAIT 1 1000") == Reply::Integer(1)
         });
         for primary in 0..2 {
             std::thread::scope(|scope| {
                 let failing = scope.spawn(|| fail_over(&served.cluster, primary, primary + 3));
                 while !failing.is_finished() {
                     let said = client.call("WAIT 1 3000");
-                    assert!(matches!(said, Value::Integer(0..=1)), "{said:?}");
+                    assert!(matches!(said, Reply::Integer(0..=1)), "{said:?}");
                 }
             });
         }
-        assert_eq!(client.call("SET k 2"), Value::ok());
+        assert_eq!(client.call("SET k 2"), Reply::ok());
         wait_until("all replicas follow", SOON, || {
-            client.call("WAIT 1 1000") == Value::Integer(1)
+            client.call("WAIT 1 1000") == Reply::Integer(1)
         });
     });
 }
@@ -193,15 +193,15 @@ fn wait_is_answered_while_slots_move() {
     let mut client = served.client();
     for round in 0..6 {
         let key = format!("waits:{round}");
-        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
         let to = (served.owner(&key) + 1) % 3;
         std::thread::scope(|scope| {
             let moving = scope.spawn(|| served.move_key(&key, to));
             while !moving.is_finished() {
-                assert_eq!(client.call("WAIT 0 100"), Value::Integer(0));
+                assert_eq!(client.call("WAIT 0 100"), Reply::Integer(0));
             }
         });
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(client.call("DBSIZE"), Value::Integer(6));
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(6));
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::{Proxy, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Cluster, ClusterSettings, Shards, cluster_url, sharded_url};
@@ -45,7 +45,7 @@ impl Listener {
         for (count, name) in (1..).zip(asked.split(' ').skip(1)) {
             let said = items(client.reply());
             let verb = asked.split(' ').next().unwrap_or_default().to_lowercase();
-            let expected = [Value::bulk(verb), Value::bulk(name), Value::Integer(count)];
+            let expected = [Reply::bulk(verb), Reply::bulk(name), Reply::Integer(count)];
             assert_eq!(said[..], expected, "{asked}");
         }
         Listener {
@@ -99,16 +99,16 @@ impl Listener {
     }
 }
 
-fn items(value: Value) -> Vec<Value> {
+fn items(value: Reply) -> Vec<Reply> {
     match value {
-        Value::Array(items) | Value::Push(items) => items,
+        Reply::Array(items) | Reply::Push(items) => items,
         other => panic!("{other:?} is no message"),
     }
 }
 
-fn plain(value: &Value) -> String {
+fn plain(value: &Reply) -> String {
     match value {
-        Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Reply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         other => panic!("{other:?} is no text"),
     }
 }
@@ -124,7 +124,7 @@ fn listeners(address: SocketAddr) -> Vec<Listener> {
 fn each_gets_all(address: SocketAddr, listeners: &mut [Listener], keys: &[String]) {
     let mut client = Client::connect(address);
     for key in keys {
-        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
     }
     for listener in listeners {
         // A RESP3 subscriber may send any command: its own message is the last one.
@@ -157,14 +157,14 @@ fn notify(address: SocketAddr, servers: &[SocketAddr]) {
     let mut client = Client::connect(address);
     assert_eq!(
         client.call("CONFIG SET notify-keyspace-events KEA"),
-        Value::ok()
+        Reply::ok()
     );
     for server in servers {
         let said = Client::connect(*server).call("CONFIG GET notify-keyspace-events");
-        let Value::Array(pair) = said else {
+        let Reply::Array(pair) = said else {
             panic!("{said:?}");
         };
-        assert_eq!(pair[1], Value::bulk("AKE"));
+        assert_eq!(pair[1], Reply::bulk("AKE"));
     }
 }
 
@@ -269,7 +269,7 @@ fn events_name_keys_with_their_prefix() {
         let mut client = Client::connect(address);
         assert_eq!(items(client.call(asked)).len(), 3);
         let mut other = Client::connect(address);
-        assert_eq!(other.call("SET user:12 1"), Value::ok());
+        assert_eq!(other.call("SET user:12 1"), Reply::ok());
         if expected == "none" {
             assert!(client.is_quiet(Duration::from_millis(100)), "{asked}");
             continue;
@@ -321,7 +321,7 @@ fn leave_and_come_back(address: SocketAddr, all: &mut [Listener]) {
         }
     }
     for key in keys("unheard", 10) {
-        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
     }
     for listener in &mut *all {
         assert!(listener.client.is_quiet(Duration::from_millis(5)));
@@ -377,7 +377,7 @@ fn events_follow_slots_new_nodes_and_failovers() {
 /// Whether a node has a subscriber of each pattern.
 fn listened(node: SocketAddr) -> bool {
     let count = Client::connect(node).call("PUBSUB NUMPAT");
-    count == Value::Integer(5) || count == Value::Integer(7)
+    count == Reply::Integer(5) || count == Reply::Integer(7)
 }
 
 /// When a primary is killed, its subscribers are closed. With `lost-subscriptions=keep` they get

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Value, is_not_executed, words};
+use respool_testkit::client::{Client, Reply, is_not_executed, words};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers;
 use respool_testkit::time::wait_until;
@@ -40,25 +40,25 @@ pub(crate) fn some_server_with_them() -> PathBuf {
     })
 }
 
-fn message(channel: &str, text: &str) -> Vec<Value> {
+fn message(channel: &str, text: &str) -> Vec<Reply> {
     vec![
-        Value::bulk("smessage"),
-        Value::bulk(channel),
-        Value::bulk(text),
+        Reply::bulk("smessage"),
+        Reply::bulk(channel),
+        Reply::bulk(text),
     ]
 }
 
-fn confirmed(word: &str, channel: &str, count: i64) -> Vec<Value> {
+fn confirmed(word: &str, channel: &str, count: i64) -> Vec<Reply> {
     vec![
-        Value::bulk(word),
-        Value::bulk(channel),
-        Value::Integer(count),
+        Reply::bulk(word),
+        Reply::bulk(channel),
+        Reply::Integer(count),
     ]
 }
 
-fn items(value: Value) -> Vec<Value> {
+fn items(value: Reply) -> Vec<Reply> {
     match value {
-        Value::Array(items) | Value::Push(items) => items,
+        Reply::Array(items) | Reply::Push(items) => items,
         other => panic!("{other:?} is no message"),
     }
 }
@@ -75,7 +75,7 @@ fn publish_until(client: &mut Client, channel: &str, text: &str, receivers: i64)
         times += 1;
         let said = client.call(&format!("SPUBLISH {channel} {text}"));
         assert!(said.error().is_none(), "{said:?}");
-        said == Value::Integer(receivers)
+        said == Reply::Integer(receivers)
     });
     times
 }
@@ -111,17 +111,17 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
         for name in &names {
             let owner = served.cluster.node(served.owner(name)).address();
             let counted = Client::connect(owner).call(&format!("PUBSUB SHARDNUMSUB {name}"));
-            let Value::Array(pair) = counted else {
+            let Reply::Array(pair) = counted else {
                 panic!("{counted:?}");
             };
-            assert!(matches!(pair[1], Value::Integer(1..=2)), "{name}: {pair:?}");
+            assert!(matches!(pair[1], Reply::Integer(1..=2)), "{name}: {pair:?}");
         }
         let mut other = served.client();
         for (index, name) in names.iter().enumerate() {
             let receivers = if index == 7 { 3 } else { 2 };
             assert_eq!(
                 other.call(&format!("SPUBLISH {name} x")),
-                Value::Integer(receivers)
+                Reply::Integer(receivers)
             );
             let owner = served.cluster.node(served.owner(name)).address();
             Client::connect(owner).call(&format!("SPUBLISH {name} y"));
@@ -135,7 +135,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
             assert_eq!(items(few.reply()), message(&names[7], text));
         }
         let asked = format!("PUBSUB SHARDNUMSUB {} none", names.join(" "));
-        let Value::Array(counts) = other.call(&asked) else {
+        let Reply::Array(counts) = other.call(&asked) else {
             panic!("SHARDNUMSUB answers with an array");
         };
         assert_eq!(counts.len(), 2 * (names.len() + 1));
@@ -147,10 +147,10 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
             };
             assert_eq!(
                 (name, count),
-                (&Value::bulk(its), &Value::Integer(receivers))
+                (&Reply::bulk(its), &Reply::Integer(receivers))
             );
         }
-        let Value::Array(channels) = other.call("PUBSUB SHARDCHANNELS channel:*") else {
+        let Reply::Array(channels) = other.call("PUBSUB SHARDCHANNELS channel:*") else {
             panic!("SHARDCHANNELS answers with an array");
         };
         let channels: BTreeSet<String> = channels.iter().map(|name| format!("{name:?}")).collect();
@@ -159,25 +159,25 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
         let left = items(two.call(&format!("SUNSUBSCRIBE {}", names[0])));
         assert_eq!(left, confirmed("sunsubscribe", &names[0], 59));
         two.send(&words("SUNSUBSCRIBE"));
-        let left: Vec<Vec<Value>> = (0..59).map(|_| items(two.reply())).collect();
+        let left: Vec<Vec<Reply>> = (0..59).map(|_| items(two.reply())).collect();
         for (place, left) in left.iter().enumerate() {
-            assert_eq!(left[2], Value::Integer(58 - place as i64));
+            assert_eq!(left[2], Reply::Integer(58 - place as i64));
         }
-        assert_eq!(two.call("GET none"), Value::Null);
-        assert_eq!(three.call("RESET"), Value::Simple("RESET".into()));
+        assert_eq!(two.call("GET none"), Reply::Null);
+        assert_eq!(three.call("RESET"), Reply::Simple("RESET".into()));
         drop(few);
         wait_until("nobody is left", SOON, || {
-            other.call("PUBSUB SHARDCHANNELS") == Value::Array(vec![])
+            other.call("PUBSUB SHARDCHANNELS") == Reply::Array(vec![])
         });
         for (index, name) in names.iter().enumerate() {
             assert_eq!(
                 other.call(&format!("SPUBLISH {name} z")),
-                Value::Integer(0),
+                Reply::Integer(0),
                 "{index}"
             );
         }
         let nothing = items(two.call("SUNSUBSCRIBE"));
-        assert_eq!(nothing[1..], [Value::Null, Value::Integer(0)]);
+        assert_eq!(nothing[1..], [Reply::Null, Reply::Integer(0)]);
         subscribe(&mut two, &names[0], 1);
     });
 }
@@ -206,14 +206,14 @@ fn sharded_channels_that_are_named_together_are_of_one_slot() {
         confirmed("subscribe", "{a}1", 1)
     );
     let mut other = served.client();
-    assert_eq!(other.call("SPUBLISH {a}1 s"), Value::Integer(1));
+    assert_eq!(other.call("SPUBLISH {a}1 s"), Reply::Integer(1));
     assert_eq!(items(client.reply()), message("{a}1", "s"));
-    assert_eq!(other.call("PUBLISH {a}1 p"), Value::Integer(1));
-    assert_eq!(items(client.reply())[0], Value::bulk("message"));
+    assert_eq!(other.call("PUBLISH {a}1 p"), Reply::Integer(1));
+    assert_eq!(items(client.reply())[0], Reply::bulk("message"));
     // Watching a key of one node does not bind to it.
     let mut watching = served.client();
     let key = key_in(|slot| slot < 5_000, 0);
-    assert_eq!(watching.call(&format!("WATCH {key}")), Value::ok());
+    assert_eq!(watching.call(&format!("WATCH {key}")), Reply::ok());
     for (index, share) in [0, 1, 2].into_iter().enumerate() {
         let name = key_in(|slot| served.cluster.share(share).contains(&slot), 1);
         watching.call("HELLO 3");
@@ -254,7 +254,7 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
                     for name in &names {
                         number += 1;
                         let said = other.call(&format!("SPUBLISH {name} {number}"));
-                        assert!(matches!(said, Value::Integer(0..=6)), "{said:?}");
+                        assert!(matches!(said, Reply::Integer(0..=6)), "{said:?}");
                     }
                 }
             });
@@ -270,10 +270,10 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
             let mut ended = BTreeSet::new();
             while ended.len() < names.len() {
                 let got = items(client.reply());
-                assert_eq!(got[0], Value::bulk("smessage"), "{got:?}");
-                let place = names.iter().position(|name| got[1] == Value::bulk(name));
+                assert_eq!(got[0], Reply::bulk("smessage"), "{got:?}");
+                let place = names.iter().position(|name| got[1] == Reply::bulk(name));
                 let place = place.expect("its channel");
-                let Value::Bulk(text) = &got[2] else {
+                let Reply::Bulk(text) = &got[2] else {
                     panic!("{got:?}");
                 };
                 let text = String::from_utf8(text.clone()).expect("text");
@@ -287,8 +287,8 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
             assert_eq!(client.call("SUNSUBSCRIBE none"), {
                 let said = confirmed("sunsubscribe", "none", 6);
                 match client_is_three(client) {
-                    true => Value::Push(said),
-                    false => Value::Array(said),
+                    true => Reply::Push(said),
+                    false => Reply::Array(said),
                 }
             });
         }
@@ -306,7 +306,7 @@ impl Drop for Over<'_> {
 
 fn client_is_three(client: &mut Client) -> bool {
     // In RESP2 a subscriber's PING is answered by an array.
-    matches!(client.call("PING"), Value::Simple(_))
+    matches!(client.call("PING"), Reply::Simple(_))
 }
 
 /// A client that subscribes and leaves while slots move gets no error.
@@ -351,11 +351,11 @@ fn ssubscribe_is_not_refused_while_slots_move() {
         });
         let mut client = served.client();
         wait_until("nobody is left", SOON, || {
-            client.call("PUBSUB SHARDCHANNELS") == Value::Array(vec![])
+            client.call("PUBSUB SHARDCHANNELS") == Reply::Array(vec![])
         });
         for node in served.cluster.nodes() {
             let left = Client::connect(node.address()).call("PUBSUB SHARDCHANNELS");
-            assert_eq!(left, Value::Array(vec![]));
+            assert_eq!(left, Reply::Array(vec![]));
         }
     });
 }
@@ -384,7 +384,7 @@ fn subscribers_stay_when_the_owner_of_their_channels_fails() {
         let reaches = |other: &mut Client, text: &str| {
             for name in &names {
                 wait_until("both are reached", SOON, || {
-                    other.call(&format!("SPUBLISH {name} {text}")) == Value::Integer(2)
+                    other.call(&format!("SPUBLISH {name} {text}")) == Reply::Integer(2)
                 });
             }
         };
@@ -403,9 +403,9 @@ fn subscribers_stay_when_the_owner_of_their_channels_fails() {
             let mut left: BTreeSet<&String> = names.iter().collect();
             while !left.is_empty() {
                 let got = items(client.reply());
-                assert_eq!(got[0], Value::bulk("smessage"), "{got:?}");
-                if got[2] == Value::bulk("whole") {
-                    left.retain(|name| got[1] != Value::bulk(name));
+                assert_eq!(got[0], Reply::bulk("smessage"), "{got:?}");
+                if got[2] == Reply::bulk("whole") {
+                    left.retain(|name| got[1] != Reply::bulk(name));
                 }
             }
         }
@@ -440,7 +440,7 @@ fn channel_without_owner_waits_for_the_request_timeout() {
     });
 }
 
-fn items_or_error(value: Value) -> Option<Vec<Value>> {
+fn items_or_error(value: Reply) -> Option<Vec<Reply>> {
     value.error().is_none().then(|| items(value))
 }
 

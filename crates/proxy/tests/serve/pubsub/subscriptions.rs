@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, PATIENCE, Value, is_not_executed, request, words};
+use respool_testkit::client::{Client, PATIENCE, Reply, is_not_executed, request, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{any_server, installed};
@@ -209,7 +209,7 @@ fn resp2_subscriber_gets_redis_error_for_other_commands() {
         let mut client = target.client();
         client.call("SUBSCRIBE a");
         client.send(&words("QUIT"));
-        assert_eq!(client.reply(), Value::ok());
+        assert_eq!(client.reply(), Reply::ok());
         client.expect_closed();
     });
 }
@@ -260,17 +260,17 @@ fn pipeline_of_subscriptions_keeps_its_order() {
         }
         let replies = client.replies(lines.len());
         let confirmed = |verb: &str, name: &str, count| {
-            Value::Array(vec![
-                Value::bulk(verb),
-                Value::bulk(name),
-                Value::Integer(count),
+            Reply::Array(vec![
+                Reply::bulk(verb),
+                Reply::bulk(name),
+                Reply::Integer(count),
             ])
         };
-        assert_eq!(replies[0], Value::ok());
+        assert_eq!(replies[0], Reply::ok());
         assert_eq!(replies[1], confirmed("subscribe", "a", 1));
         assert_eq!(
             replies[2],
-            Value::Array(vec![Value::bulk("pong"), Value::bulk("")])
+            Reply::Array(vec![Reply::bulk("pong"), Reply::bulk("")])
         );
         assert!(
             replies[3]
@@ -278,10 +278,10 @@ fn pipeline_of_subscriptions_keeps_its_order() {
                 .is_some_and(|text| text.starts_with("ERR Can't execute 'get'"))
         );
         assert_eq!(replies[4], confirmed("unsubscribe", "a", 0));
-        assert_eq!(replies[5], Value::bulk("v"));
+        assert_eq!(replies[5], Reply::bulk("v"));
         assert_eq!(replies[6], confirmed("psubscribe", "p", 1));
         assert_eq!(replies[7], confirmed("punsubscribe", "p", 0));
-        assert_eq!(replies[8], Value::Integer(1));
+        assert_eq!(replies[8], Reply::Integer(1));
     });
 }
 
@@ -300,28 +300,28 @@ fn subscriber_counts_cover_all_workers_and_direct_clients() {
         past.call("SUBSCRIBE news");
         let mut publisher = target.client();
         // Twenty by name, ten by their pattern, and one that is connected directly.
-        assert_eq!(publisher.call("PUBLISH news m"), Value::Integer(31));
-        assert_eq!(publisher.call("PUBLISH nothing m"), Value::Integer(10));
-        let numsub = |count| Value::Array(vec![Value::bulk("news"), Value::Integer(count)]);
+        assert_eq!(publisher.call("PUBLISH news m"), Reply::Integer(31));
+        assert_eq!(publisher.call("PUBLISH nothing m"), Reply::Integer(10));
+        let numsub = |count| Reply::Array(vec![Reply::bulk("news"), Reply::Integer(count)]);
         assert_eq!(publisher.call("PUBSUB NUMSUB news"), numsub(21));
         for client in &mut all[..10] {
             // Messages first, then the confirmation.
             client.send(&words("UNSUBSCRIBE news"));
-            while !matches!(client.reply(), Value::Array(items) if items[0] == Value::bulk("unsubscribe"))
+            while !matches!(client.reply(), Reply::Array(items) if items[0] == Reply::bulk("unsubscribe"))
             {
             }
         }
         assert_eq!(publisher.call("PUBSUB NUMSUB news"), numsub(11));
-        assert_eq!(publisher.call("PUBLISH news m"), Value::Integer(21));
+        assert_eq!(publisher.call("PUBLISH news m"), Reply::Integer(21));
         drop(all);
         // No client says good-bye, so it takes a moment.
         wait_until("nobody is left", PATIENCE, || {
             publisher.call("PUBSUB NUMSUB news") == numsub(1)
         });
         wait_until("no pattern is left", PATIENCE, || {
-            publisher.call("PUBSUB NUMPAT") == Value::Integer(0)
+            publisher.call("PUBSUB NUMPAT") == Reply::Integer(0)
         });
-        assert_eq!(publisher.call("PUBLISH news m"), Value::Integer(1));
+        assert_eq!(publisher.call("PUBLISH news m"), Reply::Integer(1));
     });
 }
 
@@ -374,12 +374,12 @@ fn many_subscribers_are_one_subscription_per_worker() {
         command.push(' ');
         command.push_str(&channel(index));
     }
-    let Value::Array(counts) = direct.call(&command) else {
+    let Reply::Array(counts) = direct.call(&command) else {
         panic!("NUMSUB answers with an array");
     };
-    let of_server: Vec<&Value> = counts.iter().skip(1).step_by(2).collect();
-    assert_eq!(of_server, vec![&Value::Integer(WORKERS); CHANNELS]);
-    let Value::Bulk(list) = direct.call("CLIENT LIST") else {
+    let of_server: Vec<&Reply> = counts.iter().skip(1).step_by(2).collect();
+    assert_eq!(of_server, vec![&Reply::Integer(WORKERS); CHANNELS]);
+    let Reply::Bulk(list) = direct.call("CLIENT LIST") else {
         panic!("CLIENT LIST answers with a text");
     };
     let list = String::from_utf8(list).expect("it is text");
@@ -396,7 +396,7 @@ fn many_subscribers_are_one_subscription_per_worker() {
     for index in 0..CHANNELS {
         let each = (SUBSCRIBERS / CHANNELS) as i64;
         let reply = publisher.call(&format!("PUBLISH {} m{index:02}", channel(index)));
-        assert_eq!(reply, Value::Integer(each));
+        assert_eq!(reply, Reply::Integer(each));
     }
     for (index, stream) in subscribers.iter_mut().enumerate() {
         let (name, number) = (channel(index), index % CHANNELS);
@@ -428,7 +428,7 @@ fn messages_reach_all_subscribers_once_and_in_order() {
                     bytes.extend(words(&format!("PUBLISH order {name}:{number}")));
                 }
                 for reply in client.exchange(bytes, EACH) {
-                    assert_eq!(reply, Value::Integer(8));
+                    assert_eq!(reply, Reply::Integer(8));
                 }
             })
         })
@@ -437,11 +437,11 @@ fn messages_reach_all_subscribers_once_and_in_order() {
     for client in &mut subscribers {
         let mut texts = Vec::new();
         for _ in 0..4 * EACH {
-            let (Value::Array(message) | Value::Push(message)) = client.reply() else {
+            let (Reply::Array(message) | Reply::Push(message)) = client.reply() else {
                 panic!("it is a message");
             };
-            assert_eq!(message[..2], [Value::bulk("message"), Value::bulk("order")]);
-            let Value::Bulk(text) = &message[2] else {
+            assert_eq!(message[..2], [Reply::bulk("message"), Reply::bulk("order")]);
+            let Reply::Bulk(text) = &message[2] else {
                 panic!("its text is a string");
             };
             texts.push(String::from_utf8(text.clone()).expect("text"));
@@ -525,7 +525,7 @@ fn subscriber_gets_all_messages_of_its_time() {
                             if let Some(next) = next {
                                 assert!(next >= published, "{next} of {published}, seed {seed}");
                             }
-                            assert_eq!(client.call("GET none"), Value::Null);
+                            assert_eq!(client.call("GET none"), Reply::Null);
                         }
                     })
                 })
@@ -539,22 +539,22 @@ fn subscriber_gets_all_messages_of_its_time() {
             }
         });
         let mut client = target.client();
-        assert_eq!(client.call("PUBSUB CHANNELS"), Value::Array(vec![]));
-        assert_eq!(client.call("PUBLISH count 0"), Value::Integer(0));
+        assert_eq!(client.call("PUBSUB CHANNELS"), Reply::Array(vec![]));
+        assert_eq!(client.call("PUBLISH count 0"), Reply::Integer(0));
     });
 }
 
-fn word(value: &Value, at: usize) -> &str {
-    let (Value::Array(items) | Value::Push(items)) = value else {
+fn word(value: &Reply, at: usize) -> &str {
+    let (Reply::Array(items) | Reply::Push(items)) = value else {
         panic!("{value:?} is no message");
     };
     match &items[at] {
-        Value::Bulk(text) => std::str::from_utf8(text).expect("text"),
+        Reply::Bulk(text) => std::str::from_utf8(text).expect("text"),
         other => panic!("{other:?} is no text"),
     }
 }
 
-fn number(message: &Value) -> u64 {
+fn number(message: &Reply) -> u64 {
     assert_eq!(word(message, 0), "message");
     word(message, 2).parse().expect("a number")
 }
@@ -583,7 +583,7 @@ fn large_messages_reach_every_subscriber_whole() {
                 })
             });
             let reply = publisher.call_args(&[b"PUBLISH".as_slice(), b"large", &message]);
-            assert_eq!(reply, Value::Integer(2), "{size} bytes");
+            assert_eq!(reply, Reply::Integer(2), "{size} bytes");
             for (listener, kind) in listeners.into_iter().zip(["*", ">"]) {
                 let got = listener.join().expect("a listener does not panic");
                 let header = format!("{kind}3\r\n$7\r\nmessage\r\n$5\r\nlarge\r\n${size}\r\n");
@@ -640,13 +640,13 @@ fn stalled_subscriber_is_closed_alone() {
         }
         steady
     });
-    let mut last = Value::Null;
+    let mut last = Reply::Null;
     for _ in 0..COUNT {
         took.send(()).expect("the reader goes on");
         last = publisher.call_args(&[b"PUBLISH".as_slice(), b"flood", &message]);
     }
     let mut steady = reader.join().expect("it gets everything");
-    assert_eq!(last, Value::Integer(1), "the slow one is gone");
+    assert_eq!(last, Reply::Integer(1), "the slow one is gone");
     assert!(target.proxy().log().contains("session-output-hard-bytes"));
     assert!(
         target.proxy().rss_peak() < 128 << 20,
@@ -654,7 +654,7 @@ fn stalled_subscriber_is_closed_alone() {
     );
     // Messages in flight, then the end.
     while slow.try_reply_bytes().is_ok() {}
-    assert_eq!(publisher.call("PUBLISH flood last"), Value::Integer(1));
+    assert_eq!(publisher.call("PUBLISH flood last"), Reply::Integer(1));
     assert_eq!(word(&steady.reply(), 2), "last");
 }
 
@@ -675,23 +675,23 @@ fn lost_link_is_subscribed_again_unnoticed() {
             let mut direct = target.direct_client();
             wait_until("all channels are subscribed to again", PATIENCE, || {
                 let numsub = direct.call("PUBSUB NUMSUB a b");
-                let Value::Array(counts) = numsub else {
+                let Reply::Array(counts) = numsub else {
                     return false;
                 };
                 counts[1] == counts[3]
-                    && counts[1] != Value::Integer(0)
+                    && counts[1] != Reply::Integer(0)
                     && publisher.call("PUBLISH probe x").error().is_none()
                     && publisher.call("PUBSUB NUMSUB a")
-                        == Value::Array(vec![Value::bulk("a"), Value::Integer(6)])
-                    && publisher.call("PUBLISH p-probe x") == Value::Integer(6)
+                        == Reply::Array(vec![Reply::bulk("a"), Reply::Integer(6)])
+                    && publisher.call("PUBLISH p-probe x") == Reply::Integer(6)
             });
             assert_eq!(
                 publisher.call(&format!("PUBLISH a {round}")),
-                Value::Integer(6)
+                Reply::Integer(6)
             );
             assert_eq!(
                 publisher.call(&format!("PUBLISH pp {round}")),
-                Value::Integer(6)
+                Reply::Integer(6)
             );
         };
         let expect = |subscribers: &mut Vec<Client>, round: &str| {
@@ -719,7 +719,7 @@ fn lost_link_is_subscribed_again_unnoticed() {
         expect(&mut subscribers, "first");
         // The server closes the connections that are subscribed.
         let killed = target.direct_client().call("CLIENT KILL TYPE pubsub");
-        assert!(matches!(killed, Value::Integer(1..=2)), "{killed:?}");
+        assert!(matches!(killed, Reply::Integer(1..=2)), "{killed:?}");
         reaches_all(target, &mut publisher, "second");
         expect(&mut subscribers, "second");
         target.server.restart().expect("it starts again");
@@ -730,9 +730,9 @@ fn lost_link_is_subscribed_again_unnoticed() {
             client.call("UNSUBSCRIBE");
             client.reply();
             client.call("PUNSUBSCRIBE");
-            assert_eq!(client.call("GET none"), Value::Null);
+            assert_eq!(client.call("GET none"), Reply::Null);
         }
-        assert_eq!(publisher.call("PUBSUB CHANNELS"), Value::Array(vec![]));
+        assert_eq!(publisher.call("PUBSUB CHANNELS"), Reply::Array(vec![]));
     });
 }
 
@@ -757,10 +757,10 @@ fn subscribe_waits_for_an_absent_server() {
     assert_eq!(word(&late.reply(), 0), "subscribe");
     let mut publisher = target.client();
     wait_until("the server is back", PATIENCE, || {
-        publisher.call("PUBLISH a m") == Value::Integer(1)
+        publisher.call("PUBLISH a m") == Reply::Integer(1)
     });
     assert_eq!(word(&late.reply(), 2), "m");
-    assert_eq!(early.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(early.call("PING"), Reply::Simple("PONG".into()));
 }
 
 /// An error of the server reaches the client that asked, and subscribes no client.
@@ -775,7 +775,7 @@ fn refused_subscribe_reaches_its_client_only() {
             let set = target
                 .direct_client()
                 .call("ACL SETUSER default resetchannels &ok");
-            assert_eq!(set, Value::ok());
+            assert_eq!(set, Reply::ok());
             let mut client = target.client();
             let refused = client.call("SUBSCRIBE ok bad");
             assert!(
@@ -785,7 +785,7 @@ fn refused_subscribe_reaches_its_client_only() {
                 "{refused:?}"
             );
             assert_eq!(*expected.get_or_insert(refused.clone()), refused);
-            assert_eq!(client.call("GET none"), Value::Null, "it is not restricted");
+            assert_eq!(client.call("GET none"), Reply::Null, "it is not restricted");
             assert_eq!(word(&client.call("SUBSCRIBE ok"), 0), "subscribe");
             let refused = client.call("PSUBSCRIBE o*");
             assert!(
@@ -793,7 +793,7 @@ fn refused_subscribe_reaches_its_client_only() {
                     .error()
                     .is_some_and(|text| text.starts_with("NOPERM "))
             );
-            assert_eq!(target.client().call("PUBLISH ok m"), Value::Integer(1));
+            assert_eq!(target.client().call("PUBLISH ok m"), Reply::Integer(1));
             assert_eq!(word(&client.reply(), 2), "m");
         }
     }
@@ -809,7 +809,7 @@ fn client_list_shows_what_a_client_subscribes_to() {
         client.call("PSUBSCRIBE p*");
         let mut other = target.client();
         let listed = |other: &mut Client, command: &str| -> Vec<String> {
-            let (Value::Bulk(text) | Value::Other(_, text)) = other.call(command) else {
+            let (Reply::Bulk(text) | Reply::Other(_, text)) = other.call(command) else {
                 panic!("{command} answers with a text");
             };
             let text = String::from_utf8(text).expect("text");
@@ -841,14 +841,14 @@ fn channel_rights_are_each_users_own() {
         let mut direct = target.direct_client();
         for (user, channel) in [("anna", "a"), ("bert", "b")] {
             let set = format!("ACL SETUSER {user} on >secret +@all ~* resetchannels &{channel}");
-            assert_eq!(direct.call(&set), Value::ok());
+            assert_eq!(direct.call(&set), Reply::ok());
         }
         let users = [("anna", "a", "b"), ("bert", "b", "a")];
         let mut listeners: Vec<Client> = users
             .iter()
             .map(|(user, own, others)| {
                 let mut client = target.client();
-                assert_eq!(client.call(&format!("AUTH {user} secret")), Value::ok());
+                assert_eq!(client.call(&format!("AUTH {user} secret")), Reply::ok());
                 let refused = client.call(&format!("SUBSCRIBE {others}"));
                 assert!(
                     refused
@@ -869,7 +869,7 @@ fn channel_rights_are_each_users_own() {
         for (listener, (_, own, _)) in listeners.iter_mut().zip(users) {
             assert_eq!(
                 publisher.call(&format!("PUBLISH {own} m")),
-                Value::Integer(2)
+                Reply::Integer(2)
             );
             assert_eq!(word(&listener.reply(), 1), own);
             assert_eq!(word(&anybody.reply(), 2), own);
@@ -888,7 +888,7 @@ fn a_subscriber_is_never_idle() {
     idle.call("PING");
     idle.expect_closed();
     thread::sleep(Duration::from_millis(500));
-    assert_eq!(target.client().call("PUBLISH a m"), Value::Integer(1));
+    assert_eq!(target.client().call("PUBLISH a m"), Reply::Integer(1));
     assert_eq!(word(&subscriber.reply(), 2), "m");
     // It is once it listens to nothing.
     subscriber.call("UNSUBSCRIBE");
@@ -902,7 +902,7 @@ fn subscriptions_have_a_bound_for_each_session_and_for_all() {
         "--worker-subscriptions-max=5",
     ]));
     let (mut one, mut two) = (target.client(), target.client());
-    let refused = |reply: Value, name: &str| {
+    let refused = |reply: Reply, name: &str| {
         let text = reply
             .error()
             .unwrap_or_else(|| panic!("{reply:?} is no error"))
@@ -937,7 +937,7 @@ fn subscription_counts_fall_when_a_subscriber_leaves() {
     watcher.call("PUBLISH a m");
     subscriber.replies(2);
     let info = |watcher: &mut Client, field: &str| -> u64 {
-        let (Value::Bulk(text) | Value::Other(_, text)) = watcher.call("INFO respool") else {
+        let (Reply::Bulk(text) | Reply::Other(_, text)) = watcher.call("INFO respool") else {
             panic!("INFO answers with a text");
         };
         let text = String::from_utf8(text).expect("text");
@@ -957,10 +957,10 @@ fn subscription_counts_fall_when_a_subscriber_leaves() {
     });
     let mut direct = target.direct_client();
     wait_until("the server is told", PATIENCE, || {
-        direct.call("PUBSUB CHANNELS") == Value::Array(vec![])
+        direct.call("PUBSUB CHANNELS") == Reply::Array(vec![])
     });
     wait_until("the link that nobody needs is closed", PATIENCE, || {
-        let Value::Bulk(list) = direct.call("CLIENT LIST") else {
+        let Reply::Bulk(list) = direct.call("CLIENT LIST") else {
             return false;
         };
         !String::from_utf8_lossy(&list).contains("resp=3")

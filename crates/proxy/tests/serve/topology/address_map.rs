@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
@@ -64,24 +64,24 @@ fn announcing(binary: &Path, options: &[(&str, &str)], seen: &str) -> Cluster {
 }
 
 /// Two hundred keys, of all nodes.
-fn all_keys(client: &mut Client, request: impl Fn(usize) -> String) -> Vec<Value> {
+fn all_keys(client: &mut Client, request: impl Fn(usize) -> String) -> Vec<Reply> {
     (0..200).map(|key| client.call(&request(key))).collect()
 }
 
 fn writes_all(client: &mut Client) -> bool {
     let all = all_keys(client, |key| format!("SET key:{key} {key}"));
-    all.iter().all(|reply| *reply == Value::ok())
+    all.iter().all(|reply| *reply == Reply::ok())
 }
 
 fn reads_all(client: &mut Client) -> bool {
     let all = all_keys(client, |key| format!("GET key:{key}"));
-    let expected = (0..200).map(|key| Value::bulk(key.to_string()));
+    let expected = (0..200).map(|key| Reply::bulk(key.to_string()));
     all.into_iter().eq(expected)
 }
 
 /// Every server that INFO names, with its state.
 fn shown(client: &mut Client) -> Vec<String> {
-    let Value::Bulk(info) = client.call("INFO servers") else {
+    let Reply::Bulk(info) = client.call("INFO servers") else {
         panic!("INFO is a bulk");
     };
     let info = String::from_utf8_lossy(&info).into_owned();
@@ -228,7 +228,7 @@ fn primary_and_replica_of_sentinels_are_reached_through_the_map() {
     ]);
     let mut client = Client::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
-        client.call("SET key 1") == Value::ok()
+        client.call("SET key 1") == Reply::ok()
     });
     let is_reached = |fault_proxies: &[FaultProxy]| {
         fault_proxies
@@ -244,7 +244,7 @@ fn primary_and_replica_of_sentinels_are_reached_through_the_map() {
     let after = served.wait_for_other_primary(0, before, SOON);
     let after = after.unwrap_or_else(|error| panic!("{error}"));
     wait_until("the other primary is used", SOON, || {
-        client.call("INCR key") == Value::Integer(2)
+        client.call("INCR key") == Reply::Integer(2)
     });
     let said = format!(
         "is {}, and was {}",

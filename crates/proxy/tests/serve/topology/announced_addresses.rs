@@ -10,7 +10,7 @@ use std::time::Duration;
 use respool_protocol::cluster::View;
 use respool_protocol::encode;
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Value, counter};
+use respool_testkit::client::{Client, Reply, counter};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{self, Proxy, ReservedPort, any_server, installed};
 use respool_testkit::time::wait_until;
@@ -91,15 +91,15 @@ fn is_reached_there(cluster: &Cluster, seed: &str, places: &[String]) {
     }
     for number in 0..60 {
         let set = client.call(&format!("SET key:{number} {number}"));
-        assert_eq!(set, Value::ok(), "{lines:?}");
+        assert_eq!(set, Reply::ok(), "{lines:?}");
     }
     for number in 0..60 {
         let got = client.call(&format!("GET key:{number}"));
-        assert_eq!(got, Value::bulk(number.to_string()), "{lines:?}");
+        assert_eq!(got, Reply::bulk(number.to_string()), "{lines:?}");
     }
     for node in cluster.nodes() {
         let held = Client::connect(node.address()).call("DBSIZE");
-        assert!(matches!(held, Value::Integer(1..)), "{held:?}");
+        assert!(matches!(held, Reply::Integer(1..)), "{held:?}");
     }
     assert_eq!(counter(&mut client, "redirected_moved"), 0);
     let slot = hash_slot(b"key:1");
@@ -108,7 +108,7 @@ fn is_reached_there(cluster: &Cluster, seed: &str, places: &[String]) {
         .unwrap_or_else(|error| panic!("{error}"));
     let moved = cluster.move_slots([slot], from, (from + 1) % 3);
     moved.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(client.call("GET key:1"), Value::bulk("1"));
+    assert_eq!(client.call("GET key:1"), Reply::bulk("1"));
     assert_eq!(counter(&mut client, "redirected_moved"), 1);
     assert_eq!(servers_of(&mut client).len(), places.len());
     let log = proxy.log();
@@ -117,7 +117,7 @@ fn is_reached_there(cluster: &Cluster, seed: &str, places: &[String]) {
 
 /// The lines of INFO about servers.
 fn servers_of(client: &mut Client) -> Vec<String> {
-    let Value::Bulk(text) = client.call("INFO respool") else {
+    let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };
     let text = String::from_utf8(text).expect("INFO is ASCII");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::{SLOTS, hash_slot};
-use respool_testkit::client::{Client, Value, one_of_each_worker, pipelined, request, text};
+use respool_testkit::client::{Client, Reply, one_of_each_worker, pipelined, request, text};
 
 use crate::topology::cluster::{Served, primaries, with_every_server};
 
@@ -38,11 +38,11 @@ fn cluster_keyslot_equals_the_nodes() {
             let own = node.call_args(&asked);
             assert_eq!(client.call_args(&asked), own, "{key:?}");
             let slot = hash_slot(key.as_bytes());
-            assert_eq!(own, Value::Integer(slot.into()), "{key:?}");
+            assert_eq!(own, Reply::Integer(slot.into()), "{key:?}");
         }
         for (key, slot) in [("123456789", 12_739), ("foo", 12_182), ("{foo}bar", 12_182)] {
             let said = client.call(&format!("CLUSTER KEYSLOT {key}"));
-            assert_eq!(said, Value::Integer(slot));
+            assert_eq!(said, Reply::Integer(slot));
         }
         for asked in ["CLUSTER KEYSLOT", "CLUSTER KEYSLOT a b"] {
             for reply in [client.call(asked), node.call(asked)] {
@@ -69,7 +69,7 @@ fn info_hello_and_cluster_show_the_same() {
             assert_eq!(slots.error().is_none(), is_node, "{slots:?}");
             let hello = format!("{:?}", client.call("HELLO 2"));
             assert_eq!(hello.contains("standalone"), !is_node, "{hello}");
-            assert_eq!(client.call("SET key value"), Value::ok());
+            assert_eq!(client.call("SET key value"), Reply::ok());
         }
     });
 }
@@ -85,7 +85,7 @@ fn facade_node_has_one_id_everywhere() {
                 assert!(client.call(hello).error().is_none());
                 names.insert(text(&client.call("CLUSTER MYID")));
                 let nodes = match client.call("CLUSTER NODES") {
-                    Value::Bulk(nodes) | Value::Other(_, nodes) => nodes,
+                    Reply::Bulk(nodes) | Reply::Other(_, nodes) => nodes,
                     other => panic!("{other:?}"),
                 };
                 let nodes = String::from_utf8(nodes).expect("text");
@@ -103,7 +103,7 @@ fn facade_node_has_one_id_everywhere() {
                 let [first, last, node] = items(range) else {
                     panic!("one node: {slots:?}")
                 };
-                assert_eq!([first, last], [&Value::Integer(0), &Value::Integer(16_383)]);
+                assert_eq!([first, last], [&Reply::Integer(0), &Reply::Integer(16_383)]);
                 names.insert(text(&items(node)[2]));
                 let shards = client.call("CLUSTER SHARDS");
                 let nodes = items(&shards)[0].get("nodes").expect("a shard has nodes");
@@ -125,14 +125,14 @@ fn facade_node_has_one_id_everywhere() {
             let unknown = format!("ERR Unknown node {id}");
             assert_eq!(replicas.error(), Some(&unknown[..]));
         }
-        let none = Value::Array(Vec::new());
+        let none = Reply::Array(Vec::new());
         assert_eq!(client.call(&format!("CLUSTER REPLICAS {name}")), none);
     });
 }
 
-fn items(value: &Value) -> &[Value] {
+fn items(value: &Reply) -> &[Reply] {
     match value {
-        Value::Array(items) | Value::Set(items) => items,
+        Reply::Array(items) | Reply::Set(items) => items,
         other => panic!("no list: {other:?}"),
     }
 }
@@ -151,13 +151,13 @@ fn getkeysinslot_lists_the_owners_keys() {
             .collect();
         for (tag, count) in [("a", 5), ("b", 3), ("c", 12), ("none", 0)] {
             for key in 0..count {
-                assert_eq!(client.call(&format!("SET {{{tag}}}{key} 1")), Value::ok());
+                assert_eq!(client.call(&format!("SET {{{tag}}}{key} 1")), Reply::ok());
             }
             let slot = hash_slot(tag.as_bytes());
             let owner = served.owner(tag);
             let asked = format!("CLUSTER COUNTKEYSINSLOT {slot}");
-            assert_eq!(client.call(&asked), Value::Integer(count));
-            assert_eq!(nodes[owner].call(&asked), Value::Integer(count));
+            assert_eq!(client.call(&asked), Reply::Integer(count));
+            assert_eq!(nodes[owner].call(&asked), Reply::Integer(count));
             for some in [0, 4, 100] {
                 let asked = format!("CLUSTER GETKEYSINSLOT {slot} {some}");
                 let keys = settled(&mut client, &mut nodes[owner], &asked);
@@ -166,8 +166,8 @@ fn getkeysinslot_lists_the_owners_keys() {
             // In order with the requests beside it.
             let among = format!("SET {{{tag}}}0 2;{asked};GET {{{tag}}}0;DEL {{{tag}}}0;{asked}");
             let replies = pipelined(&mut client, &among);
-            assert_eq!(replies[1], Value::Integer(count.max(1)), "{among}");
-            assert_eq!(replies[4], Value::Integer((count - 1).max(0)), "{among}");
+            assert_eq!(replies[1], Reply::Integer(count.max(1)), "{among}");
+            assert_eq!(replies[4], Reply::Integer((count - 1).max(0)), "{among}");
         }
         for asked in [
             format!("CLUSTER COUNTKEYSINSLOT {SLOTS}"),
@@ -189,7 +189,7 @@ fn getkeysinslot_lists_the_owners_keys() {
 
 /// The reply of `client`, which must be that of `node`. Redis 8 and Valkey list the keys of a slot
 /// in another order after a rehash of its table, so the node is asked before and after.
-fn settled(client: &mut Client, node: &mut Client, asked: &str) -> Value {
+fn settled(client: &mut Client, node: &mut Client, asked: &str) -> Reply {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let before = node.call(asked);
@@ -214,8 +214,8 @@ fn asking_and_readonly_change_nothing() {
         for key in ["a", "b", "c", "d"] {
             for word in ["ASKING", "READONLY", "READWRITE"] {
                 let asked = format!("{word};SET {key} {word};GET {key};{word};GET {key}");
-                let value = Value::bulk(word);
-                let expected = [Value::ok(), Value::ok(), value.clone(), Value::ok(), value];
+                let value = Reply::bulk(word);
+                let expected = [Reply::ok(), Reply::ok(), value.clone(), Reply::ok(), value];
                 assert_eq!(pipelined(&mut client, &asked), expected, "{asked}");
             }
             for word in ["ASKING x", "READONLY x"] {

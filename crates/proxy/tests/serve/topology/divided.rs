@@ -6,14 +6,14 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, is_not_executed, pipelined, texts, words};
+use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, texts, words};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{Process, Proxy, Server};
 use respool_testkit::time::{Watch, wait_until};
 
 /// Sends the same random requests to all servers behind an address and to a single one of the same
 /// kind, and compares the replies. Returns the number of keys at the end.
-pub(crate) fn answers_like_one_server(binary: &Path, address: SocketAddr) -> Value {
+pub(crate) fn answers_like_one_server(binary: &Path, address: SocketAddr) -> Reply {
     let model = Server::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
     let seed = seed();
     let mut random = Random::new(seed);
@@ -23,7 +23,7 @@ pub(crate) fn answers_like_one_server(binary: &Path, address: SocketAddr) -> Val
         let count = 1 + random.below(40) as usize;
         let requests: Vec<u8> = (0..count).flat_map(|_| some_request(&mut random)).collect();
         let got = one.exchange(requests.clone(), count);
-        let got: Vec<Value> = got.iter().map(without_server).collect();
+        let got: Vec<Reply> = got.iter().map(without_server).collect();
         let expected = other.exchange(requests.clone(), count);
         assert_eq!(
             got,
@@ -77,23 +77,23 @@ pub(crate) fn functions_are_called_where_their_keys_are(
         // Redis 6.2 has no functions.
         return;
     }
-    assert_eq!(loaded, Value::bulk("lib"));
+    assert_eq!(loaded, Reply::bulk("lib"));
     for (server, key) in keys.iter().enumerate() {
         let (tagged, value) = (format!("{{{key}}}more"), format!("of:{key}"));
         let put = client.call(&format!("FCALL put 2 {key} {tagged} {value}"));
         assert_eq!(texts(&put), [key.as_str(), &tagged]);
         // A Cluster's node has no other slots, and no other server has the key.
         let there = Client::connect(at(server)).call(&format!("GET {key}"));
-        assert_eq!(there, Value::bulk(&value));
+        assert_eq!(there, Reply::bulk(&value));
         for look in ["FCALL look", "FCALL_RO look"] {
             let looked = client.call(&format!("{look} 1 {key}"));
-            assert_eq!(looked, Value::bulk(&value), "{look}");
+            assert_eq!(looked, Reply::bulk(&value), "{look}");
         }
         let block = format!("MULTI;FCALL put 1 {key} in:{key};FCALL_RO look 1 {key};EXEC");
         let replies = pipelined(&mut client, &block);
-        let put = Value::Array(vec![Value::bulk(key)]);
-        let executed = vec![put, Value::bulk(format!("in:{key}"))];
-        assert_eq!(replies[3], Value::Array(executed), "{replies:?}");
+        let put = Reply::Array(vec![Reply::bulk(key)]);
+        let executed = vec![put, Reply::bulk(format!("in:{key}"))];
+        assert_eq!(replies[3], Reply::Array(executed), "{replies:?}");
     }
     let [a, b, ..] = keys else {
         panic!("several servers")
@@ -124,7 +124,7 @@ pub(crate) fn functions_are_called_where_their_keys_are(
         let value = client.call(&format!("GET {key}"));
         assert_eq!(
             value,
-            Value::bulk(format!("in:{key}")),
+            Reply::bulk(format!("in:{key}")),
             "nothing was executed"
         );
     }
@@ -159,7 +159,7 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
         format!("SET {lost} x"),
         format!("MGET {a} {lost} {b}"),
     ];
-    let fails = |asked: &str, reply: &Value, code: &str| {
+    let fails = |asked: &str, reply: &Reply, code: &str| {
         let text = reply.error().unwrap_or_default();
         let is_told = text.starts_with(code) && text.contains(&name);
         assert!(is_told, "{asked}: {reply:?}");
@@ -171,8 +171,8 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
         let watch = Watch::start();
         let replies = pipelined(&mut other, &format!("GET {a};SET {b} {b};MGET {a} {b}"));
         let took = watch.elapsed();
-        let both = Value::Array(vec![Value::bulk(a), Value::bulk(b)]);
-        assert_eq!(replies, [Value::bulk(a), Value::ok(), both]);
+        let both = Reply::Array(vec![Reply::bulk(a), Reply::bulk(b)]);
+        assert_eq!(replies, [Reply::bulk(a), Reply::ok(), both]);
         assert!(took < DEADLINE / 3, "{took:?}");
     };
     // respool does not retry requests of a link that was up for less than a second.
@@ -215,7 +215,7 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
     }
     silent.cont();
     wait_until("it heals", SOON, || {
-        client.call(&format!("SET {lost} again")) == Value::ok()
+        client.call(&format!("SET {lost} again")) == Reply::ok()
     });
     let all = ["MGET", a, lost, b].join(" ");
     assert_eq!(texts(&client.call(&all)), [a, "again", b]);
@@ -223,12 +223,12 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
 }
 
 /// Of a part that failed respool names the server; one server does not.
-fn without_server(value: &Value) -> Value {
+fn without_server(value: &Reply) -> Reply {
     match value.error() {
         Some(error) if error.contains(" respool: 127.0.0.1:") => {
             let (code, rest) = error.split_once(" respool: ").unwrap_or_default();
             let (_, rest) = rest.split_once(": ").unwrap_or_default();
-            Value::Error(format!("{code} {rest}"))
+            Reply::Error(format!("{code} {rest}"))
         }
         _ => value.clone(),
     }
@@ -248,11 +248,11 @@ pub(crate) fn many_clients_get_their_own_answers(address: SocketAddr) {
                     for _ in 0..30 {
                         let key = format!("{number}:{}", random.below(20));
                         let other = format!("{number}:{}", random.below(20));
-                        let held = |key: &str| model.get(key).map_or(Value::Null, Value::bulk);
+                        let held = |key: &str| model.get(key).map_or(Reply::Null, Reply::bulk);
                         match random.below(3) {
                             0 => {
                                 requests.extend(words(&format!("MGET {key} {other}")));
-                                expected.push(Value::Array(vec![held(&key), held(&other)]));
+                                expected.push(Reply::Array(vec![held(&key), held(&other)]));
                             }
                             1 => {
                                 requests.extend(words(&format!("GET {key}")));
@@ -262,7 +262,7 @@ pub(crate) fn many_clients_get_their_own_answers(address: SocketAddr) {
                                 let value = random.below(1_000_000).to_string();
                                 requests.extend(words(&format!("SET {key} {value}")));
                                 model.insert(key, value);
-                                expected.push(Value::ok());
+                                expected.push(Reply::ok());
                             }
                         }
                     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::slot::SLOTS;
-use respool_testkit::client::{Client, Value};
+use respool_testkit::client::{Client, Reply};
 use respool_testkit::fake::{Fakes, range, shares};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
@@ -53,7 +53,7 @@ fn replace(node: &mut Node) {
 
 fn keys_at(node: &Node) -> i64 {
     match node.order(&["DBSIZE"]) {
-        Ok(respool_protocol::value::Value::Integer(count)) => count,
+        Ok(Reply::Integer(count)) => count,
         other => panic!("{other:?}"),
     }
 }
@@ -93,7 +93,7 @@ fn foreign_seed_node_does_not_take_the_pool_over() {
             for (number, client) in clients.iter_mut().enumerate() {
                 for key in 0..30 {
                     let set = format!("SET {number}:{key} {round}");
-                    assert_eq!(client.call(&set), Value::ok(), "{}", proxy.log());
+                    assert_eq!(client.call(&set), Reply::ok(), "{}", proxy.log());
                 }
             }
         }
@@ -101,7 +101,7 @@ fn foreign_seed_node_does_not_take_the_pool_over() {
         assert_eq!(keys_at(ours.node(0)) + keys_at(ours.node(1)), 180);
         // Later refreshes do not log it again.
         thread::sleep(Duration::from_millis(1_500));
-        assert_eq!(clients[0].call("DBSIZE"), Value::Integer(180));
+        assert_eq!(clients[0].call("DBSIZE"), Reply::Integer(180));
         assert_eq!(told(), threads, "{}", proxy.log());
         let log = proxy.log();
         let of_strange = log.lines().filter(|line| line.contains(TOLD));
@@ -116,10 +116,10 @@ fn foreign_seed_node_does_not_take_the_pool_over() {
 fn fully_replaced_cluster_is_followed() {
     let mut served = Served::start(&some_server(), nodes(1), &["--threads=2"]);
     let mut client = served.client();
-    assert_eq!(client.call("SET key x"), Value::ok());
+    assert_eq!(client.call("SET key x"), Reply::ok());
     replace(served.cluster.node_mut(0));
     wait_until("the new one is asked", SOON, || {
-        client.call("GET key") == Value::Null
+        client.call("GET key") == Reply::Null
     });
 }
 
@@ -147,7 +147,7 @@ fn nodes_that_have_not_met_yet_are_one_cluster_when_they_have() {
     let mut client = Client::connect(proxy.address());
     wait_until("all are asked", SOON, || {
         let got = (0..30)
-            .map(|key| client.call(&format!("GET key:{key}")) == Value::bulk(format!("key:{key}")));
+            .map(|key| client.call(&format!("GET key:{key}")) == Reply::bulk(format!("key:{key}")));
         let all = got.collect::<Vec<bool>>().into_iter().all(|got| got);
         all && (0..3).all(|node| {
             fakes

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, request, words};
+use respool_testkit::client::{Client, Reply, request, words};
 use respool_testkit::servers::{Flavour, Proxy, Server, any_server, find, installed};
 use respool_testkit::time::wait_until;
 use tempfile::TempDir;
@@ -85,12 +85,12 @@ fn keys_at(server: &Server) -> BTreeSet<String> {
     names(&Client::connect(server.address()).call("KEYS *"))
 }
 
-fn names(list: &Value) -> BTreeSet<String> {
-    let (Value::Array(names) | Value::Set(names)) = list else {
+fn names(list: &Reply) -> BTreeSet<String> {
+    let (Reply::Array(names) | Reply::Set(names)) = list else {
         panic!("no list of keys: {list:?}");
     };
-    let name = |name: &Value| match name {
-        Value::Bulk(name) => String::from_utf8_lossy(name).into_owned(),
+    let name = |name: &Reply| match name {
+        Reply::Bulk(name) => String::from_utf8_lossy(name).into_owned(),
         other => panic!("no name: {other:?}"),
     };
     let all: BTreeSet<String> = names.iter().map(name).collect();
@@ -106,11 +106,11 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 fn scanned(client: &mut Client, options: &str) -> BTreeSet<String> {
     let (mut cursor, mut all) = ("0".to_owned(), BTreeSet::new());
     loop {
-        let Value::Array(reply) = client.call(&format!("SCAN {cursor}{options}")) else {
+        let Reply::Array(reply) = client.call(&format!("SCAN {cursor}{options}")) else {
             panic!("SCAN{options}");
         };
         all.extend(names(&reply[1]));
-        let Value::Bulk(next) = &reply[0] else {
+        let Reply::Bulk(next) = &reply[0] else {
             panic!("no cursor");
         };
         cursor = String::from_utf8_lossy(next).into_owned();
@@ -121,7 +121,7 @@ fn scanned(client: &mut Client, options: &str) -> BTreeSet<String> {
 }
 
 #[track_caller]
-fn is_refused(answer: &Value, beginning: &str) {
+fn is_refused(answer: &Reply, beginning: &str) {
     let text = answer.error().unwrap_or_else(|| panic!("{answer:?}"));
     assert!(text.starts_with(beginning), "{text}");
 }
@@ -266,7 +266,7 @@ const SCRIPT: &[&str] = &[
 ];
 
 /// In the version of the protocol that is given; wrapped or not. Returns all replies.
-fn play(client: &mut Client, version: u8, way: Way) -> Vec<(String, Value)> {
+fn play(client: &mut Client, version: u8, way: Way) -> Vec<(String, Reply)> {
     if version == 3 {
         client.call("HELLO 3");
     }
@@ -298,9 +298,9 @@ fn play(client: &mut Client, version: u8, way: Way) -> Vec<(String, Value)> {
             .chunks(7)
             .flat_map(|texts| {
                 client.call("MULTI");
-                let queued: Vec<Value> = texts.iter().map(|text| client.call(text)).collect();
+                let queued: Vec<Reply> = texts.iter().map(|text| client.call(text)).collect();
                 match client.call("EXEC") {
-                    Value::Array(executed) => executed,
+                    Reply::Array(executed) => executed,
                     // One of them the server does not have.
                     other => queued.iter().map(|_| other.clone()).collect(),
                 }
@@ -339,7 +339,7 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
                 let mut named = 0;
                 for ((asked, expected), (_, found)) in expected.iter().zip(&found) {
                     // Which arguments that was asked with the server tells as it saw them.
-                    let unknown = |reply: &Value| {
+                    let unknown = |reply: &Reply| {
                         let text = reply.error();
                         text.is_some_and(|text| text.starts_with("ERR unknown command"))
                     };
@@ -364,11 +364,11 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
                     let mut held = [(&mut here, &key[..]), (&mut there, &key[2..])];
                     let held = held.each_mut().map(|(server, key)| match &kind {
                         // Their order is each server's own.
-                        Value::Simple(kind) if kind == "set" => {
+                        Reply::Simple(kind) if kind == "set" => {
                             server.call_args(&["SORT", key, "ALPHA"])
                         }
                         // When its groups were read last is in it, too.
-                        Value::Simple(kind) if kind == "stream" => {
+                        Reply::Simple(kind) if kind == "stream" => {
                             server.call_args(&["XRANGE", key, "-", "+"])
                         }
                         _ => server.call_args(&["DUMP", key]),
@@ -398,22 +398,22 @@ fn servers_see_short_keys_and_clients_whole_ones() {
     };
     for (of, client) in clients.iter_mut().enumerate() {
         let all = keys(of).map(|key| format!("{key} {key}")).join(" ");
-        assert_eq!(client.call(&format!("MSET {all}")), Value::ok());
+        assert_eq!(client.call(&format!("MSET {all}")), Reply::ok());
     }
     for (of, client) in clients.iter_mut().enumerate() {
         let of = (of + 7) % 20;
-        let expected = keys(of).map(Value::bulk).to_vec();
+        let expected = keys(of).map(Reply::bulk).to_vec();
         let all = keys(of).join(" ");
         // The GETs come at once, so that respool may fuse those of one server. An MGET of all keys
         // follows.
         let single = keys(of).map(|key| words(&format!("GET {key}")));
         let asked = [single.concat(), words(&format!("MGET {all}"))].concat();
         let mut found = client.exchange(asked, 8);
-        assert_eq!(found.pop(), Some(Value::Array(expected.clone())));
+        assert_eq!(found.pop(), Some(Reply::Array(expected.clone())));
         assert_eq!(found, expected);
         assert_eq!(
             client.call(&format!("EXISTS {all} u:none")),
-            Value::Integer(7)
+            Reply::Integer(7)
         );
     }
     let seen = parts.users();
@@ -430,12 +430,12 @@ fn servers_see_short_keys_and_clients_whole_ones() {
         "{groups:?}"
     );
     let client = &mut clients[0];
-    assert_eq!(client.call("DBSIZE"), Value::Integer(140));
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(140));
     for way in [Way::OneByOne, Way::Pipelined] {
         let all = keys(usize::from(way == Way::Pipelined)).join(" ");
-        assert_eq!(client.call(&format!("DEL {all} u:none")), Value::Integer(7));
+        assert_eq!(client.call(&format!("DEL {all} u:none")), Reply::Integer(7));
     }
-    assert_eq!(client.call("DBSIZE"), Value::Integer(126));
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(126));
     is_refused(&client.call("RENAME u:3 n:3"), "CROSSSLOT");
     is_refused(&client.call("SINTERSTORE u:3 3"), "CROSSSLOT");
     // The owner of a key follows from the name that its servers see.
@@ -452,7 +452,7 @@ fn servers_see_short_keys_and_clients_whole_ones() {
     for of in 2..20 {
         assert_eq!(
             beside.call(&format!("GET a{of}")),
-            Value::bulk(format!("g:a{of}"))
+            Reply::bulk(format!("g:a{of}"))
         );
     }
 }
@@ -551,7 +551,7 @@ fn patterns_match_whole_keys() {
             );
         }
         for _ in 0..20 {
-            let Value::Bulk(name) = there.call("RANDOMKEY") else {
+            let Reply::Bulk(name) = there.call("RANDOMKEY") else {
                 panic!("there are keys");
             };
             let name = String::from_utf8_lossy(&name).into_owned();
@@ -566,15 +566,15 @@ fn transactions_and_watch_use_the_short_keys() {
     for binary in installed() {
         let parts = Parts::start(&binary, &["--threads=1"]);
         let (mut client, mut other) = (parts.client(), parts.client());
-        assert_eq!(client.call("WATCH u:w"), Value::ok());
-        assert_eq!(other.call("SET u:w 1"), Value::ok());
-        assert_eq!(client.call("MULTI"), Value::ok());
-        assert_eq!(client.call("SET u:a 1"), Value::Simple("QUEUED".into()));
-        assert_eq!(client.call("EXEC"), Value::Null, "it was changed");
-        assert_eq!(client.call("WATCH u:w"), Value::ok());
+        assert_eq!(client.call("WATCH u:w"), Reply::ok());
+        assert_eq!(other.call("SET u:w 1"), Reply::ok());
+        assert_eq!(client.call("MULTI"), Reply::ok());
+        assert_eq!(client.call("SET u:a 1"), Reply::Simple("QUEUED".into()));
+        assert_eq!(client.call("EXEC"), Reply::Null, "it was changed");
+        assert_eq!(client.call("WATCH u:w"), Reply::ok());
         // Another key, which the server would see if the prefix were left on, or taken off twice.
-        assert_eq!(other.call("SET u:u:w 1"), Value::ok());
-        assert_eq!(other.call("SET w 1"), Value::ok());
+        assert_eq!(other.call("SET u:u:w 1"), Reply::ok());
+        assert_eq!(other.call("SET w 1"), Reply::ok());
         let asked = [
             "MULTI",
             "GET u:w",
@@ -584,17 +584,17 @@ fn transactions_and_watch_use_the_short_keys() {
             "EXEC",
         ];
         let asked = asked.map(words).concat();
-        let Some(Value::Array(executed)) = client.exchange(asked, 6).pop() else {
+        let Some(Reply::Array(executed)) = client.exchange(asked, 6).pop() else {
             panic!("nobody changed it");
         };
-        let popped = |value: Value| Value::Array(vec![Value::bulk("u:l"), value]);
+        let popped = |value: Reply| Reply::Array(vec![Reply::bulk("u:l"), value]);
         assert_eq!(
             executed,
             [
-                Value::bulk("1"),
-                Value::Integer(2),
-                popped(Value::bulk("b")),
-                popped(Value::bulk("a")),
+                Reply::bulk("1"),
+                Reply::Integer(2),
+                popped(Reply::bulk("b")),
+                popped(Reply::bulk("a")),
             ]
         );
         is_refused(
@@ -616,13 +616,13 @@ fn transactions_and_watch_use_the_short_keys() {
             "EXEC",
         ];
         let replies = client.exchange(asked.map(words).concat(), 6);
-        let Some(Value::Array(executed)) = replies.last() else {
+        let Some(Reply::Array(executed)) = replies.last() else {
             panic!("{replies:?}");
         };
-        assert_eq!(executed[1], Value::Integer(1));
+        assert_eq!(executed[1], Reply::Integer(1));
         is_refused(&executed[3], "WRONGTYPE");
-        assert_eq!(client.call("MULTI"), Value::ok());
-        assert_eq!(client.call("GET u:n"), Value::Simple("QUEUED".into()));
+        assert_eq!(client.call("MULTI"), Reply::ok());
+        assert_eq!(client.call("GET u:n"), Reply::Simple("QUEUED".into()));
         is_refused(&client.call("WATCH u:n"), "ERR ");
         client.call("DISCARD");
         assert_eq!(parts.users(), set(&["w", "u:w", "n", "l2"]));
@@ -640,20 +640,20 @@ fn blocked_client_gets_the_whole_key() {
                 (
                     "BLPOP u:q1 u:q 0",
                     "RPUSH u:q x",
-                    Value::Array(vec![Value::bulk("u:q"), Value::bulk("x")]),
+                    Reply::Array(vec![Reply::bulk("u:q"), Reply::bulk("x")]),
                 ),
                 (
                     "BLMPOP 0 2 u:q1 u:q LEFT",
                     "RPUSH u:q x",
-                    Value::Array(vec![
-                        Value::bulk("u:q"),
-                        Value::Array(vec![Value::bulk("x")]),
+                    Reply::Array(vec![
+                        Reply::bulk("u:q"),
+                        Reply::Array(vec![Reply::bulk("x")]),
                     ]),
                 ),
                 (
                     "BLMOVE u:q u:to LEFT LEFT 0",
                     "RPUSH u:q x",
-                    Value::bulk("x"),
+                    Reply::bulk("x"),
                 ),
             ];
             for (wait, push, expected) in waits {
@@ -670,14 +670,14 @@ fn blocked_client_gets_the_whole_key() {
                     format!("{info:?}").contains("blocked_clients:1")
                 });
                 // The client waits for none of these.
-                assert_eq!(other.call("RPUSH q no"), Value::Integer(1));
-                assert_eq!(other.call("RPUSH u:u:q no"), Value::Integer(1));
+                assert_eq!(other.call("RPUSH q no"), Reply::Integer(1));
+                assert_eq!(other.call("RPUSH u:u:q no"), Reply::Integer(1));
                 assert!(client.is_quiet(Duration::from_millis(30)));
-                assert_eq!(other.call(push), Value::Integer(1));
+                assert_eq!(other.call(push), Reply::Integer(1));
                 assert_eq!(client.reply(), expected, "{wait}");
                 assert_eq!(
                     other.call("DEL q u:u:q u:to"),
-                    Value::Integer(2 + i64::from(wait.starts_with("BLMOVE")))
+                    Reply::Integer(2 + i64::from(wait.starts_with("BLMOVE")))
                 );
             }
             let mut client = parts.client();
@@ -689,16 +689,16 @@ fn blocked_client_gets_the_whole_key() {
             });
             assert_eq!(
                 other.call(&format!("XADD u:st {version}-1 f v")),
-                Value::bulk(format!("{version}-1"))
+                Reply::bulk(format!("{version}-1"))
             );
-            let entry = Value::Array(vec![
-                Value::bulk(format!("{version}-1")),
-                Value::Array(vec![Value::bulk("f"), Value::bulk("v")]),
+            let entry = Reply::Array(vec![
+                Reply::bulk(format!("{version}-1")),
+                Reply::Array(vec![Reply::bulk("f"), Reply::bulk("v")]),
             ]);
-            let pair = vec![Value::bulk("u:st"), Value::Array(vec![entry])];
+            let pair = vec![Reply::bulk("u:st"), Reply::Array(vec![entry])];
             let expected = match version {
-                2 => Value::Array(vec![Value::Array(pair)]),
-                _ => Value::Map(pair),
+                2 => Reply::Array(vec![Reply::Array(pair)]),
+                _ => Reply::Map(pair),
             };
             assert_eq!(client.reply(), expected);
         }
@@ -719,28 +719,28 @@ fn streamed_request_goes_to_the_short_key() {
         request(&["SET", "u:small", "1"]),
     ];
     let expected = [
-        Value::ok(),
-        Value::Integer(3),
-        Value::ok(),
-        Value::ok(),
-        Value::ok(),
+        Reply::ok(),
+        Reply::Integer(3),
+        Reply::ok(),
+        Reply::ok(),
+        Reply::ok(),
     ];
     assert_eq!(client.exchange(asked.concat(), 5), expected);
     assert_eq!(parts.users(), set(&["large", "list", "m1", "m2", "small"]));
     assert_eq!(keys_at(&parts.named), set(&["n:large"]));
-    assert!(client.call("GET u:large") == Value::bulk(&large));
+    assert!(client.call("GET u:large") == Reply::bulk(&large));
     assert_eq!(
         client.call("STRLEN u:m2"),
-        Value::Integer(large.len() as i64)
+        Reply::Integer(large.len() as i64)
     );
     // The second key comes behind a large value: the request is held whole.
     let late = request(&["MSET", "u:m3", &large, "u:m4", "1"]);
-    assert_eq!(client.exchange(late, 1), [Value::ok()]);
-    assert_eq!(client.call("EXISTS u:m3 u:m4"), Value::Integer(2));
+    assert_eq!(client.exchange(late, 1), [Reply::ok()]);
+    assert_eq!(client.call("EXISTS u:m3 u:m4"), Reply::Integer(2));
     // A reply with its key is held whole.
-    assert_eq!(client.call("LPOP u:list"), Value::bulk("a"));
+    assert_eq!(client.call("LPOP u:list"), Reply::bulk("a"));
     let popped = client.call("BLPOP u:list 0");
-    assert!(popped == Value::Array(vec![Value::bulk("u:list"), Value::bulk(&large)]));
+    assert!(popped == Reply::Array(vec![Reply::bulk("u:list"), Reply::bulk(&large)]));
     // More keys than respool holds.
     let many: Vec<String> = (0..200_000).map(|n| format!("u:none:{n}")).collect();
     let mut blpop = vec!["BLPOP"];
@@ -748,10 +748,10 @@ fn streamed_request_goes_to_the_short_key() {
     blpop.extend(["u:list", "0"]);
     let answer = client.exchange(request(&blpop), 1).remove(0);
     match answer.error() {
-        Some(_) => assert_eq!(client.call("LLEN u:list"), Value::Integer(1)),
+        Some(_) => assert_eq!(client.call("LLEN u:list"), Reply::Integer(1)),
         None => assert_eq!(
             answer,
-            Value::Array(vec![Value::bulk("u:list"), Value::bulk("b")])
+            Reply::Array(vec![Reply::bulk("u:list"), Reply::bulk("b")])
         ),
     }
 }
@@ -763,7 +763,7 @@ fn command_without_safe_prefix_is_refused() {
     let mut client = parts.client();
     let mut direct = Client::connect(parts.users.address());
     for key in ["k", "u:k", "w_1"] {
-        assert_eq!(direct.call(&format!("RPUSH {key} 1")), Value::Integer(1));
+        assert_eq!(direct.call(&format!("RPUSH {key} 1")), Reply::Integer(1));
     }
     for (asked, told) in [
         ("SORT u:k BY u:w_*", "ERR respool: BY and GET of SORT"),
@@ -839,7 +839,7 @@ fn command_without_safe_prefix_is_refused() {
     for key in ["k", "u:k", "w_1"] {
         assert_eq!(
             direct.call(&format!("LRANGE {key} 0 -1")),
-            Value::Array(vec![Value::bulk("1")])
+            Reply::Array(vec![Reply::bulk("1")])
         );
     }
     assert_eq!(keys_at(&parts.rest), set(&[]));
@@ -853,13 +853,13 @@ fn restarted_server_gets_short_keys_again() {
         let mut direct = Client::connect(server.address());
         // Keys that would be found with the prefix left on, or taken off twice.
         for key in ["u:k", "k:k"] {
-            assert_eq!(direct.call(&format!("SET {key} wrong")), Value::ok());
+            assert_eq!(direct.call(&format!("SET {key} wrong")), Reply::ok());
         }
-        assert_eq!(direct.call("XADD st 1-1 f v"), Value::bulk("1-1"));
-        assert_eq!(direct.call("XADD u:st 1-1 f wrong"), Value::bulk("1-1"));
+        assert_eq!(direct.call("XADD st 1-1 f v"), Reply::bulk("1-1"));
+        assert_eq!(direct.call("XADD u:st 1-1 f wrong"), Reply::bulk("1-1"));
         for of in 0..50 {
-            assert_eq!(direct.call(&format!("SET k{of} {of}")), Value::ok());
-            assert_eq!(direct.call(&format!("SET u:k{of} wrong")), Value::ok());
+            assert_eq!(direct.call(&format!("SET k{of} {of}")), Reply::ok());
+            assert_eq!(direct.call(&format!("SET u:k{of} wrong")), Reply::ok());
         }
     };
     fill(&parts.users);
@@ -886,22 +886,22 @@ fn restarted_server_gets_short_keys_again() {
                         let mut replies = client.exchange(asked.concat(), 12);
                         let several = replies.pop().expect("it was asked last");
                         match replies.pop().expect("it was asked before that") {
-                            Value::Error(_) | Value::Null => failed += 1,
+                            Reply::Error(_) | Reply::Null => failed += 1,
                             found => assert_eq!(found, stream_of("u:st", "v")),
                         }
                         for (key, value) in keys.iter().zip(&replies) {
                             match value {
-                                Value::Error(_) | Value::Null => failed += 1,
+                                Reply::Error(_) | Reply::Null => failed += 1,
                                 value => {
-                                    assert_eq!(*value, Value::bulk(key.to_string()));
+                                    assert_eq!(*value, Reply::bulk(key.to_string()));
                                     right += 1;
                                 }
                             }
                         }
-                        if let Value::Array(values) = several {
+                        if let Reply::Array(values) = several {
                             for (key, value) in keys.iter().zip(&values) {
-                                let its = Value::bulk(key.to_string());
-                                assert!(*value == its || *value == Value::Null, "{value:?}");
+                                let its = Reply::bulk(key.to_string());
+                                assert!(*value == its || *value == Reply::Null, "{value:?}");
                             }
                         }
                     }
@@ -921,7 +921,7 @@ fn restarted_server_gets_short_keys_again() {
         }
         thread::sleep(Duration::from_millis(300));
         ended.store(true, Ordering::SeqCst);
-        let Value::Bulk(info) = Client::connect(address).call("INFO respool") else {
+        let Reply::Bulk(info) = Client::connect(address).call("INFO respool") else {
             panic!("INFO is a text");
         };
         let info = String::from_utf8_lossy(&info).into_owned();
@@ -939,9 +939,9 @@ fn restarted_server_gets_short_keys_again() {
 }
 
 /// The reply of XREAD for a stream of one entry.
-fn stream_of(key: &str, value: &str) -> Value {
-    let bulks = |texts: [&str; 2]| Value::Array(texts.map(Value::bulk).to_vec());
-    let entry = Value::Array(vec![Value::bulk("1-1"), bulks(["f", value])]);
-    let stream = vec![Value::bulk(key), Value::Array(vec![entry])];
-    Value::Array(vec![Value::Array(stream)])
+fn stream_of(key: &str, value: &str) -> Reply {
+    let bulks = |texts: [&str; 2]| Reply::Array(texts.map(Reply::bulk).to_vec());
+    let entry = Reply::Array(vec![Reply::bulk("1-1"), bulks(["f", value])]);
+    let stream = vec![Reply::bulk(key), Reply::Array(vec![entry])];
+    Reply::Array(vec![Reply::Array(stream)])
 }

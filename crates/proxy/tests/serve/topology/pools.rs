@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, words};
+use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::{Proxy, Server, any_server};
 use respool_testkit::time::wait_until;
 
@@ -95,14 +95,14 @@ fn second_listener(proxy: &Proxy, pool: &str) -> SocketAddr {
 }
 
 fn info(client: &mut Client) -> String {
-    let Value::Bulk(text) = client.call("INFO respool") else {
+    let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };
     String::from_utf8_lossy(&text).into_owned()
 }
 
 fn lines(client: &mut Client, request: &str) -> Vec<String> {
-    let Value::Bulk(text) = client.call(request) else {
+    let Reply::Bulk(text) = client.call(request) else {
         panic!("{request}: no text");
     };
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -111,7 +111,7 @@ fn lines(client: &mut Client, request: &str) -> Vec<String> {
 
 fn id(client: &mut Client) -> i64 {
     match client.call("CLIENT ID") {
-        Value::Integer(id) => id,
+        Reply::Integer(id) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -132,41 +132,41 @@ fn pools_never_show_each_others_keys() {
                 }
             }
             for (of, clients) in [("one", &mut ones), ("many", &mut manies)] {
-                let expected = [Value::ok(), Value::bulk(format!("{of}:{round}"))];
+                let expected = [Reply::ok(), Reply::bulk(format!("{of}:{round}"))];
                 for client in clients.iter_mut() {
                     assert_eq!(client.replies(2), expected);
                 }
             }
         }
         let (one, many) = (&mut ones[0], &mut manies[0]);
-        let count = Value::Integer(CLIENTS as i64);
-        assert_eq!(one.call("SET only:one 1"), Value::ok());
-        assert_eq!(many.call("GET only:one"), Value::Null);
+        let count = Reply::Integer(CLIENTS as i64);
+        assert_eq!(one.call("SET only:one 1"), Reply::ok());
+        assert_eq!(many.call("GET only:one"), Reply::Null);
         assert_eq!(many.call("DBSIZE"), count);
         let mut direct = Client::connect(pools.alone.address());
-        assert_eq!(direct.call("AUTH of-the-one"), Value::ok());
-        assert_eq!(direct.call("GET key:3"), Value::bulk("one:19"));
+        assert_eq!(direct.call("AUTH of-the-one"), Reply::ok());
+        assert_eq!(direct.call("GET key:3"), Reply::bulk("one:19"));
         let shards = pools
             .shards
             .iter()
             .map(|shard| Client::connect(shard.address()));
         let values = shards.map(|mut shard| shard.call("GET key:3"));
-        let values: Vec<Value> = values.filter(|value| *value != Value::Null).collect();
-        assert_eq!(values, [Value::bulk("many:19")]);
+        let values: Vec<Reply> = values.filter(|value| *value != Reply::Null).collect();
+        assert_eq!(values, [Reply::bulk("many:19")]);
 
         // The same holds for published messages, ...
         let mut listener = pools.one();
         listener.call("SUBSCRIBE news");
-        assert_eq!(many.call("PUBLISH news no"), Value::Integer(0));
-        assert_eq!(one.call("PUBLISH news yes"), Value::Integer(1));
-        let message = ["message", "news", "yes"].map(Value::bulk).to_vec();
-        assert_eq!(listener.reply(), Value::Array(message));
+        assert_eq!(many.call("PUBLISH news no"), Reply::Integer(0));
+        assert_eq!(one.call("PUBLISH news yes"), Reply::Integer(1));
+        let message = ["message", "news", "yes"].map(Reply::bulk).to_vec();
+        assert_eq!(listener.reply(), Reply::Array(message));
 
         // ... a script, although respool reloads scripts that a server has lost, ...
         let sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
         assert_eq!(
             one.call_args(&["SCRIPT", "LOAD", "return 1"]),
-            Value::bulk(sha)
+            Reply::bulk(sha)
         );
         let answer = many.call(&format!("EVALSHA {sha} 1 key:1"));
         assert!(
@@ -175,18 +175,18 @@ fn pools_never_show_each_others_keys() {
                 .is_some_and(|text| text.starts_with("NOSCRIPT")),
             "{answer:?}"
         );
-        assert_eq!(many.call("SCRIPT FLUSH"), Value::ok());
-        assert_eq!(direct.call("SCRIPT FLUSH"), Value::ok());
-        assert_eq!(one.call(&format!("EVALSHA {sha} 0")), Value::Integer(1));
+        assert_eq!(many.call("SCRIPT FLUSH"), Reply::ok());
+        assert_eq!(direct.call("SCRIPT FLUSH"), Reply::ok());
+        assert_eq!(one.call(&format!("EVALSHA {sha} 0")), Reply::Integer(1));
 
         // ... and commands for all keys.
-        assert_eq!(many.call("DEL key:1"), Value::Integer(1));
-        assert_eq!(one.call("GET key:1"), Value::bulk("one:19"));
+        assert_eq!(many.call("DEL key:1"), Reply::Integer(1));
+        assert_eq!(one.call("GET key:1"), Reply::bulk("one:19"));
         for shard in &pools.shards {
             Client::connect(shard.address()).call("FLUSHALL");
         }
-        assert_eq!(many.call("DBSIZE"), Value::Integer(0));
-        assert_eq!(one.call("DBSIZE"), Value::Integer(CLIENTS as i64 + 1));
+        assert_eq!(many.call("DBSIZE"), Reply::Integer(0));
+        assert_eq!(one.call("DBSIZE"), Reply::Integer(CLIENTS as i64 + 1));
     });
 }
 
@@ -198,7 +198,7 @@ fn config_set_changes_its_own_pool_alone() {
             .call(&format!("CONFIG GET {name}"))
             .get(name)
         {
-            Some(Value::Bulk(value)) => String::from_utf8_lossy(value).into_owned(),
+            Some(Reply::Bulk(value)) => String::from_utf8_lossy(value).into_owned(),
             other => panic!("{name}: {other:?}"),
         };
         // Many clients, so that each worker gets requests.
@@ -206,7 +206,7 @@ fn config_set_changes_its_own_pool_alone() {
         let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
         for name in ["respool.fuse", "respool.collapse", "respool.listener.fuse"] {
             let set = ones[0].call(&format!("CONFIG SET {name} no"));
-            assert_eq!(set, Value::ok(), "{name}");
+            assert_eq!(set, Reply::ok(), "{name}");
             for client in &mut ones {
                 assert_eq!(option(client, name), "no", "{name}");
             }
@@ -215,7 +215,7 @@ fn config_set_changes_its_own_pool_alone() {
             }
         }
         let set = manies[0].call("CONFIG SET respool.max-delay-us 777");
-        assert_eq!(set, Value::ok());
+        assert_eq!(set, Reply::ok());
         for client in &mut ones {
             assert_eq!(option(client, "respool.max-delay-us"), "200");
         }
@@ -230,16 +230,16 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
     Pools::with_one_worker_and_with_three(|pools| {
         let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
         let mut one = pools.one();
-        assert_eq!(one.call("SET k 1"), Value::ok());
+        assert_eq!(one.call("SET k 1"), Reply::ok());
         // A frozen server comes first: its waiting clients delay none behind the other listener.
         pools.alone.stop();
         one.send(&words("GET k"));
         for client in &mut manies {
             client.patience(Duration::from_secs(5));
-            assert_eq!(client.call("SET k 2"), Value::ok());
+            assert_eq!(client.call("SET k 2"), Reply::ok());
         }
         // A pause is confirmed when everything before it is answered: in its pool.
-        assert_eq!(manies[0].call("CLIENT PAUSE 1"), Value::ok());
+        assert_eq!(manies[0].call("CLIENT PAUSE 1"), Reply::ok());
         pools.alone.kill9();
         pools.alone.cont();
         assert!(one.reply().error().is_some(), "its server is gone");
@@ -247,10 +247,10 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
         for client in &mut manies {
             let asked = ["SET k 2", "GET k", "DBSIZE", "MGET k l"].map(words);
             let replies = client.exchange(asked.concat(), 4);
-            let both = Value::Array(vec![Value::bulk("2"), Value::Null]);
+            let both = Reply::Array(vec![Reply::bulk("2"), Reply::Null]);
             assert_eq!(
                 replies,
-                [Value::ok(), Value::bulk("2"), Value::Integer(1), both]
+                [Reply::ok(), Reply::bulk("2"), Reply::Integer(1), both]
             );
         }
         let mut late = pools.one();
@@ -262,8 +262,8 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
             .alone
             .restart()
             .unwrap_or_else(|error| panic!("{error}"));
-        wait_until("it heals", SOON, || late.call("SET k 3") == Value::ok());
-        assert_eq!(manies[0].call("GET k"), Value::bulk("2"));
+        wait_until("it heals", SOON, || late.call("SET k 3") == Reply::ok());
+        assert_eq!(manies[0].call("GET k"), Reply::bulk("2"));
     });
 }
 
@@ -288,11 +288,11 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
 
         // The right to do so is had from the server of the one pool, and ends there.
         let killed = many.call(&format!("CLIENT KILL ID {}", ids[1]));
-        assert_eq!(killed, Value::Integer(0));
+        assert_eq!(killed, Reply::Integer(0));
         let killed = many.call("CLIENT KILL TYPE normal SKIPME yes");
-        assert_eq!(killed, Value::Integer(CLIENTS as i64 - 1));
+        assert_eq!(killed, Reply::Integer(CLIENTS as i64 - 1));
         for client in &mut ones {
-            assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+            assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
         }
 
         // Clients of the other pool get no invalidations, either.
@@ -304,7 +304,7 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
             "{answer:?}"
         );
         let answer = tracker.call(&format!("CLIENT TRACKING ON REDIRECT {}", ids[1]));
-        assert_eq!(answer, Value::ok());
+        assert_eq!(answer, Reply::ok());
 
         // A blocked client of the other pool stays blocked.
         let mut waiter = pools.one();
@@ -316,25 +316,25 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         });
         let many = &mut manies[0];
         let unblocked = many.call(&format!("CLIENT UNBLOCK {waiting}"));
-        assert_eq!(unblocked, Value::Integer(0));
+        assert_eq!(unblocked, Reply::Integer(0));
         assert!(waiter.is_quiet(Duration::from_millis(50)));
         wait_until("its own pool can end that", SOON, || {
-            ones[0].call(&format!("CLIENT UNBLOCK {waiting}")) == Value::Integer(1)
+            ones[0].call(&format!("CLIENT UNBLOCK {waiting}")) == Reply::Integer(1)
         });
-        assert_eq!(waiter.reply(), Value::Null);
+        assert_eq!(waiter.reply(), Reply::Null);
 
         // A pause holds the clients of one pool, and its end ends no other.
-        assert_eq!(ones[0].call("CLIENT PAUSE 3600000 WRITE"), Value::ok());
+        assert_eq!(ones[0].call("CLIENT PAUSE 3600000 WRITE"), Reply::ok());
         let mut many = pools.many();
-        assert_eq!(many.call("SET k 1"), Value::ok());
-        assert_eq!(many.call("MSET k 1 l 2 m 3"), Value::ok());
+        assert_eq!(many.call("SET k 1"), Reply::ok());
+        assert_eq!(many.call("MSET k 1 l 2 m 3"), Reply::ok());
         ones[1].send(&words("SET k 1"));
-        assert_eq!(many.call("CLIENT PAUSE 3600000 WRITE"), Value::ok());
-        assert_eq!(many.call("CLIENT UNPAUSE"), Value::ok());
-        assert_eq!(many.call("SET k 2"), Value::ok());
+        assert_eq!(many.call("CLIENT PAUSE 3600000 WRITE"), Reply::ok());
+        assert_eq!(many.call("CLIENT UNPAUSE"), Reply::ok());
+        assert_eq!(many.call("SET k 2"), Reply::ok());
         assert!(ones[1].is_quiet(Duration::from_millis(50)), "it is paused");
-        assert_eq!(ones[0].call("CLIENT UNPAUSE"), Value::ok());
-        assert_eq!(ones[1].reply(), Value::ok());
+        assert_eq!(ones[0].call("CLIENT UNPAUSE"), Reply::ok());
+        assert_eq!(ones[1].reply(), Reply::ok());
     });
 }
 
@@ -372,7 +372,7 @@ fn file_options_of_a_pool_hold_there_alone() {
         ];
         names.map(|name| reply.get(&format!("respool.{name}")).cloned())
     };
-    let values = |values: [&str; 5]| values.map(|value| Some(Value::bulk(value)));
+    let values = |values: [&str; 5]| values.map(|value| Some(Reply::bulk(value)));
     assert_eq!(shown(&mut own), values(["latency", "500", "no", "7", "no"]));
     assert_eq!(
         shown(&mut other),
@@ -395,8 +395,8 @@ fn file_options_of_a_pool_hold_there_alone() {
 fn every_info_field_is_documented() {
     let pools = Pools::start(1);
     let (mut one, mut many) = (pools.one(), pools.many());
-    assert_eq!(one.call("PING"), Value::Simple("PONG".into()));
-    assert_eq!(many.call("SET k 1"), Value::ok());
+    assert_eq!(one.call("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(many.call("SET k 1"), Reply::ok());
     let page = include_str!("../../../../../docs/reference/info.md");
     let info = info(&mut many);
     let fields = info.lines().filter_map(|line| line.split_once(':'));
@@ -423,15 +423,15 @@ fn every_info_field_is_documented() {
 fn the_log_and_info_name_the_pool_of_each_server() {
     let pools = Pools::start(1);
     let (mut one, mut many) = (pools.one(), pools.many());
-    assert_eq!(one.call("PING"), Value::Simple("PONG".into()));
-    assert_eq!(many.call("SET k 1"), Value::ok());
+    assert_eq!(one.call("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(many.call("SET k 1"), Reply::ok());
     let mut sides = [
         (&mut one, "one", "many", &pools.alone, &pools.shards[0]),
         (&mut many, "many", "one", &pools.shards[0], &pools.alone),
     ];
     for (client, own, other, its, others) in &mut sides {
         for command in ["INFO respool", "INFO", "INFO everything"] {
-            let Value::Bulk(info) = client.call(command) else {
+            let Reply::Bulk(info) = client.call(command) else {
                 panic!("{command} is a text")
             };
             let info = String::from_utf8(info).expect("INFO is ASCII");
@@ -505,16 +505,16 @@ fn prefixes_route_keys_to_their_servers() {
             .flatten()
             .flat_map(|text| words(text))
             .collect();
-        let expected = keys(of).map(|key| [Value::ok(), Value::bulk(key)]);
+        let expected = keys(of).map(|key| [Reply::ok(), Reply::bulk(key)]);
         assert_eq!(client.exchange(asked, 14), expected.concat());
         let all = format!("MGET {}", keys(of).join(" "));
         assert_eq!(
             client.call(&all),
-            Value::Array(keys(of).map(Value::bulk).to_vec())
+            Reply::Array(keys(of).map(Reply::bulk).to_vec())
         );
     }
     let held = servers.each_ref().map(|server| {
-        let Value::Array(keys) = Client::connect(server.address()).call("KEYS *") else {
+        let Reply::Array(keys) = Client::connect(server.address()).call("KEYS *") else {
             panic!("KEYS is an array");
         };
         keys.len()
@@ -533,7 +533,7 @@ fn prefixes_route_keys_to_their_servers() {
     assert_eq!(held.iter().sum::<usize>(), 7 * CLIENTS);
     assert!(held[2] > 0 && held[3] > 0, "{held:?}");
     let client = &mut clients[0];
-    assert_eq!(client.call("DBSIZE"), Value::Integer(7 * CLIENTS as i64));
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(7 * CLIENTS as i64));
     let across = client.call("SINTERSTORE s:1 other:1 s:page:1");
     assert!(
         across
@@ -549,7 +549,7 @@ fn prefixes_route_keys_to_their_servers() {
         answer.error().is_some_and(|error| error.contains(&name))
     });
     for client in &mut clients {
-        assert_eq!(client.call("SET other:x 1"), Value::ok());
-        assert_eq!(client.call("SET s:page:x 1"), Value::ok());
+        assert_eq!(client.call("SET other:x 1"), Reply::ok());
+        assert_eq!(client.call("SET s:page:x 1"), Reply::ok());
     }
 }

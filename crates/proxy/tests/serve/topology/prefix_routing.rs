@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Value, counter, pipelined, request, text, texts, words};
+use respool_testkit::client::{Client, Reply, counter, pipelined, request, text, texts, words};
 use respool_testkit::counting::{Allowed, counted};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{self, Flavour, Proxy, Server};
@@ -149,7 +149,7 @@ const MIXED: [(&str, &str); 4] = [
     ("c:s:", "other"),
 ];
 
-fn code(reply: &Value) -> &str {
+fn code(reply: &Reply) -> &str {
     let text = reply.error().unwrap_or_default();
     text.split(' ').next().unwrap_or_default()
 }
@@ -158,7 +158,7 @@ fn code(reply: &Value) -> &str {
 fn scanned(client: &mut Client) -> Vec<String> {
     let (mut cursor, mut all) = ("0".to_owned(), Vec::new());
     loop {
-        let Value::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 7")) else {
+        let Reply::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 7")) else {
             panic!("SCAN answers an array")
         };
         all.extend(texts(&reply[1]));
@@ -184,7 +184,7 @@ fn prefixes_route_keys_to_any_kind_of_pool() {
         let pairs: Vec<String> = keys.iter().map(|key| format!("{key} {key}")).collect();
         assert_eq!(
             client.call(&format!("MSET {}", pairs.join(" "))),
-            Value::ok()
+            Reply::ok()
         );
         let values = client.call(&format!("MGET {}", keys.join(" ")));
         assert_eq!(texts(&values), keys);
@@ -198,9 +198,9 @@ fn prefixes_route_keys_to_any_kind_of_pool() {
             let expected: HashSet<String> = (0..240).filter(its).map(key).collect();
             assert_eq!(served.kinds.held(kind), expected, "{kind}");
         }
-        assert_eq!(client.call("DBSIZE"), Value::Integer(240));
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(240));
         // WAIT returns 0, because some servers have no replica.
-        assert_eq!(client.call("WAIT 0 1000"), Value::Integer(0));
+        assert_eq!(client.call("WAIT 0 1000"), Reply::Integer(0));
         let expected: HashSet<String> = keys.iter().cloned().collect();
         let found = texts(&client.call("KEYS *"));
         assert_eq!(
@@ -214,9 +214,9 @@ fn prefixes_route_keys_to_any_kind_of_pool() {
             (240, expected)
         );
         let some = format!("{} {} {} {}", keys[0], keys[1], keys[2], keys[3]);
-        assert_eq!(client.call(&format!("DEL {some}")), Value::Integer(4));
-        assert_eq!(client.call(&format!("EXISTS {some}")), Value::Integer(0));
-        assert_eq!(client.call("FLUSHALL"), Value::ok());
+        assert_eq!(client.call(&format!("DEL {some}")), Reply::Integer(4));
+        assert_eq!(client.call(&format!("EXISTS {some}")), Reply::Integer(0));
+        assert_eq!(client.call("FLUSHALL"), Reply::ok());
         for kind in ["single", "sharded", "cluster", "sentinels"] {
             assert!(served.kinds.held(kind).is_empty(), "{kind}");
         }
@@ -248,23 +248,23 @@ fn single_server_request_needs_keys_of_one_subpool() {
         let [a, b] = ["a", "b"].map(|name| format!("{part}{{x}}{name}"));
         let block = format!("MULTI;SET {a} 1;INCR {a};SET {b} 5;EXEC");
         let executed = pipelined(&mut client, &block).pop();
-        let expected = vec![Value::ok(), Value::Integer(2), Value::ok()];
-        assert_eq!(executed, Some(Value::Array(expected)), "{part}");
+        let expected = vec![Reply::ok(), Reply::Integer(2), Reply::ok()];
+        assert_eq!(executed, Some(Reply::Array(expected)), "{part}");
         let script = format!("EVAL return({{KEYS[1],KEYS[2]}}) 2 {a} {b}");
         assert_eq!(texts(&client.call(&script)), [a.clone(), b.clone()]);
         // Another client changes a watched key.
-        assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
-        assert_eq!(other.call(&format!("INCR {a}")), Value::Integer(3));
+        assert_eq!(client.call(&format!("WATCH {a}")), Reply::ok());
+        assert_eq!(other.call(&format!("INCR {a}")), Reply::Integer(3));
         let block = format!("MULTI;INCR {a};EXEC");
-        assert_eq!(pipelined(&mut client, &block).pop(), Some(Value::Null));
-        assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
+        assert_eq!(pipelined(&mut client, &block).pop(), Some(Reply::Null));
+        assert_eq!(client.call(&format!("WATCH {a}")), Reply::ok());
         let executed = pipelined(&mut client, &block).pop();
-        assert_eq!(executed, Some(Value::Array(vec![Value::Integer(4)])));
+        assert_eq!(executed, Some(Reply::Array(vec![Reply::Integer(4)])));
         // Another client brings the element.
         let list = format!("{part}{{x}}list");
         client.send(&words(&format!("BLPOP {list} 10")));
         thread::sleep(Duration::from_millis(50));
-        assert_eq!(other.call(&format!("LPUSH {list} v")), Value::Integer(1));
+        assert_eq!(other.call(&format!("LPUSH {list} v")), Reply::Integer(1));
         assert_eq!(texts(&client.reply()), [list, "v".to_owned()]);
     }
     // Requests with keys of several parts are refused.
@@ -294,7 +294,7 @@ fn single_server_request_needs_keys_of_one_subpool() {
     let loaded = client.call_args(&["SCRIPT", "LOAD", "return redis.call('GET',KEYS[1])"]);
     for key in [one, two, "{x}a"] {
         let value = client.call(&format!("EVALSHA {} 1 {key}", text(&loaded)));
-        assert_eq!(value, Value::bulk("4"), "{key}");
+        assert_eq!(value, Reply::bulk("4"), "{key}");
     }
 }
 
@@ -309,7 +309,7 @@ fn published_messages_reach_every_listener() {
         // A worker that has just met the Cluster subscribes at its first node as soon as that is
         // connected.
         for listener in &mut listeners {
-            assert_eq!(listener.call("DBSIZE"), Value::Integer(0));
+            assert_eq!(listener.call("DBSIZE"), Reply::Integer(0));
         }
         thread::sleep(Duration::from_millis(500));
         for listener in &mut listeners {
@@ -319,11 +319,11 @@ fn published_messages_reach_every_listener() {
         let mut client = served.client();
         for channel in ["c:news", "w:news", "news"] {
             // Earlier requests of a session do not matter.
-            assert_eq!(client.call("SET w:k 1"), Value::ok());
+            assert_eq!(client.call("SET w:k 1"), Reply::ok());
             let heard = client.call(&format!("PUBLISH {channel} hello"));
             // In a Cluster, the subscribers of the node that was asked.
             if all != "cluster" {
-                assert_eq!(heard, Value::Integer(4), "{all}");
+                assert_eq!(heard, Reply::Integer(4), "{all}");
             }
             for listener in &mut listeners {
                 let message = texts(&listener.reply());
@@ -342,7 +342,7 @@ fn published_messages_reach_every_listener() {
             let mut listener = served.client();
             listener.call(&format!("SSUBSCRIBE {channel}"));
             let heard = client.call(&format!("SPUBLISH {channel} hello"));
-            assert_eq!(heard, Value::Integer(1), "{all}");
+            assert_eq!(heard, Reply::Integer(1), "{all}");
             assert_eq!(texts(&listener.reply()), ["smessage", &channel, "hello"]);
         }
     }
@@ -376,11 +376,11 @@ fn parts_of_any_kind_see_short_keys() {
     let mut client = served.client();
     let keys = |of: usize| ["c:", "w:", "s:", "c:s:", ""].map(|prefix| format!("{prefix}k{of}"));
     // The first requests may come before its nodes have given their slots.
-    assert_eq!(client.call("SET c:k0 0"), Value::ok());
+    assert_eq!(client.call("SET c:k0 0"), Reply::ok());
     let healed = counter(&mut client, "redirected_moved");
     for of in 0..50 {
         let pairs = keys(of).map(|key| format!("{key} {key}")).join(" ");
-        assert_eq!(client.call(&format!("MSET {pairs}")), Value::ok());
+        assert_eq!(client.call(&format!("MSET {pairs}")), Reply::ok());
     }
     let short: HashSet<String> = (0..50).map(|of| format!("k{of}")).collect();
     for kind in ["cluster", "sentinels", "sharded", "single"] {
@@ -393,9 +393,9 @@ fn parts_of_any_kind_see_short_keys() {
     for of in 0..50 {
         let gets = keys(of).map(|key| format!("GET {key}")).join(";");
         let mget = format!("MGET {}", keys(of).join(" "));
-        let expected = keys(of).map(Value::bulk).to_vec();
+        let expected = keys(of).map(Reply::bulk).to_vec();
         assert_eq!(pipelined(&mut client, &gets), expected);
-        assert_eq!(client.call(&mget), Value::Array(expected));
+        assert_eq!(client.call(&mget), Reply::Array(expected));
     }
     // SWAPDB is refused: it could succeed at some servers only.
     let swapped = client.call("SWAPDB 0 1");
@@ -404,21 +404,21 @@ fn parts_of_any_kind_see_short_keys() {
         swapped.error().is_some_and(|error| error.contains(told)),
         "{swapped:?}"
     );
-    assert_eq!(client.call("GET k1"), Value::bulk("k1"));
+    assert_eq!(client.call("GET k1"), Reply::bulk("k1"));
     // Whichever key was asked for last, it is one of none or of all.
     for key in ["k1", "c:k1"] {
         assert_eq!(
             code(&pipelined(&mut client, &format!("GET {key};SELECT 1"))[1]),
             "ERR"
         );
-        assert_eq!(client.call("DBSIZE"), Value::Integer(250));
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(250));
     }
     // A request for one node of a Cluster is accepted if its keys without their prefix have one
     // slot.
     for (prefix, tag) in [("c:", "c:{t}"), ("w:", "w:"), ("s:", "s:{t}")] {
         let transaction = format!("MULTI;SET {tag}a 1;RPUSH {tag}l x;EXEC;BLPOP {tag}m {tag}l 1");
         let replies = pipelined(&mut client, &transaction);
-        let done = Value::Array(vec![Value::ok(), Value::Integer(1)]);
+        let done = Reply::Array(vec![Reply::ok(), Reply::Integer(1)]);
         assert_eq!(replies[3], done, "{prefix}");
         assert_eq!(texts(&replies[4]), [format!("{tag}l"), "x".to_owned()]);
     }
@@ -489,7 +489,7 @@ fn scan_finds_every_key_of_a_changing_subpool() {
     let key = |number: usize| format!("{}{number}", ["", "c:", "w:", "c:s:"][number % 4]);
     let keys: Vec<String> = (0..600).map(key).collect();
     for key in &keys {
-        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
     }
     let taken: HashSet<u16> = keys.iter().map(|key| hash_slot(key.as_bytes())).collect();
     let share = served.kinds.cluster.share(0);
@@ -501,7 +501,7 @@ fn scan_finds_every_key_of_a_changing_subpool() {
     let mut cursor = "0".to_owned();
     for step in 0.. {
         // Each step of another session, and so perhaps of another worker.
-        let Value::Array(reply) = served.client().call(&format!("SCAN {cursor} COUNT 10")) else {
+        let Reply::Array(reply) = served.client().call(&format!("SCAN {cursor} COUNT 10")) else {
             panic!("SCAN answers an array")
         };
         found.extend(texts(&reply[1]));
@@ -528,7 +528,7 @@ fn scan_finds_every_key_of_a_changing_subpool() {
             });
             for name in names.flatten() {
                 for _ in 0..9 {
-                    assert_eq!(served.client().call(&format!("GET {name}")), Value::Null);
+                    assert_eq!(served.client().call(&format!("GET {name}")), Reply::Null);
                 }
             }
         }
@@ -551,12 +551,12 @@ fn scan_finds_every_key_of_a_changing_subpool() {
     for _ in 0..9 {
         let mut client = served.client();
         for name in every.iter().filter(|name| name.starts_with("c:")) {
-            assert_eq!(client.call(&format!("GET {name}")), Value::bulk("1"));
+            assert_eq!(client.call(&format!("GET {name}")), Reply::bulk("1"));
         }
-        assert_eq!(client.call("DBSIZE"), Value::Integer(600));
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(600));
     }
-    assert_eq!(client.call("FLUSHALL"), Value::ok());
-    assert_eq!(client.call("DBSIZE"), Value::Integer(0));
+    assert_eq!(client.call("FLUSHALL"), Reply::ok());
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
 }
 
 /// While a primary of one subpool is replaced, keys of the others are answered.
@@ -564,11 +564,11 @@ fn scan_finds_every_key_of_a_changing_subpool() {
 fn failover_of_one_subpool_leaves_the_others() {
     let served = Served::start(&sentinel::some_server(7), "single", &MIXED, 2);
     let mut client = served.client();
-    assert_eq!(client.call("SET w:lost 0"), Value::ok());
+    assert_eq!(client.call("SET w:lost 0"), Reply::ok());
     let watched = served.kinds.sentinels.watched(0);
     let replica = watched.server(1).address();
     wait_until("its replica has it", SOON, || {
-        Client::connect(replica).call("GET w:lost") == Value::bulk("0")
+        Client::connect(replica).call("GET w:lost") == Reply::bulk("0")
     });
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -576,7 +576,7 @@ fn failover_of_one_subpool_leaves_the_others() {
             let (mut client, over) = (served.client(), &over);
             scope.spawn(move || {
                 for value in 1.. {
-                    assert_eq!(client.call(&format!("INCR {key}")), Value::Integer(value));
+                    assert_eq!(client.call(&format!("INCR {key}")), Reply::Integer(value));
                     if over.load(Ordering::SeqCst) {
                         return;
                     }
@@ -591,7 +591,7 @@ fn failover_of_one_subpool_leaves_the_others() {
         replaced.unwrap_or_else(|error| panic!("{error}"));
     });
     wait_until("the lost one is answered again", SOON, || {
-        client.call("GET w:lost") == Value::bulk("0")
+        client.call("GET w:lost") == Reply::bulk("0")
     });
 }
 
@@ -610,9 +610,9 @@ fn is_read_where_its_url_says(read: &str, seen: &str) {
         watched.server(server).address()
     });
     let mut client = served.client();
-    assert_eq!(client.call("MSET k 1 c:k 1 w:k 1 w:l 1"), Value::ok());
+    assert_eq!(client.call("MSET k 1 c:k 1 w:k 1 w:l 1"), Reply::ok());
     wait_until("its replica has it", SOON, || {
-        Client::connect(replica).call(&format!("GET {seen}")) == Value::bulk("1")
+        Client::connect(replica).call(&format!("GET {seen}")) == Reply::bulk("1")
     });
     wait_for_replicas(&served.proxy.0, 1);
     let reads = |server| calls(server, "get") + calls(server, "mget");
@@ -620,25 +620,25 @@ fn is_read_where_its_url_says(read: &str, seen: &str) {
     reset(&[primary, replica, single]);
     for _ in 0..20 {
         for key in ["k", "c:k", "w:k"] {
-            assert_eq!(client.call(&format!("GET {key}")), Value::bulk("1"));
+            assert_eq!(client.call(&format!("GET {key}")), Reply::bulk("1"));
         }
         let values = pipelined(
             &mut client,
             "GET w:k;GET c:k;GET w:l;GET w:k;MGET w:k k w:l",
         );
         assert_eq!(texts(&values[4]), ["1", "1", "1"]);
-        assert_eq!(values[..4], [(); 4].map(|()| Value::bulk("1")));
+        assert_eq!(values[..4], [(); 4].map(|()| Reply::bulk("1")));
     }
     assert_eq!(reads(primary), 0);
     assert!(reads(replica) >= 40, "{}", reads(replica));
     assert_eq!(reads(single), 40);
     // Who reads its own writes reads them at the primary, and those of others as before.
-    assert_eq!(client.call("READWRITE"), Value::ok());
+    assert_eq!(client.call("READWRITE"), Reply::ok());
     for number in 0..50 {
         for key in ["w:k", "c:k", "k"] {
             let set = format!("SET {key} {number};GET {key}");
             let values = pipelined(&mut client, &set);
-            assert_eq!(values[1], Value::bulk(number.to_string()), "{key}");
+            assert_eq!(values[1], Reply::bulk(number.to_string()), "{key}");
         }
     }
     assert!(reads(primary) >= 50, "{}", reads(primary));
@@ -675,11 +675,11 @@ fn module_of_one_subpool_is_used_with_its_keys() {
             let query = format!("CREATE(:n{{of:'{}'}})", "x".repeat(large));
             let asked = |key: &str| request(&["GRAPH.QUERY", key, &query]);
             let made = client.exchange(asked("g:a"), 1).remove(0);
-            assert!(matches!(made, Value::Array(_)), "{large} {round}: {made:?}");
+            assert!(matches!(made, Reply::Array(_)), "{large} {round}: {made:?}");
             let elsewhere = client.exchange(asked("a"), 1).remove(0);
             let text = elsewhere.error().unwrap_or_default();
             assert!(text.starts_with("ERR unknown command"), "{elsewhere:?}");
-            assert_eq!(client.call("SET a 1"), Value::ok());
+            assert_eq!(client.call("SET a 1"), Reply::ok());
         }
     }
     let count = client.call("GRAPH.QUERY g:a MATCH(n)RETURN(count(n))");
@@ -693,7 +693,7 @@ fn dead_subpool_fails_its_own_keys_alone() {
     let alive = ["k", "w:k", "s:k", "c:s:k"];
     let mut client = served.client();
     for key in alive.into_iter().chain(["c:k"]) {
-        assert_eq!(client.call(&format!("SET {key} 0")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 0")), Reply::ok());
     }
     for node in served.kinds.cluster.nodes() {
         node.kill9();
@@ -709,7 +709,7 @@ fn dead_subpool_fails_its_own_keys_alone() {
         let mut client = Client::connect(proxy.address());
         for round in 1..=50 {
             for key in alive {
-                let value = Value::Integer(before + round);
+                let value = Reply::Integer(before + round);
                 assert_eq!(client.call(&format!("INCR {key}")), value, "{key}");
             }
         }

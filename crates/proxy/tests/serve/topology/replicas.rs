@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Value, counter, pipelined, request, text, words};
+use respool_testkit::client::{Client, Reply, counter, pipelined, request, text, words};
 use respool_testkit::fake::{Answer, Asked, Fakes, bulk, info};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{Flavour, Proxy, Server, any_server, find, leave_out};
@@ -79,7 +79,7 @@ pub(crate) fn reset(servers: &[SocketAddr]) {
     for server in servers {
         assert_eq!(
             Client::connect(*server).call("CONFIG RESETSTAT"),
-            Value::ok()
+            Reply::ok()
         );
     }
 }
@@ -226,7 +226,7 @@ impl Scene {
                 let mut replica = Client::connect(replica.address());
                 let mut both = [&mut primary, &mut replica];
                 let [one, other] = both.each_mut().map(|one| one.call("DBSIZE"));
-                one == other && replica.call("GET settled") == Value::bulk("1")
+                one == other && replica.call("GET settled") == Reply::bulk("1")
             });
         }
     }
@@ -308,7 +308,7 @@ fn fill_all(address: SocketAddr, replicas: i64) {
     let mut client = Client::connect(address);
     write_all(&mut client);
     let wait = format!("WAIT {replicas} {}", SOON.as_millis());
-    assert_eq!(client.call(&wait), Value::Integer(replicas));
+    assert_eq!(client.call(&wait), Reply::Integer(replicas));
 }
 
 fn write_all(client: &mut Client) {
@@ -323,44 +323,44 @@ fn write_all(client: &mut Client) {
 
 /// Many clients read in every way there is, and each gets the written values.
 fn ask_everything(address: SocketAddr) {
-    let value = |key: usize| Value::bulk(key.to_string());
-    let hash = |key: usize| Value::Array(vec![Value::bulk("f"), value(key)]);
+    let value = |key: usize| Reply::bulk(key.to_string());
+    let hash = |key: usize| Reply::Array(vec![Reply::bulk("f"), value(key)]);
     for number in 0..CLIENTS {
         let mut client = Client::connect(address);
         let all: Vec<String> = (0..KEYS).map(|key| format!("GET k{key}")).collect();
-        let expected: Vec<Value> = (0..KEYS).map(value).collect();
+        let expected: Vec<Reply> = (0..KEYS).map(value).collect();
         assert_eq!(pipelined(&mut client, &all.join(";")), expected);
         assert_eq!(client.call("GET k7"), value(7));
         let names: Vec<String> = (0..KEYS).map(|key| format!("k{key}")).collect();
         let names = names.join(" ");
         assert_eq!(
             client.call(&format!("MGET {names}")),
-            Value::Array(expected)
+            Reply::Array(expected)
         );
-        let count = Value::Integer(KEYS as i64);
+        let count = Reply::Integer(KEYS as i64);
         assert_eq!(client.call(&format!("EXISTS {names}")), count);
         assert_eq!(client.call("HGETALL h3"), hash(3));
         let mixed =
             format!("SET own{number} 1;GET k1;INCR own{number};GET k2;DEL own{number};HGET h1 f");
         let expected = [
-            Value::ok(),
+            Reply::ok(),
             value(1),
-            Value::Integer(2),
+            Reply::Integer(2),
             value(2),
-            Value::Integer(1),
+            Reply::Integer(1),
             value(1),
         ];
         assert_eq!(pipelined(&mut client, &mixed), expected);
         // Commands that replicas must not serve.
-        assert!(matches!(client.call("SCAN 0"), Value::Array(_)));
+        assert!(matches!(client.call("SCAN 0"), Reply::Array(_)));
         let part = client.call("HSCAN h5 0");
-        assert_eq!(part, Value::Array(vec![Value::bulk("0"), hash(5)]));
+        assert_eq!(part, Reply::Array(vec![Reply::bulk("0"), hash(5)]));
         let script = ["EVAL", "return redis.call('GET', KEYS[1])", "1", "k3"];
         assert_eq!(client.call_args(&script), value(3));
         let block = pipelined(&mut client, "MULTI;GET k4;EXEC");
-        assert_eq!(block[2], Value::Array(vec![value(4)]));
+        assert_eq!(block[2], Reply::Array(vec![value(4)]));
         let watched = pipelined(&mut client, "WATCH k5;GET k5;UNWATCH");
-        assert_eq!(watched, [Value::ok(), value(5), Value::ok()]);
+        assert_eq!(watched, [Reply::ok(), value(5), Reply::ok()]);
     }
 }
 
@@ -456,7 +456,7 @@ fn each_policy_reads_where_it_says_in_front_of_a_cluster() {
         }
         wait_until("the replicas have taken in all", SOON, || {
             let size = |at: &SocketAddr| match Client::connect(*at).call("DBSIZE") {
-                Value::Integer(keys) => keys,
+                Reply::Integer(keys) => keys,
                 other => panic!("{other:?}"),
             };
             let [one, other] = [owners, replicas].map(|all| all.iter().map(size).sum::<i64>());
@@ -514,12 +514,12 @@ fn replica_reads_work_for_workers_databases_and_resp3() {
             assert!(client.call("HELLO 3").error().is_none());
         }
         for db in [number % 3, 0, 2] {
-            assert_eq!(client.call(&format!("SELECT {db}")), Value::ok());
-            assert_eq!(client.call("GET k"), Value::bulk(db.to_string()));
-            let pair = vec![Value::bulk("f"), Value::bulk(db.to_string())];
+            assert_eq!(client.call(&format!("SELECT {db}")), Reply::ok());
+            assert_eq!(client.call("GET k"), Reply::bulk(db.to_string()));
+            let pair = vec![Reply::bulk("f"), Reply::bulk(db.to_string())];
             let hash = client.call("HGETALL h");
             assert!(
-                hash == Value::Array(pair.clone()) || hash == Value::Map(pair),
+                hash == Reply::Array(pair.clone()) || hash == Reply::Map(pair),
                 "{hash:?}"
             );
         }
@@ -628,8 +628,8 @@ impl Load<'_> {
             round += 1;
             let key = |more: usize| (round * 7 + more) % KEYS;
             let some: Vec<String> = (0..5).map(|more| format!("GET k{}", key(more))).collect();
-            let expected: Vec<Value> = (0..5)
-                .map(|more| Value::bulk(key(more).to_string()))
+            let expected: Vec<Reply> = (0..5)
+                .map(|more| Reply::bulk(key(more).to_string()))
                 .collect();
             let began = Instant::now();
             let got = match round % 3 {
@@ -637,7 +637,7 @@ impl Load<'_> {
                 1 => {
                     let names = some.join(" ").replace("GET ", "");
                     match client.call(&format!("MGET {names}")) {
-                        Value::Array(values) => values,
+                        Reply::Array(values) => values,
                         other => vec![other],
                     }
                 }
@@ -737,7 +737,7 @@ fn restarted_empty_replica_is_not_read() {
     // Nothing but this tells it to: started again, it is a primary that has nothing.
     let server = Server::start(&any_server(), &FORGETS).unwrap_or_else(|error| panic!("{error}"));
     let follow = format!("REPLICAOF 127.0.0.1 {}", scene.servers[0].port());
-    assert_eq!(Client::connect(server.address()).call(&follow), Value::ok());
+    assert_eq!(Client::connect(server.address()).call(&follow), Reply::ok());
     let place = ("127.0.0.1".to_owned(), server.port());
     scene.servers.push(server);
     scene.will_name(|names| names.replicas.push(place));
@@ -762,12 +762,12 @@ fn restarted_empty_replica_is_not_read() {
     }
     scene.servers[0].cont();
     for one in &mut all {
-        assert_eq!(one.reply(), Value::bulk("7"));
+        assert_eq!(one.reply(), Reply::bulk("7"));
     }
     let follows = Client::connect(scene.address(1)).call(&follow);
-    assert_eq!(follows, Value::ok());
+    assert_eq!(follows, Reply::ok());
     wait_until("it is read again", SOON, || is_read(&mut client));
-    assert_eq!(client.call("GET k7"), Value::bulk("7"));
+    assert_eq!(client.call("GET k7"), Reply::bulk("7"));
 }
 
 /// A read that was lost with a replica twice is answered by the primary.
@@ -792,7 +792,7 @@ fn read_lost_twice_goes_to_the_primary() {
     wait_until("the replica is read again", SOON, || read_again(2));
     replica.stop();
     primary.cont();
-    assert_eq!(client.replies(2), [Value::Integer(1), Value::bulk("7")]);
+    assert_eq!(client.replies(2), [Reply::Integer(1), Reply::bulk("7")]);
     replica.cont();
 }
 
@@ -807,7 +807,7 @@ fn read_at_a_frozen_primary_moves_to_the_replica() {
     for address in addresses {
         let mut clients: Vec<Client> = (0..20).map(|_| Client::connect(address)).collect();
         for client in &mut clients {
-            assert_eq!(client.call("GET k1"), Value::bulk("1"));
+            assert_eq!(client.call("GET k1"), Reply::bulk("1"));
         }
         let before = calls(scene.address(1), "get") + calls(scene.address(1), "mget");
         scene.servers[0].stop();
@@ -818,14 +818,14 @@ fn read_at_a_frozen_primary_moves_to_the_replica() {
         let mut writer = Client::connect(address);
         writer.send(&words("INCR count"));
         for (number, client) in clients.iter_mut().enumerate() {
-            let both = [Value::bulk(number.to_string()), Value::Integer(1)];
+            let both = [Reply::bulk(number.to_string()), Reply::Integer(1)];
             assert_eq!(client.replies(2), both);
         }
         scene.servers[0].cont();
-        assert!(matches!(writer.reply(), Value::Integer(1..=2)));
+        assert!(matches!(writer.reply(), Reply::Integer(1..=2)));
         // Late replies of the primary are dropped.
         for (number, client) in clients.iter_mut().enumerate() {
-            let next = Value::bulk((number + 1).to_string());
+            let next = Reply::bulk((number + 1).to_string());
             assert_eq!(client.call(&format!("GET k{}", number + 1)), next);
         }
         let after = calls(scene.address(1), "get") + calls(scene.address(1), "mget");
@@ -852,7 +852,7 @@ fn scattered_read_survives_one_frozen_primary() {
     let mut clients: Vec<Client> = (0..5).map(|_| Client::connect(proxy.address())).collect();
     let keys = |from: usize| (from..from + 20).map(|key| format!("k{key}"));
     for client in &mut clients {
-        assert_eq!(client.call("EXISTS k1 k2 k3"), Value::Integer(3));
+        assert_eq!(client.call("EXISTS k1 k2 k3"), Reply::Integer(3));
     }
     cluster.node(0).stop();
     for (from, client) in clients.iter_mut().enumerate() {
@@ -864,15 +864,15 @@ fn scattered_read_survives_one_frozen_primary() {
         );
     }
     for (from, client) in clients.iter_mut().enumerate() {
-        let values = (from..from + 20).map(|key| Value::bulk(key.to_string()));
-        let both = [Value::Array(values.collect()), Value::Integer(20)];
+        let values = (from..from + 20).map(|key| Reply::bulk(key.to_string()));
+        let both = [Reply::Array(values.collect()), Reply::Integer(20)];
         assert_eq!(client.replies(2), both);
     }
     cluster.node(0).cont();
     // Its late replies are dropped.
     for client in &mut clients {
         for key in 0..KEYS {
-            let value = Value::Array(vec![Value::bulk(key.to_string()), Value::bulk("0")]);
+            let value = Reply::Array(vec![Reply::bulk(key.to_string()), Reply::bulk("0")]);
             assert_eq!(client.call(&format!("MGET k{key} k0")), value);
         }
     }
@@ -890,7 +890,7 @@ fn slow_replica_is_waited_for_without_its_primary() {
     scene.servers[0].kill9();
     for client in &mut clients {
         for key in 0..KEYS {
-            let value = Value::bulk(key.to_string());
+            let value = Reply::bulk(key.to_string());
             assert_eq!(client.call(&format!("GET k{key}")), value);
         }
     }
@@ -921,7 +921,7 @@ fn read_while_slow(clients: &mut [Client], replica: &Server) {
     replica.cont();
     for client in clients {
         for key in 0..asked {
-            assert_eq!(client.reply(), Value::bulk((key % KEYS).to_string()));
+            assert_eq!(client.reply(), Reply::bulk((key % KEYS).to_string()));
         }
     }
 }
@@ -932,7 +932,7 @@ fn slow_clients_read_moves_to_another_server() {
     let mut scene = Scene::new(1);
     let value = "x".repeat(5_000);
     let set = Client::connect(scene.address(0)).call(&format!("SET large {value}"));
-    assert_eq!(set, Value::ok());
+    assert_eq!(set, Reply::ok());
     scene.settle();
     let bounds = [
         "--session-output-soft-bytes=65536",
@@ -950,7 +950,7 @@ fn slow_clients_read_moves_to_another_server() {
     scene.servers[1].kill9();
     for _ in 0..COUNT {
         let reply = client.reply();
-        assert!(reply == Value::bulk(&value), "{reply:?}");
+        assert!(reply == Reply::bulk(&value), "{reply:?}");
     }
     assert!(sent.join().is_ok());
 }
@@ -966,7 +966,7 @@ fn full_replica_leaves_its_reads_to_the_primary() {
         let mut replica = Client::connect(scene.address(1));
         let max = |replica: &mut Client, max: u32| {
             let set = replica.call(&format!("CONFIG SET maxclients {max}"));
-            assert_eq!(set, Value::ok());
+            assert_eq!(set, Reply::ok());
         };
         max(&mut replica, 1);
         let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
@@ -978,10 +978,10 @@ fn full_replica_leaves_its_reads_to_the_primary() {
                     client,
                     "HELLO 3;GET k1;GET k2;GET k2;MGET k3 k4;SELECT 1;GET k1",
                 );
-                let error = replies.iter().find_map(Value::error);
+                let error = replies.iter().find_map(Reply::error);
                 assert_eq!(error, None, "{policy}");
-                assert_eq!(replies[6], Value::Null);
-                assert_eq!(client.call("SELECT 0"), Value::ok());
+                assert_eq!(replies[6], Reply::Null);
+                assert_eq!(client.call("SELECT 0"), Reply::ok());
             }
         }
         max(&mut replica, 1_000);
@@ -996,17 +996,17 @@ fn user_unknown_to_a_replica_reads_at_the_primary() {
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
     let set = "ACL SETUSER theirs on >secret ~* +@all";
-    assert_eq!(Client::connect(scene.address(0)).call(set), Value::ok());
+    assert_eq!(Client::connect(scene.address(0)).call(set), Reply::ok());
     for before in ["PING", "GET k1"] {
         let mut client = Client::connect(address);
         assert!(client.call(before).error().is_none());
         assert_eq!(
             client.call("AUTH theirs secret"),
-            Value::ok(),
+            Reply::ok(),
             "after {before}"
         );
         for _ in 0..3 {
-            assert_eq!(client.call("GET k1"), Value::bulk("1"));
+            assert_eq!(client.call("GET k1"), Reply::bulk("1"));
             let replies = pipelined(&mut client, "GET k1;SET own 1;GET k2;MGET k3 k4");
             assert!(
                 replies.iter().all(|reply| reply.error().is_none()),
@@ -1035,7 +1035,7 @@ fn reads_wait_for_the_last_replica_to_reconnect() {
             thread::sleep(Duration::from_millis(1_100));
             assert!(matches!(
                 replica.call("CLIENT KILL TYPE normal SKIPME yes"),
-                Value::Integer(1..)
+                Reply::Integer(1..)
             ));
         }
     });
@@ -1148,7 +1148,7 @@ fn share_of(scene: &Scene, address: SocketAddr, server: usize, other: usize) -> 
     let mut clients: Vec<Client> = (0..150).map(|_| Client::connect(address)).collect();
     for client in &mut clients {
         for _ in 0..4 {
-            assert_eq!(client.call("GET k3"), Value::bulk("3"));
+            assert_eq!(client.call("GET k3"), Reply::bulk("3"));
         }
     }
     let gets = scene.gets();
@@ -1232,7 +1232,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
         reset(&all);
         let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(address)).collect();
         for client in &mut clients {
-            assert_eq!(client.call("GET k3"), Value::bulk("3"));
+            assert_eq!(client.call("GET k3"), Reply::bulk("3"));
         }
         scene.gets().iter().map(|gets| *gets > 0).collect()
     };
@@ -1282,7 +1282,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
         reset(&all);
         let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(address)).collect();
         for client in &mut clients {
-            assert_eq!(client.call("GET k3"), Value::bulk("3"));
+            assert_eq!(client.call("GET k3"), Reply::bulk("3"));
         }
         let asked: Vec<bool> = scene.gets().iter().map(|gets| *gets > 0).collect();
         assert_eq!(asked, expected, "{zone}");
@@ -1298,7 +1298,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
     // It moves.
     let address = scene.proxies[1].address();
     let moved = Client::connect(all[1]).call("CONFIG SET availability-zone there");
-    assert_eq!(moved, Value::ok());
+    assert_eq!(moved, Reply::ok());
     let mut client = Client::connect(address);
     wait_until("both are in that zone", SOON, || {
         readers(&mut client)
@@ -1404,7 +1404,7 @@ impl Said {
         let before = self.gets(1);
         let until = Instant::now() + Duration::from_millis(1_300);
         while Instant::now() < until {
-            assert_eq!(client.call("GET key"), Value::bulk("of 0"), "{why}");
+            assert_eq!(client.call("GET key"), Reply::bulk("of 0"), "{why}");
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(self.gets(1), before, "{why}");
@@ -1479,7 +1479,7 @@ fn readwrite_covers_unknown_write_commands() {
         let said = Said::start(of_cluster, "prefer-replica&own-writes-ms=600", FOLLOWS);
         said.is_read();
         let mut client = said.client();
-        assert_eq!(client.call("READWRITE"), Value::ok());
+        assert_eq!(client.call("READWRITE"), Reply::ok());
         let large = request(&["NEWER.SET", "key", &"x".repeat(1 << 20)]);
         let large_read = request(&["NEWER.GET", "key", &"x".repeat(1 << 20)]);
         for (asked, may_write) in [
@@ -1497,10 +1497,10 @@ fn readwrite_covers_unknown_write_commands() {
             let name = String::from_utf8_lossy(&asked[..asked.len().min(40)]).into_owned();
             thread::sleep(WHILE);
             wait_until("the while is over", SOON, || {
-                client.call("GET key") == Value::bulk("of 1")
+                client.call("GET key") == Reply::bulk("of 1")
             });
-            assert_eq!(client.exchange(asked, 1), [Value::ok()], "{name:?}");
-            let at = Value::bulk(if may_write { "of 0" } else { "of 1" });
+            assert_eq!(client.exchange(asked, 1), [Reply::ok()], "{name:?}");
+            let at = Reply::bulk(if may_write { "of 0" } else { "of 1" });
             assert_eq!(client.call("GET key"), at, "{name:?}");
         }
     }
@@ -1523,7 +1523,7 @@ fn refusing_replica_is_left_for_a_while() {
             while began.elapsed() < Duration::from_millis(700) {
                 let requests: Vec<u8> = (0..10).flat_map(|_| words("GET key")).collect();
                 let replies = client.exchange(requests, 10);
-                assert_eq!(replies, vec![Value::bulk("of 0"); 10], "{refusal}");
+                assert_eq!(replies, vec![Reply::bulk("of 0"); 10], "{refusal}");
             }
             let refused = said.gets(1) - before;
             assert!(
@@ -1546,7 +1546,7 @@ fn refused_read_is_not_sent_to_its_replica_again() {
     let mut client = said.client();
     // When that is answered, the replica would be tried again.
     let replies = pipelined(&mut client, "INCR slowly;GET key");
-    assert_eq!(replies[1], Value::bulk("of 0"));
+    assert_eq!(replies[1], Reply::bulk("of 0"));
     assert_eq!(said.gets(1) - before, 1);
 }
 
@@ -1563,7 +1563,7 @@ fn moved_from_a_replica_is_followed() {
         let before = said.gets(1);
         wait_until("the replica is asked", SOON, || {
             let reply = client.call("GET key");
-            let of = ["of 0", "of 2"].map(Value::bulk);
+            let of = ["of 0", "of 2"].map(Reply::bulk);
             assert!(of.contains(&reply), "{reply:?}");
             said.gets(1) > before
         });
@@ -1617,7 +1617,7 @@ fn silently_cut_off_replica_is_not_read() {
     let between = FaultProxy::start(scene.address(0), FaultMode::Pass);
     let (port, replica) = (between.address().port(), scene.address(1));
     let follow = format!("REPLICAOF 127.0.0.1 {port}");
-    assert_eq!(Client::connect(replica).call(&follow), Value::ok());
+    assert_eq!(Client::connect(replica).call(&follow), Reply::ok());
     let says = |what: &str| {
         let said = Client::connect(replica).call("INFO replication");
         text(&said).contains(what)
@@ -1632,21 +1632,21 @@ fn silently_cut_off_replica_is_not_read() {
         |client: &mut Client| readers(client).iter().any(|one| one["read_shares"] == "64");
     wait_until("it is read", SOON, || is_read(&mut client));
     between.set(FaultMode::Silent);
-    assert_eq!(client.call("SET k7 new"), Value::ok());
+    assert_eq!(client.call("SET k7 new"), Reply::ok());
     assert_eq!(
         client.call("GET k7"),
-        Value::bulk("7"),
+        Reply::bulk("7"),
         "nobody knows of it yet"
     );
     wait_until("it is not read", 2 * SOON, || {
-        client.call("GET k7") == Value::bulk("new")
+        client.call("GET k7") == Reply::bulk("new")
     });
     assert!(says("master_link_status:up"), "it does not know of it");
     assert!(!is_read(&mut client));
     between.set(FaultMode::Pass);
     between.reset_all();
     wait_until("it is read again", SOON, || is_read(&mut client));
-    assert_eq!(client.call("GET k7"), Value::bulk("new"));
+    assert_eq!(client.call("GET k7"), Reply::bulk("new"));
 }
 
 /// With `reads=replica` and no readable replica, a read gets an error.
@@ -1656,7 +1656,7 @@ fn reads_replica_without_replica_is_an_error() {
         let said = Said::start(of_cluster, "replica", NEW);
         let mut client = said.client();
         wait_until("the primary is known", SOON, || {
-            client.call("SET key 1") == Value::ok()
+            client.call("SET key 1") == Reply::ok()
         });
         for asked in [
             "GET key",
@@ -1667,15 +1667,15 @@ fn reads_replica_without_replica_is_an_error() {
             for reply in pipelined(&mut client, asked) {
                 let error = reply.error().unwrap_or_default();
                 let is_told = error.starts_with("NOTSENT respool: no replica can be read");
-                assert!(is_told || reply == Value::ok(), "{asked}: {reply:?}");
+                assert!(is_told || reply == Reply::ok(), "{asked}: {reply:?}");
             }
         }
         assert_eq!(said.gets(0) + said.gets(1), 0);
         let block = pipelined(&mut client, "MULTI;GET key;EXEC");
-        assert_eq!(block[0], Value::ok(), "{block:?}");
+        assert_eq!(block[0], Reply::ok(), "{block:?}");
         said.will_say(|its| its.info = Some(bulk(FOLLOWS)));
         wait_until("the replica is read", SOON, || {
-            client.call("GET key") == Value::bulk("of 1")
+            client.call("GET key") == Reply::bulk("of 1")
         });
     }
 }
@@ -1691,51 +1691,51 @@ fn writes_go_to_the_primary() {
     reset(&all);
     let mut client = Client::connect(address);
     // They all come from a session that rides on a link to a replica.
-    assert_eq!(client.call("GET k1"), Value::bulk("1"));
-    assert_eq!(client.call("SET k1 1"), Value::ok());
-    assert_eq!(client.call("GET k1"), Value::bulk("1"));
-    assert_eq!(client.call("WAIT 2 5000"), Value::Integer(2));
+    assert_eq!(client.call("GET k1"), Reply::bulk("1"));
+    assert_eq!(client.call("SET k1 1"), Reply::ok());
+    assert_eq!(client.call("GET k1"), Reply::bulk("1"));
+    assert_eq!(client.call("WAIT 2 5000"), Reply::Integer(2));
 
-    assert_eq!(client.call("GET k1"), Value::bulk("1"));
+    assert_eq!(client.call("GET k1"), Reply::bulk("1"));
     let mut listening = Client::connect(address);
-    assert_eq!(listening.call("GET k1"), Value::bulk("1"));
-    assert!(matches!(listening.call("SUBSCRIBE news"), Value::Array(_)));
+    assert_eq!(listening.call("GET k1"), Reply::bulk("1"));
+    assert!(matches!(listening.call("SUBSCRIBE news"), Reply::Array(_)));
     wait_until("it listens", SOON, || {
-        client.call("PUBLISH news now") == Value::Integer(1)
+        client.call("PUBLISH news now") == Reply::Integer(1)
     });
-    let news = ["message", "news", "now"].map(Value::bulk);
-    assert_eq!(listening.reply(), Value::Array(news.to_vec()));
+    let news = ["message", "news", "now"].map(Reply::bulk);
+    assert_eq!(listening.reply(), Reply::Array(news.to_vec()));
 
     let mut waiting = Client::connect(address);
-    assert_eq!(waiting.call("GET k1"), Value::bulk("1"));
+    assert_eq!(waiting.call("GET k1"), Reply::bulk("1"));
     waiting.send(&words("BLPOP list 0"));
     assert!(waiting.is_quiet(Duration::from_millis(50)));
-    assert_eq!(client.call("RPUSH list x"), Value::Integer(1));
-    let element = Value::Array(vec![Value::bulk("list"), Value::bulk("x")]);
+    assert_eq!(client.call("RPUSH list x"), Reply::Integer(1));
+    let element = Reply::Array(vec![Reply::bulk("list"), Reply::bulk("x")]);
     assert_eq!(waiting.reply(), element);
-    assert_eq!(waiting.call("GET k1"), Value::bulk("1"));
+    assert_eq!(waiting.call("GET k1"), Reply::bulk("1"));
 
     let mut tracking = Client::connect(address);
-    assert_eq!(tracking.call("GET k1"), Value::bulk("1"));
+    assert_eq!(tracking.call("GET k1"), Reply::bulk("1"));
     assert!(tracking.call("HELLO 3").error().is_none());
-    assert_eq!(tracking.call("GET k1"), Value::bulk("1"));
-    assert_eq!(tracking.call("CLIENT TRACKING ON"), Value::ok());
-    assert_eq!(tracking.call("GET k2"), Value::bulk("2"));
-    assert_eq!(client.call("SET k2 2"), Value::ok());
+    assert_eq!(tracking.call("GET k1"), Reply::bulk("1"));
+    assert_eq!(tracking.call("CLIENT TRACKING ON"), Reply::ok());
+    assert_eq!(tracking.call("GET k2"), Reply::bulk("2"));
+    assert_eq!(client.call("SET k2 2"), Reply::ok());
     assert!(
-        matches!(tracking.reply(), Value::Push(_)),
+        matches!(tracking.reply(), Reply::Push(_)),
         "k2 is not what it was"
     );
-    assert_eq!(tracking.call("CLIENT TRACKING OFF"), Value::ok());
-    assert_eq!(tracking.call("GET k2"), Value::bulk("2"));
+    assert_eq!(tracking.call("CLIENT TRACKING OFF"), Reply::ok());
+    assert_eq!(tracking.call("GET k2"), Reply::bulk("2"));
 
     let mut monitoring = Client::connect(address);
-    assert_eq!(monitoring.call("GET k1"), Value::bulk("1"));
-    assert_eq!(monitoring.call("MONITOR"), Value::ok());
-    assert_eq!(client.call("SET seen 1"), Value::ok());
+    assert_eq!(monitoring.call("GET k1"), Reply::bulk("1"));
+    assert_eq!(monitoring.call("MONITOR"), Reply::ok());
+    assert_eq!(client.call("SET seen 1"), Reply::ok());
     let mut seen = String::new();
     while !seen.contains("\"SET\" \"seen\"") {
-        let Value::Simple(line) = monitoring.reply() else {
+        let Reply::Simple(line) = monitoring.reply() else {
             panic!("MONITOR tells lines")
         };
         seen = line;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Value, is_not_executed, pipelined, text, words};
+use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, text, words};
 use respool_testkit::counting::{Allowed, counted, counted_in_steps};
 use respool_testkit::random::seed;
 use respool_testkit::servers::{Proxy, ReservedPort, installed};
@@ -179,14 +179,14 @@ fn sentinel_primaries_answer_as_one_server() {
     for (url, args) in [(one, &["--threads=1"][..]), (several, &["--threads=3"])] {
         let proxy = proxy(&url, args);
         let mut client = Client::connect(proxy.address());
-        assert_eq!(client.call("FLUSHALL"), Value::ok());
+        assert_eq!(client.call("FLUSHALL"), Reply::ok());
         let keys = divided::answers_like_one_server(&binary, proxy.address());
         assert_eq!(client.call("DBSIZE"), keys);
         divided::many_clients_get_their_own_answers(proxy.address());
     }
     for watched in sentinels.all_watched() {
         let held = Client::connect(watched.server(0).address()).call("DBSIZE");
-        assert!(matches!(held, Value::Integer(1..)), "{held:?}");
+        assert!(matches!(held, Reply::Integer(1..)), "{held:?}");
     }
 }
 
@@ -269,9 +269,9 @@ fn waiting_requests_move_to_the_new_primary() {
     let served = Served::start(&some_server(7), &one(), &args);
     let mut clients: Vec<Client> = (0..6).map(|_| served.client()).collect();
     for client in &mut clients {
-        assert_eq!(client.call("SET count 0"), Value::ok());
+        assert_eq!(client.call("SET count 0"), Reply::ok());
     }
-    assert_eq!(clients[0].call("WAIT 1 10000"), Value::Integer(1));
+    assert_eq!(clients[0].call("WAIT 1 10000"), Reply::Integer(1));
     let before = served.primary(0);
     served.sentinels.watched(0).server(before).kill9();
     thread::sleep(Duration::from_millis(100));
@@ -279,9 +279,9 @@ fn waiting_requests_move_to_the_new_primary() {
         client.send(&words("INCR count"));
     }
     served.other_primary(0, before);
-    let mut counts: Vec<Value> = clients.iter_mut().map(Client::reply).collect();
+    let mut counts: Vec<Reply> = clients.iter_mut().map(Client::reply).collect();
     counts.sort_by_key(|count| format!("{count:?}"));
-    let expected: Vec<Value> = (1..=6).map(Value::Integer).collect();
+    let expected: Vec<Reply> = (1..=6).map(Reply::Integer).collect();
     assert_eq!(counts, expected);
 }
 
@@ -302,7 +302,7 @@ fn frozen_watched_primary_is_left() {
                 let mut client = served.client();
                 client.patience(Duration::from_secs(2));
                 client.send(&words("SET frozen yes"));
-                client.try_reply().is_ok_and(|reply| reply == Value::ok())
+                client.try_reply().is_ok_and(|reply| reply == Reply::ok())
             });
             let old = served.sentinels.watched(0).server(before);
             old.cont();
@@ -376,7 +376,7 @@ fn replicated_write_is_not_lost() {
                 client = served.client();
                 continue;
             };
-            if replies == [Value::ok(), Value::Integer(1)] {
+            if replies == [Reply::ok(), Reply::Integer(1)] {
                 taken_in.fetch_add(1, Ordering::SeqCst);
                 kept.push((key, round.to_string()));
             } else {
@@ -404,12 +404,12 @@ fn replicated_write_is_not_lost() {
     });
     let mut client = served.client();
     for (key, value) in kept {
-        let mut held = Value::Null;
+        let mut held = Reply::Null;
         wait_until("it is answered", SOON, || {
             held = client.call(&format!("GET {key}"));
             held.error().is_none()
         });
-        assert_eq!(held, Value::bulk(value), "{key}");
+        assert_eq!(held, Reply::bulk(value), "{key}");
     }
 }
 
@@ -424,12 +424,12 @@ fn failover_of_one_primary_leaves_the_other() {
     let mut client = served.client();
     let held_by = |watched: usize, key: &str| {
         let address = served.sentinels.watched(watched).server(0).address();
-        Client::connect(address).call(&format!("EXISTS {key}")) == Value::Integer(1)
+        Client::connect(address).call(&format!("EXISTS {key}")) == Reply::Integer(1)
     };
     let mut keys = [None, None];
     for number in 0..64 {
         let key = format!("key:{number}");
-        assert_eq!(client.call(&format!("SET {key} 0")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 0")), Reply::ok());
         let place = usize::from(held_by(1, &key));
         assert!(held_by(place, &key));
         keys[place].get_or_insert(key);
@@ -440,11 +440,11 @@ fn failover_of_one_primary_leaves_the_other() {
     // A write without a replica would be lost.
     let replica = served.sentinels.watched(0).server(1).address();
     wait_until("its replica has it", SOON, || {
-        Client::connect(replica).call(&format!("GET {lost}")) == Value::bulk("0")
+        Client::connect(replica).call(&format!("GET {lost}")) == Reply::bulk("0")
     });
     served.sentinels.watched(0).server(0).kill9();
     for value in 1.. {
-        assert_eq!(client.call(&format!("INCR {kept}")), Value::Integer(value));
+        assert_eq!(client.call(&format!("INCR {kept}")), Reply::Integer(value));
         if value % 100 == 0
             && served
                 .sentinels
@@ -456,7 +456,7 @@ fn failover_of_one_primary_leaves_the_other() {
         thread::sleep(Duration::from_millis(1));
     }
     wait_until("the lost one is answered again", SOON, || {
-        client.call(&format!("GET {lost}")) == Value::bulk("0")
+        client.call(&format!("GET {lost}")) == Reply::bulk("0")
     });
 }
 
@@ -469,7 +469,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
     let seeds = [nobody, sentinels.sentinel(1).address()];
     let proxy = proxy(&url(&sentinels, &seeds, &settings), &["--threads=2"]);
     let mut client = Client::connect(proxy.address());
-    assert_eq!(client.call("SET key 1"), Value::ok());
+    assert_eq!(client.call("SET key 1"), Reply::ok());
     // No seed is left. The others were learned of.
     let learned = sentinels.sentinel(0).address().to_string();
     wait_until("it listens to the others", SOON, || {
@@ -513,8 +513,8 @@ fn sentinel_and_server_passwords_stay_secret() {
         &["--threads=2", "--password=of-clients"],
     );
     let mut client = served.client();
-    assert_eq!(client.call("AUTH of-clients"), Value::ok());
-    assert_eq!(client.call("SET key 1"), Value::ok());
+    assert_eq!(client.call("AUTH of-clients"), Reply::ok());
+    assert_eq!(client.call("SET key 1"), Reply::ok());
     served.switch(0);
     wait_until("the new primary is written to", SOON, || {
         client.call("INCR key").error().is_none()
@@ -597,14 +597,14 @@ fn stateful_sessions_survive_a_sentinel_switch() {
     let mut other = served.client();
     let mut listening = served.client();
     listening.send(&words("SUBSCRIBE news"));
-    assert!(matches!(listening.reply(), Value::Array(_)));
+    assert!(matches!(listening.reply(), Reply::Array(_)));
     let mut waiting = served.client();
     waiting.send(&words("BLPOP list 0"));
     let mut watching = served.client();
-    assert_eq!(watching.call("WATCH key"), Value::ok());
+    assert_eq!(watching.call("WATCH key"), Reply::ok());
     let mut queueing = served.client();
-    assert_eq!(queueing.call("MULTI"), Value::ok());
-    let queued = Value::Simple("QUEUED".to_owned());
+    assert_eq!(queueing.call("MULTI"), Reply::ok());
+    let queued = Reply::Simple("QUEUED".to_owned());
     assert_eq!(queueing.call("INCR queued"), queued);
     let old = served.primary(0);
     wait_until("it waits", SOON, || {
@@ -622,8 +622,8 @@ fn stateful_sessions_survive_a_sentinel_switch() {
 
     // A session that waits is closed with its connection, and connects again. If the server itself
     // has said that it waits no more, respool has asked the new primary.
-    assert_eq!(other.call("RPUSH list x"), Value::Integer(1));
-    let element = Value::Array(vec![Value::bulk("list"), Value::bulk("x")]);
+    assert_eq!(other.call("RPUSH list x"), Reply::Integer(1));
+    let element = Reply::Array(vec![Reply::bulk("list"), Reply::bulk("x")]);
     match waiting.try_reply() {
         Ok(reply) => assert_eq!(reply, element),
         Err(_) => assert_eq!(served.client().call("BLPOP list 0"), element),
@@ -631,35 +631,35 @@ fn stateful_sessions_survive_a_sentinel_switch() {
 
     // The watched key counts as changed, and no queued command of the old primary runs.
     let replies = pipelined(&mut watching, "MULTI;INCR watched;EXEC");
-    let is_not = |reply: &Value| *reply == Value::Null || reply.error().is_some();
+    let is_not = |reply: &Reply| *reply == Reply::Null || reply.error().is_some();
     assert!(is_not(&replies[2]), "{replies:?}");
     let replies = pipelined(&mut queueing, "INCR queued;EXEC");
     match &replies[1] {
-        Value::Array(values) => {
-            assert_eq!(values[..], [Value::Integer(1), Value::Integer(2)]);
-            assert_eq!(other.call("GET queued"), Value::bulk("2"));
+        Reply::Array(values) => {
+            assert_eq!(values[..], [Reply::Integer(1), Reply::Integer(2)]);
+            assert_eq!(other.call("GET queued"), Reply::bulk("2"));
         }
         reply => {
             assert!(is_not(reply), "{replies:?}");
-            assert_eq!(other.call("GET queued"), Value::Null);
+            assert_eq!(other.call("GET queued"), Reply::Null);
         }
     }
-    assert_eq!(other.call("GET watched"), Value::Null);
+    assert_eq!(other.call("GET watched"), Reply::Null);
     for client in [&mut watching, &mut queueing] {
         let replies = pipelined(client, "MULTI;INCR after;EXEC");
-        assert!(matches!(replies[2], Value::Array(_)), "{replies:?}");
+        assert!(matches!(replies[2], Reply::Array(_)), "{replies:?}");
     }
 
     // A subscriber may have missed messages: it is closed.
     assert!(listening.try_reply().is_err());
     let mut listening = served.client();
     listening.send(&words("SUBSCRIBE news"));
-    assert!(matches!(listening.reply(), Value::Array(_)));
+    assert!(matches!(listening.reply(), Reply::Array(_)));
     wait_until("it hears of it", SOON, || {
         assert!(other.call("PUBLISH news now").error().is_none());
         !listening.is_quiet(Duration::from_millis(50))
     });
     let heard = listening.reply();
-    let news = ["message", "news", "now"].map(Value::bulk);
-    assert_eq!(heard, Value::Array(news.to_vec()));
+    let news = ["message", "news", "now"].map(Reply::bulk);
+    assert_eq!(heard, Reply::Array(news.to_vec()));
 }

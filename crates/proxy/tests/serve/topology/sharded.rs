@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
-use respool_testkit::client::{Client, Value, pipelined, request, text, texts, words};
+use respool_testkit::client::{Client, Reply, pipelined, request, text, texts, words};
 use respool_testkit::counting::{Allowed, counted};
 use respool_testkit::servers::{self, Flavour, Proxy, Server, any_server, installed};
 use respool_testkit::time::{Watch, wait_until};
@@ -82,7 +82,7 @@ impl Shards {
         for key in 0..64 {
             assert_eq!(
                 client.call(&format!("SET key:{key} key:{key}")),
-                Value::ok()
+                Reply::ok()
             );
         }
         let first = |server| {
@@ -104,7 +104,7 @@ fn shards_answer_one_client_as_one_server() {
             let shards = Shards::of(&binary, "", args);
             let keys = divided::answers_like_one_server(&binary, shards.address());
             let all: usize = (0..3).map(|server| shards.keys_of(server).len()).sum();
-            assert_eq!(Value::Integer(all as i64), keys);
+            assert_eq!(Reply::Integer(all as i64), keys);
             assert!((0..3).all(|server| !shards.keys_of(server).is_empty()));
         }
     }
@@ -129,7 +129,7 @@ fn keys_are_where_the_rule_of_the_url_puts_them() {
         for number in 0..200 {
             let tag = number / 4;
             let key = format!("{{{tag}}}:{number}");
-            assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+            assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
             expected[place(tag)].insert(key);
         }
         for (server, keys) in expected.into_iter().enumerate() {
@@ -145,9 +145,9 @@ fn keyspace_commands_cover_all_shards() {
     let mut client = shards.client();
     let keys: BTreeSet<String> = (0..500).map(|key| format!("key:{key}")).collect();
     for key in &keys {
-        assert_eq!(client.call(&format!("SET {key} 1")), Value::ok());
+        assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
     }
-    assert_eq!(client.call("DBSIZE"), Value::Integer(500));
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(500));
     assert_eq!(
         texts(&client.call("KEYS *"))
             .into_iter()
@@ -157,7 +157,7 @@ fn keyspace_commands_cover_all_shards() {
     assert!(keys.contains(&text(&client.call("RANDOMKEY"))));
     let (mut seen, mut cursor) = (Vec::new(), "0".to_owned());
     loop {
-        let Value::Array(answer) = client.call(&format!("SCAN {cursor} COUNT 40")) else {
+        let Reply::Array(answer) = client.call(&format!("SCAN {cursor} COUNT 40")) else {
             panic!("SCAN answers with two elements");
         };
         seen.extend(texts(&answer[1]));
@@ -172,7 +172,7 @@ fn keyspace_commands_cover_all_shards() {
         client.call("SCAN 18446744073709551615").error(),
         Some("ERR invalid cursor")
     );
-    assert_eq!(client.call("FLUSHALL"), Value::ok());
+    assert_eq!(client.call("FLUSHALL"), Reply::ok());
     assert!((0..3).all(|server| shards.keys_of(server).is_empty()));
 }
 
@@ -191,7 +191,7 @@ fn module_command_goes_where_its_keys_are() {
         panic!("three servers")
     };
     let mut client = shards.client();
-    assert_eq!(client.call("FLUSHALL"), Value::ok());
+    assert_eq!(client.call("FLUSHALL"), Reply::ok());
     for key in &keys {
         let made = client.call(&format!("GRAPH.QUERY {key} CREATE(n{{of:'{key}'}})"));
         assert!(made.error().is_none(), "{made:?}");
@@ -211,10 +211,10 @@ fn module_command_goes_where_its_keys_are() {
 
     let query = format!("GRAPH.QUERY {a} RETURN(1)");
     let replies = pipelined(&mut client, &format!("MULTI;{query};GET {a};EXEC"));
-    let Value::Array(executed) = &replies[3] else {
+    let Reply::Array(executed) = &replies[3] else {
         panic!("{replies:?}");
     };
-    assert!(matches!(executed[0], Value::Array(_)), "{executed:?}");
+    assert!(matches!(executed[0], Reply::Array(_)), "{executed:?}");
     let replies = pipelined(&mut client, &format!("MULTI;GET {b};{query};EXEC"));
     let foreign = replies[2].error().unwrap_or_default();
     assert!(foreign.starts_with("CROSSSLOT respool: "), "{replies:?}");
@@ -237,20 +237,20 @@ fn atomic_request_runs_where_its_keys_are_or_fails() {
     ] {
         assert_eq!(client.call(&apart).error(), Some(crossed), "{apart}");
     }
-    assert_eq!(client.call("MSETNX {t}a 1 {t}b 2"), Value::Integer(1));
+    assert_eq!(client.call("MSETNX {t}a 1 {t}b 2"), Reply::Integer(1));
     assert_eq!(
         client.call("EVAL return{KEYS[1],KEYS[2]} 2 {t}a {t}b"),
-        Value::Array(vec![Value::bulk("{t}a"), Value::bulk("{t}b")])
+        Reply::Array(vec![Reply::bulk("{t}a"), Reply::bulk("{t}b")])
     );
 
     // A transaction is its first key's server's.
-    let queued = || Value::Simple("QUEUED".into());
+    let queued = || Reply::Simple("QUEUED".into());
     let exec = "MULTI;INCR {t}a;SET {t}b 3;GET {t}b;EXEC";
     let replies = pipelined(&mut client, exec);
     assert_eq!(replies[1..4], [queued(), queued(), queued()]);
     assert_eq!(
         replies[4],
-        Value::Array(vec![Value::Integer(2), Value::ok(), Value::bulk("3")])
+        Reply::Array(vec![Reply::Integer(2), Reply::ok(), Reply::bulk("3")])
     );
     let divided = format!("MULTI;MGET {a} {b};EXEC");
     let replies = pipelined(&mut client, &divided);
@@ -272,22 +272,22 @@ fn atomic_request_runs_where_its_keys_are_or_fails() {
         "{:?}",
         replies[3]
     );
-    assert_eq!(replies[4], Value::bulk(a), "nothing was executed");
+    assert_eq!(replies[4], Reply::bulk(a), "nothing was executed");
 
     // Another client has changed the watched key.
-    assert_eq!(client.call(&format!("WATCH {a}")), Value::ok());
+    assert_eq!(client.call(&format!("WATCH {a}")), Reply::ok());
     assert!(
         client
             .call(&format!("GET {b}"))
             .error()
             .is_some_and(|error| error.starts_with("CROSSSLOT respool: "))
     );
-    assert_eq!(shards.client().call(&format!("SET {a} y")), Value::ok());
+    assert_eq!(shards.client().call(&format!("SET {a} y")), Reply::ok());
     let replies = pipelined(&mut client, &format!("MULTI;SET {a} z;EXEC"));
-    assert_eq!(replies[2], Value::Null);
+    assert_eq!(replies[2], Reply::Null);
     assert_eq!(
         client.call(&format!("GET {b}")),
-        Value::bulk(b),
+        Reply::bulk(b),
         "nothing is watched any more"
     );
 
@@ -316,7 +316,7 @@ fn atomic_request_runs_where_its_keys_are_or_fails() {
         replies[2].error(),
         Some("ERR WATCH inside MULTI is not allowed")
     );
-    assert_eq!(replies[3], Value::Array(vec![Value::ok()]));
+    assert_eq!(replies[3], Reply::Array(vec![Reply::ok()]));
     let reply = client.call("SCAN");
     assert!(
         reply
@@ -324,7 +324,7 @@ fn atomic_request_runs_where_its_keys_are_or_fails() {
             .is_some_and(|error| error.contains("wrong number of arguments")),
         "{reply:?}"
     );
-    assert_eq!(client.call("CLIENT TRACKING OFF"), Value::ok());
+    assert_eq!(client.call("CLIENT TRACKING OFF"), Reply::ok());
     // PUBLISH in a transaction is refused, too, unless the first server runs it.
     let published: Vec<bool> = keys
         .iter()
@@ -350,10 +350,10 @@ fn atomic_request_runs_where_its_keys_are_or_fails() {
             .is_some_and(|error| error.starts_with("ERR respool: "));
         assert!(refused, "{one_servers}: {reply:?}");
     }
-    assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     // respool itself answers commands about the client, as ever.
-    assert_eq!(client.call("CLIENT SETNAME me"), Value::ok());
-    assert_eq!(client.call("CLIENT GETNAME"), Value::bulk("me"));
+    assert_eq!(client.call("CLIENT SETNAME me"), Reply::ok());
+    assert_eq!(client.call("CLIENT GETNAME"), Reply::bulk("me"));
     for server in &shards.servers {
         let list = text(&Client::connect(server.address()).call("CLIENT LIST"));
         assert!(!list.contains("name=me"), "{list}");
@@ -382,22 +382,22 @@ fn blocking_and_subscribing_use_the_right_shard() {
         let mut waiting = shards.client();
         waiting.send(&words(&format!("BLPOP list:{{{key}}} 10")));
         let list = format!("list:{{{key}}}");
-        assert_eq!(other.call(&format!("RPUSH {list} x")), Value::Integer(1));
+        assert_eq!(other.call(&format!("RPUSH {list} x")), Reply::Integer(1));
         assert_eq!(
             waiting.reply(),
-            Value::Array(vec![Value::bulk(&list), Value::bulk("x")])
+            Reply::Array(vec![Reply::bulk(&list), Reply::bulk("x")])
         );
-        assert_eq!(waiting.call(&format!("GET {key}")), Value::bulk(key));
+        assert_eq!(waiting.call(&format!("GET {key}")), Reply::bulk(key));
     }
     let mut listening = shards.client();
     listening.send(&words("SUBSCRIBE news"));
     listening.reply();
     for key in &keys {
         // Wherever the session has turned before.
-        assert_eq!(other.call(&format!("GET {key}")), Value::bulk(key));
+        assert_eq!(other.call(&format!("GET {key}")), Reply::bulk(key));
         assert_eq!(
             other.call(&format!("PUBLISH news {key}")),
-            Value::Integer(1)
+            Reply::Integer(1)
         );
         assert_eq!(texts(&listening.reply())[2], *key);
     }
@@ -411,51 +411,51 @@ fn a_value_of_any_size_goes_to_its_server() {
     let value = |key: &str| key.repeat(200_000);
     for key in &keys {
         let set = request(&["SET", key, &value(key)]);
-        assert_eq!(client.exchange(set, 1), [Value::ok()]);
+        assert_eq!(client.exchange(set, 1), [Reply::ok()]);
     }
     for (server, key) in keys.iter().enumerate() {
         let mut direct = Client::connect(shards.servers[server].address());
-        assert_eq!(direct.call(&format!("GET {key}")), Value::bulk(value(key)));
+        assert_eq!(direct.call(&format!("GET {key}")), Reply::bulk(value(key)));
     }
-    let values = keys.iter().map(|key| Value::bulk(value(key))).collect();
+    let values = keys.iter().map(|key| Reply::bulk(value(key))).collect();
     assert_eq!(
         client.call(&format!("MGET {}", keys.join(" "))),
-        Value::Array(values)
+        Reply::Array(values)
     );
     // A request whose one server is known in time goes there.
     let script = request(&["EVAL", "return#ARGV[1]", "1", &keys[2], &value("")]);
-    assert_eq!(client.exchange(script, 1), [Value::Integer(0)]);
+    assert_eq!(client.exchange(script, 1), [Reply::Integer(0)]);
     let long = "x".repeat(600_000);
     let script = request(&["EVAL", "return#ARGV[1]", "1", &keys[2], &long]);
-    assert_eq!(client.exchange(script, 1), [Value::Integer(600_000)]);
+    assert_eq!(client.exchange(script, 1), [Reply::Integer(600_000)]);
     assert_eq!(
         client.exchange(request(&["PUBLISH", "news", &long]), 1),
-        [Value::Integer(0)]
+        [Reply::Integer(0)]
     );
     // A request with keys of several servers is divided, as large as it is.
     let huge: Vec<String> = keys
         .iter()
         .flat_map(|key| [key.clone(), value(key)])
         .collect();
-    assert_eq!(client.call("FLUSHALL"), Value::ok());
+    assert_eq!(client.call("FLUSHALL"), Reply::ok());
     let set = client.call_args(&[vec!["MSET".to_owned()], huge].concat());
-    assert_eq!(set, Value::ok());
+    assert_eq!(set, Reply::ok());
     for key in &keys {
         let len = value(key).len() as i64;
-        assert_eq!(client.call(&format!("STRLEN {key}")), Value::Integer(len));
+        assert_eq!(client.call(&format!("STRLEN {key}")), Reply::Integer(len));
     }
     // The replies of all servers together may be larger than a client's unread output.
-    let again = |key: &String| Value::bulk(value(key));
+    let again = |key: &String| Reply::bulk(value(key));
     let names: Vec<String> = keys.iter().cycle().take(90).cloned().collect();
     let found = client.call_args(&[vec!["MGET".to_owned()], names.clone()].concat());
-    assert!(found == Value::Array(names.iter().map(again).collect()));
+    assert!(found == Reply::Array(names.iter().map(again).collect()));
     let many: Vec<String> = (0..10_000)
         .map(|at| format!("user:{at:06}:profile:settings:v2"))
         .collect();
     let found = client.call_args(&[vec!["MGET".to_owned()], many.clone()].concat());
-    assert_eq!(found, Value::Array(vec![Value::Null; many.len()]));
+    assert_eq!(found, Reply::Array(vec![Reply::Null; many.len()]));
     let deleted = client.call_args(&[vec!["DEL".to_owned()], many, keys].concat());
-    assert_eq!(deleted, Value::Integer(3));
+    assert_eq!(deleted, Reply::Integer(3));
 }
 
 /// A server that is gone fails its own keys alone.
@@ -469,7 +469,7 @@ fn gone_shard_fails_its_own_keys_alone() {
     let mut client = shards.client();
     let name = shards.servers[2].address().to_string();
     shards.servers[2].kill9();
-    let fails = |reply: &Value| reply.error().is_some_and(|error| error.contains(&name));
+    let fails = |reply: &Reply| reply.error().is_some_and(|error| error.contains(&name));
     wait_until("its keys fail", SOON, || {
         fails(&client.call(&format!("GET {gone}")))
     });
@@ -484,12 +484,12 @@ fn gone_shard_fails_its_own_keys_alone() {
             "DBSIZE".to_owned(),
         ];
         let replies = client.exchange(requests.iter().flat_map(|text| words(text)).collect(), 7);
-        assert_eq!(replies[0], Value::bulk(a));
+        assert_eq!(replies[0], Reply::bulk(a));
         assert_eq!(
             replies[2],
-            Value::Array(vec![Value::bulk(a), Value::bulk(b)])
+            Reply::Array(vec![Reply::bulk(a), Reply::bulk(b)])
         );
-        assert_eq!(replies[4], Value::ok());
+        assert_eq!(replies[4], Reply::ok());
         for failed in [1, 3, 5, 6] {
             assert!(
                 fails(&replies[failed]),
@@ -503,11 +503,11 @@ fn gone_shard_fails_its_own_keys_alone() {
         .restart()
         .unwrap_or_else(|error| panic!("{error}"));
     wait_until("it heals", SOON, || {
-        client.call(&format!("SET {gone} again")) == Value::ok()
+        client.call(&format!("SET {gone} again")) == Reply::ok()
     });
     assert_eq!(
         client.call(&format!("MGET {a} {gone}")),
-        Value::Array(vec![Value::bulk(a), Value::bulk("again")])
+        Reply::Array(vec![Reply::bulk(a), Reply::bulk("again")])
     );
 }
 
@@ -563,7 +563,7 @@ fn unknown_part_makes_the_request_unknown() {
     // The late replies are dropped.
     wait_until("both are set", SOON, || {
         let values = client.call(&format!("MGET {} {}", keys[0], keys[1]));
-        values == Value::Array(vec![Value::bulk("1"), Value::bulk("1")])
+        values == Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")])
     });
 }
 
@@ -591,14 +591,14 @@ fn retried_request_goes_to_its_own_shard() {
             let set = shards.client().call(&format!("SET {name} x"));
             let there = shards.keys_of(0).contains(name);
             shards.client().call(&format!("DEL {name}"));
-            set == Value::ok() && there
+            set == Reply::ok() && there
         })
         .expect("some keys are the first server's");
     let mut client = shards.client();
     // Reads leave together once it was seen that they may.
     for key in keys.iter().cycle().take(9) {
         let reads = words(&format!("GET {key}")).repeat(3);
-        assert_eq!(client.exchange(reads, 3), vec![Value::bulk(key); 3]);
+        assert_eq!(client.exchange(reads, 3), vec![Reply::bulk(key); 3]);
     }
     shards.servers[0].stop();
     let reads = format!("GET {missing};GET {a};GET {b};GET {b};STRLEN {b}");
@@ -607,14 +607,14 @@ fn retried_request_goes_to_its_own_shard() {
     std::thread::sleep(Duration::from_millis(200));
     shards.servers[0].cont();
     let replies = client.replies(5);
-    let length = Value::Integer(b.len() as i64);
+    let length = Reply::Integer(b.len() as i64);
     assert_eq!(
         replies,
         [
-            Value::Null,
-            Value::bulk(a),
-            Value::bulk(b),
-            Value::bulk(b),
+            Reply::Null,
+            Reply::bulk(a),
+            Reply::bulk(b),
+            Reply::bulk(b),
             length
         ]
     );
@@ -630,16 +630,16 @@ fn subscribe_in_a_transaction_uses_the_publishing_shard() {
         let exec = format!("MULTI;SET {key} {key};SUBSCRIBE news;EXEC");
         let replies = pipelined(&mut client, &exec);
         assert!(
-            matches!(&replies[3], Value::Array(all) if all.len() == 2),
+            matches!(&replies[3], Reply::Array(all) if all.len() == 2),
             "{replies:?}"
         );
         let mut other = shards.client();
-        assert_eq!(other.call(&format!("GET {key}")), Value::bulk(key));
-        assert_eq!(other.call("PUBLISH news hi"), Value::Integer(1));
+        assert_eq!(other.call(&format!("GET {key}")), Reply::bulk(key));
+        assert_eq!(other.call("PUBLISH news hi"), Reply::Integer(1));
         assert_eq!(texts(&client.reply())[2], "hi");
         drop(client);
         // The next PUBLISH must not count this subscriber.
-        let without_subscribers = Value::Array(vec![Value::bulk("news"), Value::Integer(0)]);
+        let without_subscribers = Reply::Array(vec![Reply::bulk("news"), Reply::Integer(0)]);
         wait_until(
             "the client's subscription ends",
             Duration::from_secs(10),
@@ -658,7 +658,7 @@ fn scripts_publish_to_subscribers_at_the_first_shard() {
     for (server, key) in shards.a_key_each().iter().enumerate() {
         let script = "return redis.call('PUBLISH','news',KEYS[1])";
         let heard = client.call_args(&["EVAL", script, "1", key]);
-        assert_eq!(heard, Value::Integer((server == 0).into()), "{server}");
+        assert_eq!(heard, Reply::Integer((server == 0).into()), "{server}");
         if server == 0 {
             assert_eq!(texts(&listener.reply())[2], *key);
         }
@@ -668,7 +668,7 @@ fn scripts_publish_to_subscribers_at_the_first_shard() {
     let name = text(&client.call_args(&["SCRIPT", "LOAD", &huge]));
     for key in shards.a_key_each() {
         let said = client.call(&format!("EVALSHA {name} 1 {key}"));
-        assert_eq!(said, Value::Integer(1));
+        assert_eq!(said, Reply::Integer(1));
     }
 }
 
@@ -680,11 +680,11 @@ fn scripts_are_known_everywhere_until_they_are_flushed() {
     let name = text(&client.call("SCRIPT LOAD return{KEYS[1]}"));
     for key in &keys {
         let call = format!("EVALSHA {name} 1 {key}");
-        assert_eq!(client.call(&call), Value::Array(vec![Value::bulk(key)]));
+        assert_eq!(client.call(&call), Reply::Array(vec![Reply::bulk(key)]));
     }
     assert_eq!(
         client.call(&format!("SCRIPT EXISTS {name}")),
-        Value::Array(vec![Value::Integer(1)])
+        Reply::Array(vec![Reply::Integer(1)])
     );
     // A server that has forgotten it is sent it along.
     shards.servers[1].kill9();
@@ -693,9 +693,9 @@ fn scripts_are_known_everywhere_until_they_are_flushed() {
         .unwrap_or_else(|error| panic!("{error}"));
     let again = format!("EVALSHA {name} 1 {}", keys[1]);
     wait_until("it is known again", SOON, || {
-        client.call(&again) == Value::Array(vec![Value::bulk(&keys[1])])
+        client.call(&again) == Reply::Array(vec![Reply::bulk(&keys[1])])
     });
-    assert_eq!(client.call("SCRIPT FLUSH"), Value::ok());
+    assert_eq!(client.call("SCRIPT FLUSH"), Reply::ok());
     for key in &keys {
         let reply = client.call(&format!("EVALSHA {name} 1 {key}"));
         assert!(
@@ -718,15 +718,15 @@ fn keyless_request_survives_a_gone_first_shard() {
         before.call(&format!("GET {}", keys[0])).error().is_some()
     });
     for client in [&mut before, &mut shards.client()] {
-        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
-        assert_eq!(client.call("ECHO hi"), Value::bulk("hi"));
-        assert!(matches!(client.call("TIME"), Value::Array(_)));
-        assert!(matches!(client.call("HELLO 2"), Value::Array(_)));
-        assert_eq!(client.call("SELECT 0"), Value::ok());
-        assert_eq!(client.call("EVAL return(7) 0"), Value::Integer(7));
+        assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+        assert_eq!(client.call("ECHO hi"), Reply::bulk("hi"));
+        assert!(matches!(client.call("TIME"), Reply::Array(_)));
+        assert!(matches!(client.call("HELLO 2"), Reply::Array(_)));
+        assert_eq!(client.call("SELECT 0"), Reply::ok());
+        assert_eq!(client.call("EVAL return(7) 0"), Reply::Integer(7));
         assert_eq!(
             client.call(&format!("GET {}", keys[1])),
-            Value::bulk(&keys[1])
+            Reply::bulk(&keys[1])
         );
     }
 }
@@ -741,11 +741,11 @@ fn slow_reader_is_not_closed_for_early_replies() {
     let large = "x".repeat(4 << 20);
     assert_eq!(
         client.exchange(request(&["SET", &keys[1], &large]), 1),
-        [Value::ok()]
+        [Reply::ok()]
     );
     assert_eq!(
         client.exchange(request(&["SET", &keys[2], &large]), 1),
-        [Value::ok()]
+        [Reply::ok()]
     );
     // More than a session may be owed, and all of it before its turn; and then by turns.
     shards.servers[0].stop();
@@ -758,15 +758,15 @@ fn slow_reader_is_not_closed_for_early_replies() {
     std::thread::sleep(Duration::from_millis(500));
     let mut other = shards.client();
     let length = other.call(&format!("STRLEN {}", keys[1]));
-    assert_eq!(length, Value::Integer(4 << 20));
+    assert_eq!(length, Reply::Integer(4 << 20));
     shards.servers[0].cont();
-    assert_eq!(client.reply(), Value::bulk(&keys[0]));
+    assert_eq!(client.reply(), Reply::bulk(&keys[0]));
     for _ in 0..32 {
-        assert!(client.reply() == Value::bulk(&large));
+        assert!(client.reply() == Reply::bulk(&large));
     }
     assert_eq!(
         client.call(&format!("GET {}", keys[0])),
-        Value::bulk(&keys[0])
+        Reply::bulk(&keys[0])
     );
 }
 
@@ -795,7 +795,7 @@ fn draining_link_keeps_the_request_order() {
     let name = format!("large:{{{a}}}");
     let large = request(&["SET", &name, &"x".repeat(1 << 20)]);
     for round in 0..3 {
-        assert_eq!(client.exchange(large.clone(), 1), [Value::ok()]);
+        assert_eq!(client.exchange(large.clone(), 1), [Reply::ok()]);
         let before = captured();
         // One does not read, and another has much to do on the same link, and behind it a write.
         let mut slow = shards.client();
@@ -813,13 +813,13 @@ fn draining_link_keeps_the_request_order() {
         client.send(&words(&format!("MGET {b} {a}")));
         let reader = std::thread::spawn(move || slow.replies(30).len());
         let replies = client.replies(20 + 4);
-        assert_eq!(replies[20], Value::ok());
-        assert_eq!(replies[21], Value::bulk(b));
-        assert_eq!(replies[22], Value::ok());
-        let last = Value::bulk(format!("newer:{round}"));
+        assert_eq!(replies[20], Reply::ok());
+        assert_eq!(replies[21], Reply::bulk(b));
+        assert_eq!(replies[22], Reply::ok());
+        let last = Reply::bulk(format!("newer:{round}"));
         assert_eq!(
             replies[23],
-            Value::Array(vec![Value::bulk(b), last.clone()])
+            Reply::Array(vec![Reply::bulk(b), last.clone()])
         );
         assert_eq!(client.call(&format!("GET {a}")), last);
         assert_eq!(reader.join().ok(), Some(30));
@@ -832,7 +832,7 @@ fn partly_refused_write_says_what_was_done() {
     let shards = Shards::start(&[]);
     let keys = shards.a_key_each();
     let mut full = Client::connect(shards.servers[1].address());
-    assert_eq!(full.call("CONFIG SET maxmemory 1"), Value::ok());
+    assert_eq!(full.call("CONFIG SET maxmemory 1"), Reply::ok());
     let mut client = shards.client();
     let reply = client.call(&format!("MSET {} 1 {} 1", keys[0], keys[1]));
     let error = reply.error().unwrap_or_default();
@@ -840,12 +840,12 @@ fn partly_refused_write_says_what_was_done() {
         error.starts_with("UNKNOWN respool: ") && error.contains("OOM"),
         "{error}"
     );
-    assert_eq!(client.call(&format!("GET {}", keys[0])), Value::bulk("1"));
+    assert_eq!(client.call(&format!("GET {}", keys[0])), Reply::bulk("1"));
     // Where it was refused by all, nothing was done.
     for server in &shards.servers {
         assert_eq!(
             Client::connect(server.address()).call("CONFIG SET maxmemory 1"),
-            Value::ok()
+            Reply::ok()
         );
     }
     let reply = client.call(&format!("MSET {} 2 {} 2", keys[0], keys[1]));
@@ -853,7 +853,7 @@ fn partly_refused_write_says_what_was_done() {
         reply.error().is_some_and(|error| error.starts_with("OOM ")),
         "{reply:?}"
     );
-    assert_eq!(client.call(&format!("GET {}", keys[0])), Value::bulk("1"));
+    assert_eq!(client.call(&format!("GET {}", keys[0])), Reply::bulk("1"));
 }
 
 /// Parts of replies that come before their turn stay within a bound.
@@ -866,14 +866,14 @@ fn early_parts_are_bounded_in_memory() {
     let large = "x".repeat(4 << 20);
     assert_eq!(
         client.exchange(request(&["SET", &keys[1], &large]), 1),
-        [Value::ok()]
+        [Reply::ok()]
     );
     shards.servers[0].stop();
     client.send(&words(&format!("MGET {} {}", keys[0], keys[1])).repeat(60));
     std::thread::sleep(Duration::from_millis(1_000));
     let held = shards.proxy.rss();
     shards.servers[0].cont();
-    let expected = Value::Array(vec![Value::bulk(&keys[0]), Value::bulk(&large)]);
+    let expected = Reply::Array(vec![Reply::bulk(&keys[0]), Reply::bulk(&large)]);
     for _ in 0..60 {
         assert!(client.reply() == expected);
     }
@@ -900,15 +900,15 @@ fn oversized_merged_reply_is_an_error_and_no_close() {
         let value = held.repeat(size);
         for key in &keys {
             let set = request(&["SET", key, &value]);
-            assert_eq!(client.exchange(set, 1), [Value::ok()]);
+            assert_eq!(client.exchange(set, 1), [Reply::ok()]);
         }
         for _ in 0..10 {
             let replies = pipelined(&mut client, &format!("PING;{all};ECHO behind"));
-            let expected = Value::Array(vec![Value::bulk(&value); 3]);
+            let expected = Reply::Array(vec![Reply::bulk(&value); 3]);
             let text = replies[1].error().unwrap_or_default();
             assert_eq!(replies[1] == expected, fits, "{size} MiB: {text}");
             assert_eq!(text.contains("worker-memory-bytes-max"), !fits, "{text}");
-            assert_eq!(replies[2], Value::bulk("behind"));
+            assert_eq!(replies[2], Reply::bulk("behind"));
         }
     }
     let info = text(&shards.client().call("INFO respool"));
@@ -925,34 +925,34 @@ fn session_state_holds_at_every_shard() {
     let shards = Shards::start(&["--threads=1"]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
-    assert_eq!(client.call("SELECT 1"), Value::ok());
+    assert_eq!(client.call("SELECT 1"), Reply::ok());
     for (server, key) in keys.iter().enumerate() {
         assert_eq!(
             client.call(&format!("HSET {key} f 1")),
-            Value::Integer(1),
+            Reply::Integer(1),
             "not the string of database 0"
         );
         let mut direct = Client::connect(shards.servers[server].address());
         assert_eq!(
             direct.call(&format!("TYPE {key}")),
-            Value::Simple("string".into())
+            Reply::Simple("string".into())
         );
     }
-    assert_eq!(client.call("DBSIZE"), Value::Integer(3));
-    assert!(matches!(client.call("HELLO 3"), Value::Map(_)));
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(3));
+    assert!(matches!(client.call("HELLO 3"), Reply::Map(_)));
     for key in &keys {
         let all = client.call(&format!("HGETALL {key}"));
-        assert_eq!(all, Value::Map(vec![Value::bulk("f"), Value::bulk("1")]));
+        assert_eq!(all, Reply::Map(vec![Reply::bulk("f"), Reply::bulk("1")]));
     }
     client.send(&words("CLIENT REPLY OFF"));
     client.send(&words(&format!("MGET {}", keys.join(" "))));
     client.send(&words(&format!("DEL {}", keys.join(" "))));
-    assert_eq!(client.call("CLIENT REPLY ON"), Value::ok());
-    assert_eq!(client.call("DBSIZE"), Value::Integer(0));
-    assert!(matches!(client.call("RESET"), Value::Simple(_)));
+    assert_eq!(client.call("CLIENT REPLY ON"), Reply::ok());
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+    assert!(matches!(client.call("RESET"), Reply::Simple(_)));
     assert_eq!(
         client.call(&format!("GET {}", keys[2])),
-        Value::bulk(&keys[2])
+        Reply::bulk(&keys[2])
     );
 }
 
@@ -1013,7 +1013,7 @@ fn info_is_that_of_all_servers_together_and_of_each() {
 
         // A line for each server, in any section, and alone if no other one is requested.
         client.call("HELLO 3");
-        let Value::Other('=', servers) = client.call("INFO servers") else {
+        let Reply::Other('=', servers) = client.call("INFO servers") else {
             panic!("in RESP3 it is verbatim")
         };
         let servers = String::from_utf8_lossy(&servers).into_owned();
@@ -1064,16 +1064,16 @@ fn figures_are_those_of_all_servers_together() {
             let stats = client.call("MEMORY STATS");
             assert_eq!(
                 stats.get("keys.count"),
-                Some(&Value::Integer(64)),
+                Some(&Reply::Integer(64)),
                 "{stats:?}"
             );
             let per_key = stats.get("keys.bytes-per-key");
             let number = |name: &str| match stats.get(name) {
-                Some(Value::Integer(number)) => *number,
+                Some(Reply::Integer(number)) => *number,
                 other => panic!("{name}: {other:?}"),
             };
             let net = number("total.allocated") - number("startup.allocated");
-            assert_eq!(per_key, Some(&Value::Integer(net / 64)));
+            assert_eq!(per_key, Some(&Reply::Integer(net / 64)));
             let histogram = client.call("LATENCY HISTOGRAM set");
             // Redis 6.2 has none.
             if histogram
@@ -1085,13 +1085,13 @@ fn figures_are_those_of_all_servers_together() {
             let of_set = histogram
                 .get("set")
                 .unwrap_or_else(|| panic!("{histogram:?}"));
-            assert_eq!(of_set.get("calls"), Some(&Value::Integer(64)));
-            let Some(Value::Array(pairs) | Value::Map(pairs)) = of_set.get("histogram_usec") else {
+            assert_eq!(of_set.get("calls"), Some(&Reply::Integer(64)));
+            let Some(Reply::Array(pairs) | Reply::Map(pairs)) = of_set.get("histogram_usec") else {
                 panic!("{of_set:?}")
             };
             assert_eq!(
                 pairs.last(),
-                Some(&Value::Integer(64)),
+                Some(&Reply::Integer(64)),
                 "all took no longer"
             );
         }
@@ -1118,12 +1118,12 @@ fn script_kill_finds_the_shard_of_the_script() {
             let mut caught = shards.client();
             caught.send(&request(&["EVAL", "while true do end", "1", key]));
             wait_until("the script is ended", SOON, || {
-                killer.call("SCRIPT KILL") == Value::ok()
+                killer.call("SCRIPT KILL") == Reply::ok()
             });
             let reply = caught.reply();
             assert!(reply.error().is_some(), "{reply:?}");
             // All is as before, and the links are of use again.
-            assert_eq!(killer.call(&format!("GET {key}")), Value::bulk(key));
+            assert_eq!(killer.call(&format!("GET {key}")), Reply::bulk(key));
         }
         let function =
             "#!lua name=l\nredis.register_function('f', function() while true do end end)";
@@ -1138,11 +1138,11 @@ fn script_kill_finds_the_shard_of_the_script() {
             let mut caught = shards.client();
             caught.send(&request(&["FCALL", "f", "1", key]));
             let is_seen =
-                |stats: &Value| matches!(stats.get("running_script"), Some(Value::Array(_)));
+                |stats: &Reply| matches!(stats.get("running_script"), Some(Reply::Array(_)));
             wait_until("the function is seen", SOON, || {
                 is_seen(&killer.call("FUNCTION STATS"))
             });
-            assert_eq!(killer.call("FUNCTION KILL"), Value::ok());
+            assert_eq!(killer.call("FUNCTION KILL"), Reply::ok());
             assert!(caught.reply().error().is_some());
             assert!(!is_seen(&killer.call("FUNCTION STATS")));
         }
@@ -1164,11 +1164,11 @@ fn script_kill_waits_until_its_server_answers() {
     let (mut caught, mut killer) = (shards.client(), shards.client());
     assert_eq!(
         caught.call(&format!("GET {}", keys[0])),
-        Value::bulk(&keys[0])
+        Reply::bulk(&keys[0])
     );
     caught.send(&request(&["EVAL", "while true do end", "1", &keys[0]]));
     thread::sleep(Duration::from_millis(200));
-    assert_eq!(killer.call("SCRIPT KILL"), Value::ok());
+    assert_eq!(killer.call("SCRIPT KILL"), Reply::ok());
     assert!(caught.reply().error().is_some());
 }
 
@@ -1180,7 +1180,7 @@ fn script_kill_ends_at_the_deadline_with_a_frozen_shard() {
     let shards = Shards::start(&["--threads=1", "--request-timeout-ms=300"]);
     let mut client = shards.client();
     client.patience(Duration::from_secs(5));
-    let is_over = |reply: &Value| reply.error().is_some_and(|text| text.contains("NOTBUSY"));
+    let is_over = |reply: &Reply| reply.error().is_some_and(|text| text.contains("NOTBUSY"));
     assert!(is_over(&client.call("SCRIPT KILL")));
     shards.servers[1].stop();
     let reply = client.call("SCRIPT KILL");
@@ -1192,11 +1192,11 @@ fn script_kill_ends_at_the_deadline_with_a_frozen_shard() {
         text.starts_with("UNKNOWN respool: ") && text.contains(&name) && text.contains("300 ms"),
         "{text}"
     );
-    assert_eq!(pong, Value::Simple("PONG".into()));
+    assert_eq!(pong, Reply::Simple("PONG".into()));
     wait_until("the server is asked again", SOON, || {
         is_over(&client.call("SCRIPT KILL"))
     });
-    assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+    assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
 }
 
 /// A command may have fewer keys than the table allows. It goes to the server of its keys. Without
@@ -1209,11 +1209,11 @@ fn optional_keys_may_be_left_out() {
         let mut client = shards.client();
         for (server, key) in keys.iter().enumerate() {
             client.call(&format!("DEL {key}"));
-            assert_eq!(client.call(&format!("PFMERGE {key}")), Value::ok());
+            assert_eq!(client.call(&format!("PFMERGE {key}")), Reply::ok());
             assert!(shards.keys_of(server).contains(key), "{key}");
         }
         assert!(client.call("VADD").error().is_some());
-        assert_eq!(client.call("PING"), Value::Simple("PONG".into()));
+        assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     }
 }
 
@@ -1242,7 +1242,7 @@ fn every_command_goes_where_the_table_says() {
                 false => spread,
             };
             let mut is_known = |name| {
-                direct[0].call(&format!("COMMAND INFO {name}")) != Value::Array(vec![Value::Null])
+                direct[0].call(&format!("COMMAND INFO {name}")) != Reply::Array(vec![Reply::Null])
             };
             // Redis 6.2 describes no subcommands.
             let container = name.split('|').next().unwrap_or_default();
@@ -1380,14 +1380,14 @@ fn recreated_user_is_served_at_once() {
     for _ in 0..3 {
         assert_eq!(
             admin.call("ACL SETUSER ann on >secret ~* +@all"),
-            Value::ok()
+            Reply::ok()
         );
         let mut ann = shards.client();
-        assert_eq!(ann.call("AUTH ann secret"), Value::ok());
+        assert_eq!(ann.call("AUTH ann secret"), Reply::ok());
         for key in &keys {
-            assert_eq!(ann.call(&format!("SET {key} v")), Value::ok());
+            assert_eq!(ann.call(&format!("SET {key} v")), Reply::ok());
         }
-        assert_eq!(admin.call("ACL DELUSER ann"), Value::Integer(1));
+        assert_eq!(admin.call("ACL DELUSER ann"), Reply::Integer(1));
     }
 }
 
@@ -1403,7 +1403,7 @@ fn absent_shard_does_not_lock_clients_out() {
     ];
     let log_in = |shards: &Shards| {
         let mut client = shards.client();
-        assert_eq!(client.call("AUTH secret"), Value::ok());
+        assert_eq!(client.call("AUTH secret"), Reply::ok());
         client
     };
     for away in [0, 2] {
@@ -1413,7 +1413,7 @@ fn absent_shard_does_not_lock_clients_out() {
             let mut there = log_in(&shards);
             let keys: Vec<String> = (0..64).map(|key| format!("key:{key}")).collect();
             for key in &keys {
-                assert_eq!(there.call(&format!("SET {key} 1")), Value::ok());
+                assert_eq!(there.call(&format!("SET {key} 1")), Reply::ok());
             }
             let nothing_runs = there.call("SCRIPT KILL");
             let text = nothing_runs.error().unwrap_or_default();
@@ -1421,8 +1421,8 @@ fn absent_shard_does_not_lock_clients_out() {
             let server = &shards.servers[away];
             let lost = keys.iter().find(|key| {
                 let mut client = Client::connect(server.address());
-                assert_eq!(client.call("AUTH secret"), Value::ok());
-                client.call(&format!("EXISTS {key}")) == Value::Integer(1)
+                assert_eq!(client.call("AUTH secret"), Reply::ok());
+                client.call(&format!("EXISTS {key}")) == Reply::Integer(1)
             });
             let lost = lost.expect("64 keys are on all servers");
             match freezes {
@@ -1436,12 +1436,12 @@ fn absent_shard_does_not_lock_clients_out() {
             assert!(failed.error().is_some(), "{failed:?}");
             first.reply();
             // It has asked there last.
-            assert_eq!(there.call("AUTH secret"), Value::ok());
+            assert_eq!(there.call("AUTH secret"), Reply::ok());
             let watch = Watch::start();
             for _ in 0..30 {
                 let begun = watch.elapsed();
                 let mut new = log_in(&shards);
-                assert_eq!(new.call("PING"), Value::Simple("PONG".into()));
+                assert_eq!(new.call("PING"), Reply::Simple("PONG".into()));
                 let mut other = shards.client();
                 let greeted = other.call("HELLO 3 AUTH default secret");
                 assert!(greeted.error().is_none(), "{greeted:?}");

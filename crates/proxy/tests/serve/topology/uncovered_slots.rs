@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::{SLOTS, hash_slot};
-use respool_testkit::client::{Client, Value, pipelined, text};
+use respool_testkit::client::{Client, Reply, pipelined, text};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::ClusterSettings;
 
@@ -50,7 +50,7 @@ fn take(served: &Served, node: usize, slot: u16) {
     taken.unwrap_or_else(|error| panic!("{error}"));
 }
 
-fn is_told(reply: &Value) -> bool {
+fn is_told(reply: &Reply) -> bool {
     reply.error() == Some(TOLD)
 }
 
@@ -67,10 +67,10 @@ fn request_for_an_uncovered_slot_fails_at_once() {
         let slot = hash_slot(lost.as_bytes());
         let mut client = served.client();
         for key in [&lost, &here, &there] {
-            assert_eq!(client.call(&format!("SET {key} {key}")), Value::ok());
+            assert_eq!(client.call(&format!("SET {key} {key}")), Reply::ok());
         }
         give_up(&served, &[1, 0, 2], slot);
-        let values = |keys: &[&String]| Value::Array(keys.iter().map(Value::bulk).collect());
+        let values = |keys: &[&String]| Reply::Array(keys.iter().map(Reply::bulk).collect());
         for turn in 0..3 {
             let began = Instant::now();
             let requests = format!(
@@ -84,10 +84,10 @@ fn request_for_an_uncovered_slot_fails_at_once() {
             // For a divided request the text names the node.
             let part = replies[5].error().unwrap_or_default();
             assert!(part.ends_with(": Hash slot not served"), "{part}");
-            assert_eq!(replies[1], Value::ok());
-            assert_eq!(replies[2], Value::bulk(&there));
+            assert_eq!(replies[1], Reply::ok());
+            assert_eq!(replies[2], Reply::bulk(&there));
             assert_eq!(replies[4], values(&[&here, &there]));
-            assert_eq!(replies[13], Value::bulk(&here));
+            assert_eq!(replies[13], Reply::bulk(&here));
             assert!(is_told(&client.call(&format!("BLPOP {lost} 0"))));
             let divided = client.call(&format!("DEL nobody:{turn} {lost}"));
             let said = divided.error().unwrap_or_default();
@@ -100,7 +100,7 @@ fn request_for_an_uncovered_slot_fails_at_once() {
         // Another node takes the slot.
         take(&served, 2, slot);
         wait_until("it heals", SOON, || {
-            client.call(&format!("SET {lost} again")) == Value::ok()
+            client.call(&format!("SET {lost} again")) == Reply::ok()
         });
         let healed = client.call(&format!("MGET {here} {lost}"));
         assert_eq!(healed, values(&[&here, &"again".to_owned()]));
@@ -127,15 +127,15 @@ fn nodes_are_shown_without(client: &mut Client, slot: u16) {
     let nodes = text(&client.call("CLUSTER NODES"));
     let expected = format!("connected {}\n", ranges.map(shown).join(" "));
     assert!(nodes.ends_with(&expected), "{nodes}");
-    let Value::Array(slots) = client.call("CLUSTER SLOTS") else {
+    let Reply::Array(slots) = client.call("CLUSTER SLOTS") else {
         panic!("a list of ranges")
     };
     assert_eq!(slots.len(), 2);
     for (shown, (first, last)) in slots.iter().zip(ranges) {
-        let Value::Array(shown) = shown else {
+        let Reply::Array(shown) = shown else {
             panic!("{shown:?}")
         };
-        let bounds = [first, last].map(|slot| Value::Integer(slot.into()));
+        let bounds = [first, last].map(|slot| Reply::Integer(slot.into()));
         assert_eq!(shown[..2], bounds);
     }
 }
@@ -147,7 +147,7 @@ fn node_that_gave_up_a_slot_is_believed() {
     let lost = key_in(|slot| served.cluster.share(1).contains(&slot), 0);
     let slot = hash_slot(lost.as_bytes());
     let mut client = served.client();
-    assert_eq!(client.call(&format!("SET {lost} x")), Value::ok());
+    assert_eq!(client.call(&format!("SET {lost} x")), Reply::ok());
     give_up(&served, &[1], slot);
     for _ in 0..20 {
         let began = Instant::now();
@@ -157,7 +157,7 @@ fn node_that_gave_up_a_slot_is_believed() {
     nodes_are_shown_without(&mut client, slot);
     take(&served, 1, slot);
     wait_until("it heals", SOON, || {
-        client.call(&format!("GET {lost}")) == Value::bulk("x")
+        client.call(&format!("GET {lost}")) == Reply::bulk("x")
     });
 }
 
@@ -180,9 +180,9 @@ fn channel_of_an_uncovered_slot_is_refused() {
     assert!(is_told(&late.call(&format!("SPUBLISH {name} lost"))));
     take(&served, 2, slot);
     wait_until("it is served again", SOON, || {
-        late.call(&format!("SPUBLISH {name} heard")) == Value::Integer(1)
+        late.call(&format!("SPUBLISH {name} heard")) == Reply::Integer(1)
     });
-    let heard = ["smessage", &name, "heard"].map(Value::bulk);
-    assert_eq!(member.reply(), Value::Array(heard.to_vec()));
+    let heard = ["smessage", &name, "heard"].map(Reply::bulk);
+    assert_eq!(member.reply(), Reply::Array(heard.to_vec()));
     assert!(subscribed(&mut late).error().is_none());
 }
