@@ -143,19 +143,40 @@ impl DataPlane {
         Some(ExpiredRequest::Fails { len, id })
     }
 
-    /// Begins to fail the request of a session that is past its deadline and was not sent: its
-    /// place in the session's order.
-    pub(crate) fn expired_entry(&mut self, id: SessionId, at_ms: u32) -> Option<(LinkId, Entry)> {
-        let session = self.sessions.get_mut(id)?;
-        let entry = Entry {
-            silent: session.flags.is_silent(),
-            ..Entry::of(id, session.take_seq(), at_ms)
-        };
-        Some((session.link, entry))
+    /// Answers a request of a session that is past its deadline and was not sent. An EXEC is not
+    /// answered: it ends its transaction, and gets the reply that is returned.
+    pub(crate) fn expire_request(
+        &mut self,
+        session_id: SessionId,
+        id: Option<CommandId>,
+        at_ms: u32,
+    ) -> Option<Vec<u8>> {
+        let session = self.sessions.get_mut(session_id)?;
+        match id {
+            Some(id::HELLO) => {
+                self.close_greeting(session_id);
+            }
+            Some(id::EXEC) if session.flags.any(Flags::IN_MULTI) => {
+                let link = session.link;
+                return Some(self.expired_exec_reply(link));
+            }
+            _ => {
+                let entry = Entry {
+                    silent: session.flags.is_silent(),
+                    ..Entry::of(session_id, session.take_seq(), at_ms)
+                };
+                let link = session.link;
+                self.give_up(link, entry, Fate::NotSent);
+                if id.is_some_and(is_about_session) {
+                    self.close_when_answered(session_id);
+                }
+            }
+        }
+        None
     }
 
     /// The error for an EXEC that is past its deadline and was not sent.
-    pub(crate) fn expired_exec_reply(&mut self, link: LinkId) -> Vec<u8> {
+    fn expired_exec_reply(&mut self, link: LinkId) -> Vec<u8> {
         self.counters.timeouts += 1;
         let cause = Cause::Deadline {
             server: self.label(link),
@@ -175,7 +196,7 @@ impl DataPlane {
 
 /// Whether later requests rely on this command. Without it, they would be executed with another
 /// database, user or state.
-pub(crate) fn is_about_session(id: CommandId) -> bool {
+fn is_about_session(id: CommandId) -> bool {
     matches!(
         id,
         id::SELECT | id::AUTH | id::WATCH | id::READONLY | id::READWRITE | id::CLIENT_TRACKING

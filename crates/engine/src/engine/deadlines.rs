@@ -1,13 +1,12 @@
 //! Requests that have waited: they are taken again, or answered if their deadline is over.
 
-use respool_protocol::commands::{CommandId, id};
+use respool_protocol::commands::CommandId;
 use respool_protocol::request::RequestScanner;
 
-use crate::base::error::Fate;
 use crate::base::handle::SessionId;
-use crate::data_plane::deadlines::{ExpiredRequest, is_about_session};
+use crate::data_plane::deadlines::ExpiredRequest;
 use crate::data_plane::ingress::Dispatched;
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::Session;
 use crate::engine::Engine;
 
 impl Engine {
@@ -89,24 +88,9 @@ impl Engine {
         id: Option<CommandId>,
         at_ms: u32,
     ) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(session_id) else {
-            return Dispatched::Done;
-        };
-        match id {
-            Some(id::HELLO) => self.plane.close_greeting(session_id),
-            Some(id::EXEC) if session.flags.any(Flags::IN_MULTI) => {
-                let reply = self.plane.expired_exec_reply(session.link);
-                self.leave_transaction(session_id, &reply)
-            }
-            _ => {
-                if let Some((link, entry)) = self.plane.expired_entry(session_id, at_ms) {
-                    self.plane.give_up(link, entry, Fate::NotSent);
-                }
-                if id.is_some_and(is_about_session) {
-                    self.plane.close_when_answered(session_id);
-                }
-                Dispatched::Done
-            }
+        match self.plane.expire_request(session_id, id, at_ms) {
+            Some(reply) => self.leave_transaction(session_id, &reply),
+            None => Dispatched::Done,
         }
     }
 }
