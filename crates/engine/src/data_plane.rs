@@ -19,6 +19,7 @@ pub(crate) mod gate;
 pub(crate) mod guess_delay;
 pub(crate) mod handshake;
 pub(crate) mod health;
+pub(crate) mod hello;
 pub(crate) mod ingress;
 pub(crate) mod learned_commands;
 pub(crate) mod ledger;

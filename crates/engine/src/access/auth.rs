@@ -17,20 +17,12 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim};
 use crate::data_plane::composite::ReplyStep;
-use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
+use crate::data_plane::logins::credentials;
 use crate::data_plane::session::{Flags, Session};
 use crate::routing::pool::ServerId;
-
-/// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
-pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>, &'a [u8])> {
-    match request.spans.len() {
-        2 => Some((None, request.arg(1))),
-        3 => Some((Some(request.arg(1)), request.arg(2))),
-        _ => None,
-    }
-}
 
 /// A login that a session may ask its server about now.
 pub(crate) struct LoginAsked {
@@ -374,16 +366,6 @@ fn forget_unused_logins(plane: &mut DataPlane, in_hubs: &[u16]) -> Vec<u16> {
 
 /// Redis's error to a wrong AUTH.
 const WRONG: &[u8] = b"WRONGPASS invalid username-password pair or user is disabled.";
-
-/// The credentials that a client names. `None`: they are not UTF-8, as all configured ones are.
-pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Credentials> {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-    Some(Credentials {
-        user: Some(text(name.unwrap_or(b"default"))?),
-        password: text(password)?,
-        source: None,
-    })
-}
 
 impl Access {
     /// The shared link of a user. It is returned once it is up: then the server has agreed to the

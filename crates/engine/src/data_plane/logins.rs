@@ -9,6 +9,26 @@ use crate::base::handle::CONFIGURED;
 use crate::base::limits::{DATABASES_OF_LOGIN_MAX, LOGINS_MAX};
 use crate::base::settings::{Credentials, User};
 use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::Request;
+
+/// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
+pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>, &'a [u8])> {
+    match request.spans.len() {
+        2 => Some((None, request.arg(1))),
+        3 => Some((Some(request.arg(1)), request.arg(2))),
+        _ => None,
+    }
+}
+
+/// The credentials that a client names. `None`: they are not UTF-8, as all configured ones are.
+pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Credentials> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    Some(Credentials {
+        user: Some(text(name.unwrap_or(b"default"))?),
+        password: text(password)?,
+        source: None,
+    })
+}
 
 /// Users of servers whose passwords clients have given. Links send them in their handshake. An
 /// entry is free when no link and no session has that user.

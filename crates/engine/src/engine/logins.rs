@@ -2,12 +2,13 @@
 
 use respool_protocol::encode::Version;
 
-use crate::access::auth::{LoginEffect, auth_asked};
+use crate::access::auth::LoginEffect;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Credentials;
 use crate::data_plane::completion::access::Login;
 use crate::data_plane::ingress::{Dispatched, KeptRequest, Request};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::logins::auth_asked;
 use crate::engine::Engine;
 
 impl Engine {

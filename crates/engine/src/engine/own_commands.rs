@@ -14,12 +14,13 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::completion::pubsub::ChannelKind;
+use crate::data_plane::hello::{HelloArgs, LONG_NAME, is_plain};
 use crate::data_plane::ingress::{Blocked, Dispatched, OK, Request};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::engine::Engine;
+use crate::local::append_module;
 use crate::local::info::{InfoFacts, adds_our_section, asks_for_us_alone, own_section};
-use crate::local::{HelloArgs, LONG_NAME, append_module, is_plain};
 
 /// The outcome of a session's change to another database or version of the protocol.
 enum DatabaseChange {

@@ -10,6 +10,7 @@ use crate::base::limits::REDIRECTS_QUEUED_MAX;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::pinned::redirect_asked;
 use crate::data_plane::completion::pinned::{
     ConnectionSwitch, ExecPreamble, OtherServers, TrackingRedirect, WaitCommand,
 };
@@ -25,7 +26,6 @@ use crate::engine::Engine;
 use crate::pinned::polling::OPENING;
 use crate::pinned::streaming::LargeStart;
 use crate::pinned::tracking::{INVALIDATE, TrackingSwitch, asks_for};
-use crate::pinned::tracking_redirect::redirect_asked;
 use crate::pinned::wait_command::{NextWait, WaitStep};
 use crate::routing::pool::ServerId;
 

@@ -3,20 +3,19 @@
 use respool_protocol::commands::id;
 use respool_protocol::encode;
 
-use crate::access::auth::{auth_asked, credentials};
 use crate::access::login_probe::LoginGate;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
+use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect, redirect_asked};
 use crate::data_plane::completion::transaction::{Exec, LocalResult, TransactionCompletion};
+use crate::data_plane::hello::HelloArgs;
 use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request};
 use crate::data_plane::ledger::Entry;
+use crate::data_plane::logins::{auth_asked, credentials};
 use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
-use crate::local::HelloArgs;
-use crate::pinned::tracking_redirect::redirect_asked;
 use crate::transaction::{ExecPlan, ExecReply, Queueing, agrees};
 
 /// Requests around a transaction.

@@ -33,11 +33,11 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::completion::pinned::redirect_asked;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::Pinned;
-use crate::pinned::tracking_redirect::redirect_asked;
 use crate::routing::pool::ServerId;
 
 /// The error to a CLIENT TRACKING with REDIRECT.

@@ -15,7 +15,6 @@
 use std::sync::atomic::Ordering;
 
 use respool_protocol::encode::{self, Version};
-use respool_protocol::number;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
@@ -110,26 +109,6 @@ impl Pinned {
             named
         })
     }
-}
-
-/// The argument of a CLIENT TRACKING that names the target, and its id. `None`: there is none, or
-/// it is wrong and the server refuses it.
-pub(crate) fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
-    let argc = request.spans.len();
-    let mut at = 3;
-    while at + 1 < argc {
-        if request.arg(at).eq_ignore_ascii_case(b"REDIRECT") {
-            let id = number::parse(request.arg(at + 1))?;
-            // Ids below 1 are never given.
-            return Some((at + 1, u64::try_from(id).unwrap_or(0)));
-        }
-        at += if request.arg(at).eq_ignore_ascii_case(b"PREFIX") {
-            2
-        } else {
-            1
-        };
-    }
-    None
 }
 
 /// The stand-in for the client that CLIENT TRACKING REDIRECT names was lost.

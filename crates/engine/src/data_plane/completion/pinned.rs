@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use respool_protocol::commands::id;
+use respool_protocol::number;
 
 use crate::base::handle::LinkId;
 use crate::base::time::Time;
@@ -68,6 +69,26 @@ impl ConnectionSwitch {
         };
         ConnectionSwitch { pins, on }
     }
+}
+
+/// The argument of a CLIENT TRACKING that names the target, and its id. `None`: there is none, or
+/// it is wrong and the server refuses it.
+pub(crate) fn redirect_asked(request: &Request<'_>) -> Option<(usize, u64)> {
+    let argc = request.spans.len();
+    let mut at = 3;
+    while at + 1 < argc {
+        if request.arg(at).eq_ignore_ascii_case(b"REDIRECT") {
+            let id = number::parse(request.arg(at + 1))?;
+            // Ids below 1 are never given.
+            return Some((at + 1, u64::try_from(id).unwrap_or(0)));
+        }
+        at += if request.arg(at).eq_ignore_ascii_case(b"PREFIX") {
+            2
+        } else {
+            1
+        };
+    }
+    None
 }
 
 /// The target of the invalidations of a session that tracks.
