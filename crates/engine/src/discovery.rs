@@ -11,16 +11,28 @@ mod unknown_cluster;
 
 use std::collections::HashMap;
 
+use crate::base::handle::LinkId;
 use crate::base::settings::PasswordSource;
 use crate::data_plane::DataPlane;
+use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_up::LinkUp;
 use crate::data_plane::server::Server;
 use crate::discovery::cluster::ClusterBelief;
 use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
-use crate::discovery::sentinel::SentinelGroup;
+use crate::discovery::sentinel::{SentinelGroup, SurveyAnswer};
 use crate::routing::pool::{Pools, ServerId};
+
+/// The consequence of a server's answer about the topology, as far as it concerns other components.
+pub(crate) enum TopologyReply {
+    /// There is none.
+    Settled,
+    /// It was the last answer to the refresh of this pool.
+    RefreshIsOver { pool: usize },
+    /// A Sentinel has named the address of a primary, and perhaps other servers.
+    Surveyed(SurveyAnswer),
+}
 
 /// The servers' answers about the topology.
 pub(crate) struct Discovery {
@@ -67,6 +79,42 @@ impl Discovery {
                 credentials.renew(source, password);
             }
         }
+    }
+
+    /// A server has answered a question about the topology.
+    pub(crate) fn settle(
+        &mut self,
+        plane: &mut DataPlane,
+        link: LinkId,
+        asked: DiscoveryCompletion,
+        reply: &[u8],
+    ) -> TopologyReply {
+        match asked {
+            DiscoveryCompletion::Owners { ticket, listed } => {
+                let listed = listed.unwrap_or_default();
+                let ended = self.take_owners(plane, link, ticket, &listed, reply);
+                if let Some(pool) = ended {
+                    return TopologyReply::RefreshIsOver { pool };
+                }
+            }
+            DiscoveryCompletion::Survey {
+                primary,
+                mut answers,
+            } => {
+                answers.push(reply.to_vec());
+                if let Some(answer) = self.take_survey(plane, link, primary, &answers) {
+                    return TopologyReply::Surveyed(answer);
+                }
+            }
+            DiscoveryCompletion::Look { first } => {
+                self.take_look(plane, link, &first.unwrap_or_default(), reply);
+            }
+            DiscoveryCompletion::Role => self.take_role(plane, link, reply),
+            DiscoveryCompletion::Nodes { shards } => {
+                self.take_nodes(plane, link, &shards.unwrap_or_default(), reply);
+            }
+        }
+        TopologyReply::Settled
     }
 
     /// A link is up: asks its server about the other servers.

@@ -33,6 +33,7 @@ use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::holders::Holders;
 use crate::pinned::tracking::Trackers;
+use crate::routing::pool::ServerId;
 
 /// The component that gives sessions links of their own.
 #[derive(Default)]
@@ -410,6 +411,14 @@ impl Pinned {
             session.server = kind.server;
         }
         Some(link)
+    }
+
+    /// A server has lost slots: its sessions wait for their replies, and lose their watches.
+    pub(crate) fn leave_lost_slots(&mut self, plane: &mut DataPlane, server: ServerId) {
+        plane.hold_sessions_at(server);
+        for session in plane.lost_watches(server) {
+            self.lose_watch(plane, session);
+        }
     }
 
     /// Notes that a session's watched keys may have changed: no link watches them any more.

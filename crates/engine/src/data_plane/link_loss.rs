@@ -143,6 +143,31 @@ impl DataPlane {
         }
     }
 
+    /// A server has got another address: an attempt to connect a link of that server begins anew.
+    /// Returns whether the link was up, and is lost.
+    pub(crate) fn leave_old_address(&mut self, id: LinkId, server: ServerId) -> bool {
+        let link = self.links.get(id);
+        let Some(link) = link.filter(|link| link.kind.server == server) else {
+            return false;
+        };
+        match link.state {
+            LinkState::Up => {
+                self.lose_link(id, "the Sentinels have another primary now");
+                return true;
+            }
+            // Requests that wait for this link were not sent, so they wait on.
+            LinkState::Connecting { .. } | LinkState::Greeting { .. } => {
+                self.push_action(Action::CloseLink(id));
+                self.connect(id);
+            }
+            LinkState::Down
+            | LinkState::Lost
+            | LinkState::Backoff { .. }
+            | LinkState::Retrying { .. } => {}
+        }
+        false
+    }
+
     /// Notes the loss of a link that has no connection any more.
     pub(crate) fn note_link_lost(&mut self, id: LinkId, reason: &str, refusal: Option<Vec<u8>>) {
         // The state is about to change, and with it the handshake goes.

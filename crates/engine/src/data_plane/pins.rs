@@ -5,10 +5,10 @@ use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::link::IDLE_EMERGENCY;
-use crate::data_plane::session::Pins;
+use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::{DataPlane, Link, LinkRole};
-use crate::routing::pool::ServerId;
+use crate::routing::pool::{Group, ServerId};
 
 impl DataPlane {
     /// Marks a session's pinned link as tainted: it carries state that no other session may find,
@@ -20,6 +20,30 @@ impl DataPlane {
         {
             link.tainted = true;
         }
+    }
+
+    /// Sessions that watch keys at a node that has lost their slots. They lose the watch: their
+    /// EXEC answers that the keys may have changed.
+    pub(crate) fn lost_watches(&self, server: ServerId) -> Vec<SessionId> {
+        let pool = usize::from(self.server(server).pool);
+        let Some(slots) = self.pools[pool].cluster() else {
+            return Vec::new();
+        };
+        let is_lost = |group: &Group| {
+            usize::from(group.pool) == pool && slots.owner_of_slot(group.number) != server
+        };
+        let lost = |session: &Session| {
+            let watched = session
+                .rare
+                .as_deref()
+                .map_or(&[][..], |rare| &rare.watched);
+            session.pins.any(Pins::WATCH) && session.server == server && watched.iter().any(is_lost)
+        };
+        let sessions = self.sessions.iter();
+        sessions
+            .filter(|(_, session)| lost(session))
+            .map(|(id, _)| id)
+            .collect()
     }
 
     /// Whether pinned and idle links reach `pinned-links-max`. An idle link is a connection of the

@@ -44,6 +44,25 @@ impl DataPlane {
         }
     }
 
+    /// Sessions on links to a server that is gone switch to the home of their pool, unless state or
+    /// a queued transaction binds them.
+    pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
+        let home = self.pools.home_of(usize::from(self.server(server).pool));
+        let is_free = |session: &Session| {
+            session.server == server && !session.pins.bind() && session.flags.any(Flags::ROUTED)
+        };
+        let attached = self.sessions.iter();
+        let attached: Vec<SessionId> = attached
+            .filter(|(_, session)| is_free(session))
+            .map(|(id, _)| id)
+            .collect();
+        for session in attached {
+            if self.queued_group(session).is_none() {
+                self.switch_server(session, home);
+            }
+        }
+    }
+
     /// The kind of link that a session shares with others to this server.
     pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKind {
         self.shared_kind_of(session).at(server)

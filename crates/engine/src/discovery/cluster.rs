@@ -28,12 +28,11 @@ use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::data_plane::server::Server;
-use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
 use crate::discovery::introductions::{self, Introductions};
-use crate::routing::pool::{Group, Pools, ServerId};
+use crate::routing::pool::{Pools, ServerId};
 use crate::routing::slot_table::SlotTable;
 
 /// Nodes that one refresh asks.
@@ -790,30 +789,6 @@ impl Discovery {
         let slots = plane.pools[pool].cluster_mut()?;
         let home = std::mem::replace(&mut slots.home, next);
         (home != next).then_some((home, next))
-    }
-
-    /// Sessions that watch keys at a node that has lost their slots. They lose the watch: their
-    /// EXEC answers that the keys may have changed.
-    pub(crate) fn lost_watches(&self, plane: &DataPlane, server: ServerId) -> Vec<SessionId> {
-        let pool = usize::from(plane.server(server).pool);
-        let Some(slots) = plane.pools[pool].cluster() else {
-            return Vec::new();
-        };
-        let is_lost = |group: &Group| {
-            usize::from(group.pool) == pool && slots.owner_of_slot(group.number) != server
-        };
-        let lost = |session: &Session| {
-            let watched = session
-                .rare
-                .as_deref()
-                .map_or(&[][..], |rare| &rare.watched);
-            session.pins.any(Pins::WATCH) && session.server == server && watched.iter().any(is_lost)
-        };
-        let sessions = plane.sessions.iter();
-        sessions
-            .filter(|(_, session)| lost(session))
-            .map(|(id, _)| id)
-            .collect()
     }
 
     /// Finds links to nodes that were replaced by their replicas and are silent. A node that is

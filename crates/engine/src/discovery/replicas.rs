@@ -17,10 +17,12 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
+use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode;
 
 use crate::base::handle::LinkId;
-use crate::base::settings::{Address, ReadPolicy, Reads};
+use crate::base::limits::REPLICAS_READ_MAX;
+use crate::base::settings::{Address, ReadPolicy, Reads, ServerSettings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
@@ -31,6 +33,7 @@ use crate::data_plane::replica_reads::GIVEN_UP_MS;
 use crate::data_plane::server::Server;
 use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
+use crate::discovery::cluster::ServersInUse;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::{Candidate, choose, seat_again};
 
@@ -231,9 +234,66 @@ impl Discovery {
         ))
     }
 
+    /// Sets the replicas of the owners of a pool for which `of` holds. `replicas`: their addresses
+    /// and owners.
+    pub(crate) fn know_replicas(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        replicas: Vec<(Endpoint, ServerId)>,
+        of: impl Fn(ServerId) -> bool,
+        in_use: &ServersInUse,
+    ) {
+        if plane.pools[pool].readers.is_none() {
+            return;
+        }
+        let mut known: Vec<(ServerId, ServerId)> = Vec::new();
+        for (endpoint, owner) in replicas {
+            let so_far = known.iter().filter(|(_, of)| *of == owner).count();
+            if so_far < REPLICAS_READ_MAX
+                && let Some(server) = self.replica_at(plane, pool, (&endpoint, owner), in_use)
+            {
+                known.push((server, owner));
+            }
+        }
+        let change = self.set_replicas(plane, pool, known, of);
+        for server in change.left {
+            // The replica has left the topology: sessions leave its links.
+            plane.servers[usize::from(server.0)].gone = true;
+            plane.switch_attached_home(server);
+        }
+        self.meet_replicas(plane, pool, change.news);
+    }
+
+    /// The replica at this address; a new one, if there is none. `None` at
+    /// [`SERVERS_MAX`](crate::base::limits::SERVERS_MAX).
+    fn replica_at(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        (at, of): (&Endpoint, ServerId),
+        in_use: &ServersInUse,
+    ) -> Option<ServerId> {
+        let address = Address::Tcp {
+            host: at.host.clone(),
+            port: at.port,
+        };
+        let known = self.known_replica(plane, pool, &address, of);
+        if known.is_some() {
+            return known;
+        }
+        let settings = ServerSettings {
+            address,
+            ..plane.server(of).settings.clone()
+        };
+        let mut server = Server::new(pool as u16, &settings);
+        server.replica_of = Some(of);
+        self.add_server(plane, server, in_use)
+    }
+
     /// Sets the replicas of the owners of a pool for which `of` holds. `known`: each with its
     /// owner. [`Discovery::meet_replicas`] has to follow.
-    pub(crate) fn set_replicas(
+    fn set_replicas(
         &mut self,
         plane: &DataPlane,
         pool: usize,
@@ -274,12 +334,7 @@ impl Discovery {
     }
 
     /// Begins to read from replicas that have become known.
-    pub(crate) fn meet_replicas(
-        &mut self,
-        plane: &mut DataPlane,
-        pool: usize,
-        news: Vec<ServerId>,
-    ) {
+    fn meet_replicas(&mut self, plane: &mut DataPlane, pool: usize, news: Vec<ServerId>) {
         self.note_unheard(plane, pool);
         for server in news {
             self.reach(plane, server);
@@ -289,7 +344,7 @@ impl Discovery {
     }
 
     /// The known replica at this address, from now on a replica of `of`.
-    pub(crate) fn known_replica(
+    fn known_replica(
         &self,
         plane: &mut DataPlane,
         pool: usize,

@@ -206,7 +206,7 @@ impl Discovery {
 /// Answers and events of Sentinels.
 impl Discovery {
     /// A Sentinel has answered the survey of a primary.
-    pub(crate) fn take_survey(
+    pub(super) fn take_survey(
         &mut self,
         plane: &mut DataPlane,
         id: LinkId,

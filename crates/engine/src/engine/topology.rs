@@ -8,16 +8,13 @@ use std::collections::HashSet;
 
 use respool_protocol::cluster::Endpoint;
 
-use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::REPLICAS_READ_MAX;
-use crate::base::settings::{Address, ServerSettings};
+use crate::base::handle::LinkId;
+use crate::base::settings::Address;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
-use crate::data_plane::link::LinkState;
-use crate::data_plane::server::Server;
-use crate::data_plane::session::{Flags, Session};
+use crate::discovery::TopologyReply;
 use crate::discovery::cluster::{NewTopology, ServersInUse};
-use crate::discovery::sentinel::SentinelEvent;
-use crate::engine::{Action, Engine};
+use crate::discovery::sentinel::{SentinelEvent, SurveyAnswer};
+use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
 /// Refreshes.
@@ -29,33 +26,10 @@ impl Engine {
         asked: DiscoveryCompletion,
         reply: &[u8],
     ) {
-        match asked {
-            DiscoveryCompletion::Owners { ticket, listed } => {
-                let listed = listed.unwrap_or_default();
-                let ended = self
-                    .discovery
-                    .take_owners(&mut self.plane, id, ticket, &listed, reply);
-                if let Some(pool) = ended {
-                    self.end_refresh(pool);
-                }
-            }
-            DiscoveryCompletion::Look { first } => {
-                self.discovery
-                    .take_look(&mut self.plane, id, &first.unwrap_or_default(), reply);
-            }
-            DiscoveryCompletion::Survey {
-                primary,
-                mut answers,
-            } => {
-                answers.push(reply.to_vec());
-                self.take_survey(id, primary, &answers);
-            }
-            DiscoveryCompletion::Role => self.discovery.take_role(&mut self.plane, id, reply),
-            DiscoveryCompletion::Nodes { shards } => {
-                let shards = shards.unwrap_or_default();
-                self.discovery
-                    .take_nodes(&mut self.plane, id, &shards, reply);
-            }
+        match self.discovery.settle(&mut self.plane, id, asked, reply) {
+            TopologyReply::Settled => {}
+            TopologyReply::RefreshIsOver { pool } => self.end_refresh(pool),
+            TopologyReply::Surveyed(answer) => self.follow_survey(answer),
         }
     }
 
@@ -109,13 +83,13 @@ impl Engine {
         }
         // A session's later requests go to the new owner, and must not overtake.
         for server in &change.lost_slots {
-            self.settle_before_leaving(*server);
+            self.pinned.leave_lost_slots(&mut self.plane, *server);
         }
         // Sessions of a server that has left switch to the new home.
         self.choose_home(pool);
         for server in &change.left {
             self.discovery.retire(&mut self.plane, *server);
-            self.switch_attached_home(*server);
+            self.plane.switch_attached_home(*server);
         }
         self.discovery.reach_owners(&mut self.plane, &change);
         self.know_replicas(pool, change.replicas, |_| true);
@@ -133,15 +107,7 @@ impl Engine {
     /// read: during a read no session sends requests.
     pub(crate) fn settle_lost_slots(&mut self) {
         for server in std::mem::take(&mut self.discovery.lost_slots) {
-            self.settle_before_leaving(server);
-        }
-    }
-
-    /// A server has lost slots: its sessions wait for their replies, and lose their watches.
-    fn settle_before_leaving(&mut self, server: ServerId) {
-        self.plane.hold_sessions_at(server);
-        for session in self.discovery.lost_watches(&self.plane, server) {
-            self.pinned.lose_watch(&mut self.plane, session);
+            self.pinned.leave_lost_slots(&mut self.plane, server);
         }
     }
 
@@ -174,14 +140,6 @@ impl Engine {
         server
     }
 
-    /// Adds a server. `None` at [`crate::base::limits::SERVERS_MAX`].
-    pub(crate) fn add_server(&mut self, server: Server) -> Option<ServerId> {
-        let in_use = self.servers_in_use();
-        let server = self.discovery.add_server(&mut self.plane, server, &in_use);
-        self.forget_reused();
-        server
-    }
-
     /// The servers to which components refer. It is empty while no entry is reused.
     fn servers_in_use(&self) -> ServersInUse {
         if !self.discovery.reuses_servers(&self.plane) {
@@ -200,28 +158,6 @@ impl Engine {
         for server in self.discovery.reused.drain(..) {
             let learned = &mut self.plane.learned_commands;
             self.local.catalog.forget_server(learned, server);
-        }
-    }
-
-    /// Sessions on links to a server that is gone switch to the home of their pool, unless state or
-    /// a queued transaction binds them.
-    pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
-        let home = self
-            .plane
-            .pools
-            .home_of(usize::from(self.plane.server(server).pool));
-        let is_free = |session: &Session| {
-            session.server == server && !session.pins.bind() && session.flags.any(Flags::ROUTED)
-        };
-        let attached = self.plane.sessions.iter();
-        let attached: Vec<SessionId> = attached
-            .filter(|(_, session)| is_free(session))
-            .map(|(id, _)| id)
-            .collect();
-        for session in attached {
-            if self.plane.queued_group(session).is_none() {
-                self.plane.switch_server(session, home);
-            }
         }
     }
 }
@@ -248,13 +184,8 @@ impl Engine {
         self.forget_reused();
     }
 
-    fn take_survey(&mut self, id: LinkId, primary: u16, answers: &[Vec<u8>]) {
-        let answer = self
-            .discovery
-            .take_survey(&mut self.plane, id, primary, answers);
-        let Some(answer) = answer else {
-            return;
-        };
+    /// Follows a primary, its replicas and the other Sentinels to their addresses in an answer.
+    fn follow_survey(&mut self, answer: SurveyAnswer) {
         let (pool, primary) = (answer.pool, answer.primary);
         if answer.names_others {
             self.meet_sentinels(pool);
@@ -305,31 +236,10 @@ impl Engine {
         let label = address.to_string();
         self.discovery.set_address(&mut self.plane, server, address);
         for id in self.plane.links.ids() {
-            let Some(link) = self
-                .plane
-                .links
-                .get(id)
-                .filter(|link| link.kind.server == server)
-            else {
-                continue;
-            };
-            match link.state {
-                LinkState::Up => {
-                    self.plane
-                        .lose_link(id, "the Sentinels have another primary now");
-                    self.settle_losses();
-                    // The failures that were counted were those of the old server.
-                    self.plane.servers[usize::from(server.0)].health.forget();
-                }
-                // Requests that wait for this link were not sent, so they wait on.
-                LinkState::Connecting { .. } | LinkState::Greeting { .. } => {
-                    self.plane.push_action(Action::CloseLink(id));
-                    self.plane.connect(id);
-                }
-                LinkState::Down
-                | LinkState::Lost
-                | LinkState::Backoff { .. }
-                | LinkState::Retrying { .. } => {}
+            if self.plane.leave_old_address(id, server) {
+                self.settle_losses();
+                // The failures that were counted were those of the old server.
+                self.plane.servers[usize::from(server.0)].health.forget();
             }
         }
         self.discovery
@@ -341,53 +251,15 @@ impl Engine {
 impl Engine {
     /// Sets the replicas of the owners of a pool for which `of` holds. `replicas`: their addresses
     /// and owners.
-    pub(crate) fn know_replicas(
+    fn know_replicas(
         &mut self,
         pool: usize,
         replicas: Vec<(Endpoint, ServerId)>,
         of: impl Fn(ServerId) -> bool,
     ) {
-        if self.plane.pools[pool].readers.is_none() {
-            return;
-        }
-        let mut known: Vec<(ServerId, ServerId)> = Vec::new();
-        for (endpoint, owner) in replicas {
-            let so_far = known.iter().filter(|(_, of)| *of == owner).count();
-            if so_far < REPLICAS_READ_MAX
-                && let Some(server) = self.replica_at(pool, &endpoint, owner)
-            {
-                known.push((server, owner));
-            }
-        }
-        let change = self.discovery.set_replicas(&self.plane, pool, known, of);
-        for server in change.left {
-            // The replica has left the topology: sessions leave its links.
-            self.plane.servers[usize::from(server.0)].gone = true;
-            self.switch_attached_home(server);
-        }
+        let in_use = self.servers_in_use();
         self.discovery
-            .meet_replicas(&mut self.plane, pool, change.news);
-    }
-
-    /// The replica at this address; a new one, if there is none. `None` at
-    /// [`SERVERS_MAX`](crate::base::limits::SERVERS_MAX).
-    fn replica_at(&mut self, pool: usize, at: &Endpoint, of: ServerId) -> Option<ServerId> {
-        let address = Address::Tcp {
-            host: at.host.clone(),
-            port: at.port,
-        };
-        let known = self
-            .discovery
-            .known_replica(&mut self.plane, pool, &address, of);
-        if known.is_some() {
-            return known;
-        }
-        let settings = ServerSettings {
-            address,
-            ..self.plane.server(of).settings.clone()
-        };
-        let mut server = Server::new(pool as u16, &settings);
-        server.replica_of = Some(of);
-        self.add_server(server)
+            .know_replicas(&mut self.plane, pool, replicas, of, &in_use);
+        self.forget_reused();
     }
 }
