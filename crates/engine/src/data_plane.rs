@@ -46,6 +46,7 @@ pub(crate) mod reorder;
 pub(crate) mod replica_reads;
 pub(crate) mod reply_elements;
 pub(crate) mod reply_limit;
+mod reset;
 pub(crate) mod resume;
 pub(crate) mod scattered;
 pub(crate) mod scripts;

@@ -8,18 +8,16 @@ use respool_protocol::number;
 
 use crate::base::counters::Counters;
 use crate::base::error_text::unknown_subcommand_before_7;
-use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::NAME_BYTES_MAX;
+use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::completion::pubsub::ChannelKind;
-use crate::data_plane::hello::{HelloArgs, LONG_NAME, is_plain};
+use crate::data_plane::hello::HelloArgs;
 use crate::data_plane::ingress::{Blocked, Dispatched, OK, Request};
-use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
+use crate::data_plane::link::{Link, LinkKind, LinkState};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::engine::Engine;
-use crate::local::append_module;
 use crate::local::info::{InfoFacts, adds_our_section, asks_for_us_alone, own_section};
 
 /// The outcome of a session's change to another database or version of the protocol.
@@ -73,13 +71,13 @@ impl Engine {
             id::CLIENT_SETNAME => {
                 match self
                     .local
-                    .set_name(&mut self.plane, session_id, request.arg(2))
+                    .client_setname(&mut self.plane, session_id, request)
                 {
                     Ok(()) => self.answer_in_order(session_id, |out, _| out.extend_from_slice(OK)),
-                    Err(text) => self.plane.answer_error(session_id, text),
+                    Err(placed) => placed,
                 }
             }
-            id::CLIENT_SETINFO => self.set_info(session_id, request),
+            id::CLIENT_SETINFO => self.local.set_info(&mut self.plane, session_id, request),
             id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::UNWATCH => {
                 self.answer_transaction(session_id, request)
             }
@@ -99,21 +97,15 @@ impl Engine {
                 false,
                 Some(Completion::Pinned(PinnedCompletion::NameTold)),
             ),
-            id::CLIENT_REPLY => self.client_reply(session_id, request),
+            id::CLIENT_REPLY => self
+                .local
+                .client_reply(&mut self.plane, session_id, request),
             id::CLIENT_TRACKING => self.client_tracking(session_id, request),
             id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => self.switch(session_id, request),
-            // Only a node of a Cluster acts on these; a client of respool talks to a single server.
-            id::READONLY | id::READWRITE
-                if self
-                    .local
-                    .takes_without_cluster(&self.plane, session_id, request.id) =>
-            {
-                self.plane.answer_reply(session_id, OK)
+            id::READONLY | id::READWRITE | id::ASKING => {
+                self.local
+                    .answer_reading_mode(&mut self.plane, session_id, request)
             }
-            id::READONLY | id::READWRITE | id::ASKING => self.plane.answer_error(
-                session_id,
-                b"ERR This instance has cluster support disabled",
-            ),
             // respool makes no use of a client's capabilities, such as redirects.
             id::CLIENT_CAPA => self.plane.answer_reply(session_id, OK),
             // The subcommand is unknown. Newer servers have refused it before.
@@ -330,21 +322,8 @@ impl Engine {
         {
             return placed;
         }
-        let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
-        if self
-            .plane
-            .sessions
-            .get(session_id)
-            .is_some_and(unauthenticated)
-        {
-            let proto = match self.plane.is_redis_before(session_id, (7, 2)) {
-                true => "",
-                false => "<proto> ",
-            };
-            let text = format!(
-                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO {proto}AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
-            );
-            return self.plane.answer_error(session_id, text.as_bytes());
+        if let Some(placed) = self.local.refuse_without_login(&mut self.plane, session_id) {
+            return placed;
         }
         match self.move_to(session_id, version, db) {
             DatabaseChange::Done => self.pubsub.restrict(&mut self.plane, session_id),
@@ -354,68 +333,14 @@ impl Engine {
                 return self.plane.close_greeting(session_id);
             }
         }
-        let Some(identity) = self.plane.identity_of(session_id).cloned() else {
-            return self.plane.wait_for_identity(session_id);
-        };
-        if let Some(name) = hello.name {
-            let set = self.local.set_name(&mut self.plane, session_id, name);
-            debug_assert!(set.is_ok(), "HelloArgs::read has checked the name");
-        }
-        let mode = match self.plane.shows_a_node(session_id) {
-            true => "cluster",
-            false => "standalone",
-        };
-        self.plane.answer_with(session_id, |out, session| {
-            let version = session.version;
-            encode::map(out, version, 7);
-            for (field, text) in [("server", &identity.server), ("version", &identity.version)] {
-                encode::bulk(out, field.as_bytes());
-                encode::bulk(out, text.as_bytes());
-            }
-            encode::bulk(out, b"proto");
-            encode::integer(out, version.number());
-            encode::bulk(out, b"id");
-            encode::integer(out, session.id as i64);
-            for (field, text) in [("mode", mode), ("role", "master")] {
-                encode::bulk(out, field.as_bytes());
-                encode::bulk(out, text.as_bytes());
-            }
-            encode::bulk(out, b"modules");
-            encode::array(out, identity.modules.len());
-            for module in &identity.modules {
-                append_module(out, version, module);
-            }
-        })
+        self.local.greet(&mut self.plane, session_id, hello.name)
     }
 
-    /// CLIENT REPLY. The mode concerns only the connection between client and respool.
-    fn client_reply(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let mode = request.arg(2).to_ascii_lowercase();
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return Dispatched::Done;
-        };
-        match &mode[..] {
-            b"on" => {
-                session.flags.reply_on();
-                self.plane.answer_reply(id, OK)
-            }
-            b"off" => {
-                session.flags.reply_off();
-                Dispatched::Done
-            }
-            b"skip" => {
-                session.flags.skip_reply();
-                Dispatched::Done
-            }
-            _ => self.plane.answer_error(id, b"ERR syntax error"),
-        }
-    }
-
+    /// RESET: the session becomes as a new one.
     pub(crate) fn reset(&mut self, id: SessionId) -> Dispatched {
-        let Some(session) = self.plane.sessions.get(id) else {
+        let Some(server) = self.plane.sessions.get(id).map(|session| session.server) else {
             return Dispatched::Done;
         };
-        let server = session.server;
         if self.plane.hold_until_caught_up(id) {
             return Dispatched::Wait;
         }
@@ -424,14 +349,7 @@ impl Engine {
         let first = self.plane.first_link(server);
         let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
         self.transactions.end_transaction(&mut self.plane, id);
-        let own = self.plane.sessions.get_mut(id).and_then(|session| {
-            session.flags.remove(Flags::UNPINNING);
-            session.flags.end_tunnel();
-            session.flags.reset_reply_mode();
-            session.pins = Pins::default();
-            let own = self.plane.links.get(session.link)?.role == LinkRole::Pinned { by: id };
-            own.then_some(session.link)
-        });
+        let own = self.plane.reset_modes(id);
         self.pinned.drop_tracker(&mut self.plane, id);
         self.plane.attach(id, link);
         if let Some(own) = own {
@@ -440,63 +358,8 @@ impl Engine {
             }
             self.pinned.give_back(&mut self.plane, own);
         }
-        let pool = self
-            .plane
-            .sessions
-            .get(id)
-            .map_or(0, |session| session.pool);
-        let protected = self.plane.must_authenticate(pool.into());
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            session.version = first.version;
-            session.db = first.db;
-            session.user = CONFIGURED;
-            if let Some(rare) = &mut session.rare {
-                rare.name = Vec::new();
-                rare.no_evict = false;
-                rare.debugs_scripts = false;
-                rare.watch_lost = false;
-                rare.redirect_found = None;
-            }
-            if protected {
-                session.flags |= Flags::UNAUTHENTICATED;
-            }
-        }
-        self.plane.reset_reading(id);
+        self.plane.reset_identity(id, first);
         self.plane.answer_reply(id, b"+RESET\r\n")
-    }
-
-    fn set_info(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let (attribute, value) = (request.arg(2), request.arg(3));
-        let library = if attribute.eq_ignore_ascii_case(b"lib-name") {
-            "lib-name"
-        } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
-            "lib-ver"
-        } else {
-            return self.plane.answer_error(
-                id,
-                &[b"ERR Unrecognized option '", attribute, b"'"].concat(),
-            );
-        };
-        if !is_plain(value) {
-            // The error names the attribute as the client wrote it.
-            let why = b" cannot contain spaces, newlines or special characters.";
-            return self
-                .plane
-                .answer_error(id, &[b"ERR ", attribute, why].concat());
-        }
-        if value.len() > NAME_BYTES_MAX {
-            return self.plane.answer_error(id, LONG_NAME);
-        }
-        if let Some(session) = self.plane.sessions.get_mut(id) {
-            let rare = session.rare();
-            *(if library == "lib-name" {
-                &mut rare.lib_name
-            } else {
-                &mut rare.lib_ver
-            }) = value.to_vec();
-        }
-        self.plane.weigh(id);
-        self.plane.answer_reply(id, OK)
     }
 
     /// INFO: the server's sections and respool's; only respool's if the client asks for no other.

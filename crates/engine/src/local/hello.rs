@@ -1,0 +1,96 @@
+//! HELLO: its reply.
+
+use respool_protocol::encode::{self, Version};
+use respool_protocol::value::Value;
+
+use crate::base::handle::SessionId;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::Dispatched;
+use crate::data_plane::session::Flags;
+use crate::local::Local;
+
+impl Local {
+    /// Refuses a HELLO of a session that is not logged in. `None`: it is.
+    pub(crate) fn refuse_without_login(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+    ) -> Option<Dispatched> {
+        let session = plane.sessions.get(id)?;
+        if !session.flags.any(Flags::UNAUTHENTICATED) {
+            return None;
+        }
+        let proto = match plane.is_redis_before(id, (7, 2)) {
+            true => "",
+            false => "<proto> ",
+        };
+        let text = format!(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+             HELLO {proto}AUTH <user> <pass> option can be used to authenticate the client and \
+             select the RESP protocol version at the same time"
+        );
+        Some(plane.answer_error(id, text.as_bytes()))
+    }
+
+    /// Answers a HELLO after the session has changed to its version. `name`: the new name.
+    pub(crate) fn greet(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        name: Option<&[u8]>,
+    ) -> Dispatched {
+        let Some(identity) = plane.identity_of(session_id).cloned() else {
+            return plane.wait_for_identity(session_id);
+        };
+        if let Some(name) = name {
+            let set = self.set_name(plane, session_id, name);
+            debug_assert!(set.is_ok(), "HelloArgs::read has checked the name");
+        }
+        let mode = match plane.shows_a_node(session_id) {
+            true => "cluster",
+            false => "standalone",
+        };
+        plane.answer_with(session_id, |out, session| {
+            let version = session.version;
+            encode::map(out, version, 7);
+            for (field, text) in [("server", &identity.server), ("version", &identity.version)] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"proto");
+            encode::integer(out, version.number());
+            encode::bulk(out, b"id");
+            encode::integer(out, session.id as i64);
+            for (field, text) in [("mode", mode), ("role", "master")] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, text.as_bytes());
+            }
+            encode::bulk(out, b"modules");
+            encode::array(out, identity.modules.len());
+            for module in &identity.modules {
+                append_module(out, version, module);
+            }
+        })
+    }
+}
+
+/// Appends a module of the server as HELLO shows it in this version of the protocol.
+fn append_module(out: &mut Vec<u8>, version: Version, module: &Value) {
+    let Value::List(fields) = module else {
+        return append_value(out, module);
+    };
+    encode::map(out, version, fields.len() / 2);
+    fields.iter().for_each(|field| append_value(out, field));
+}
+
+fn append_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Bulk(text) | Value::Line(text) | Value::Error(text) => encode::bulk(out, text),
+        Value::Integer(number) => encode::integer(out, *number),
+        Value::Null => encode::bulk(out, b""),
+        Value::List(values) => {
+            encode::array(out, values.len());
+            values.iter().for_each(|value| append_value(out, value));
+        }
+    }
+}
