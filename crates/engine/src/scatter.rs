@@ -18,10 +18,11 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::ScriptEffect;
+use crate::data_plane::completion::pinned::is_connection_switch;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::Request;
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::scattered::{MergeRule, ScatterRequest, is_agreement};
+use crate::data_plane::scattered::{MergeRule, ScatterRequest};
 use crate::data_plane::session::Flags;
 use crate::routing::pool::{Group, Pools, ServerId};
 use crate::scatter::key_prefix::Scan;
@@ -148,7 +149,7 @@ impl Finished {
 
     /// Whether the command is about the session's links.
     pub(crate) fn is_agreement(&self) -> bool {
-        is_agreement(self.id)
+        is_connection_switch(self.id)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::base::session_map::SessionMap;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::TrackingRedirect;
+use crate::data_plane::completion::pinned::{TrackingRedirect, is_connection_switch};
 use crate::data_plane::completion::transaction::{Exec, LocalResult};
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::{Dispatched, KeptRequest, Request, bound_reply};
@@ -289,9 +289,7 @@ impl Transactions {
             (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(LocalResult::RedirectName),
             // After a SUBSCRIBE in the same transaction, PING is answered as to a subscriber.
             (_, id::PING) if self.has_steps(session_id) => Some(LocalResult::Local(request.keep())),
-            (_, id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
-                return Queueing::Switch;
-            }
+            (_, id) if is_connection_switch(id) => return Queueing::Switch,
             (_, id::SCRIPT_FLUSH) => Some(LocalResult::FlushScripts),
             (_, id::INFO | id::UNWATCH) => None,
             (Answer::Session | Answer::Pinned, _) => return Queueing::Local,

@@ -167,7 +167,7 @@ impl DataPlane {
                 };
                 let link = session.link;
                 self.give_up(link, entry, Fate::NotSent);
-                if id.is_some_and(is_about_session) {
+                if id.is_some_and(is_relied_on) {
                     self.close_when_answered(session_id);
                 }
             }
@@ -196,7 +196,7 @@ impl DataPlane {
 
 /// Whether later requests rely on this command. Without it, they would be executed with another
 /// database, user or state.
-fn is_about_session(id: CommandId) -> bool {
+fn is_relied_on(id: CommandId) -> bool {
     matches!(
         id,
         id::SELECT | id::AUTH | id::WATCH | id::READONLY | id::READWRITE | id::CLIENT_TRACKING

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use respool_protocol::commands::{CommandId, Names, Retry, id};
+use respool_protocol::commands::{CommandId, Names, Retry};
 use respool_protocol::encode;
 use respool_protocol::fan::Sections;
 
@@ -14,6 +14,7 @@ use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
 use crate::base::session_map::SessionMap;
 use crate::base::slab::Slab;
 use crate::data_plane::charges::{Charge, ChargeKind};
+use crate::data_plane::completion::pinned::is_connection_switch;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::session::Session;
 use crate::data_plane::{DataPlane, Release};
@@ -153,7 +154,7 @@ impl ScatterRequest {
 
     /// Whether the command is about the session's links: all its servers must agree.
     pub(crate) fn is_agreement(&self) -> bool {
-        is_agreement(self.id)
+        is_connection_switch(self.id)
     }
 
     /// Adds to the error of the whole request that a share may have been executed. The error itself
@@ -182,14 +183,6 @@ impl ScatterRequest {
     pub(crate) fn sifted_by(&self) -> Option<&[u8]> {
         self.sifted_by.as_deref()
     }
-}
-
-/// Whether a command about the session's links must succeed at all its servers.
-pub(crate) fn is_agreement(command: CommandId) -> bool {
-    matches!(
-        command,
-        id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE
-    )
 }
 
 /// The error for a request whose parts are together larger than respool holds.
@@ -348,6 +341,8 @@ impl DataPlane {
 
 #[cfg(test)]
 mod tests {
+    use respool_protocol::commands::id;
+
     use super::*;
 
     /// An error of a bound names the option and its value.

@@ -28,6 +28,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::ConnectionSwitch;
+use crate::data_plane::completion::pinned::is_connection_switch;
 use crate::data_plane::handshake::NO_CLUSTER;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::owners::{RequestOwner, looks_elsewhere};
@@ -431,9 +432,7 @@ impl Facts {
             _ if session.in_multi => Route::Refuse(RouteRefusal::Bound),
             Arguments::OnForAll if tracks_keys && !self.pool.knows_all => Route::FindOwners,
             Arguments::On | Arguments::OnForAll if tracks_keys => Route::Track,
-            _ if matches!(self.command, id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE) => {
-                Route::Switch
-            }
+            _ if is_connection_switch(self.command) && !tracks_keys => Route::Switch,
             _ => Route::Refuse(RouteRefusal::Several),
         }
     }
@@ -480,9 +479,7 @@ impl Arguments {
         match request.id {
             id::SORT | id::SORT_RO if looks_elsewhere(request) => Arguments::Pattern,
             id::INFO if asks_for_us_alone(request) => Arguments::OwnSection,
-            id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE => {
-                Arguments::of_switch(request)
-            }
+            id if is_connection_switch(id) => Arguments::of_switch(request),
             _ => Arguments::Usual,
         }
     }

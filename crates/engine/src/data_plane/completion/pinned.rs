@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{CommandId, id};
 use respool_protocol::number;
 
 use crate::base::handle::LinkId;
@@ -50,7 +50,16 @@ impl PinnedCompletion {
     }
 }
 
-/// The option that a command of `switch` sets.
+/// Whether a command sets an option of its connection. The session keeps a link of its own while the
+/// option is on, and with several servers each of them must agree.
+pub(crate) fn is_connection_switch(command: CommandId) -> bool {
+    matches!(
+        command,
+        id::CLIENT_TRACKING | id::CLIENT_NO_TOUCH | id::CLIENT_IMPORT_SOURCE
+    )
+}
+
+/// The option that such a command sets, see [`is_connection_switch`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionSwitch {
     pub(crate) pins: Pins,
