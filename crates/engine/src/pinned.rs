@@ -19,13 +19,11 @@ pub(crate) mod wait_command;
 use std::collections::HashMap;
 
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::settings::WhenFull;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
-use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, TrackingRedirect};
-use crate::data_plane::ingress::{Blocked, bound_reply};
+use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Tunnel;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, Sends, Unblocking};
@@ -224,7 +222,7 @@ impl Pinned {
             if plane.hold_until_caught_up(id) {
                 return Err(Blocked::Wait);
             }
-            let link = self.own_link(plane, kind, id)?;
+            let link = plane.own_link(kind, id)?;
             plane.attach(id, link);
         }
         if let Some(session) = plane.sessions.get_mut(id) {
@@ -234,113 +232,6 @@ impl Pinned {
             }
         }
         Ok(())
-    }
-
-    /// A pinned link for this session: an idle one, or a new one.
-    pub(crate) fn own_link(
-        &mut self,
-        plane: &mut DataPlane,
-        kind: LinkKind,
-        id: SessionId,
-    ) -> Result<LinkId, Blocked> {
-        self.wait_for_room(plane, id)?;
-        let role = LinkRole::Pinned { by: id };
-        let link = match self.take_spare(plane, kind, role) {
-            Some(spare) => spare,
-            None => {
-                self.make_room_for_own_link(plane);
-                let Some(link) = plane.add_link(kind, role) else {
-                    return Err(Blocked::Refused(bound_reply("links-max")));
-                };
-                plane.connect(link);
-                link
-            }
-        };
-        plane.counters.pins += 1;
-        Ok(link)
-    }
-
-    /// Waits until the session's pinned link is idle. The session may have all its replies earlier:
-    /// a request that was given up keeps its place on the link, and so do respool's own requests.
-    pub(crate) fn wait_for_own_link(&mut self, plane: &mut DataPlane, id: SessionId) -> bool {
-        let Some(session) = plane.sessions.get(id) else {
-            return false;
-        };
-        let link = session.link;
-        let busy = |link: &Link| {
-            let owes = !link.ledger.is_empty() || !link.out.bytes().is_empty();
-            link.role == LinkRole::Pinned { by: id } && owes
-        };
-        let busy = plane.links.get(link).is_some_and(busy);
-        if busy {
-            plane.wait_at(id, link);
-        }
-        busy
-    }
-
-    /// Waits for room within the bound of pinned links, or refuses, by the setting
-    /// `pinned-links-full`.
-    pub(crate) fn wait_for_room(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-    ) -> Result<(), Blocked> {
-        if plane.is_past_deadline(id) {
-            return Err(Blocked::Refused(bound_reply("pinned-links-max")));
-        }
-        if self.may_have_own_link(plane, id) {
-            plane.pinned_waiters.leave(id);
-            plane.set_gives_up_at(id, None);
-            return Ok(());
-        }
-        plane.note_bound(Bound::PinnedLinks);
-        if plane.settings.pinned_links_full == WhenFull::Refuse {
-            return Err(Blocked::Refused(bound_reply("pinned-links-max")));
-        }
-        plane.begin_to_wait(id);
-        plane.pinned_waiters.wait(id);
-        plane.hold(id, Holds::ROOM);
-        Err(Blocked::Wait)
-    }
-
-    /// Whether this session may take a pinned link now, before all other sessions that wait for
-    /// one.
-    pub(crate) fn may_have_own_link(&self, plane: &DataPlane, id: SessionId) -> bool {
-        plane.pinned_waiters.admit(id, 1, plane.free_own_links())
-    }
-
-    /// Closes an idle link of another kind to make room.
-    fn make_room_for_own_link(&mut self, plane: &mut DataPlane) {
-        if plane.own_links_are_full()
-            && let Some(spare) = plane
-                .idle_links
-                .values()
-                .find_map(|spares| spares.first().copied())
-        {
-            plane.close_link(spare);
-        }
-    }
-
-    /// Takes an idle link of this kind, if there is one.
-    pub(crate) fn take_spare(
-        &mut self,
-        plane: &mut DataPlane,
-        kind: LinkKind,
-        role: LinkRole,
-    ) -> Option<LinkId> {
-        let paused = plane.is_server_paused(kind.server);
-        let spares = plane.idle_links.get_mut(&kind)?;
-        while let Some(id) = spares.pop() {
-            if let Some(link) = plane.links.get_mut(id)
-                && link.role == LinkRole::Idle
-            {
-                link.role = role;
-                link.admit(link.may_take(), paused);
-                plane.pinned_links += u32::from(role.is_dedicated());
-                return Some(id);
-            }
-        }
-        None
     }
 
     /// Ends a reason to be pinned with the session's last request. Once that is answered, a session
@@ -405,7 +296,7 @@ impl Pinned {
         kind: LinkKind,
         id: SessionId,
     ) -> Option<LinkId> {
-        let link = self.own_link(plane, kind, id).ok()?;
+        let link = plane.own_link(kind, id).ok()?;
         plane.attach_again(id, link);
         if let Some(session) = plane.sessions.get_mut(id) {
             session.server = kind.server;

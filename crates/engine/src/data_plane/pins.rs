@@ -2,9 +2,12 @@
 
 use crate::LinkId;
 use crate::base::handle::SessionId;
+use crate::base::settings::WhenFull;
+use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
-use crate::data_plane::link::IDLE_EMERGENCY;
+use crate::data_plane::ingress::{Blocked, bound_reply};
+use crate::data_plane::link::{IDLE_EMERGENCY, LinkKind};
 use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::{DataPlane, Link, LinkRole};
@@ -139,5 +142,101 @@ impl DataPlane {
             _ => self.close_link(id),
         }
         self.next_urgent();
+    }
+}
+
+/// The links that sessions have for themselves.
+impl DataPlane {
+    /// A pinned link for this session: an idle one, or a new one.
+    pub(crate) fn own_link(&mut self, kind: LinkKind, id: SessionId) -> Result<LinkId, Blocked> {
+        self.wait_for_room(id)?;
+        let role = LinkRole::Pinned { by: id };
+        let link = match self.take_spare(kind, role) {
+            Some(spare) => spare,
+            None => {
+                self.make_room_for_own_link();
+                let Some(link) = self.add_link(kind, role) else {
+                    return Err(Blocked::Refused(bound_reply("links-max")));
+                };
+                self.connect(link);
+                link
+            }
+        };
+        self.counters.pins += 1;
+        Ok(link)
+    }
+
+    /// Waits until the session's pinned link is idle. The session may have all its replies earlier:
+    /// a request that was given up keeps its place on the link, and so do respool's own requests.
+    pub(crate) fn wait_for_own_link(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(id) else {
+            return false;
+        };
+        let link = session.link;
+        let busy = |link: &Link| {
+            let owes = !link.ledger.is_empty() || !link.out.bytes().is_empty();
+            link.role == LinkRole::Pinned { by: id } && owes
+        };
+        let busy = self.links.get(link).is_some_and(busy);
+        if busy {
+            self.wait_at(id, link);
+        }
+        busy
+    }
+
+    /// Waits for room within the bound of pinned links, or refuses, by the setting
+    /// `pinned-links-full`.
+    pub(crate) fn wait_for_room(&mut self, id: SessionId) -> Result<(), Blocked> {
+        if self.is_past_deadline(id) {
+            return Err(Blocked::Refused(bound_reply("pinned-links-max")));
+        }
+        if self.may_have_own_link(id) {
+            self.pinned_waiters.leave(id);
+            self.set_gives_up_at(id, None);
+            return Ok(());
+        }
+        self.note_bound(Bound::PinnedLinks);
+        if self.settings.pinned_links_full == WhenFull::Refuse {
+            return Err(Blocked::Refused(bound_reply("pinned-links-max")));
+        }
+        self.begin_to_wait(id);
+        self.pinned_waiters.wait(id);
+        self.hold(id, Holds::ROOM);
+        Err(Blocked::Wait)
+    }
+
+    /// Whether this session may take a pinned link now, before all other sessions that wait for
+    /// one.
+    pub(crate) fn may_have_own_link(&self, id: SessionId) -> bool {
+        self.pinned_waiters.admit(id, 1, self.free_own_links())
+    }
+
+    /// Closes an idle link of another kind to make room.
+    fn make_room_for_own_link(&mut self) {
+        if self.own_links_are_full()
+            && let Some(spare) = self
+                .idle_links
+                .values()
+                .find_map(|spares| spares.first().copied())
+        {
+            self.close_link(spare);
+        }
+    }
+
+    /// Takes an idle link of this kind, if there is one.
+    pub(crate) fn take_spare(&mut self, kind: LinkKind, role: LinkRole) -> Option<LinkId> {
+        let paused = self.is_server_paused(kind.server);
+        let spares = self.idle_links.get_mut(&kind)?;
+        while let Some(id) = spares.pop() {
+            if let Some(link) = self.links.get_mut(id)
+                && link.role == LinkRole::Idle
+            {
+                link.role = role;
+                link.admit(link.may_take(), paused);
+                self.pinned_links += u32::from(role.is_dedicated());
+                return Some(id);
+            }
+        }
+        None
     }
 }

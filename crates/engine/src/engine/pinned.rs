@@ -341,7 +341,7 @@ impl Engine {
         }
         let is_pinned = |session: &Session| !session.pins.is_empty();
         if self.plane.sessions.get(id).is_some_and(is_pinned) {
-            if self.pinned.wait_for_own_link(&mut self.plane, id) {
+            if self.plane.wait_for_own_link(id) {
                 return Err(Blocked::Wait);
             }
             // A pinned session uses its pinned link, which holds its state at the server.

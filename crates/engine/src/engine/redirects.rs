@@ -353,7 +353,7 @@ impl Engine {
             .and_then(|first| self.plane.links.get(*first))
             .is_some_and(|first| self.redirects.may_wait_at(&self.plane, first, item));
         let is_known = self.plane.tracks_on(id, server).is_some();
-        if is_in_back_off || !is_known && !self.pinned.may_have_own_link(&self.plane, id) {
+        if is_in_back_off || !is_known && !self.plane.may_have_own_link(id) {
             return None;
         }
         let link = self.tracking_link(id, server).ok()?;
@@ -370,7 +370,7 @@ impl Engine {
             self.plane.switch_server(id, server);
             link
         } else {
-            if !self.pinned.may_have_own_link(&self.plane, id) {
+            if !self.plane.may_have_own_link(id) {
                 return None;
             }
             let kind = self.kind_for(item).ok()?;

@@ -25,7 +25,7 @@ impl Pinned {
         id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
-        if plane.hold_until_caught_up(id) || self.wait_for_own_link(plane, id) {
+        if plane.hold_until_caught_up(id) || plane.wait_for_own_link(id) {
             return Dispatched::Wait;
         }
         if plane.sessions.get(id).is_some_and(Session::listens) {

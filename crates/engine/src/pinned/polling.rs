@@ -80,7 +80,7 @@ impl Pinned {
         let Some(session) = plane.sessions.get(id) else {
             return false;
         };
-        let is_free = !session.pins.is_empty() || self.may_have_own_link(plane, id);
+        let is_free = !session.pins.is_empty() || plane.may_have_own_link(id);
         let is_silent = session.flags.is_silent() || session.flags.input_has_ended();
         let refuses = plane.settings.pinned_links_full == WhenFull::Refuse;
         let is_late = plane.is_past_deadline(id);

@@ -280,7 +280,7 @@ impl Pinned {
         id: SessionId,
     ) -> Option<LinkId> {
         let role = LinkRole::Streaming { by: id };
-        if let Some(spare) = self.take_spare(plane, kind, role) {
+        if let Some(spare) = plane.take_spare(kind, role) {
             return Some(spare);
         }
         let link = plane.add_link(kind, role)?;

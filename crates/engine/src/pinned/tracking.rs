@@ -418,7 +418,7 @@ impl Pinned {
             {
                 continue;
             }
-            if !self.may_have_own_link(plane, id) {
+            if !plane.may_have_own_link(id) {
                 let reason = "pinned-links-max: no link for invalidations from one more server";
                 return plane.close_for(id, reason.to_owned());
             }
@@ -771,7 +771,7 @@ impl Pinned {
         id: SessionId,
         kind: LinkKind,
     ) -> Result<LinkId, Blocked> {
-        let link = self.own_link(plane, kind, id)?;
+        let link = plane.own_link(kind, id)?;
         if let Some(state) = plane.links.get_mut(link) {
             state.tainted = true;
         }

@@ -142,7 +142,7 @@ impl Pinned {
         }
         // A session that holds one of the bounded links must not wait for a second one: another
         // session may do the same, and both would wait.
-        let full = !self.may_have_own_link(plane, id);
+        let full = !plane.may_have_own_link(id);
         (full && !needs_none && session.pins.is_empty()).then(|| bound_reply("pinned-links-max"))
     }
 
@@ -202,10 +202,10 @@ impl Pinned {
                     .sessions
                     .get(id)
                     .is_some_and(|own| !own.pins.is_empty());
-                if has_one && !self.may_have_own_link(plane, id) {
+                if has_one && !plane.may_have_own_link(id) {
                     return Err(Blocked::Refused(bound_reply("pinned-links-max")));
                 }
-                self.wait_for_room(plane, id)?;
+                plane.wait_for_room(id)?;
                 let fresh = plane.add_link(kind, LinkRole::Redirect { to });
                 let link = fresh.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))?;
                 plane.connect(link);

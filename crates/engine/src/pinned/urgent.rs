@@ -46,7 +46,7 @@ impl Pinned {
             ..plane.kind_of(session)
         };
         let has_own = !session.pins.is_empty();
-        if has_own || self.may_have_own_link(plane, id) {
+        if has_own || plane.may_have_own_link(id) {
             self.pin_to(plane, kind, id, Pins::ONCE)?;
             return Ok(None);
         }
