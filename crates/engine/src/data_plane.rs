@@ -2,6 +2,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod answers;
+pub(crate) mod awaited_nodes;
 pub(crate) mod bounds_met;
 pub(crate) mod burst;
 mod by_key;
@@ -79,6 +80,7 @@ use crate::base::settings::Settings;
 use crate::base::slab::Slab;
 use crate::base::time::Time;
 use crate::data_plane::actions::{Action, Event, WorkerId};
+use crate::data_plane::awaited_nodes::AwaitedNodes;
 use crate::data_plane::bounds_met::Bounds;
 use crate::data_plane::coalesce::{Coalescing, RepeatedRead};
 use crate::data_plane::deadlines::Arrivals;
@@ -222,6 +224,8 @@ pub(crate) struct DataPlane {
     pub(crate) flush_at: Option<Time>,
     /// Requests with shares at several servers that have not all their parts yet.
     pub(crate) scattered: SessionMap<ScatteredRequests>,
+    /// Sessions that wait for the first topology of a Cluster, by pool.
+    pub(crate) awaited_nodes: HashMap<usize, AwaitedNodes>,
     /// Blocking commands that are polled.
     pub(crate) polling: PolledCommands,
     pub(crate) quick_code: QuickCode,
@@ -300,6 +304,7 @@ impl DataPlane {
             events: VecDeque::new(),
             flush_at: None,
             scattered: SessionMap::default(),
+            awaited_nodes: HashMap::new(),
             polling: PolledCommands::default(),
             quick_code: QuickCode::default(),
             reported_topology: HashMap::new(),

@@ -7,7 +7,6 @@ pub(crate) mod readonly;
 pub(crate) mod replicas;
 pub(crate) mod sentinel;
 pub(crate) mod server_report;
-mod unknown_cluster;
 
 use std::collections::HashMap;
 

@@ -23,9 +23,9 @@ use crate::base::limits::SERVERS_MAX;
 use crate::base::settings::{Address, Credentials, ServerSettings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::awaited_nodes::NODES_MS;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
-use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::data_plane::server::Server;
 use crate::data_plane::session_state::Holds;
@@ -58,9 +58,6 @@ const BEHIND_MS: u64 = 60_000;
 /// as soon as it learns of the failover. Other nodes name it again once it has become a replica. A
 /// node that is gone was silent for longer before its replica was elected.
 const REPLACED_MS: u64 = 500;
-/// How long sessions wait, in all, for the first answer about the topology, milliseconds. A node
-/// that runs answers at once.
-const NODES_MS: u64 = 1_000;
 /// The greatest age of a topology answer by which a request goes to all owners, or a slot counts as
 /// unserved, milliseconds. It is a refresh and the time to the next one, so a new answer can come
 /// in that time.
@@ -103,12 +100,6 @@ pub(crate) struct ClusterBelief {
     /// own slots best, so the next refresh asks this node first.
     denied_by: Option<ServerId>,
     refresh: TopologyRefresh,
-    /// Why the last refresh gave no topology, if it did not.
-    wrong: Option<String>,
-    /// Sessions with requests for all nodes that wait for the first topology.
-    awaiting_nodes: Vec<SessionId>,
-    /// When the first session began to wait for the first topology.
-    awaiting_nodes_since: Option<Time>,
     /// When the last refresh that has ended began.
     asked_at: Option<Time>,
     /// Sessions with requests for all owners that wait for a refresh.
@@ -147,10 +138,6 @@ struct TopologyRefresh {
 /// A node's error for a slot without an owner.
 const NOT_SERVED: &[u8] = b"CLUSTERDOWN Hash slot not served";
 
-/// The error for requests to all nodes while none has named the nodes.
-const NOT_KNOWN_YET: &str =
-    "CLUSTERDOWN respool: no node of the Cluster has said yet which nodes there are";
-
 impl ClusterBelief {
     /// The belief about a Cluster that no node has described.
     fn new(slots: &SlotTable, servers: &[Server]) -> ClusterBelief {
@@ -175,9 +162,6 @@ impl ClusterBelief {
                 wanted: true,
                 ..TopologyRefresh::default()
             },
-            wrong: None,
-            awaiting_nodes: Vec::new(),
-            awaiting_nodes_since: None,
             asked_at: None,
             awaiting_refresh: Vec::new(),
             awaiting_refresh_since: None,
@@ -487,7 +471,7 @@ impl Discovery {
     pub(crate) fn tick_waiting_sessions(&mut self, plane: &mut DataPlane, pool: usize) {
         let now = plane.now;
         self.wake_at_rest(plane, pool);
-        self.wake_awaiting_nodes(plane, pool);
+        plane.wake_awaiting_nodes(pool);
         let since = self.clusters[pool]
             .as_ref()
             .and_then(|belief| belief.awaiting_refresh_since);
@@ -547,7 +531,7 @@ impl Discovery {
             belief.epoch = choice.epoch.max(1);
             slots.is_known = true;
             belief.known = view.ids().map(str::to_owned).collect();
-            belief.wrong = None;
+            plane.awaited_nodes.entry(pool).or_default().wrong = None;
             let address = |id: &ServerId| &plane.servers[usize::from(id.0)].settings.address;
             let ours = members.iter().zip(answers);
             let ours: Vec<_> = ours.map(|(id, answer)| (address(id), answer)).collect();
@@ -556,7 +540,7 @@ impl Discovery {
             slots.is_ok = is_ok;
             news = Some(NewTopology { view, was_known });
         } else if let Some(wrong) = wrong {
-            belief.wrong = Some(wrong.clone());
+            plane.awaited_nodes.entry(pool).or_default().wrong = Some(wrong.clone());
             // Nodes may be wrong in several ways by turns: that is one event.
             let last = plane.reported_topology.get(&pool);
             if !last.is_some_and(|text| text.starts_with(NO_OWNERS)) {
@@ -596,7 +580,7 @@ impl Discovery {
             refresh.not_before = now.plus_ms(pause);
         }
         self.wake_at_rest(plane, pool);
-        self.wake_awaiting_nodes(plane, pool);
+        plane.wake_awaiting_nodes(pool);
         self.wake_awaiting_refresh(plane, pool, ended.asked_at);
     }
 }
@@ -1004,87 +988,6 @@ impl Discovery {
         };
         let mut links = plane.links.iter();
         links.find(|(_, link)| answers(link)).map(|(id, _)| id)
-    }
-
-    /// Whether a session waits for the first topology.
-    pub(crate) fn waits_for_nodes(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        pool: usize,
-    ) -> bool {
-        let now = plane.now;
-        let Some(belief) = self.clusters[pool].as_deref_mut() else {
-            return false;
-        };
-        let since = *belief.awaiting_nodes_since.get_or_insert(now);
-        let waits = now.since_ms(since) < NODES_MS;
-        if waits {
-            belief.awaiting_nodes.push(id);
-            plane.hold(id, Holds::LINK);
-        }
-        waits
-    }
-
-    /// Waits for the first topology answer of the server's Cluster. Without it most reads would be
-    /// redirected, and each redirect would look like a slot that moves while the session tracks.
-    pub(crate) fn await_nodes(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        server: ServerId,
-    ) -> Result<(), Blocked> {
-        let part = usize::from(plane.server(server).pool);
-        match plane.pools[part].cluster() {
-            Some(slots) if !slots.is_known => {}
-            _ => return Ok(()),
-        }
-        if self.waits_for_nodes(plane, id, part) {
-            return Err(Blocked::Wait);
-        }
-        let mut reply = Vec::new();
-        encode::error(&mut reply, self.no_nodes(plane, part).as_bytes());
-        Err(Blocked::Refused(reply))
-    }
-
-    /// The error for a session that has waited for the topology in vain, with the reason if one is
-    /// known.
-    pub(crate) fn no_nodes(&self, plane: &DataPlane, pool: usize) -> String {
-        let said = self.clusters[pool].as_ref();
-        let said = said.and_then(|belief| belief.wrong.clone());
-        let unreached = || {
-            let server = plane.pools.home_of(pool);
-            let link = plane
-                .links
-                .get(*plane.shared.get(&plane.first_link(server))?)?;
-            let why = || {
-                format!(
-                    "no connection to {}: {}",
-                    plane.server(server).label,
-                    link.reason
-                )
-            };
-            (!link.is_up() && link.failures > 0).then(why)
-        };
-        match said.or_else(unreached) {
-            Some(why) => format!("{NOT_KNOWN_YET} ({why}): try again"),
-            None => format!("{NOT_KNOWN_YET}: try again"),
-        }
-    }
-
-    /// Wakes sessions that wait for the first topology, if it is known or has been waited for long
-    /// enough.
-    fn wake_awaiting_nodes(&mut self, plane: &mut DataPlane, pool: usize) {
-        let now = plane.now;
-        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
-            return;
-        };
-        let is_over = |since| now.since_ms(since) >= NODES_MS;
-        if slots.is_known || belief.awaiting_nodes_since.is_some_and(is_over) {
-            for session in std::mem::take(&mut belief.awaiting_nodes) {
-                plane.release(session, Holds::LINK);
-            }
-        }
     }
 
     /// Whether a session with a request for all owners waits for a refresh, because the last one is

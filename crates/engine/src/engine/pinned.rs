@@ -561,7 +561,7 @@ impl Engine {
         if let Some(link) = known {
             return Ok(link);
         }
-        self.discovery.await_nodes(&mut self.plane, id, server)?;
+        self.plane.await_nodes(id, server)?;
         self.pinned.add_tracking_link(&mut self.plane, id, server)
     }
 

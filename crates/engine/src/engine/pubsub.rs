@@ -43,7 +43,7 @@ impl Engine {
         // session would miss messages.
         if kind != ChannelKind::Shard
             && cluster.is_some_and(|slots| !slots.is_known)
-            && self.discovery.waits_for_nodes(&mut self.plane, id, home)
+            && self.plane.waits_for_nodes(id, home)
         {
             return Some(Dispatched::Wait);
         }
@@ -51,15 +51,13 @@ impl Engine {
             return None;
         }
         let waits = match self.plane.unknown_part(pool) {
-            Some(part) => self.discovery.waits_for_nodes(&mut self.plane, id, part),
+            Some(part) => self.plane.waits_for_nodes(id, part),
             None => self.discovery.waits_for_owners(&mut self.plane, id, pool),
         };
         if waits {
             return Some(Dispatched::Wait);
         }
-        let text = self
-            .discovery
-            .no_nodes(&self.plane, self.plane.unknown_part(pool)?);
+        let text = self.plane.no_nodes(self.plane.unknown_part(pool)?);
         Some(self.plane.answer_error(id, text.as_bytes()))
     }
 

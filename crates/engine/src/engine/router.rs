@@ -595,7 +595,7 @@ impl Engine {
             Route::FindOwners => {
                 let pool = usize::from(self.plane.sessions.get(id)?.pool);
                 let part = self.plane.unknown_part(pool)?;
-                match self.discovery.find_owners(&mut self.plane, id, part) {
+                match self.plane.find_owners(id, part) {
                     Ok(placed) => placed,
                     Err(text) => self.plane.refuse_queued(id, &text),
                 }
