@@ -59,6 +59,7 @@ pub(crate) mod slow_readers;
 pub(crate) mod standing;
 pub(crate) mod switch;
 pub(crate) mod takeover;
+pub(crate) mod tracking;
 pub(crate) mod unblock;
 pub(crate) mod untaken;
 pub(crate) mod waiters;
@@ -107,6 +108,7 @@ use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::data_plane::standing::TAKEN_OVER_MS;
+use crate::data_plane::tracking::Trackers;
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::Waiters;
 use crate::routing::pool::{Pool, Pools, ServerId};
@@ -154,6 +156,8 @@ pub(crate) struct DataPlane {
     pub(crate) links: Slab<LinkId, Link>,
     /// The shared link of each kind.
     pub(crate) shared: HashMap<LinkKind, LinkId>,
+    /// Sessions that track at several servers.
+    pub(crate) trackers: Trackers,
     /// The number of links that serve one session each.
     pub(crate) pinned_links: u32,
     /// Links without a session, which the next session of their kind gets.
@@ -269,6 +273,7 @@ impl DataPlane {
             sessions: Slab::new(),
             links: Slab::new(),
             shared: HashMap::new(),
+            trackers: Trackers::default(),
             pinned_links: 0,
             idle_links: HashMap::new(),
             pinned_waiters: Waiters::default(),

@@ -503,7 +503,7 @@ impl Engine {
         }
         self.release_links();
         self.settle_pauses();
-        if self.pinned.owes_invalidations() {
+        if self.plane.trackers.owes_any() {
             self.pinned.tell_invalidations(&mut self.plane);
         }
         self.ask_hubs();
@@ -671,7 +671,7 @@ impl Engine {
         if link.is_some_and(|link| link.role == LinkRole::Pinned { by: id }) {
             self.pinned.give_back(&mut self.plane, session.link);
         }
-        self.pinned.trackers.remove(id);
+        self.plane.trackers.remove(id);
         let links = session.rare.as_mut().map(|rare| &mut rare.tracking.links);
         for (_, link) in links.map(std::mem::take).unwrap_or_default() {
             self.pinned.give_back(&mut self.plane, link);

@@ -30,7 +30,6 @@ use crate::data_plane::link::{Link, LinkKind, LinkRole, Sends, Unblocking};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::holders::Holders;
-use crate::pinned::tracking::Trackers;
 use crate::routing::pool::ServerId;
 
 /// The component that gives sessions links of their own.
@@ -40,8 +39,6 @@ pub(crate) struct Pinned {
     pub(crate) holders: Holders,
     /// Sessions that get the invalidations of other sessions (REDIRECT), by their ids.
     pub(crate) targets: HashMap<u64, SessionId>,
-    /// Sessions that track at several servers.
-    pub(crate) trackers: Trackers,
 }
 
 /// Number of refused CLIENT UNBLOCK for one wait, and the time for an answer, before respool closes
@@ -71,7 +68,7 @@ impl Pinned {
             |link: &Link| link.tunnel == Some(Tunnel::Quitting) || link.sends == Sends::Nothing;
         let quitting = plane.links.get(link).is_some_and(quitting);
         let waited = is_away && plane.links.get(link).is_some_and(Link::holds_a_waiter);
-        if self.is_tracking_link(plane, by, link) {
+        if plane.is_tracking_link(by, link) {
             self.lose_tracking_link(plane, by, link, was_up, quitting || waited);
             return None;
         }
@@ -278,7 +275,7 @@ impl Pinned {
         if let Some(session) = plane.sessions.get_mut(by) {
             session.flags.remove(Flags::UNPINNING);
         }
-        if self.is_tracking_link(plane, by, link_id) {
+        if plane.is_tracking_link(by, link_id) {
             return;
         }
         if let Some(session) = plane.sessions.get(by) {

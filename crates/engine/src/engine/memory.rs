@@ -51,7 +51,7 @@ impl Engine {
             rest: self.local.scripts.memory_bytes()
                 + self.access.memory_bytes()
                 + self.redirects.memory_bytes()
-                + self.pinned.trackers.memory_bytes()
+                + self.plane.trackers.memory_bytes()
                 + self.pubsub.memory_bytes()
                 + self.plane.scattered.table_bytes()
                 + self.transactions.memory_bytes(),

@@ -21,11 +21,11 @@ use crate::data_plane::scripts::{awaits_body, body_shown};
 use crate::data_plane::sent_request::runs_code;
 use crate::data_plane::session::{Pins, Session, TargetNews};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::tracking::{INVALIDATE, TrackingSwitch, asks_for};
 use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
 use crate::engine::Engine;
 use crate::pinned::polling::OPENING;
 use crate::pinned::streaming::LargeStart;
-use crate::pinned::tracking::{INVALIDATE, TrackingSwitch, asks_for};
 use crate::pinned::wait_command::{NextWait, WaitStep};
 use crate::routing::pool::ServerId;
 
@@ -336,8 +336,8 @@ impl Engine {
     /// The link for one large request of this session.
     fn streaming_link(&mut self, id: SessionId) -> Result<LinkId, Blocked> {
         if self.plane.tracks_several(id) {
-            self.attach_tracking(id)?;
-            self.pinned.lack_caching(&mut self.plane, id);
+            self.plane.attach_tracking(id)?;
+            self.plane.lack_caching(id);
         }
         let is_pinned = |session: &Session| !session.pins.is_empty();
         if self.plane.sessions.get(id).is_some_and(is_pinned) {
@@ -523,7 +523,7 @@ impl Engine {
             .pinned
             .servers_to_track(&self.plane, id, broadcasts, deciding);
         for server in &servers {
-            match self.tracking_link(id, *server) {
+            match self.plane.tracking_link(id, *server) {
                 Ok(_) => {}
                 Err(Blocked::Wait) => return Dispatched::Wait,
                 Err(Blocked::Refused(reply)) => {
@@ -549,29 +549,5 @@ impl Engine {
             Some(session) => self.plane.first_up(usize::from(session.pool)),
             None => ServerId(0),
         }
-    }
-
-    /// The session's link to a server. It is opened if there is none.
-    pub(crate) fn tracking_link(
-        &mut self,
-        id: SessionId,
-        server: ServerId,
-    ) -> Result<LinkId, Blocked> {
-        let known = self.pinned.known_tracking_link(&mut self.plane, id, server);
-        if let Some(link) = known {
-            return Ok(link);
-        }
-        self.plane.await_nodes(id, server)?;
-        self.pinned.add_tracking_link(&mut self.plane, id, server)
-    }
-
-    /// Attaches the session to its link to the server that it has switched to.
-    pub(crate) fn attach_tracking(&mut self, id: SessionId) -> Result<LinkId, Blocked> {
-        let Some(server) = self.plane.sessions.get(id).map(|session| session.server) else {
-            return Err(Blocked::Wait);
-        };
-        let link = self.tracking_link(id, server)?;
-        self.pinned.attach_own(&mut self.plane, id, link);
-        Ok(link)
     }
 }

@@ -356,9 +356,9 @@ impl Engine {
         if is_in_back_off || !is_known && !self.plane.may_have_own_link(id) {
             return None;
         }
-        let link = self.tracking_link(id, server).ok()?;
+        let link = self.plane.tracking_link(id, server).ok()?;
         // The next attempt has no CLIENT CACHING in front of it.
-        self.pinned.lack_caching(&mut self.plane, id);
+        self.plane.lack_caching(id);
         Some(link)
     }
 

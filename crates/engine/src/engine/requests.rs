@@ -404,7 +404,7 @@ impl Engine {
             return Err(Blocked::Wait);
         };
         if self.plane.tracks_several(id) {
-            let link = self.attach_tracking(id)?;
+            let link = self.plane.attach_tracking(id)?;
             return self.plane.ready_link(id, link);
         }
         let link = session.link;

@@ -250,7 +250,7 @@ impl Engine {
         request: &Request<'_>,
     ) -> Result<LinkId, Blocked> {
         if self.plane.tracks_several(session_id) {
-            let link = self.tracking_link(session_id, server)?;
+            let link = self.plane.tracking_link(session_id, server)?;
             return self.plane.ready_link(session_id, link);
         }
         let Some(session) = self.plane.sessions.get(session_id) else {

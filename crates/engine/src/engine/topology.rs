@@ -79,7 +79,7 @@ impl Engine {
         // The first topology moves no slot: no session tracks keys before it.
         if change.has_moved {
             let whole = self.plane.pools[pool].whole;
-            self.pinned.trackers.note_moved(whole);
+            self.plane.trackers.note_moved(whole);
         }
         // A session's later requests go to the new owner, and must not overtake.
         for server in &change.lost_slots {
@@ -99,7 +99,7 @@ impl Engine {
     pub(crate) fn heal_slot(&mut self, pool: usize, slot: u16, owner: ServerId) {
         if self.discovery.heal_slot(&mut self.plane, pool, slot, owner) {
             let whole = self.plane.pools[pool].whole;
-            self.pinned.trackers.note_moved(whole);
+            self.plane.trackers.note_moved(whole);
         }
     }
 
