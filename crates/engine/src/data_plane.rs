@@ -13,6 +13,7 @@ pub(crate) mod composite;
 pub(crate) mod cork;
 pub(crate) mod deadlines;
 pub(crate) mod dedup;
+pub(crate) mod dispatch;
 pub(crate) mod egress;
 pub(crate) mod failure;
 pub(crate) mod flush_rule;

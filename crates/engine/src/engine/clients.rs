@@ -146,7 +146,8 @@ impl Engine {
             ControlStep::Refuse(text) => self.plane.answer_error(id, text),
             ControlStep::Send(completion) => {
                 let reads = completion.is_some() && request.id == id::CONFIG_GET;
-                self.dispatch_on_link(id, request.bytes, reads, completion)
+                self.plane
+                    .dispatch_on_link(id, request.bytes, reads, completion)
             }
         }
     }

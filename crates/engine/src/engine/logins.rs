@@ -36,7 +36,7 @@ impl Engine {
             .begin_login(&mut self.plane, id, credentials, is_queued);
         match asked {
             Ok(asked) => {
-                let own = asked.pinned.then(|| self.usable_link(id));
+                let own = asked.pinned.then(|| self.plane.usable_link(id));
                 self.access
                     .ask_login(&mut self.plane, id, asked, own, hello)
             }

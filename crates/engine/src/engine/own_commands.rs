@@ -48,7 +48,9 @@ impl Engine {
                 self.pubsub
                     .pong_in_subscription(&mut self.plane, session_id, request)
             }
-            id::PING => self.dispatch_on_link(session_id, request.bytes, true, None),
+            id::PING => self
+                .plane
+                .dispatch_on_link(session_id, request.bytes, true, None),
             id::QUIT => {
                 self.plane.answer_reply(session_id, b"+OK\r\n");
                 self.plane.close_when_answered(session_id);
@@ -91,7 +93,7 @@ impl Engine {
                 self.change_subscriptions(session_id, request, kind, adds)
             }
             id::MONITOR => self.pinned.monitor(&mut self.plane, session_id, request),
-            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => self.dispatch_on_link(
+            id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO => self.plane.dispatch_on_link(
                 session_id,
                 request.bytes,
                 false,
@@ -145,7 +147,8 @@ impl Engine {
         let (mut answer, mut ping) = (Vec::new(), Vec::new());
         write(&mut answer, session);
         encode::request(&mut ping, &["PING"]);
-        self.dispatch_on_link(id, &ping, true, Some(Completion::Instead(answer)))
+        self.plane
+            .dispatch_on_link(id, &ping, true, Some(Completion::Instead(answer)))
     }
 
     fn select(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
@@ -166,7 +169,7 @@ impl Engine {
         };
         let version = session.version;
         if session.pins.bind() {
-            let placed = self.dispatch_on_link(
+            let placed = self.plane.dispatch_on_link(
                 id,
                 request.bytes,
                 false,
@@ -225,7 +228,7 @@ impl Engine {
             // The pinned link changes with its session.
             let mut request = Vec::new();
             encode::request(&mut request, &["HELLO", &version.number().to_string()]);
-            return match self.ask_for_ourselves(id, &request, Completion::Pass) {
+            return match self.plane.ask_for_ourselves(id, &request, Completion::Pass) {
                 Ok(link) => {
                     if let Some(link) = self.plane.links.get_mut(link) {
                         link.kind.version = version;
@@ -376,7 +379,8 @@ impl Engine {
         let ours = adds_our_section(request);
         let looks_into = ours || self.plane.has_nodes(id);
         let completion = looks_into.then_some(Completion::Local(LocalCompletion::Info { ours }));
-        self.dispatch_on_link(id, request.bytes, true, completion)
+        self.plane
+            .dispatch_on_link(id, request.bytes, true, completion)
     }
 
     /// respool's section of INFO for a session: counters of the whole process, and the servers and

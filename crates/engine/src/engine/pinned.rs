@@ -44,7 +44,7 @@ impl Engine {
         if let Err(blocked) = self.pinned.pin(&mut self.plane, id, pins) {
             return self.plane.blocked(id, blocked);
         }
-        let placed = self.dispatch_on_link(id, bytes, reads, completion);
+        let placed = self.plane.dispatch_on_link(id, bytes, reads, completion);
         if placed == Dispatched::Done {
             self.pinned.unpin_behind(&mut self.plane, id, pins, waits);
         }
@@ -345,7 +345,7 @@ impl Engine {
                 return Err(Blocked::Wait);
             }
             // A pinned session uses its pinned link, which holds its state at the server.
-            return self.usable_link(id);
+            return self.plane.usable_link(id);
         }
         self.pinned.streaming_link(&mut self.plane, id)
     }
@@ -382,7 +382,9 @@ impl Engine {
             .pinned
             .begin_switch(&mut self.plane, id, switch, redirect);
         match begun {
-            Ok(completion) => self.dispatch_on_link(id, bytes, false, Some(completion)),
+            Ok(completion) => self
+                .plane
+                .dispatch_on_link(id, bytes, false, Some(completion)),
             Err(blocked) => self.plane.blocked(id, blocked),
         }
     }

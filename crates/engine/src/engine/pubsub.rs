@@ -66,7 +66,8 @@ impl Engine {
         match self.pubsub.place_counted(&mut self.plane, id, request) {
             CountedLink::Hubs(placed) => placed,
             CountedLink::Sessions { reads, completion } => {
-                self.dispatch_on_link(id, request.bytes, reads, completion)
+                self.plane
+                    .dispatch_on_link(id, request.bytes, reads, completion)
             }
         }
     }

@@ -4,16 +4,13 @@ use respool_protocol::commands::{self, Answer, CommandId, Condition, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, RequestScanner, Span, Violation};
 
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::SessionId;
 use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::{Blocked, Dispatched, IngressStep, Read, Request, may_wait};
-use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::link::LinkRole;
+use crate::data_plane::ingress::{Dispatched, IngressStep, Read, Request, may_wait};
 use crate::data_plane::own_options::is_control;
 use crate::data_plane::quick_code::{CodeLane, may_hold_up};
 use crate::data_plane::session::{Flags, Session, SessionState};
-use crate::data_plane::slow_readers::CODE_LANE;
 use crate::engine::Engine;
 use crate::local::catalog::{CommandCheck, names_no_subcommand};
 use crate::pinned::wait_command::is_wait;
@@ -274,7 +271,7 @@ impl Engine {
         }
         let looked_into = matches!(command.answer, Answer::Conditional(_));
         if server_refuses || looked_into && !command.arity_ok(spans.len()) {
-            return self.dispatch_on_link(session_id, bytes, false, None);
+            return self.plane.dispatch_on_link(session_id, bytes, false, None);
         }
         let alone = match command.answer {
             Answer::Session | Answer::Pinned => return self.answer_locally(session_id, request),
@@ -308,134 +305,11 @@ impl Engine {
                 if lane == CodeLane::Waits {
                     return Dispatched::Wait;
                 }
-                let placed = self.dispatch_on_link(session_id, bytes, reads, named);
+                let placed = self.plane.dispatch_on_link(session_id, bytes, reads, named);
                 self.plane.leave_code_lane(session_id, lane);
                 placed
             }
-            _ => self.dispatch_on_link(session_id, bytes, reads, named),
-        }
-    }
-
-    /// Puts a request on the session's link on the slow path: the link is not up, not accepting or
-    /// no longer the session's, or the reply has a completion.
-    pub(crate) fn dispatch_on_link(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        reads: bool,
-        duty: Option<Completion>,
-    ) -> Dispatched {
-        let simple = duty.is_none();
-        match self.dispatch_entry(id, bytes, reads, duty.unwrap_or(Completion::Pass), simple) {
-            Ok(placed) => placed,
-            Err(_) => Dispatched::Wait,
-        }
-    }
-
-    /// Puts a request with a completion on the session's link. If the request has to wait, the
-    /// completion is given back.
-    pub(crate) fn dispatch_with(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        reads: bool,
-        duty: Completion,
-    ) -> Result<Dispatched, Completion> {
-        self.dispatch_entry(id, bytes, reads, duty, false)
-    }
-
-    fn dispatch_entry(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        reads: bool,
-        duty: Completion,
-        simple: bool,
-    ) -> Result<Dispatched, Completion> {
-        let link = match self.usable_link_for(id, bytes, reads) {
-            Ok(link) => link,
-            Err(Blocked::Wait) => return Err(duty),
-            Err(blocked) => return Ok(self.plane.blocked(id, blocked)),
-        };
-        if self.plane.tracks_several(id) {
-            self.plane.put_caching(id, link);
-        }
-        let (Some(session), Some(state)) = (
-            self.plane.sessions.get_mut(id),
-            self.plane.links.get_mut(link),
-        ) else {
-            return Ok(Dispatched::Done);
-        };
-        let seq = session.take_seq();
-        let silent = session.flags.is_silent();
-        let entry = Entry {
-            len: bytes.len() as u32,
-            class: Class::of(reads),
-            // Each reply on the code lane shows that the server has finished the code.
-            duty: silent || !simple || state.kind.lane == CODE_LANE,
-            silent,
-            ..Entry::of(id, seq, self.plane.asked_ms)
-        };
-        if entry.duty {
-            state.push_with(entry, bytes, duty);
-        } else {
-            state.push(entry, bytes);
-        }
-        self.plane.counters.link_requests += 1;
-        self.plane.list_link(link);
-        Ok(Dispatched::Done)
-    }
-
-    /// Puts a request of respool's own on a session's link. No session gets its reply.
-    pub(crate) fn ask_for_ourselves(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        duty: Completion,
-    ) -> Result<LinkId, Blocked> {
-        let link = self.usable_link(id)?;
-        self.plane.put_ours(link, bytes, duty);
-        Ok(link)
-    }
-
-    /// The link for a session's next request, ready to take it.
-    pub(crate) fn usable_link(&mut self, id: SessionId) -> Result<LinkId, Blocked> {
-        let Some(session) = self.plane.sessions.get(id) else {
-            return Err(Blocked::Wait);
-        };
-        if self.plane.tracks_several(id) {
-            let link = self.plane.attach_tracking(id)?;
-            return self.plane.ready_link(id, link);
-        }
-        let link = session.link;
-        let kind = self.plane.shared_kind_of(session);
-        let usable = self.plane.links.get(link).is_some_and(|link| {
-            link.role == LinkRole::Shared || link.role == LinkRole::Pinned { by: id }
-        });
-        if !usable {
-            // A slow session drains the link, or the session never had one. It gets another link
-            // when its requests in flight are answered.
-            if self.plane.hold_until_caught_up(id) {
-                return Err(Blocked::Wait);
-            }
-            let fresh = self.plane.shared_link_for(id, kind)?;
-            self.plane.attach(id, fresh);
-            return self.usable_link(id);
-        }
-        self.plane.ready_link(id, link)
-    }
-
-    /// The link for these requests, ready to take them. They wait if the server would hold them.
-    fn usable_link_for(
-        &mut self,
-        id: SessionId,
-        requests: &[u8],
-        reads: bool,
-    ) -> Result<LinkId, Blocked> {
-        let link = self.usable_link(id)?;
-        match self.plane.await_writes(id, link, requests, reads) {
-            Some(blocked) => Err(blocked),
-            None => Ok(link),
+            _ => self.plane.dispatch_on_link(session_id, bytes, reads, named),
         }
     }
 

@@ -654,7 +654,8 @@ impl Engine {
         if !stays {
             self.plane.switch_to_first_up(id);
         }
-        self.dispatch_on_link(id, request.bytes, true, Some(completion))
+        self.plane
+            .dispatch_on_link(id, request.bytes, true, Some(completion))
     }
 
     /// Sends a request to all owners of a pool. `None`: it goes to the session's present server.
@@ -674,7 +675,7 @@ impl Engine {
             Everywhere::Info => (self.ask_info(id, request), false),
             Everywhere::Wait => (self.dispatch_wait_at_all(id, request), false),
             Everywhere::Mistake if is_wait(request.id) => {
-                let placed = self.dispatch_on_link(id, request.bytes, false, None);
+                let placed = self.plane.dispatch_on_link(id, request.bytes, false, None);
                 (placed, false)
             }
             Everywhere::Mistake => return None,

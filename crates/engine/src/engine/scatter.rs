@@ -37,7 +37,7 @@ impl Engine {
                 self.refuse_stripped(id, UNKNOWN_ARGUMENTS)
             }
             // The server answers with its own error.
-            Division::NoKeys => self.dispatch_on_link(id, request.bytes, false, None),
+            Division::NoKeys => self.plane.dispatch_on_link(id, request.bytes, false, None),
         };
         self.scatter.keep_split(split);
         placed
@@ -78,7 +78,9 @@ impl Engine {
         }
         match self.plane.removes_prefix(id) {
             true => self.dispatch_stripped(id, request, false),
-            false => self.dispatch_on_link(id, request.bytes, is_read(request), None),
+            false => self
+                .plane
+                .dispatch_on_link(id, request.bytes, is_read(request), None),
         }
     }
 
@@ -175,7 +177,7 @@ impl Engine {
                 };
                 self.dispatch_at_server(id, &request, server_refuses)
             }),
-            Stripped::Bare(bytes) => self.dispatch_on_link(id, &bytes, false, None),
+            Stripped::Bare(bytes) => self.plane.dispatch_on_link(id, &bytes, false, None),
             Stripped::Refused(text) => self.refuse_stripped(id, text),
         }
     }
@@ -208,7 +210,7 @@ impl Engine {
         self.plane.switch_server(id, server);
         let scatter = &self.scatter;
         match scatter.scan_request(&self.plane, id, request, (at, next)) {
-            Ok((bytes, duty)) => self.dispatch_on_link(id, &bytes, true, Some(duty)),
+            Ok((bytes, duty)) => self.plane.dispatch_on_link(id, &bytes, true, Some(duty)),
             Err(text) => self.refuse_stripped(id, text),
         }
     }

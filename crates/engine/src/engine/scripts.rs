@@ -28,7 +28,8 @@ impl Engine {
                 Err(blocked) => return self.plane.blocked(session_id, blocked),
             },
         };
-        self.dispatch_on_link(session_id, request.bytes, reads, completion)
+        self.plane
+            .dispatch_on_link(session_id, request.bytes, reads, completion)
     }
 
     /// Has the server load the scripts that a request names, in front of the request. Returns how
@@ -47,7 +48,7 @@ impl Engine {
             if self.local.scripts.use_named(pool, *name) {
                 known += 1;
                 // A server that holds writes does not hold SCRIPT LOAD.
-                let link = self.usable_link(id)?;
+                let link = self.plane.usable_link(id)?;
                 let waits =
                     self.local
                         .load_in_front(&mut self.plane, link, (pool, *name), may_wait);

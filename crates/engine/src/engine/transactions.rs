@@ -59,7 +59,8 @@ impl Engine {
                     if let Some(session) = self.plane.sessions.get_mut(session_id) {
                         session.flags |= Flags::HAS_QUEUED;
                     }
-                    self.dispatch_on_link(session_id, request.bytes, false, None)
+                    self.plane
+                        .dispatch_on_link(session_id, request.bytes, false, None)
                 }
                 Err(blocked) => self.plane.blocked(session_id, blocked),
             },
@@ -67,7 +68,9 @@ impl Engine {
                 self.plane.forget_lost_watch(session_id);
                 match self.plane.watches(session_id) {
                     true => self.unwatch(session_id, request.bytes, None),
-                    false => self.dispatch_on_link(session_id, request.bytes, false, None),
+                    false => self
+                        .plane
+                        .dispatch_on_link(session_id, request.bytes, false, None),
                 }
             }
             id::DISCARD if !in_multi => self
@@ -85,7 +88,7 @@ impl Engine {
     /// reply.
     fn unwatch(&mut self, id: SessionId, request: &[u8], instead: Option<&[u8]>) -> Dispatched {
         let instead = instead.map(<[u8]>::to_vec);
-        let placed = self.dispatch_on_link(
+        let placed = self.plane.dispatch_on_link(
             id,
             request,
             false,
@@ -319,7 +322,7 @@ impl Engine {
             Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
         }
         let (block, duty) = self.transactions.block_of(&self.plane, id, closing);
-        match self.dispatch_with(id, &block, false, duty) {
+        match self.plane.dispatch_with(id, &block, false, duty) {
             Ok(placed) => {
                 self.transactions.end_transaction(&mut self.plane, id);
                 self.plane.counters.transactions += 1;

@@ -34,14 +34,14 @@ impl Engine {
                 self.dispatch_known(session_id, bytes, spans, request.row_of(id))
             }
             UnknownStep::RefuseUnknown => self.local.refuse_unknown(plane, session_id, &request),
-            UnknownStep::AskServer => self.dispatch_on_link(session_id, bytes, false, None),
+            UnknownStep::AskServer => self.plane.dispatch_on_link(session_id, bytes, false, None),
             UnknownStep::Queue { taints } => self.queue_unknown(session_id, bytes, taints),
             UnknownStep::Share { reads } => {
                 let lane = self.plane.enter_code_lane_with(session_id, bytes);
                 if lane == CodeLane::Waits {
                     return Dispatched::Wait;
                 }
-                let placed = self.dispatch_on_link(session_id, bytes, reads, None);
+                let placed = self.plane.dispatch_on_link(session_id, bytes, reads, None);
                 self.plane.leave_code_lane(session_id, lane);
                 placed
             }
