@@ -58,6 +58,7 @@ pub(crate) mod session;
 pub(crate) mod session_state;
 pub(crate) mod slow_readers;
 pub(crate) mod standing;
+pub(crate) mod succession;
 pub(crate) mod switch;
 pub(crate) mod takeover;
 pub(crate) mod tracking;

@@ -14,9 +14,12 @@ use crate::base::handle::LinkId;
 use crate::base::settings::PasswordSource;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
-use crate::data_plane::link::LinkRole;
+use crate::data_plane::link::{Link, LinkRole};
+use crate::data_plane::link_deadlines::LinkCheck;
+use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::link_up::LinkUp;
 use crate::data_plane::server::Server;
+use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::cluster::ClusterBelief;
 use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
@@ -124,6 +127,60 @@ impl Discovery {
         }
         if up.role == LinkRole::Sentinel {
             self.sentinel_up(plane, up.link);
+        }
+    }
+
+    /// A link is lost: looks for another owner or other readers.
+    pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        if !down.heeds {
+            return;
+        }
+        let state = plane.server(down.server);
+        let (pool, is_owner) = (usize::from(state.pool), state.replica_of.is_none());
+        if is_owner {
+            self.request_survey(plane, down.server);
+            // A server that refuses a handshake is alive, and refuses every attempt.
+            let is_lost = down.was_up || down.refusal.is_none();
+            if is_lost || !plane.knows_all(pool) {
+                self.request_refresh_after_loss(plane, down.server);
+            }
+        } else if down.was_up {
+            self.request_refresh(plane, down.server);
+        }
+        self.forget_look(plane, down.link);
+        self.rebalance_replicas(plane, pool);
+    }
+
+    /// A lost link has its new state, and stays. The count of failures tells now whether an owner is
+    /// lost.
+    pub(crate) fn link_stays_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        if down.heeds {
+            let pool = usize::from(plane.server(down.server).pool);
+            self.rebalance_replicas(plane, pool);
+        }
+    }
+
+    /// Checks the connection of a link in a tick, see [`DataPlane::check_link`]. An attempt also
+    /// ends if every Sentinel refuses to name the address of its server.
+    pub(crate) fn check_link(&self, plane: &mut DataPlane, id: LinkId) -> LinkCheck {
+        let server = plane.links.get(id).map(|link| link.kind.server);
+        if plane.is_connecting(id)
+            && let Some(reason) = server.and_then(|server| self.why_refused(plane, server))
+        {
+            plane.lose_link(id, &reason);
+            return LinkCheck::Ends;
+        }
+        plane.check_link(id, |plane, server| self.why_unknown(plane, server))
+    }
+
+    /// An owner that owes replies and is silent may be replaced soon: asks for a refresh.
+    pub(crate) fn tick_silent_owner(&mut self, plane: &mut DataPlane, id: LinkId) {
+        let is_silent = |link: &&Link| {
+            plane.server(link.kind.server).replica_of.is_none() && plane.is_silent(link, SILENT_MS)
+        };
+        if let Some(link) = plane.links.get(id).filter(is_silent) {
+            let server = link.kind.server;
+            self.request_refresh_after_loss(plane, server);
         }
     }
 }

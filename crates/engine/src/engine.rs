@@ -32,7 +32,6 @@ mod requests;
 pub(crate) mod router;
 pub(crate) mod scatter;
 mod scripts;
-pub(crate) mod succession;
 pub(crate) mod topology;
 pub(crate) mod transactions;
 pub(crate) mod unknown_commands;

@@ -14,6 +14,7 @@ use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_loss::LinkDown;
 use crate::local::catalog::CommandCatalog;
 use crate::local::scripts::Scripts;
+use crate::routing::pool::ServerId;
 
 /// The state of respool's own commands, and the learned commands and scripts.
 #[derive(Default)]
@@ -32,9 +33,18 @@ impl Local {
             false => self.catalog.leave_questions(down.link),
         }
         if down.was_up && down.role == LinkRole::Shared {
-            self.catalog
-                .doubt_server(&mut plane.learned_commands, down.server);
-            self.note_scripts_lost(plane, down.server);
+            self.doubt_server(plane, down.server);
         }
+        if !down.keeps_part {
+            // Behind `take_down`, which decides the requests that stay.
+            self.load_again(plane, down.link);
+        }
+    }
+
+    /// Another server may be in the place of this one, or will be: facts about it are in doubt.
+    pub(crate) fn doubt_server(&mut self, plane: &mut DataPlane, server: ServerId) {
+        self.catalog
+            .doubt_server(&mut plane.learned_commands, server);
+        self.note_scripts_lost(plane, server);
     }
 }

@@ -18,6 +18,7 @@ pub(crate) mod wait_command;
 
 use std::collections::HashMap;
 
+use crate::base::error::Fate;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
@@ -27,9 +28,11 @@ use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Tunnel;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, Sends, Unblocking};
+use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::holders::Holders;
+use crate::pinned::tracking::AWAY;
 use crate::routing::pool::ServerId;
 
 /// The component that gives sessions links of their own.
@@ -299,6 +302,56 @@ impl Pinned {
             session.server = kind.server;
         }
         Some(link)
+    }
+
+    /// A link is lost, and with it the state that its server kept for its session. It comes in
+    /// front of error replies: a session that is closed gets none.
+    pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        let LinkRole::Pinned { by } = down.role else {
+            return;
+        };
+        if down.retries {
+            return;
+        }
+        let was = (down.was_up, down.is_away);
+        if let Some(unsent) = self.lose_pins(plane, by, down.link, was) {
+            plane.fail(unsent, Fate::NotSent, down.cause());
+        }
+        if down.begins_to_track {
+            plane.close_for(by, String::from(AWAY));
+        }
+    }
+
+    /// A link is lost for good.
+    pub(crate) fn link_ends(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        if matches!(down.role, LinkRole::Redirect { .. }) {
+            self.lose_redirect(plane, down.link);
+        }
+    }
+
+    /// A lost link has its new state, and stays: closes the sessions of a user that its server has
+    /// deleted.
+    pub(crate) fn link_stays_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        if let Some(user) = plane.close_disowned(down.link) {
+            self.close_waits_of(plane, user, down.server);
+        }
+    }
+
+    /// Checks the sessions that wait at a link, and the stand-in that the link may be.
+    pub(crate) fn tick_link(&mut self, plane: &mut DataPlane, id: LinkId) {
+        let is_stand_in = |link: &Link| matches!(link.role, LinkRole::Redirect { .. });
+        if plane.links.get(id).is_some_and(is_stand_in) {
+            self.tick_redirect(plane, id);
+        }
+        self.tick_at_link(plane, id);
+    }
+
+    /// Ends the wait of a session whose request began to wait at the server after its client had
+    /// ended its input.
+    pub(crate) fn end_left_wait(&mut self, plane: &mut DataPlane, link: LinkId, draining: bool) {
+        if let Some(session) = plane.waiter_that_has_left(link) {
+            self.end_wait(plane, session, draining);
+        }
     }
 
     /// A server has lost slots: its sessions wait for their replies, and lose their watches.

@@ -44,6 +44,7 @@ use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{HubId, LineId};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState, UNASKED};
+use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Session, Subscribed};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
@@ -950,8 +951,20 @@ impl Pubsub {
         }
     }
 
+    /// A hub's link is lost.
+    pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        let LinkRole::Hub(hub) = down.role else {
+            return;
+        };
+        // The hub forgets its questions before the link may take new ones.
+        if down.was_up {
+            self.lose_subscriptions(plane, hub, &down.label);
+        }
+        self.hub_down(plane, hub);
+    }
+
     /// Closes the subscribers of a lost hub link, because they may have missed messages.
-    pub(crate) fn lose_subscriptions(&mut self, plane: &mut DataPlane, id: LineId, server: &str) {
+    fn lose_subscriptions(&mut self, plane: &mut DataPlane, id: LineId, server: &str) {
         if plane.settings.lost_subscriptions == LostSubscriptions::Keep {
             return;
         }
@@ -962,7 +975,7 @@ impl Pubsub {
     }
 
     /// Tells a hub that its link is lost or could not be established.
-    pub(crate) fn hub_down(&mut self, plane: &mut DataPlane, id: LineId) {
+    fn hub_down(&mut self, plane: &mut DataPlane, id: LineId) {
         self.hub(id.hub).handle_down(id.line);
         self.settle_subscriptions(plane, id);
     }

@@ -22,6 +22,7 @@ use crate::data_plane::guess_delay::{AttemptTime, LoginAttempt};
 use crate::data_plane::ingress::{Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
+use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
@@ -224,7 +225,7 @@ impl Access {
     /// A probing link could not be connected. If the server has another one, no second one is
     /// connected for a while. If it has none, the waiting logins fail, unless requests wait for the
     /// server. `is_refused`: the server is reachable, and refuses the link.
-    pub(crate) fn probe_failed(
+    fn probe_failed(
         &mut self,
         plane: &mut DataPlane,
         server: ServerId,
@@ -463,8 +464,20 @@ impl Access {
         }
     }
 
+    /// A link is lost for good. Logins wait for any probing link, so a lost one is removed before
+    /// they look for another.
+    pub(crate) fn link_ends(&mut self, plane: &mut DataPlane, down: &LinkDown) {
+        if down.role != LinkRole::Probe {
+            return;
+        }
+        if !down.was_up {
+            self.probe_failed(plane, down.server, &down.reason, down.refusal.is_some());
+        }
+        self.probe_lost(plane, down.server, down.link);
+    }
+
     /// A probing link is gone.
-    pub(crate) fn probe_lost(&mut self, plane: &mut DataPlane, server: ServerId, link: LinkId) {
+    fn probe_lost(&mut self, plane: &mut DataPlane, server: ServerId, link: LinkId) {
         let trust = &mut plane.servers[usize::from(server.0)].trust;
         if trust.handle_check_end(link) {
             self.release_newcomers(plane);

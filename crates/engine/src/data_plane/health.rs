@@ -108,9 +108,18 @@ impl DataPlane {
         }
     }
 
+    /// Fails the requests that wait on a link whose attempt takes longer than `PROBE_MS`, if its
+    /// server was away before.
+    pub(crate) fn tick_late_attempt(&mut self, id: LinkId) {
+        if self.note_late(id) {
+            self.fail_waiting(id);
+            self.wake_waiters(id);
+        }
+    }
+
     /// Notes a link whose attempt takes longer than `PROBE_MS`, if its server was away before.
     /// Returns whether the requests that wait on the link fail.
-    pub(crate) fn note_late(&mut self, id: LinkId) -> bool {
+    fn note_late(&mut self, id: LinkId) -> bool {
         let now = self.now;
         let is_late = |link: &Link, since: Time| {
             link.role == LinkRole::Shared

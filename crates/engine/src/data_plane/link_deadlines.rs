@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::base::error::refuses_login;
+use crate::base::error::{Fate, refuses_login};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::LINK_UNUSED_MS;
 use crate::base::time::Time;
@@ -16,6 +16,7 @@ use crate::data_plane::link::Tunnel;
 use crate::data_plane::link::{Link, LinkRole, LinkState, Sends, Streaming};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
+use crate::routing::pool::ServerId;
 
 /// The result of a tick's first look at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,23 +25,21 @@ pub(crate) enum LinkCheck {
     GoesOn,
     /// The link waits for its next attempt with its requests.
     Retries,
-    /// An attempt to connect has taken too long.
-    NoAnswer,
     /// The link rests, is lost, or is removed: nothing more to check.
     Ends,
 }
 
 /// Requests of a link that are past their deadline.
 #[derive(Debug, Default)]
-pub(crate) struct LateRequests {
+struct LateRequests {
     /// Requests that were not sent. They have left the link.
-    pub(crate) unsent: Vec<Entry>,
+    unsent: Vec<Entry>,
     /// Requests that were sent. The link recognises their late replies.
-    pub(crate) sent: Vec<Entry>,
+    sent: Vec<Entry>,
     /// On another link, a session's next request might overtake a late write: it sends none.
-    pub(crate) ends_writers: bool,
+    ends_writers: bool,
     /// Why the link is given up.
-    pub(crate) loses_link: Option<&'static str>,
+    loses_link: Option<&'static str>,
 }
 
 impl DataPlane {
@@ -51,8 +50,12 @@ impl DataPlane {
     }
 
     /// Checks the connection of a link. It is connected or removed if it is time, and lost if it is
-    /// silent for too long.
-    pub(crate) fn check_link(&mut self, id: LinkId) -> LinkCheck {
+    /// silent for too long. `why_unknown`: the reason if the address of a server is unknown.
+    pub(crate) fn check_link(
+        &mut self,
+        id: LinkId,
+        why_unknown: impl FnOnce(&DataPlane, ServerId) -> Option<String>,
+    ) -> LinkCheck {
         let timeouts = &self.settings.timeouts;
         let now = self.now;
         let Some(link) = self.links.get(id) else {
@@ -68,7 +71,11 @@ impl DataPlane {
             LinkState::Connecting { since } | LinkState::Greeting { since, .. }
                 if is_over(now, since, timeouts.connect_ms) =>
             {
-                return LinkCheck::NoAnswer;
+                let (server, limit_ms) = (link.kind.server, timeouts.connect_ms);
+                let late = || self.why_no_answer(server, limit_ms);
+                let reason = why_unknown(self, server).unwrap_or_else(late);
+                self.lose_link(id, &reason);
+                return LinkCheck::Ends;
             }
             LinkState::Backoff { .. } if self.is_refused_link_unused(link) => {
                 self.remove_link(id);
@@ -157,9 +164,29 @@ impl DataPlane {
         }
     }
 
+    /// Answers requests of a link that are past their deadline.
+    pub(crate) fn answer_late_requests(&mut self, id: LinkId) {
+        let late = self.take_late_requests(id);
+        for entry in late.unsent {
+            self.give_up(id, entry, entry.fate_unsent());
+        }
+        for entry in late.sent {
+            self.give_up(id, entry, Fate::Unknown);
+            if late.ends_writers && !entry.class.reads() {
+                self.close_when_answered(entry.session);
+            }
+        }
+        // A request that was given up may have ended the link.
+        if let Some(reason) = late.loses_link
+            && self.links.get(id).is_some()
+        {
+            self.lose_link(id, reason);
+        }
+    }
+
     /// Takes the requests of a link that are past their deadline. A request that was sent keeps its
     /// entry in the ledger, so that its late reply is recognized. The link may be lost.
-    pub(crate) fn take_late_requests(&mut self, id: LinkId) -> LateRequests {
+    fn take_late_requests(&mut self, id: LinkId) -> LateRequests {
         let mut late = LateRequests::default();
         let request_ms = self.settings.timeouts.request_ms;
         if request_ms == 0 {

@@ -9,7 +9,7 @@
 //! consequences concern all components, so the engine handles them, between two events at the
 //! latest.
 
-use crate::base::error::Cause;
+use crate::base::error::{Cause, Fate};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::REFUSED_LINKS_MAX;
 use crate::base::time::Time;
@@ -102,7 +102,7 @@ impl LinkDown {
         }
     }
 
-    pub(crate) fn next_attempt(&self) -> NextAttempt {
+    fn next_attempt(&self) -> NextAttempt {
         match self.role {
             LinkRole::Shared | LinkRole::Sentinel | LinkRole::Hub(_) if self.connects_at_once => {
                 NextAttempt::Now
@@ -340,7 +340,7 @@ impl DataPlane {
     }
 
     /// Puts a link into back-off.
-    pub(crate) fn back_off(&mut self, id: LinkId) {
+    fn back_off(&mut self, id: LinkId) {
         let Some(link) = self.links.get(id) else {
             return;
         };
@@ -354,10 +354,72 @@ impl DataPlane {
         }
     }
 
+    /// Fails the requests that a lost link does not send again, and closes sessions that cannot go
+    /// on without it.
+    pub(crate) fn fail_lost(&mut self, down: &LinkDown, stranded: &[Entry]) {
+        let lost = down.cause();
+        if let Some(session) = down.cut_off {
+            // The client has a part of a reply: it would take an error for the rest of it.
+            let server = &down.label;
+            self.close_for(
+                session,
+                format!("connection to {server} lost in the middle of its reply"),
+            );
+        }
+        for entry in &down.gone {
+            self.fail(*entry, Fate::Unknown, lost);
+        }
+        if let Some(session) = down.shut_down_by {
+            // The server closes that client's connection after SHUTDOWN, and so does respool. The
+            // session has its earlier replies by now.
+            self.close_when_answered(session);
+        }
+        for entry in stranded {
+            self.fail_unsent(down.link, *entry, lost);
+        }
+        if down.was_up && down.connects_at_once && down.role == LinkRole::Shared && !down.heeds {
+            // The sessions that are closed have left their requests.
+            self.ask_pipelines_apart(down.link, down.cut_off);
+        }
+    }
+
+    /// Begins the next attempt of a lost link. Returns whether there is one.
+    pub(crate) fn try_next(&mut self, down: &LinkDown) -> bool {
+        match down.next_attempt() {
+            NextAttempt::Now => self.connect(down.link),
+            NextAttempt::Soon => self.retry_later(down.link),
+            NextAttempt::AfterBackoff => {
+                self.back_off(down.link);
+                self.fail_waiting(down.link);
+                self.bound_refused(down.link);
+            }
+            NextAttempt::Never => return false,
+        }
+        true
+    }
+
+    /// Removes a link that is lost for good.
+    pub(crate) fn end_lost(&mut self, down: &LinkDown) {
+        match down.role {
+            LinkRole::Streaming { by } | LinkRole::Pinned { by } => {
+                self.fail_large(by, down.link, down.cause());
+            }
+            LinkRole::Probe => self.fail_waiting(down.link),
+            LinkRole::Redirect { .. }
+            | LinkRole::Shared
+            | LinkRole::Draining { .. }
+            | LinkRole::Emergency { .. }
+            | LinkRole::Hub(_)
+            | LinkRole::Sentinel
+            | LinkRole::Idle => {}
+        }
+        self.remove_link(down.link);
+    }
+
     /// Bounds the refused links of a server, for example to a database that it does not have. If
     /// there are too many, the oldest one is removed. The next tick removes all refused links that
     /// no session uses. Until then, a client could fill `links-max` with them.
-    pub(crate) fn bound_refused(&mut self, newest: LinkId) {
+    fn bound_refused(&mut self, newest: LinkId) {
         let links = self.links.iter();
         let refused = links.filter_map(|(id, link)| match link.state {
             LinkState::Backoff { until } if id != newest && self.is_refused_to_all(link) => {

@@ -99,7 +99,7 @@ impl DataPlane {
     /// A shared link was lost, and its reads in flight stayed in its ledger. If a session had
     /// several, all its requests move to a link of their own. The session sends nothing more before
     /// they are answered. `cut_off`: a session that is closed; its requests are dropped.
-    pub(crate) fn ask_pipelines_apart(&mut self, id: LinkId, cut_off: Option<SessionId>) {
+    pub(super) fn ask_pipelines_apart(&mut self, id: LinkId, cut_off: Option<SessionId>) {
         let Some(link) = self.links.get_mut(id) else {
             return;
         };

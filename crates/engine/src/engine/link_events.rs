@@ -1,15 +1,10 @@
 //! Links that come up, go down, stall and come back; requests past their deadline.
 
-use crate::base::error::Fate;
 use crate::base::handle::LinkId;
 use crate::data_plane::handshake::HandshakeReply;
-use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_deadlines::LinkCheck;
-use crate::data_plane::link_loss::{LinkDown, LostLink, NextAttempt};
-use crate::data_plane::standing::SILENT_MS;
+use crate::data_plane::link_loss::LostLink;
 use crate::engine::Engine;
-use crate::pinned::tracking::AWAY;
 
 impl Engine {
     /// A link's socket failed, or could not be connected.
@@ -132,14 +127,10 @@ impl Engine {
         let Some(down) = self.plane.take_down(lost, awaits_password) else {
             return;
         };
+        // In front of all steps that take requests away with their bytes.
         self.local.link_down(&mut self.plane, &down);
-        if !down.keeps_part {
-            // Behind `take_down`, which decides the requests that stay; in front of all steps that
-            // take requests away with their bytes.
-            self.local.load_again(&mut self.plane, down.link);
-        }
         // The routes change first: requests that move follow them.
-        self.leave_server(&down);
+        self.discovery.link_down(&mut self.plane, &down);
         if down.heeds || down.reads_move {
             self.redirects.move_left(&mut self.plane, down.link);
         }
@@ -152,146 +143,21 @@ impl Engine {
         if is_logged {
             self.plane.report_down(&down);
         }
-        self.fail_lost(&down, &stranded);
-        if down.was_up && down.connects_at_once && down.role == LinkRole::Shared && !down.heeds {
-            // The sessions that are closed have left their requests.
-            self.plane.ask_pipelines_apart(down.link, down.cut_off);
-        }
+        // In front of the errors: a session that is closed gets none.
+        self.pinned.link_down(&mut self.plane, &down);
+        self.plane.fail_lost(&down, &stranded);
+        self.pubsub.link_down(&mut self.plane, &down);
         // Last, because connecting may send the requests that are left in the ledger.
-        if self.try_next(&down) {
-            self.stay_down(&down);
+        if self.plane.try_next(&down) {
+            self.discovery.link_stays_down(&mut self.plane, &down);
+            self.pinned.link_stays_down(&mut self.plane, &down);
+            // They look at the new state, and ask again or fail.
+            self.plane.wake_waiters(down.link);
+        } else {
+            self.pinned.link_ends(&mut self.plane, &down);
+            self.plane.end_lost(&down);
+            self.access.link_ends(&mut self.plane, &down);
         }
-    }
-
-    /// Discovery looks for another owner or other readers, since a link is lost.
-    fn leave_server(&mut self, down: &LinkDown) {
-        if !down.heeds {
-            return;
-        }
-        let state = self.plane.server(down.server);
-        let (pool, is_owner) = (usize::from(state.pool), state.replica_of.is_none());
-        if is_owner {
-            self.discovery.request_survey(&mut self.plane, down.server);
-            // A server that refuses a handshake is alive, and refuses every attempt.
-            let is_lost = down.was_up || down.refusal.is_none();
-            if is_lost || !self.plane.knows_all(pool) {
-                self.discovery
-                    .request_refresh_after_loss(&mut self.plane, down.server);
-            }
-        } else if down.was_up {
-            self.discovery.request_refresh(&mut self.plane, down.server);
-        }
-        self.discovery.forget_look(&mut self.plane, down.link);
-        self.discovery.rebalance_replicas(&mut self.plane, pool);
-    }
-
-    /// Fails the requests that a lost link does not send again, and closes sessions that cannot go
-    /// on without it.
-    fn fail_lost(&mut self, down: &LinkDown, stranded: &[Entry]) {
-        let lost = down.cause();
-        if let LinkRole::Pinned { by } = down.role
-            && !down.retries
-        {
-            // In front of the errors: a session that is closed gets none.
-            self.lose_pins(by, down.link, (down.was_up, down.is_away), lost);
-            if down.begins_to_track {
-                self.plane.close_for(by, String::from(AWAY));
-            }
-        }
-        if let Some(session) = down.cut_off {
-            // The client has a part of a reply: it would take an error for the rest of it.
-            let server = &down.label;
-            self.plane.close_for(
-                session,
-                format!("connection to {server} lost in the middle of its reply"),
-            );
-        }
-        for entry in &down.gone {
-            self.plane.fail(*entry, Fate::Unknown, lost);
-        }
-        if let Some(session) = down.shut_down_by {
-            // The server closes that client's connection after SHUTDOWN, and so does respool. The
-            // session has its earlier replies by now.
-            self.plane.close_when_answered(session);
-        }
-        for entry in stranded {
-            self.plane.fail_unsent(down.link, *entry, lost);
-        }
-    }
-
-    /// Begins the next attempt of a lost link, or removes the link. Returns whether it stays.
-    fn try_next(&mut self, down: &LinkDown) -> bool {
-        if let LinkRole::Hub(hub) = down.role {
-            // The hub forgets its questions before the link may take new ones.
-            if down.was_up {
-                self.pubsub
-                    .lose_subscriptions(&mut self.plane, hub, &down.label);
-            }
-            self.pubsub.hub_down(&mut self.plane, hub);
-        }
-        match down.next_attempt() {
-            NextAttempt::Now => self.plane.connect(down.link),
-            NextAttempt::Soon => self.plane.retry_later(down.link),
-            NextAttempt::AfterBackoff => self.rest(down.link),
-            NextAttempt::Never => {
-                self.end_lost(down);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Removes a link that is lost for good.
-    fn end_lost(&mut self, down: &LinkDown) {
-        let id = down.link;
-        match down.role {
-            LinkRole::Streaming { by } | LinkRole::Pinned { by } => {
-                self.plane.fail_large(by, id, down.cause())
-            }
-            LinkRole::Redirect { .. } => self.pinned.lose_redirect(&mut self.plane, id),
-            LinkRole::Probe => self.plane.fail_waiting(id),
-            LinkRole::Shared
-            | LinkRole::Draining { .. }
-            | LinkRole::Emergency { .. }
-            | LinkRole::Hub(_)
-            | LinkRole::Sentinel
-            | LinkRole::Idle => {}
-        }
-        self.plane.remove_link(id);
-        if down.role == LinkRole::Probe {
-            // Logins wait for any probing link, so this one is gone when they look for another.
-            if !down.was_up {
-                self.access.probe_failed(
-                    &mut self.plane,
-                    down.server,
-                    &down.reason,
-                    down.refusal.is_some(),
-                );
-            }
-            self.access.probe_lost(&mut self.plane, down.server, id);
-        }
-    }
-
-    /// Ends the handling of a loss: the link has its new state.
-    fn stay_down(&mut self, down: &LinkDown) {
-        if down.heeds {
-            // Once more: now the count of failures tells whether an owner is lost.
-            let pool = usize::from(self.plane.server(down.server).pool);
-            self.discovery.rebalance_replicas(&mut self.plane, pool);
-        }
-        if let Some(user) = self.plane.close_disowned(down.link) {
-            self.pinned
-                .close_waits_of(&mut self.plane, user, down.server);
-        }
-        // They look at the new state, and ask again or fail.
-        self.plane.wake_waiters(down.link);
-    }
-
-    /// Ends the attempts of a link: requests that wait for it fail, and it goes into back-off.
-    fn rest(&mut self, id: LinkId) {
-        self.plane.back_off(id);
-        self.plane.fail_waiting(id);
-        self.plane.bound_refused(id);
     }
 
     /// Checks every deadline.
@@ -350,82 +216,46 @@ impl Engine {
     }
 
     fn tick_link(&mut self, id: LinkId) {
-        let Some(server) = self.plane.links.get(id).map(|link| link.kind.server) else {
-            return;
-        };
-        if self.plane.is_connecting(id)
-            && let Some(reason) = self.discovery.why_refused(&self.plane, server)
-        {
-            return self.plane.lose_link(id, &reason);
-        }
-        match self.plane.check_link(id) {
+        match self.discovery.check_link(&mut self.plane, id) {
             LinkCheck::GoesOn => {}
-            LinkCheck::NoAnswer => {
-                let limit_ms = self.plane.settings.timeouts.connect_ms;
-                let late = || self.plane.why_no_answer(server, limit_ms);
-                let reason = self
-                    .discovery
-                    .why_unknown(&self.plane, server)
-                    .unwrap_or_else(late);
-                return self.plane.lose_link(id, &reason);
-            }
             LinkCheck::Retries => {
                 self.plane.tick_retry(id);
                 self.settle_losses();
                 self.pinned.tick_at_link(&mut self.plane, id);
-                return self.tick_requests(id);
+                return self.plane.answer_late_requests(id);
             }
             LinkCheck::Ends => return,
         }
-        let Some(link) = self.plane.links.get(id) else {
-            return;
-        };
-        let of_owner = self.plane.server(server).replica_of.is_none();
-        let is_stand_in = matches!(link.role, LinkRole::Redirect { .. });
-        if of_owner && self.plane.is_silent(link, SILENT_MS) {
-            self.discovery
-                .request_refresh_after_loss(&mut self.plane, server);
-        }
-        if is_stand_in {
-            self.pinned.tick_redirect(&mut self.plane, id);
-        }
-        self.pinned.tick_at_link(&mut self.plane, id);
+        self.discovery.tick_silent_owner(&mut self.plane, id);
+        self.pinned.tick_link(&mut self.plane, id);
         self.plane.tick_reply_room(id);
         self.plane.tick_stuck(id);
         self.plane.tick_silent(id);
-        if self.plane.note_late(id) {
-            self.plane.fail_waiting(id);
-            self.plane.wake_waiters(id);
-        }
-        self.tick_requests(id);
+        self.plane.tick_late_attempt(id);
+        self.plane.answer_late_requests(id);
+        // The link may have a new state for the checks that follow.
+        self.settle_losses();
         self.plane.tick_paused(id);
         self.plane.tick_upload(id);
-        if let Some(session) = self.plane.waiter_that_has_left(id) {
-            self.pinned
-                .end_wait(&mut self.plane, session, self.draining);
-        }
+        self.pinned
+            .end_left_wait(&mut self.plane, id, self.draining);
         self.plane.close_if_unused(id);
     }
 
-    /// Answers requests of a link that are past their deadline.
-    fn tick_requests(&mut self, id: LinkId) {
-        let late = self.plane.take_late_requests(id);
-        for entry in late.unsent {
-            self.plane.give_up(id, entry, entry.fate_unsent());
+    /// An idle link that no session uses takes the place of the link for which it was connected.
+    fn succeed(&mut self, id: LinkId) {
+        let Some(succession) = self.plane.succession_of(id) else {
+            return;
+        };
+        if !succession.is_takeover {
+            // Another server may be there now, so facts learned about the old one are in doubt.
+            let server = succession.kind.server;
+            self.local.doubt_server(&mut self.plane, server);
         }
-        for entry in late.sent {
-            self.plane.give_up(id, entry, Fate::Unknown);
-            if late.ends_writers && !entry.class.reads() {
-                self.plane.close_when_answered(entry.session);
-            }
-        }
-        // A request that was given up may have ended the link.
-        if let Some(reason) = late.loses_link
-            && self.plane.links.get(id).is_some()
-        {
-            self.plane.lose_link(id, reason);
-        }
-        // The link may have a new state for the checks that follow.
+        let moved = self.plane.take_place(&succession);
+        self.local.put_moved(&mut self.plane, id, moved);
+        self.plane.end_succession(&succession);
+        // In the log, the loss of the old links stands before the new one.
         self.settle_losses();
     }
 }

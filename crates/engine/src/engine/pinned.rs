@@ -3,7 +3,6 @@
 use respool_protocol::commands::{self, Names};
 use respool_protocol::request::{RequestScanner, Span};
 
-use crate::base::error::{Cause, Fate};
 use crate::base::error_text::unknown_command;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::REDIRECTS_QUEUED_MAX;
@@ -114,19 +113,6 @@ impl Engine {
             .settle_poll(&mut self.plane, entry, before, reply);
         if let Some(server) = redirecting {
             self.discovery.request_refresh(&mut self.plane, server);
-        }
-    }
-
-    /// The state that the server of a pinned link kept for a session is lost.
-    pub(crate) fn lose_pins(
-        &mut self,
-        by: SessionId,
-        link: LinkId,
-        was: (bool, bool),
-        lost: Cause<'_>,
-    ) {
-        if let Some(unsent) = self.pinned.lose_pins(&mut self.plane, by, link, was) {
-            self.plane.fail(unsent, Fate::NotSent, lost);
         }
     }
 }

@@ -303,7 +303,7 @@ impl Pinned {
 
     /// Sends PING on a quiet stand-in. It carries no requests, so the loss of its server would go
     /// unnoticed, and a server that closes idle clients would close it.
-    pub(crate) fn tick_redirect(&mut self, plane: &mut DataPlane, id: LinkId) {
+    pub(super) fn tick_redirect(&mut self, plane: &mut DataPlane, id: LinkId) {
         let patience_ms = (plane.settings.timeouts.link_stall_ms / 2).min(QUIET_MS);
         let quiet = |link: &Link| link.is_quiet(plane.now, patience_ms);
         if plane.links.get(id).is_some_and(quiet) {
@@ -315,7 +315,7 @@ impl Pinned {
 
     /// A stand-in is lost, and invalidations may be lost with it: closes the sessions that redirect
     /// to it.
-    pub(crate) fn lose_redirect(&mut self, plane: &mut DataPlane, link: LinkId) {
+    pub(super) fn lose_redirect(&mut self, plane: &mut DataPlane, link: LinkId) {
         let redirects = |session: &Session| {
             let redirect = session
                 .rare

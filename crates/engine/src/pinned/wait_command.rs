@@ -354,7 +354,7 @@ impl Pinned {
 
     /// The server has deleted a user. Sessions of the user that wait on a link of the configured
     /// user are closed, as the server would close them.
-    pub(crate) fn close_waits_of(&mut self, plane: &mut DataPlane, user: u16, server: ServerId) {
+    pub(super) fn close_waits_of(&mut self, plane: &mut DataPlane, user: u16, server: ServerId) {
         let waits = |(id, session): (SessionId, &Session)| {
             let own = plane.links.get(session.link)?;
             let is_others = own.role == (LinkRole::Pinned { by: id }) && own.kind.user != user;

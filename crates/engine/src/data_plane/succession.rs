@@ -1,0 +1,86 @@
+//! Links that take the place of other links: after a server has refused writes, or when a link is
+//! stuck.
+
+use crate::base::handle::{LinkId, SessionId};
+use crate::data_plane::DataPlane;
+use crate::data_plane::link::{Departed, Link, LinkKind, LinkRole};
+
+/// A link that takes the place of a shared one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Succession {
+    /// The new link.
+    link: LinkId,
+    /// The shared link that is up, and drains from now on.
+    old: LinkId,
+    /// The kind of both links.
+    pub(crate) kind: LinkKind,
+    /// The old link is stuck, and its server is the same. Otherwise the server has refused writes,
+    /// and another one may be there now.
+    pub(crate) is_takeover: bool,
+}
+
+impl DataPlane {
+    /// The succession that a link begins which has just come up. `None`: it is no idle link, or the
+    /// link for which it was connected needs no successor any more.
+    pub(crate) fn succession_of(&mut self, id: LinkId) -> Option<Succession> {
+        let link = self.links.get(id);
+        let link = link.filter(|link| link.role == LinkRole::Idle)?;
+        let kind = link.kind;
+        let is_takeover = self.is_successor(id, link);
+        if is_takeover && !self.takes_over(id) {
+            self.close_link(id);
+            return None;
+        }
+        let old = self.shared.get(&kind).copied();
+        let is_up = |old: &LinkId| self.links.get(*old).is_some_and(Link::is_up);
+        let Some(old) = old.filter(is_up) else {
+            // The old link was lost meanwhile, and reconnects by itself.
+            self.close_link(id);
+            return None;
+        };
+        Some(Succession {
+            link: id,
+            old,
+            kind,
+            is_takeover,
+        })
+    }
+
+    /// Puts the new link in the place of the old one. Returns the requests that move to it.
+    pub(crate) fn take_place(&mut self, succession: &Succession) -> Vec<Departed> {
+        let (id, old) = (succession.link, succession.old);
+        let moved = match succession.is_takeover {
+            true => self.take_requests_behind(old),
+            false => Vec::new(),
+        };
+        self.drain_to(old, SessionId::NONE);
+        if let Some(link) = self.links.get_mut(id) {
+            link.role = LinkRole::Shared;
+        }
+        self.shared.insert(succession.kind, id);
+        self.limit_link(id);
+        moved
+    }
+
+    /// Opens the new link, which has the requests that move to it. Links that stay behind end.
+    pub(crate) fn end_succession(&mut self, succession: &Succession) {
+        let (id, old) = (succession.link, succession.old);
+        self.reopen(id);
+        let owes_nothing = |link: &Link| link.ledger.is_empty();
+        if self.links.get(old).is_some_and(owes_nothing) {
+            self.close_link(old);
+        }
+        let server = succession.kind.server;
+        for hub in self.links.ids() {
+            let stays_behind = |link: &Link| {
+                link.kind.server == server && link.tainted && matches!(link.role, LinkRole::Hub(_))
+            };
+            if self.links.get(hub).is_some_and(stays_behind) {
+                self.lose_link(
+                    hub,
+                    "its server refuses writes, and respool reconnects to it",
+                );
+            }
+        }
+    }
+}
