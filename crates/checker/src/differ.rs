@@ -26,7 +26,6 @@ use respool_testkit::servers::{self, Flavour, Proxy, Server};
 
 mod compare;
 mod fault;
-mod frame;
 mod generate;
 mod pair;
 mod script;
@@ -35,7 +34,6 @@ mod shrink;
 mod side;
 mod state;
 mod templates;
-mod words;
 
 use compare::{Difference, Forgiven};
 use fault::{Fault, FaultPlanter};

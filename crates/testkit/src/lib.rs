@@ -5,8 +5,9 @@
 //! - [`scene`] lets a server of a topology fail and waits until another one has taken over.
 //! - [`fault_proxy`] stands before a server and delays, cuts or garbles its replies.
 //! - [`fake`] has nodes that answer by a script.
-//! - [`client`] is a blocking client with a RESP parser of its own, and [`reply`] finds the end of
-//!   a reply. They share no code with what they test.
+//! - [`client`] is a blocking client. [`reply`] finds the end of a reply, and [`frame`] reads it as a
+//!   tree. They share no code with what they test.
+//! - [`words`] shows bytes as a person types them.
 //! - [`counting`] has sessions that know what each of their keys must be.
 //! - [`random`], [`time`] and [`children`]: seeds, waiting, and processes that end with their parent.
 
@@ -17,12 +18,14 @@ pub mod client;
 pub mod counting;
 pub mod fake;
 pub mod fault_proxy;
+pub mod frame;
 pub mod random;
 pub mod reply;
 pub mod scene;
 pub mod servers;
 pub mod time;
 pub mod topologies;
+pub mod words;
 
 /// Writes a line to the terminal, also from a test that passes.
 pub fn say(text: &str) {

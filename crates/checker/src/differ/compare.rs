@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use super::PREFIX;
-use super::frame::{Frame, REFUSAL};
 use super::script::name;
 use super::side::{Connection, Exchange, Messages, Side};
 use super::state::{sorted, sorted_pairs, without_times};
-use super::words;
+use respool_testkit::frame::{Frame, REFUSAL};
+use respool_testkit::words;
 
 /// A forgiven difference, its commands and its reason.
 struct Rule {
@@ -544,7 +544,7 @@ fn show(exchange: &Exchange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::differ::frame::Frames;
+    use respool_testkit::frame::Frames;
 
     fn frame(bytes: &[u8]) -> Frame {
         let mut frames = Frames::default();

@@ -11,8 +11,8 @@ use std::time::Duration;
 use respool_protocol::encode;
 use respool_protocol::request::{Found, RequestScanner};
 
-use super::frame::{Frame, Frames};
 use super::session::blocks_without_end;
+use respool_testkit::frame::{Frame, Frames};
 
 /// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

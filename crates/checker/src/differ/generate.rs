@@ -932,7 +932,7 @@ fn reads(args: &[Vec<u8>]) -> bool {
 
 /// Assumes that a request succeeds: only the choice of the next requests depends on it.
 fn assume(session: &mut Session, args: &Args) {
-    use super::frame::Frame;
+    use respool_testkit::frame::Frame;
     let request = Request::Array(args.clone());
     let name = name(args);
     let ends_queue =

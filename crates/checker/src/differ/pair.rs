@@ -4,10 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::compare::{self, Difference, Forgiven};
-use super::frame::Frame;
 use super::script::{Request, Round, Script, Step};
 use super::side::{Control, Side};
 use super::state::State;
+use respool_testkit::frame::Frame;
 
 /// The result of a script.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 
 use respool_protocol::commands::{self, KeyFlags, id};
 
-use super::words;
+use respool_testkit::words;
 
 /// The arguments of a request, with the name first.
 pub(crate) type Args = Vec<Vec<u8>>;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::frame::Frame;
 use super::script::{Args, Request, name};
+use respool_testkit::frame::Frame;
 
 /// What a request brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

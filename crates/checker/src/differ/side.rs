@@ -18,9 +18,9 @@ use respool_testkit::client::{Client, request};
 use respool_testkit::servers::Server;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::frame::{Frame, Frames};
 use super::script::{Request, Round};
 use super::session::{Expect, Replies, Session};
+use respool_testkit::frame::{Frame, Frames};
 
 /// The result of one request.
 #[derive(Clone, Debug)]

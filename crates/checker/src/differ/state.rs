@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::frame::Frame;
 use super::side::Control;
-use super::words;
+use respool_testkit::frame::Frame;
+use respool_testkit::words;
 
 /// All that requests may have changed, by database and key.
 #[derive(Clone, Debug, Default)]

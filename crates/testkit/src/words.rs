@@ -13,7 +13,7 @@ const PERIOD_MAX: usize = 32;
 const REPEATED_MIN: usize = 64;
 
 /// The word for these bytes. Reading it gives the bytes back.
-pub(crate) fn write(bytes: &[u8]) -> String {
+pub fn write(bytes: &[u8]) -> String {
     if bytes.len() >= REPEATED_MIN {
         let period = (1..=PERIOD_MAX)
             .find(|&period| (period..bytes.len()).all(|at| bytes[at] == bytes[at - period]));
@@ -30,7 +30,7 @@ pub(crate) fn write(bytes: &[u8]) -> String {
 }
 
 /// As [`write`], but with long words cut: to be read, not to be run.
-pub(crate) fn show(bytes: &[u8]) -> String {
+pub fn show(bytes: &[u8]) -> String {
     let word = write(bytes);
     if word.len() <= SHOWN_MAX {
         return word;
@@ -39,7 +39,7 @@ pub(crate) fn show(bytes: &[u8]) -> String {
 }
 
 /// The beginning of a line that is too long to show.
-pub(crate) fn cut(line: &str) -> String {
+pub fn cut(line: &str) -> String {
     if line.chars().count() <= SHOWN_MAX {
         return line.to_owned();
     }
@@ -48,12 +48,12 @@ pub(crate) fn cut(line: &str) -> String {
 }
 
 /// The bytes in double quotes, as redis-cli reads them.
-pub(crate) fn quote(bytes: &[u8]) -> String {
+pub fn quote(bytes: &[u8]) -> String {
     format!("\"{}\"", escape(bytes).replace('"', "\\\""))
 }
 
 /// The bytes with unprintable ones escaped; quotes stay as they are.
-pub(crate) fn escape(bytes: &[u8]) -> String {
+pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::new();
     for &byte in bytes {
         match byte {
@@ -72,17 +72,18 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Word {
-    pub(crate) bytes: Vec<u8>,
+pub struct Word {
+    /// Its bytes, without quotes and escapes.
+    pub bytes: Vec<u8>,
     /// Whether it had quotes, and so is no keyword.
-    pub(crate) is_quoted: bool,
+    pub is_quoted: bool,
 }
 
 /// The words of a line; a plain `#` at the beginning of a word ends it.
 ///
 /// # Errors
 /// With what is wrong with it.
-pub(crate) fn split(line: &str) -> Result<Vec<Word>, String> {
+pub fn split(line: &str) -> Result<Vec<Word>, String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
     while !rest.is_empty() && !rest.starts_with('#') {

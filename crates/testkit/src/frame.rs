@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use respool_testkit::reply::ReplyScanner;
+use crate::reply::ReplyScanner;
 
-use super::words;
+use crate::words;
 
 /// One value of RESP2 or RESP3, with its type byte.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Frame {
+pub enum Frame {
     /// `+ - : , # ( _`: a line.
     Line(u8, Vec<u8>),
     /// `$ = !`: a string, or `$-1`.
@@ -19,42 +19,46 @@ pub(crate) enum Frame {
 
 impl Frame {
     /// Reads a reply. `None` when the bytes are not exactly one.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Frame> {
+    pub fn read(bytes: &[u8]) -> Option<Frame> {
         let mut rest = bytes;
         let frame = read(&mut rest, 0)?;
         rest.is_empty().then_some(frame)
     }
 
-    pub(crate) fn is_error(&self) -> bool {
+    /// Whether it is an error.
+    pub fn is_error(&self) -> bool {
         matches!(self, Frame::Line(b'-', _) | Frame::Bulk(b'!', _))
     }
 
     /// Whether it is a refusal in respool's own words.
-    pub(crate) fn is_refusal(&self) -> bool {
+    pub fn is_refusal(&self) -> bool {
         let text = self.text().unwrap_or_default();
         self.is_error() && text.starts_with(REFUSAL.as_bytes())
     }
 
-    pub(crate) fn is_ok(&self) -> bool {
+    /// Whether it is the simple string OK.
+    pub fn is_ok(&self) -> bool {
         matches!(self, Frame::Line(b'+', text) if text == b"OK")
     }
 
     /// The bytes of a string or a line.
-    pub(crate) fn text(&self) -> Option<&[u8]> {
+    pub fn text(&self) -> Option<&[u8]> {
         match self {
             Frame::Line(_, text) | Frame::Bulk(_, Some(text)) => Some(text),
             _ => None,
         }
     }
 
-    pub(crate) fn integer(&self) -> Option<i64> {
+    /// The number of an integer.
+    pub fn integer(&self) -> Option<i64> {
         match self {
             Frame::Line(b':', text) => std::str::from_utf8(text).ok()?.parse().ok(),
             _ => None,
         }
     }
 
-    pub(crate) fn items(&self) -> &[Frame] {
+    /// The elements of an aggregate, for a map keys and values by turns. Other values have none.
+    pub fn items(&self) -> &[Frame] {
         match self {
             Frame::List(_, Some(items)) => items,
             _ => &[],
@@ -62,7 +66,7 @@ impl Frame {
     }
 
     /// The kind of reply, to tell differences apart: for an error, its code.
-    pub(crate) fn class(&self) -> String {
+    pub fn class(&self) -> String {
         match self {
             frame if frame.is_error() => {
                 let text = frame.text().unwrap_or_default();
@@ -104,7 +108,7 @@ impl fmt::Display for Frame {
 }
 
 /// How respool's own refusals begin.
-pub(crate) const REFUSAL: &str = "ERR respool: ";
+pub const REFUSAL: &str = "ERR respool: ";
 /// Enough to recognise a reply.
 const ITEMS_SHOWN: usize = 60;
 /// Deeper than any reply of a server.
@@ -112,7 +116,7 @@ const DEPTH_MAX: usize = 64;
 
 /// Splits the bytes of one connection into replies.
 #[derive(Debug, Default)]
-pub(crate) struct Frames {
+pub struct Frames {
     bytes: Vec<u8>,
     /// Bytes that the scanner has seen.
     scanned: usize,
@@ -120,7 +124,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    /// Takes the next bytes of the connection.
+    pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -128,7 +133,7 @@ impl Frames {
     ///
     /// # Errors
     /// When the bytes are no reply.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, String> {
+    pub fn next(&mut self) -> Result<Option<Frame>, String> {
         let bad = |bytes: &[u8]| format!("no reply: {}", words::show(bytes));
         match self.scanner.feed(&self.bytes[self.scanned..]) {
             Err(_) => Err(bad(&self.bytes)),
@@ -148,7 +153,7 @@ impl Frames {
     }
 
     /// Bytes of an incomplete reply.
-    pub(crate) fn rest(&self) -> &[u8] {
+    pub fn rest(&self) -> &[u8] {
         &self.bytes
     }
 }
