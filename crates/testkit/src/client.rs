@@ -1,5 +1,5 @@
-//! A blocking client with a RESP parser of its own, so that it shares no mistake with the code
-//! under test.
+//! A blocking client. It reads replies with the testkit's own parser, so that it shares no mistake
+//! with the code under test.
 //!
 //! Its methods come in two families. Tests use those that panic, such as [`Client::call`].
 //! Topologies and measurements use those that return errors, such as [`Client::ask`].
@@ -11,6 +11,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use crate::frame::Frame;
 use crate::reply::ReplyScanner;
 
 /// How long a reply may take before a test fails.
@@ -83,6 +84,29 @@ impl Reply {
         let key = Some(key.as_bytes());
         let pair = pairs.iter().find(|[name, _]| name.text() == key);
         pair.map(|[_, value]| value)
+    }
+}
+
+impl From<Frame> for Reply {
+    fn from(frame: Frame) -> Reply {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let all = |items: Vec<Frame>| items.into_iter().map(Reply::from).collect();
+        if let Some(number) = frame.integer() {
+            return Reply::Integer(number);
+        }
+        match frame {
+            Frame::Line(b'_', _) | Frame::Bulk(_, None) | Frame::List(_, None) => Reply::Null,
+            Frame::Line(b'+', line) => Reply::Simple(text(&line)),
+            Frame::Line(b'-', line) | Frame::Bulk(b'!', Some(line)) => Reply::Error(text(&line)),
+            Frame::Bulk(b'$', Some(bytes)) => Reply::Bulk(bytes),
+            Frame::Line(kind, bytes) | Frame::Bulk(kind, Some(bytes)) => {
+                Reply::Other(char::from(kind), bytes)
+            }
+            Frame::List(b'~', Some(items)) => Reply::Set(all(items)),
+            Frame::List(b'>', Some(items)) => Reply::Push(all(items)),
+            Frame::List(b'%', Some(items)) => Reply::Map(all(items)),
+            Frame::List(_, Some(items)) => Reply::Array(all(items)),
+        }
     }
 }
 
@@ -297,13 +321,10 @@ impl Client {
     /// When the connection ends, or the bytes are no reply.
     pub fn try_reply(&mut self) -> io::Result<Reply> {
         let bytes = self.try_reply_bytes()?;
-        let mut rest = bytes.as_slice();
-        let value = parse(&mut rest)?;
-        assert!(
-            rest.is_empty(),
-            "a reply that was cut out whole parses whole"
-        );
-        Ok(value)
+        let frame = Frame::read(&bytes);
+        frame
+            .map(Reply::from)
+            .ok_or_else(|| broken(format!("no reply: {:?}", shown(&bytes))))
     }
 
     /// The bytes of one reply, with its elements.
@@ -469,13 +490,6 @@ pub fn pipelined(client: &mut Client, requests: &str) -> Vec<Reply> {
     client.exchange(requests.split(';').flat_map(words).collect(), count)
 }
 
-fn number(text: &[u8]) -> io::Result<i64> {
-    let number = std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse().ok());
-    number.ok_or_else(|| broken(format!("no length: {:?}", text.escape_ascii().to_string())))
-}
-
 /// The beginning of some bytes, for an error text.
 fn shown(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(BYTES_SHOWN)]
@@ -487,57 +501,41 @@ fn broken(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-fn parse(rest: &mut &[u8]) -> io::Result<Reply> {
-    let end = rest.windows(2).position(|pair| pair == b"\r\n");
-    let end = end.ok_or_else(|| broken("a line without end".into()))?;
-    let (line, behind) = (&rest[..end], &rest[end + 2..]);
-    *rest = behind;
-    let (kind, line) = (line[0], &line[1..]);
-    let text = || String::from_utf8_lossy(line).into_owned();
-    let items = |rest: &mut &[u8], per_item: i64| -> io::Result<Option<Vec<Reply>>> {
-        let count = number(line)? * per_item;
-        if count < 0 {
-            return Ok(None);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each type of both protocol versions has its reply, and all three nulls are one.
+    #[test]
+    fn frames_of_every_type_become_replies() {
+        let read = |bytes: &[u8]| Frame::read(bytes).map(Reply::from);
+        let of = |bytes: &str| Reply::bulk(bytes);
+        for (bytes, reply) in [
+            (&b"+OK\r\n"[..], Reply::ok()),
+            (b"-ERR a\r\n", Reply::Error("ERR a".into())),
+            (b"!5\r\nERR a\r\n", Reply::Error("ERR a".into())),
+            (b":-7\r\n", Reply::Integer(-7)),
+            (b"$2\r\n\r\n\r\n", of("\r\n")),
+            (b"$-1\r\n", Reply::Null),
+            (b"*-1\r\n", Reply::Null),
+            (b"_\r\n", Reply::Null),
+            (b"*1\r\n$1\r\na\r\n", Reply::Array(vec![of("a")])),
+            (b"~1\r\n$1\r\na\r\n", Reply::Set(vec![of("a")])),
+            (b">1\r\n$1\r\na\r\n", Reply::Push(vec![of("a")])),
+            (
+                b"%1\r\n$1\r\na\r\n:1\r\n",
+                Reply::Map(vec![of("a"), Reply::Integer(1)]),
+            ),
+            (b",3.25\r\n", Reply::Other(',', b"3.25".to_vec())),
+            (b"=5\r\ntxt:a\r\n", Reply::Other('=', b"txt:a".to_vec())),
+        ] {
+            assert_eq!(read(bytes), Some(reply), "{}", bytes.escape_ascii());
+            assert_eq!(
+                read(&bytes[..bytes.len() - 1]),
+                None,
+                "{}",
+                bytes.escape_ascii()
+            );
         }
-        (0..count)
-            .map(|_| parse(rest))
-            .collect::<io::Result<_>>()
-            .map(Some)
-    };
-    Ok(match kind {
-        b'+' => Reply::Simple(text()),
-        b'-' => Reply::Error(text()),
-        b':' => Reply::Integer(number(line)?),
-        b'_' => Reply::Null,
-        b'$' | b'!' | b'=' => match usize::try_from(number(line)?) {
-            Err(_) => Reply::Null,
-            Ok(len) => {
-                let content = rest
-                    .get(..len)
-                    .ok_or_else(|| broken("a bulk cut short".into()))?
-                    .to_vec();
-                *rest = &rest[len + 2..];
-                match kind {
-                    b'$' => Reply::Bulk(content),
-                    b'!' => Reply::Error(String::from_utf8_lossy(&content).into_owned()),
-                    _ => Reply::Other('=', content),
-                }
-            }
-        },
-        b'*' => items(rest, 1)?.map_or(Reply::Null, Reply::Array),
-        b'~' => items(rest, 1)?.map_or(Reply::Null, Reply::Set),
-        b'>' => items(rest, 1)?.map_or(Reply::Null, Reply::Push),
-        b'%' => items(rest, 2)?.map_or(Reply::Null, Reply::Map),
-        b'|' => {
-            items(rest, 2)?;
-            parse(rest)?
-        }
-        b',' | b'#' | b'(' => Reply::Other(char::from(kind), line.to_vec()),
-        other => {
-            return Err(broken(format!(
-                "no reply starts with {:?}",
-                char::from(other)
-            )));
-        }
-    })
+    }
 }
