@@ -16,7 +16,8 @@ use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
-use crate::transaction::{ExecPlan, ExecReply, Queueing, agrees};
+use crate::transaction::exec::{ExecPlan, ExecReply, agrees};
+use crate::transaction::queue::Queueing;
 
 /// Requests around a transaction.
 impl Engine {

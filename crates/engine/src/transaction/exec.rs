@@ -1,0 +1,382 @@
+//! EXEC: the block for the server, and the reply to the client.
+
+use std::collections::{HashSet, VecDeque};
+
+use respool_protocol::encode;
+
+use crate::base::handle::SessionId;
+use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::TrackingRedirect;
+use crate::data_plane::completion::transaction::{Exec, LocalResult};
+use crate::data_plane::composite::{CompositeReply, ReplyStep};
+use crate::data_plane::ingress::KeptRequest;
+use crate::data_plane::open_transaction::OpenTransaction;
+use crate::data_plane::reply_elements::elements_of;
+use crate::data_plane::scripts::ScriptHash;
+use crate::data_plane::session::Pins;
+use crate::transaction::{Transaction, Transactions};
+
+/// The requirements of EXEC before its block can leave.
+pub(crate) struct ExecPlan {
+    /// The transaction changes or shows the session: see [`LocalResult::is_about_session`].
+    pub(crate) about_session: bool,
+    /// Nothing uses the session's link after the block.
+    pub(crate) taints: bool,
+    /// The reasons for a link of the session's own.
+    pub(crate) pins: Vec<Pins>,
+}
+
+/// The reply to an EXEC while it is put together.
+pub(crate) struct ExecReply<'a> {
+    /// The bytes up to the first step.
+    pub(crate) first: Vec<u8>,
+    pub(crate) steps: VecDeque<ReplyStep>,
+    /// The state of the session after the results so far.
+    pub(crate) within: CompositeReply,
+    /// The place of the next result.
+    place: u32,
+    local_results: std::iter::Peekable<std::vec::IntoIter<(u32, LocalResult)>>,
+    /// The server's results that are left.
+    elements: std::vec::IntoIter<&'a [u8]>,
+}
+
+impl<'a> ExecReply<'a> {
+    /// Begins the reply to a transaction whose block returned `result`. `within`: the state of the
+    /// session before it. Gives the transaction back if the server has not executed it.
+    pub(crate) fn begin(
+        exec: Exec,
+        result: &'a [u8],
+        (db, user): (u32, u16),
+    ) -> Result<ExecReply<'a>, Exec> {
+        let expected = exec.count - left_out(&exec.local_results);
+        let elements = match elements_of(result) {
+            Some(elements) if elements.len() == expected as usize => elements,
+            // An error or nil: nothing was executed.
+            _ => return Err(exec),
+        };
+        let Exec {
+            count,
+            local_results,
+        } = exec;
+        let mut first = Vec::new();
+        encode::array(&mut first, count as usize);
+        Ok(ExecReply {
+            first,
+            steps: VecDeque::new(),
+            within: CompositeReply { count, db, user },
+            place: 0,
+            local_results: local_results.into_iter().peekable(),
+            elements: elements.into_iter(),
+        })
+    }
+
+    /// Appends the results in the order in which the requests were queued, up to one that another
+    /// component makes or changes. Returns that one, with the server's result.
+    pub(crate) fn next_result(&mut self) -> Option<(LocalResult, &'a [u8])> {
+        while self.place < self.within.count {
+            let place = self.place;
+            self.place += 1;
+            let own = self.local_results.next_if(|(of, _)| *of == place);
+            let own = own.map(|(_, own)| own);
+            let element = match own.as_ref().is_none_or(LocalResult::in_block) {
+                true => self.elements.next().unwrap_or_default(),
+                false => b"",
+            };
+            match own {
+                None | Some(LocalResult::FlushScripts) => self.say(element),
+                Some(LocalResult::Select(selected)) => {
+                    if element.starts_with(b"+") {
+                        self.within.db = selected;
+                    }
+                    self.say(element);
+                }
+                Some(LocalResult::Local(request) | LocalResult::Hello(request)) => {
+                    self.ask(request)
+                }
+                Some(LocalResult::Constant(reply)) => self.say(reply),
+                Some(
+                    own @ (LocalResult::Login { .. }
+                    | LocalResult::Switch { .. }
+                    | LocalResult::RedirectName
+                    | LocalResult::Counted(..)
+                    | LocalResult::Named(_)),
+                ) => return Some((own, element)),
+            }
+        }
+        None
+    }
+
+    /// Appends bytes that are known.
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        match self.steps.back_mut() {
+            Some(ReplyStep::Reply(last)) => last.extend_from_slice(bytes),
+            Some(ReplyStep::Request { .. }) => {
+                self.steps.push_back(ReplyStep::Reply(bytes.to_vec()))
+            }
+            None => self.first.extend_from_slice(bytes),
+        }
+    }
+
+    /// Appends a request that respool answers, in the present state of the session.
+    pub(crate) fn ask(&mut self, request: KeptRequest) {
+        let within = Some(self.within);
+        self.steps.push_back(ReplyStep::Request { request, within });
+    }
+}
+
+/// The number of requests that are not in the block.
+fn left_out(local_results: &[(u32, LocalResult)]) -> u32 {
+    let left_out = local_results
+        .iter()
+        .filter(|(_, result)| !result.in_block());
+    left_out.count() as u32
+}
+
+/// Whether this is the reply to a successful AUTH, or to a HELLO with a successful one.
+pub(crate) fn agrees(in_hello: bool, element: &[u8]) -> bool {
+    match in_hello {
+        true => matches!(element.first(), Some(b'*' | b'%')),
+        false => element == b"+OK\r\n",
+    }
+}
+
+impl Transaction {
+    /// The requirements of its EXEC.
+    fn plan(&self) -> ExecPlan {
+        let local_results = || self.local_results.iter().map(|(_, result)| result);
+        let taints = self.taints || local_results().any(LocalResult::leaves_trace);
+        let pins = local_results().filter_map(LocalResult::pins);
+        ExecPlan {
+            about_session: local_results().any(LocalResult::is_about_session),
+            taints,
+            pins: pins.chain(taints.then_some(Pins::ONCE)).collect(),
+        }
+    }
+}
+
+impl Transactions {
+    /// The requirements of a session's EXEC. The error is the reply to an EXEC that fails: it ends
+    /// the transaction.
+    pub(crate) fn plan(&self, plane: &mut DataPlane, id: SessionId) -> Result<ExecPlan, Vec<u8>> {
+        let is_aborted = |facts: &mut OpenTransaction| facts.aborted;
+        if plane.transaction_of(id).is_some_and(is_aborted) {
+            let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
+            return Err(text.to_vec());
+        }
+        if plane.has_lost_watch(id) {
+            let version = plane.sessions.get(id).map(|session| session.version);
+            let mut nil = Vec::new();
+            encode::null_array(&mut nil, version.unwrap_or_default());
+            return Err(nil);
+        }
+        match self.queued.get(id) {
+            Some(transaction) => Ok(transaction.plan()),
+            None => unreachable!("a session in MULTI has a transaction"),
+        }
+    }
+
+    /// The requests of a transaction, if some of them run code.
+    pub(crate) fn queued_code(&self, id: SessionId) -> Option<Vec<u8>> {
+        let transaction = self.queued.get(id)?;
+        transaction.runs_code.then(|| transaction.requests.clone())
+    }
+
+    /// The scripts that a transaction names, each once.
+    pub(crate) fn queued_scripts(&self, id: SessionId) -> Vec<ScriptHash> {
+        let scripts = self
+            .queued
+            .get(id)
+            .map(|transaction| transaction.scripts.clone());
+        let mut scripts = scripts.unwrap_or_default();
+        // A block may name one script a thousand times.
+        scripts.sort_unstable();
+        scripts.dedup();
+        scripts
+    }
+
+    /// The targets to which a queued transaction redirects tracking messages.
+    pub(crate) fn queued_redirects(&self, id: SessionId) -> Vec<TrackingRedirect> {
+        let results = self
+            .queued
+            .get(id)
+            .map(|transaction| &transaction.local_results);
+        let redirect = |(_, result): &(u32, LocalResult)| match result {
+            LocalResult::Switch { redirect, .. } => redirect.clone(),
+            _ => None,
+        };
+        results.into_iter().flatten().filter_map(redirect).collect()
+    }
+
+    /// The number of sessions to which a queued transaction redirects tracking messages, without
+    /// the session `but`.
+    pub(crate) fn redirects_queued(&self, id: SessionId, but: u64) -> usize {
+        let Some(transaction) = self.queued.get(id) else {
+            return 0;
+        };
+        let redirects = transaction
+            .local_results
+            .iter()
+            .filter_map(|(_, local_result)| match local_result {
+                LocalResult::Switch { redirect, .. } => redirect.as_ref(),
+                _ => None,
+            });
+        let others: HashSet<u64> = redirects
+            .map(|one| one.to)
+            .filter(|to| *to != but)
+            .collect();
+        others.len()
+    }
+
+    /// The block of a session for the server, and the completion of its result.
+    pub(crate) fn block_of(
+        &mut self,
+        plane: &DataPlane,
+        id: SessionId,
+        closing: &[u8],
+    ) -> (Vec<u8>, Completion) {
+        let Some(session) = plane.sessions.get(id) else {
+            unreachable!("the session that sent EXEC is open");
+        };
+        let watched = session.pins.any(Pins::WATCH);
+        let facts = session.rare.as_deref();
+        let facts = facts.and_then(|rare| rare.transaction.as_ref());
+        let (Some(transaction), Some(facts)) = (self.queued.get_mut(id), facts) else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        let count = facts.count;
+        let local_results = std::mem::take(&mut transaction.local_results);
+        let mut block = Vec::with_capacity(transaction.held + 64);
+        block.extend_from_slice(&transaction.opening);
+        block.extend_from_slice(&transaction.requests);
+        block.extend_from_slice(closing);
+        let in_block = count - left_out(&local_results);
+        let exec = (!local_results.is_empty()).then(|| {
+            Box::new(Exec {
+                count,
+                local_results,
+            })
+        });
+        let duty = Completion::Block {
+            before: 1 + in_block,
+            came: 0,
+            exec,
+            opens: true,
+            refusal: None,
+            watched,
+            code: transaction.runs_code,
+        };
+        (block, duty)
+    }
+
+    /// The block has to wait: takes back the results that went into it. It is built again for the
+    /// next attempt.
+    pub(crate) fn take_back(&mut self, id: SessionId, exec: Exec) {
+        if let Some(transaction) = self.queued.get_mut(id) {
+            transaction.local_results = exec.local_results;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::commands::id;
+
+    use super::*;
+
+    /// No user has this number; the reply only keeps it.
+    const USER: u16 = 7;
+
+    fn ping() -> KeptRequest {
+        KeptRequest {
+            id: id::PING,
+            bytes: b"*1\r\n$4\r\nPING\r\n".to_vec(),
+        }
+    }
+
+    /// The results stand in the order of the requests, whether they are the server's or respool's.
+    /// Results of other components are asked for at their places.
+    #[test]
+    fn results_stand_in_the_order_of_their_requests() {
+        let local_results = vec![
+            (1, LocalResult::Constant(b":7\r\n")),
+            (2, LocalResult::Select(3)),
+            (3, LocalResult::RedirectName),
+        ];
+        let exec = Exec {
+            count: 5,
+            local_results,
+        };
+        let result = b"*4\r\n+a\r\n+OK\r\n:9\r\n+e\r\n";
+        let Ok(mut reply) = ExecReply::begin(exec, result, (0, USER)) else {
+            panic!("the block was executed");
+        };
+        let (own, element) = reply.next_result().expect("a result of another component");
+        assert!(matches!(own, LocalResult::RedirectName));
+        assert_eq!(element, b":9\r\n");
+        assert_eq!(reply.first, b"*5\r\n+a\r\n:7\r\n+OK\r\n");
+        assert_eq!((reply.within.db, reply.within.user), (3, USER));
+        reply.say(b":5\r\n");
+        assert!(reply.next_result().is_none());
+        assert_eq!(reply.first, b"*5\r\n+a\r\n:7\r\n+OK\r\n:5\r\n+e\r\n");
+        assert!(reply.steps.is_empty());
+    }
+
+    /// A request that respool answers after the block cuts the reply into steps.
+    #[test]
+    fn local_request_cuts_the_reply_into_steps() {
+        let exec = Exec {
+            count: 3,
+            local_results: vec![(1, LocalResult::Local(ping()))],
+        };
+        let result = b"*2\r\n+a\r\n+c\r\n";
+        let Ok(mut reply) = ExecReply::begin(exec, result, (0, USER)) else {
+            panic!("the block was executed");
+        };
+        assert!(reply.next_result().is_none());
+        assert_eq!(reply.first, b"*3\r\n+a\r\n");
+        let steps: Vec<_> = reply.steps.into_iter().collect();
+        let [
+            ReplyStep::Request { request, within },
+            ReplyStep::Reply(rest),
+        ] = &steps[..]
+        else {
+            panic!("{steps:?}");
+        };
+        assert_eq!(request.id, id::PING);
+        assert!(within.is_some_and(|within| within.count == 3));
+        assert_eq!(rest, b"+c\r\n");
+    }
+
+    /// A transaction that the server did not execute is given back.
+    #[test]
+    fn transaction_that_was_not_executed_is_given_back() {
+        for result in [&b"*-1\r\n"[..], b"-EXECABORT x\r\n", b"*1\r\n+a\r\n"] {
+            let exec = Exec {
+                count: 2,
+                local_results: Vec::new(),
+            };
+            let exec = ExecReply::begin(exec, result, (0, USER)).err();
+            assert_eq!(exec.map(|exec| exec.count), Some(2));
+        }
+    }
+
+    /// SELECT taints the link, and a request about the session makes the session wait.
+    #[test]
+    fn exec_needs_a_link_of_its_own_for_traces() {
+        let plan = |result: Option<LocalResult>| {
+            let transaction = Transaction {
+                local_results: result.map(|result| (0, result)).into_iter().collect(),
+                ..Transaction::default()
+            };
+            let plan = transaction.plan();
+            (plan.about_session, plan.taints, !plan.pins.is_empty())
+        };
+        assert_eq!(plan(None), (false, false, false));
+        let constant = LocalResult::Constant(b"+x\r\n");
+        assert_eq!(plan(Some(constant)), (false, false, false));
+        assert_eq!(plan(Some(LocalResult::Local(ping()))), (true, false, false));
+        assert_eq!(plan(Some(LocalResult::Select(1))), (true, true, true));
+        assert_eq!(plan(Some(LocalResult::Hello(ping()))), (true, true, true));
+    }
+}
