@@ -184,7 +184,7 @@ impl Pinned {
         switch: ConnectionSwitch,
         redirect: Option<TrackingRedirect>,
     ) -> Result<Completion, Blocked> {
-        let had = self.has_switched_on(plane, id, switch.pins);
+        let had = plane.has_pins(id, switch.pins);
         if switch.on {
             self.pin(plane, id, switch.pins)?;
         }
@@ -425,11 +425,6 @@ impl Pinned {
             link.progress = now;
             plane.push_action(Action::EndLink(own));
         }
-    }
-
-    pub(crate) fn has_switched_on(&self, plane: &DataPlane, id: SessionId, pins: Pins) -> bool {
-        let session = plane.sessions.get(id);
-        session.is_some_and(|session| session.pins.any(pins))
     }
 
     /// Handles the server's reply to a request of [`Pinned::begin_switch`].

@@ -14,6 +14,12 @@ use crate::data_plane::{DataPlane, Link, LinkRole};
 use crate::routing::pool::{Group, ServerId};
 
 impl DataPlane {
+    /// Whether a session has one of these reasons for a link of its own.
+    pub(crate) fn has_pins(&self, id: SessionId, pins: Pins) -> bool {
+        let session = self.sessions.get(id);
+        session.is_some_and(|session| session.pins.any(pins))
+    }
+
     /// Marks a session's pinned link as tainted: it carries state that no other session may find,
     /// and is closed after use.
     pub(crate) fn taint_own_link(&mut self, id: SessionId) {

@@ -437,7 +437,11 @@ impl Engine {
         let switch = ConnectionSwitch::of(request);
         let (redirect, bytes) = (redirected.redirect, &redirected.bytes);
         match in_multi {
-            true => self.queue_switch(id, switch, redirect, bytes),
+            true => {
+                let plane = &mut self.plane;
+                self.transactions
+                    .queue_switch(plane, id, switch, redirect, bytes)
+            }
             false => self.dispatch_switch(id, switch, redirect, bytes),
         }
     }

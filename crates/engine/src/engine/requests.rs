@@ -265,7 +265,12 @@ impl Engine {
         let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
         if !ends_multi && self.plane.sessions.get(session_id).is_some_and(in_multi) {
             return match server_refuses {
-                true => self.queue_unknown(session_id, bytes, names_no_subcommand(request)),
+                true => self.transactions.queue_unknown(
+                    &mut self.plane,
+                    session_id,
+                    bytes,
+                    names_no_subcommand(request),
+                ),
                 false => self.queue(session_id, request),
             };
         }

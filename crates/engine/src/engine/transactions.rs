@@ -6,18 +6,14 @@ use respool_protocol::encode;
 use crate::access::login_probe::LoginGate;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect, redirect_asked};
 use crate::data_plane::completion::transaction::{Exec, LocalResult, TransactionCompletion};
-use crate::data_plane::hello::HelloArgs;
-use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::logins::{auth_asked, credentials};
-use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
 use crate::transaction::exec::{ExecPlan, ExecReply, agrees};
-use crate::transaction::queue::Queueing;
+use crate::transaction::queue::{Queued, QueuedLogin};
 
 /// Requests around a transaction.
 impl Engine {
@@ -135,135 +131,28 @@ impl Engine {
     /// Queues a request of a session in MULTI.
     pub(crate) fn queue(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let names = self.scatter.names_at(&self.plane, id, request.command);
-        let transactions = &mut self.transactions;
-        match transactions.queueing(&mut self.plane, id, request, names) {
-            Queueing::Refused(text) => self.plane.refuse_queued(id, text.as_bytes()),
-            Queueing::Auth => self.queue_auth(id, request),
-            Queueing::Hello => self.queue_hello(id, request),
-            Queueing::Switch => match redirect_asked(request) {
-                Some((at, to)) if request.id == id::CLIENT_TRACKING => {
-                    self.track_for(id, request, at, to)
-                }
-                _ => {
-                    let switch = ConnectionSwitch::of(request);
-                    self.queue_switch(id, switch, None, request.bytes)
-                }
-            },
-            Queueing::Local => transactions.queue_local(&mut self.plane, id, request),
-            Queueing::InBlock(local_result) => {
-                if request_may_write(request) {
-                    self.plane.note_queued_write(id);
-                }
-                transactions.enqueue(&mut self.plane, id, request.bytes, local_result)
-            }
+        let queued = self.transactions.queue(&mut self.plane, id, request, names);
+        match queued {
+            Queued::Done(placed) => placed,
+            Queued::Login(login) => self.queue_login(id, login),
+            Queued::Redirect { at, to } => self.track_for(id, request, at, to),
         }
     }
 
-    /// Queues a command that the server has and the table does not.
-    pub(crate) fn queue_unknown(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        taints: bool,
-    ) -> Dispatched {
-        self.transactions
-            .queue_unknown(&mut self.plane, id, bytes, taints)
-    }
-
-    /// Queues AUTH.
-    fn queue_auth(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        // The server does not know the users that respool configures.
-        let has_server_users = self.plane.settings.users.is_empty();
-        match auth_asked(request).filter(|_| has_server_users) {
-            Some(login) => self.queue_login(id, request, login, request.bytes, None),
-            None => self.transactions.queue_local(&mut self.plane, id, request),
-        }
-    }
-
-    /// Queues HELLO. The block has it with version and credentials, which hold for the requests
-    /// behind it. The name stays out: at the server it would be the link's.
-    fn queue_hello(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let Ok(hello) = HelloArgs::read(request) else {
-            return self.transactions.queue_local(&mut self.plane, id, request);
-        };
-        let Some(version) = hello.version else {
-            return self.transactions.queue_local(&mut self.plane, id, request);
-        };
-        let mut asked = Vec::new();
-        let version = version.number().to_string();
-        match hello.credentials {
-            Some((name, password)) if self.plane.settings.users.is_empty() => {
-                let words = [b"HELLO", version.as_bytes(), b"AUTH", name, password];
-                encode::request(&mut asked, &words);
-                let rest = Some(hello.without_credentials());
-                self.queue_login(id, request, (Some(name), password), &asked, rest)
+    /// Queues a login, if its session may try it.
+    fn queue_login(&mut self, id: SessionId, queued: QueuedLogin) -> Dispatched {
+        let plane = &mut self.plane;
+        match self.access.server_login_gate(plane, id, &queued.login) {
+            LoginGate::Open(claim) => {
+                self.access.end_login_turn(id);
+                self.transactions.queue_login(plane, id, queued, claim)
             }
-            Some((name, password)) if self.plane.own_user(name, password).is_none() => {
-                self.transactions.queue_local(&mut self.plane, id, request)
-            }
-            _ => {
-                encode::request(&mut asked, &["HELLO", &version]);
-                self.transactions.enqueue(
-                    &mut self.plane,
-                    id,
-                    &asked,
-                    Some(LocalResult::Hello(request.keep())),
-                )
-            }
-        }
-    }
-
-    /// Queues a login. `asked`: the bytes for the server. `hello`: the rest of a HELLO, without the
-    /// credentials.
-    fn queue_login(
-        &mut self,
-        id: SessionId,
-        request: &Request<'_>,
-        (name, password): (Option<&[u8]>, &[u8]),
-        asked: &[u8],
-        hello: Option<KeptRequest>,
-    ) -> Dispatched {
-        let Some(login) = credentials(name, password) else {
-            return self.transactions.queue_local(&mut self.plane, id, request);
-        };
-        // The login attempt counts when it is queued: EXEC tries all of them at once.
-        let claim = match self.access.server_login_gate(&mut self.plane, id, &login) {
-            LoginGate::Open(claim) => claim,
-            LoginGate::Wait => return Dispatched::Wait,
+            LoginGate::Wait => Dispatched::Wait,
             LoginGate::Shut => {
-                self.plane.abort_transaction(id);
-                return self.access.refuse_untried(&mut self.plane, id);
+                plane.abort_transaction(id);
+                self.access.refuse_untried(plane, id)
             }
-        };
-        self.access.end_login_turn(id);
-        self.transactions.enqueue(
-            &mut self.plane,
-            id,
-            asked,
-            Some(LocalResult::Login {
-                login,
-                hello,
-                claim,
-            }),
-        )
-    }
-
-    /// Queues a switch such as CLIENT TRACKING. `bytes`: the request for the server.
-    pub(crate) fn queue_switch(
-        &mut self,
-        id: SessionId,
-        switch: ConnectionSwitch,
-        redirect: Option<TrackingRedirect>,
-        bytes: &[u8],
-    ) -> Dispatched {
-        let had = self.pinned.has_switched_on(&self.plane, id, switch.pins);
-        let local_result = LocalResult::Switch {
-            switch,
-            had,
-            redirect,
-        };
-        self.transactions
-            .enqueue(&mut self.plane, id, bytes, Some(local_result))
+        }
     }
 }
 

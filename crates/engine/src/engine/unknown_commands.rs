@@ -35,7 +35,10 @@ impl Engine {
             }
             UnknownStep::RefuseUnknown => self.local.refuse_unknown(plane, session_id, &request),
             UnknownStep::AskServer => self.plane.dispatch_on_link(session_id, bytes, false, None),
-            UnknownStep::Queue { taints } => self.queue_unknown(session_id, bytes, taints),
+            UnknownStep::Queue { taints } => {
+                self.transactions
+                    .queue_unknown(&mut self.plane, session_id, bytes, taints)
+            }
             UnknownStep::Share { reads } => {
                 let lane = self.plane.enter_code_lane_with(session_id, bytes);
                 if lane == CodeLane::Waits {

@@ -1,24 +1,50 @@
 //! Requests that are queued between MULTI and EXEC.
 
 use respool_protocol::commands::{Answer, CommandFlags, Names, id};
-use respool_protocol::number;
+use respool_protocol::{encode, number};
 
 use crate::base::buffer::shrink;
 use crate::base::handle::SessionId;
+use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::ChargeKind;
-use crate::data_plane::completion::pinned::is_connection_switch;
+use crate::data_plane::completion::access::LoginClaim;
+use crate::data_plane::completion::pinned::{
+    ConnectionSwitch, TrackingRedirect, is_connection_switch, redirect_asked,
+};
 use crate::data_plane::completion::transaction::LocalResult;
-use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
+use crate::data_plane::hello::HelloArgs;
+use crate::data_plane::ingress::{Dispatched, KeptRequest, Request, bound_reply};
+use crate::data_plane::logins::{auth_asked, credentials};
+use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::scripts::{ScriptHash, names_in};
 use crate::data_plane::sent_request::{id_of, runs_code};
 use crate::transaction::Transactions;
 
+/// The outcome of a request of a session in MULTI.
+pub(crate) enum Queued {
+    /// It is queued or refused.
+    Done(Dispatched),
+    /// It logs in. The attempt counts when it is queued: EXEC tries all of them at once.
+    Login(QueuedLogin),
+    /// It is CLIENT TRACKING with REDIRECT, so its target has to be found first: the argument that
+    /// names the target, and the id of the target.
+    Redirect { at: usize, to: u64 },
+}
+
+/// A login that is to be queued.
+pub(crate) struct QueuedLogin {
+    pub(crate) login: Credentials,
+    /// The bytes for the server.
+    asked: Vec<u8>,
+    /// The rest of a HELLO, without the credentials.
+    hello: Option<KeptRequest>,
+}
+
 /// How a request of a session in MULTI is queued.
-pub(crate) enum Queueing {
-    /// It is refused, and EXEC will be refused, too.
-    Refused(String),
+#[derive(Debug)]
+enum Queueing {
     /// It is an AUTH: a login is checked first.
     Auth,
     /// It is a HELLO, which may have a login.
@@ -31,35 +57,16 @@ pub(crate) enum Queueing {
     InBlock(Option<LocalResult>),
 }
 
-/// The errors that Redis returns when it executes a queued request (`ssubscribeCommand`,
-/// `monitorCommand`).
-const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n";
-const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
-
-impl Transactions {
-    /// How a request of a session in MULTI is queued. The requests that end a transaction do not
-    /// come here. `names`: which keys its reply names, if the server sees them without a prefix.
-    pub(crate) fn queueing(
-        &self,
-        plane: &mut DataPlane,
-        session_id: SessionId,
+impl Queueing {
+    /// How a request is queued. The requests that end a transaction do not come here. `names`:
+    /// which keys its reply names, if the server sees them without a prefix. `has_steps`: respool
+    /// answers an earlier request of the transaction.
+    fn of(
         request: &Request<'_>,
         names: Option<Names>,
+        has_steps: impl FnOnce() -> bool,
     ) -> Queueing {
-        let command = request.command;
-        if command.flags.has(CommandFlags::NO_MULTI)
-            && !self.is_allowed_in_multi(plane, session_id, request)
-        {
-            let speaks_of_it = self.speaks_of_commands_in_transactions(plane, session_id);
-            return Queueing::Refused(match speaks_of_it {
-                true => format!(
-                    "ERR Command '{}' not allowed inside a transaction",
-                    command.name
-                ),
-                false => String::from("ERR Command not allowed inside a transaction"),
-            });
-        }
-        let local_result = match (command.answer, request.id) {
+        let local_result = match (request.command.answer, request.id) {
             (_, id::SELECT) => number::parse(request.arg(1))
                 .and_then(|db| u32::try_from(db).ok())
                 .map(LocalResult::Select),
@@ -73,7 +80,7 @@ impl Transactions {
             (_, id::SSUBSCRIBE) => Some(LocalResult::Constant(NO_SSUBSCRIBE)),
             (_, id::CLIENT_GETREDIR | id::CLIENT_TRACKINGINFO) => Some(LocalResult::RedirectName),
             // After a SUBSCRIBE in the same transaction, PING is answered as to a subscriber.
-            (_, id::PING) if self.has_steps(session_id) => Some(LocalResult::Local(request.keep())),
+            (_, id::PING) if has_steps() => Some(LocalResult::Local(request.keep())),
             (_, id) if is_connection_switch(id) => return Queueing::Switch,
             (_, id::SCRIPT_FLUSH) => Some(LocalResult::FlushScripts),
             (_, id::INFO | id::UNWATCH) => None,
@@ -82,9 +89,171 @@ impl Transactions {
         };
         Queueing::InBlock(local_result)
     }
+}
+
+/// The errors that Redis returns when it executes a queued request (`ssubscribeCommand`,
+/// `monitorCommand`).
+const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n";
+const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
+
+impl Transactions {
+    /// Queues a request of a session in MULTI. `names`: which keys its reply names, if the server
+    /// sees them without a prefix.
+    pub(crate) fn queue(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        names: Option<Names>,
+    ) -> Queued {
+        if let Some(text) = self.refusal_in_multi(plane, id, request) {
+            return Queued::Done(plane.refuse_queued(id, text.as_bytes()));
+        }
+        match Queueing::of(request, names, || self.has_steps(id)) {
+            Queueing::Auth => self.queue_auth(plane, id, request),
+            Queueing::Hello => self.queue_hello(plane, id, request),
+            Queueing::Switch => match redirect_asked(request) {
+                Some((at, to)) if request.id == id::CLIENT_TRACKING => Queued::Redirect { at, to },
+                _ => {
+                    let switch = ConnectionSwitch::of(request);
+                    Queued::Done(self.queue_switch(plane, id, switch, None, request.bytes))
+                }
+            },
+            Queueing::Local => Queued::Done(self.queue_local(plane, id, request)),
+            Queueing::InBlock(local_result) => {
+                if request_may_write(request) {
+                    plane.note_queued_write(id);
+                }
+                Queued::Done(self.enqueue(plane, id, request.bytes, local_result))
+            }
+        }
+    }
+
+    /// The error for a request that no transaction may have.
+    fn refusal_in_multi(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Option<String> {
+        if !request.command.flags.has(CommandFlags::NO_MULTI) {
+            return None;
+        }
+        match self.speaks_of_commands_in_transactions(plane, id) {
+            true => {
+                let name = request.command.name;
+                Some(format!(
+                    "ERR Command '{name}' not allowed inside a transaction"
+                ))
+            }
+            // These servers allow it, though the table does not.
+            false if request.id == id::CLIENT_REPLY => None,
+            false => Some(String::from("ERR Command not allowed inside a transaction")),
+        }
+    }
+
+    /// Queues AUTH.
+    fn queue_auth(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Queued {
+        // The server does not know the users that respool configures.
+        let has_server_users = plane.settings.users.is_empty();
+        let login = auth_asked(request).filter(|_| has_server_users);
+        match login.and_then(|(name, password)| credentials(name, password)) {
+            Some(login) => Queued::Login(QueuedLogin {
+                login,
+                asked: request.bytes.to_vec(),
+                hello: None,
+            }),
+            None => Queued::Done(self.queue_local(plane, id, request)),
+        }
+    }
+
+    /// Queues HELLO. The block has it with version and credentials, which hold for the requests
+    /// behind it. The name stays out: at the server it would be the link's.
+    fn queue_hello(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Queued {
+        let Ok(hello) = HelloArgs::read(request) else {
+            return Queued::Done(self.queue_local(plane, id, request));
+        };
+        let Some(version) = hello.version else {
+            return Queued::Done(self.queue_local(plane, id, request));
+        };
+        let mut asked = Vec::new();
+        let version = version.number().to_string();
+        match hello.credentials {
+            Some((name, password)) if plane.settings.users.is_empty() => {
+                let Some(login) = credentials(Some(name), password) else {
+                    return Queued::Done(self.queue_local(plane, id, request));
+                };
+                let words = [b"HELLO", version.as_bytes(), b"AUTH", name, password];
+                encode::request(&mut asked, &words);
+                let hello = Some(hello.without_credentials());
+                Queued::Login(QueuedLogin {
+                    login,
+                    asked,
+                    hello,
+                })
+            }
+            Some((name, password)) if plane.own_user(name, password).is_none() => {
+                Queued::Done(self.queue_local(plane, id, request))
+            }
+            _ => {
+                encode::request(&mut asked, &["HELLO", &version]);
+                let local_result = LocalResult::Hello(request.keep());
+                Queued::Done(self.enqueue(plane, id, &asked, Some(local_result)))
+            }
+        }
+    }
+
+    /// Queues a login whose attempt has been counted.
+    pub(crate) fn queue_login(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        queued: QueuedLogin,
+        claim: LoginClaim,
+    ) -> Dispatched {
+        let QueuedLogin {
+            login,
+            asked,
+            hello,
+        } = queued;
+        let local_result = LocalResult::Login {
+            login,
+            hello,
+            claim,
+        };
+        self.enqueue(plane, id, &asked, Some(local_result))
+    }
+
+    /// Queues a switch such as CLIENT TRACKING. `bytes`: the request for the server.
+    pub(crate) fn queue_switch(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        switch: ConnectionSwitch,
+        redirect: Option<TrackingRedirect>,
+        bytes: &[u8],
+    ) -> Dispatched {
+        let had = plane.has_pins(id, switch.pins);
+        let local_result = LocalResult::Switch {
+            switch,
+            had,
+            redirect,
+        };
+        self.enqueue(plane, id, bytes, Some(local_result))
+    }
 
     /// Queues a request about the session, which respool answers after the block.
-    pub(crate) fn queue_local(
+    fn queue_local(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -95,7 +264,7 @@ impl Transactions {
     }
 
     /// Adds a request to the transaction and answers QUEUED. `bytes`: the request for the server.
-    pub(crate) fn enqueue(
+    fn enqueue(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,
@@ -181,15 +350,49 @@ impl Transactions {
             local_results.any(|(_, result)| matches!(result, LocalResult::Local(_)))
         })
     }
+}
 
-    /// Whether the server allows a request in MULTI that the table forbids there.
-    fn is_allowed_in_multi(
-        &self,
-        plane: &DataPlane,
-        session_id: SessionId,
-        request: &Request<'_>,
-    ) -> bool {
-        request.id == id::CLIENT_REPLY
-            && !self.speaks_of_commands_in_transactions(plane, session_id)
+#[cfg(test)]
+mod tests {
+    use respool_protocol::commands;
+    use respool_protocol::request::RequestScanner;
+
+    use super::*;
+
+    fn queueing(words: &[&str], has_steps: bool) -> String {
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, words);
+        let id = commands::resolve(words.len(), |at| words[at].as_bytes());
+        let id = id.expect("the table has it");
+        let kept = KeptRequest { id, bytes };
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        let queueing = Queueing::of(&request, None, || has_steps);
+        let text = format!("{queueing:?}");
+        let end = text.find([' ', '{', '[']).unwrap_or(text.len());
+        text[..end].to_owned()
+    }
+
+    /// The server executes a request, unless it is about the session or needs a check first.
+    #[test]
+    fn request_is_queued_by_its_command() {
+        for (words, expected) in [
+            (&["SET", "a", "1"][..], "InBlock(None)"),
+            (&["UNWATCH"], "InBlock(None)"),
+            (&["PING"], "InBlock(None)"),
+            (&["SELECT", "3"], "InBlock(Some(Select(3)))"),
+            (&["SELECT", "-1"], "InBlock(None)"),
+            (&["SCRIPT", "FLUSH"], "InBlock(Some(FlushScripts))"),
+            (&["CLIENT", "GETREDIR"], "InBlock(Some(RedirectName))"),
+            (&["CLIENT", "ID"], "Local"),
+            (&["SUBSCRIBE", "a"], "Local"),
+            (&["AUTH", "a"], "Auth"),
+            (&["HELLO", "3"], "Hello"),
+            (&["CLIENT", "TRACKING", "ON"], "Switch"),
+        ] {
+            assert_eq!(queueing(words, false), expected, "{words:?}");
+        }
+        // A PING behind a SUBSCRIBE is answered as to a subscriber.
+        assert_eq!(queueing(&["PING"], true), "InBlock(Some(Local(KeptRequest");
     }
 }
