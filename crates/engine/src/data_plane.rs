@@ -363,6 +363,18 @@ impl DataPlane {
         &self.pools[usize::from(self.server(server).pool)]
     }
 
+    /// The time at which the next turn must be taken without an event, as far as the data plane
+    /// knows.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        if !self.resume.is_empty() || !self.untried.is_empty() {
+            return Some(self.now);
+        }
+        let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
+        let kept_until = self.corked.front().map(|(until, _)| *until);
+        let all = [self.flush_at, kept_until, pause_ends];
+        all.into_iter().flatten().min()
+    }
+
     /// Whether sessions of a server's pool have to switch to it.
     pub(crate) fn is_routed_to(&self, server: ServerId) -> bool {
         let whole = self.pool_of(server).whole;

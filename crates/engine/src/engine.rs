@@ -36,6 +36,7 @@ pub(crate) mod topology;
 pub(crate) mod transactions;
 pub(crate) mod unknown_commands;
 
+use crate::data_plane::worker_query::WorkerQuery;
 use crate::data_plane::{DataPlane, Release};
 use std::sync::Arc;
 
@@ -96,33 +97,22 @@ pub struct Engine {
 impl Engine {
     /// The counters of this worker.
     pub fn counters(&self) -> Counters {
-        let mut counters = Counters {
-            sessions: self.plane.sessions.len() as u64,
-            links: self.plane.links.len() as u64,
-            servers_down: self.discovery.servers_down(&self.plane),
+        Counters {
             subscriptions: self.pubsub.subscriptions() as u64,
-            ..self.plane.counters
-        };
-        self.plane.count_held(&mut counters);
-        counters
+            ..self.plane.counters_now()
+        }
     }
 
     /// The time at which the next turn must be taken without an event, if it is before the next
     /// tick.
     pub fn deadline(&self) -> Option<Time> {
-        if !self.plane.resume.is_empty()
-            || !self.plane.untried.is_empty()
-            || self.pubsub.has_pushes_put_off()
-        {
-            return Some(self.plane.now);
-        }
-        let pause_ends = self.plane.pauses.iter().map(|pause| pause.until).min();
-        let kept_until = self.plane.corked.front().map(|(until, _)| *until);
-        let ask_at = match self.redirects.now.is_empty() {
-            true => self.redirects.scan_missed.then_some(self.redirects.scan_at),
-            false => Some(self.plane.now),
-        };
-        let all = [self.plane.flush_at, kept_until, pause_ends, ask_at];
+        let now = self.plane.now;
+        let plane = self.plane.deadline();
+        let all = [
+            plane,
+            self.pubsub.deadline(now),
+            self.redirects.deadline(now),
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -666,21 +656,14 @@ impl Engine {
         self.plane.scattered.remove(id);
         self.transactions.forget_session(id);
         self.plane.held_bytes -= self.plane.polling.forget(id);
-        let link = self.plane.links.get(session.link);
-        if link.is_some_and(|link| link.role == LinkRole::Pinned { by: id }) {
-            self.pinned.give_back(&mut self.plane, session.link);
+        if self
+            .pinned
+            .forget_session(&mut self.plane, id, &mut session)
+        {
+            // Every worker closes its stand-ins, so that the server notices as it would without
+            // respool.
+            self.tell_all(WorkerQuery::TargetGone { to: session.id });
         }
-        self.plane.trackers.remove(id);
-        let links = session.rare.as_mut().map(|rare| &mut rare.tracking.links);
-        for (_, link) in links.map(std::mem::take).unwrap_or_default() {
-            self.pinned.give_back(&mut self.plane, link);
-        }
-        let large = session.rare.as_mut().and_then(|rare| rare.large.take());
-        if let Some(link) = large.and_then(|large| large.link) {
-            // The link has half a request of the session: nothing else may follow it.
-            self.pinned.abandon(&mut self.plane, link);
-        }
-        self.forget_redirects(&session);
         self.pubsub.forget_session(id);
     }
 }

@@ -354,6 +354,30 @@ impl Pinned {
         }
     }
 
+    /// Gives back the links of a session that has left. Returns whether others redirect to it.
+    pub(crate) fn forget_session(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        gone: &mut Session,
+    ) -> bool {
+        let link = plane.links.get(gone.link);
+        if link.is_some_and(|link| link.role == LinkRole::Pinned { by: id }) {
+            self.give_back(plane, gone.link);
+        }
+        plane.trackers.remove(id);
+        let links = gone.rare.as_mut().map(|rare| &mut rare.tracking.links);
+        for (_, link) in links.map(std::mem::take).unwrap_or_default() {
+            self.give_back(plane, link);
+        }
+        let large = gone.rare.as_mut().and_then(|rare| rare.large.take());
+        if let Some(link) = large.and_then(|large| large.link) {
+            // The link has half a request of the session: nothing else may follow it.
+            self.abandon(plane, link);
+        }
+        self.targets.remove(&gone.id).is_some()
+    }
+
     /// A server has lost slots: its sessions wait for their replies, and lose their watches.
     pub(crate) fn leave_lost_slots(&mut self, plane: &mut DataPlane, server: ServerId) {
         plane.hold_sessions_at(server);

@@ -70,17 +70,6 @@ pub(crate) struct Pubsub {
     pub(crate) fanned_out: usize,
 }
 
-/// The link of a request whose reply has a count that respool corrects.
-pub(crate) enum CountedLink {
-    /// The hub's link: the request is placed, or waits.
-    Hubs(Dispatched),
-    /// The session's link.
-    Sessions {
-        reads: bool,
-        completion: Option<Completion>,
-    },
-}
-
 /// The work that a push on a hub's link requires.
 pub(crate) enum HubPush<'a> {
     /// A message for the listed members of its channel: see [`Pubsub::fan_out`].
@@ -269,12 +258,12 @@ impl Pubsub {
 
     /// PUBLISH, SPUBLISH and PUBSUB NUMSUB. The server answers them by its count of connections,
     /// which respool corrects.
-    pub(crate) fn place_counted(
+    pub(crate) fn dispatch_counted(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,
         request: &Request<'_>,
-    ) -> CountedLink {
+    ) -> Dispatched {
         let completion = self.count_duty(plane, session_id, request.id, request.arg(1));
         let completion = completion.map(Completion::Pubsub);
         let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
@@ -284,7 +273,7 @@ impl Pubsub {
         let session = plane.sessions.get(session_id);
         match session.is_some_and(uses_hub_link) && !reads && !is_elsewhere {
             true => self.publish_in_order(plane, session_id, request.bytes, completion),
-            false => CountedLink::Sessions { reads, completion },
+            false => plane.dispatch_on_link(session_id, request.bytes, reads, completion),
         }
     }
 
@@ -297,9 +286,9 @@ impl Pubsub {
         id: SessionId,
         bytes: &[u8],
         completion: Option<Completion>,
-    ) -> CountedLink {
+    ) -> Dispatched {
         let Some(session) = plane.sessions.get(id) else {
-            return CountedLink::Hubs(Dispatched::Done);
+            return Dispatched::Done;
         };
         let caught_up = session.is_caught_up();
         let subscriber = self.subscribers.get(id);
@@ -311,18 +300,17 @@ impl Pubsub {
             _ => LinkId::NONE,
         };
         if !plane.links.get(link).is_some_and(Link::is_up) {
-            let reads = false;
-            return CountedLink::Sessions { reads, completion };
+            return plane.dispatch_on_link(id, bytes, false, completion);
         }
         if caught_up {
             plane.put_on(link, id, bytes, completion.unwrap_or(Completion::Pass));
         }
         // It waits for the earlier requests, and the later ones wait for it: they use another link.
         plane.hold(id, Holds::DRAIN);
-        CountedLink::Hubs(match caught_up {
+        match caught_up {
             true => Dispatched::Done,
             false => Dispatched::Wait,
-        })
+        }
     }
 }
 
@@ -507,15 +495,9 @@ impl Pubsub {
 
     /// Defers the rest of a hub's bytes if enough messages were delivered in this turn. Returns
     /// whether it is deferred. The sessions' outputs are written first, so a burst of messages
-    /// takes no more memory than its slow readers account for. `links_bytes_max`: the bytes that
-    /// may be read from links before their memory is measured anew.
-    pub(crate) fn puts_push_off(
-        &mut self,
-        plane: &mut DataPlane,
-        id: LinkId,
-        links_bytes_max: usize,
-        rest: &[u8],
-    ) -> bool {
+    /// takes no more memory than its slow readers account for.
+    pub(crate) fn puts_push_off(&mut self, plane: &mut DataPlane, id: LinkId, rest: &[u8]) -> bool {
+        let links_bytes_max = plane.links_bytes_read_max();
         let bytes_max = FAN_OUT_BYTES_MAX.min(links_bytes_max.max(MESSAGE_BYTES_KEPT));
         if self.fanned_out < bytes_max || rest.is_empty() {
             return false;
@@ -703,6 +685,11 @@ impl Pubsub {
         link.duties.pop_front();
         plane.counters.link_replies += 1;
         true
+    }
+
+    /// The time at which the next turn must be taken without an event.
+    pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
+        self.has_pushes_put_off().then_some(now)
     }
 
     /// Whether pushes of a line were deferred.

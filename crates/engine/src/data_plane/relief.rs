@@ -1,5 +1,7 @@
 //! The memory of a whole worker: its measurement, and the relief when it is short.
 
+use std::collections::HashSet;
+
 use crate::base::buffer::shrink;
 use crate::base::counters::Counters;
 use crate::base::handle::SessionId;
@@ -10,6 +12,7 @@ use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::memory::{Audited, SharedMemory, ShedReason};
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
+use crate::routing::pool::ServerId;
 
 impl DataPlane {
     /// Memory of all workers' sessions. The figures of other workers are a moment old.
@@ -99,8 +102,31 @@ impl DataPlane {
 }
 
 impl DataPlane {
+    /// The counters of this worker, except those that components count.
+    pub(crate) fn counters_now(&self) -> Counters {
+        let mut counters = Counters {
+            sessions: self.sessions.len() as u64,
+            links: self.links.len() as u64,
+            servers_down: self.servers_down(),
+            ..self.counters
+        };
+        self.count_held(&mut counters);
+        counters
+    }
+
+    /// The number of servers that cannot be reached and to which no link is up. A node that owns
+    /// slots and is also read as a replica counts once.
+    fn servers_down(&self) -> u64 {
+        let ids = (0..self.servers.len() as u16).map(ServerId);
+        let is_out = |id| self.server(id).health.outage.is_on() && !self.has_link_up(id);
+        let is_away = |id| self.away_until(id).is_some() || is_out(id);
+        let away = ids.filter(|id| !self.server(*id).gone && is_away(*id));
+        let keys = away.map(|id| (self.server(id).pool, &self.server(id).label));
+        keys.collect::<HashSet<_>>().len() as u64
+    }
+
     /// Adds the held memory to the counters, by account.
-    pub(crate) fn count_held(&self, counters: &mut Counters) {
+    fn count_held(&self, counters: &mut Counters) {
         let (held, shared) = self.memory.accounts();
         counters.held_bytes = self.held_bytes as u64;
         counters.memory_bytes = self.memory.total(self.held_bytes) as u64;

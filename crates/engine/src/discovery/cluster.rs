@@ -26,6 +26,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::awaited_nodes::NODES_MS;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
+use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::data_plane::server::Server;
 use crate::data_plane::session_state::Holds;
@@ -988,6 +989,40 @@ impl Discovery {
         };
         let mut links = plane.links.iter();
         links.find(|(_, link)| answers(link)).map(|(id, _)| id)
+    }
+
+    /// Waits until respool knows the servers that publish to the channels of a subscription. `None`:
+    /// they are known. `any_node`: it has channels whose messages any node of a Cluster publishes.
+    /// `events`: it has channels of keyspace notifications.
+    pub(crate) fn await_publishers(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        (any_node, events): (bool, bool),
+    ) -> Option<Dispatched> {
+        let pool = usize::from(plane.sessions.get(id)?.pool);
+        let home = usize::from(plane.pools.parts_of(pool)[0]);
+        let cluster = plane.pools[home].cluster();
+        // The first topology answer may move everything that is published to another node, and the
+        // session would miss messages.
+        if any_node
+            && cluster.is_some_and(|slots| !slots.is_known)
+            && plane.waits_for_nodes(id, home)
+        {
+            return Some(Dispatched::Wait);
+        }
+        if !events {
+            return None;
+        }
+        let waits = match plane.unknown_part(pool) {
+            Some(part) => plane.waits_for_nodes(id, part),
+            None => self.waits_for_owners(plane, id, pool),
+        };
+        if waits {
+            return Some(Dispatched::Wait);
+        }
+        let text = plane.no_nodes(plane.unknown_part(pool)?);
+        Some(plane.answer_error(id, text.as_bytes()))
     }
 
     /// Whether a session with a request for all owners waits for a refresh, because the last one is

@@ -1,6 +1,5 @@
 //! The servers in INFO: their state, role and slots.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use crate::data_plane::DataPlane;
@@ -11,17 +10,6 @@ use crate::limits::SERVERS_SHOWN_MAX;
 use crate::routing::pool::ServerId;
 
 impl Discovery {
-    /// The number of servers that cannot be reached and to which no link is up. A node that owns
-    /// slots and is also read as a replica counts once.
-    pub(crate) fn servers_down(&self, plane: &DataPlane) -> u64 {
-        let ids = (0..plane.servers.len() as u16).map(ServerId);
-        let is_out = |id| plane.server(id).health.outage.is_on() && !plane.has_link_up(id);
-        let is_away = |id| plane.away_until(id).is_some() || is_out(id);
-        let away = ids.filter(|id| !plane.server(*id).gone && is_away(*id));
-        let keys = away.map(|id| (plane.server(id).pool, &plane.server(id).label));
-        keys.collect::<HashSet<_>>().len() as u64
-    }
-
     /// The number of servers of this worker that `is_shown` accepts, and a line for each. Above
     /// [`SERVERS_SHOWN_MAX`] lines, servers that are up are left out first.
     pub(crate) fn server_lines(

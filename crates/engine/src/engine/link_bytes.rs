@@ -138,7 +138,9 @@ impl Engine {
                 self.take_push(id, reply);
                 // The push may have ended the link. Then the bytes after it are not read.
                 let goes_on = self.plane.links.get(id).is_some_and(Link::is_up)
-                    && !self.puts_push_off(id, &bytes[len..]);
+                    && !self
+                        .pubsub
+                        .puts_push_off(&mut self.plane, id, &bytes[len..]);
                 if goes_on {
                     SpecialReply::Taken
                 } else {

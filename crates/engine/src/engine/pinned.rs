@@ -456,14 +456,6 @@ impl Engine {
         }
     }
 
-    /// Handles a session that has left. If others redirect to it, every worker closes its
-    /// stand-ins, so that the server notices as it would without respool.
-    pub(crate) fn forget_redirects(&mut self, gone: &Session) {
-        if self.pinned.targets.remove(&gone.id).is_some() {
-            self.tell_all(WorkerQuery::TargetGone { to: gone.id });
-        }
-    }
-
     /// Handles a push on a pinned link.
     pub(crate) fn take_own_push(&mut self, link: LinkId, by: SessionId, push: &[u8]) {
         let keys = self.pinned.keys_invalidated(&self.plane, link, by, push);

@@ -5,8 +5,8 @@ use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::link::LineId;
 use crate::engine::Engine;
+use crate::pubsub::HubPush;
 use crate::pubsub::keyspace_events::brings_events;
-use crate::pubsub::{CountedLink, HubPush};
 
 impl Engine {
     /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and the commands that undo them.
@@ -20,56 +20,16 @@ impl Engine {
         if self.plane.hold_until_caught_up(id) {
             return Dispatched::Wait;
         }
-        if on && let Some(placed) = self.await_publishers(id, request, kind) {
-            return placed;
+        if on {
+            let news = (kind != ChannelKind::Shard, brings_events(kind, request));
+            let waits = self.discovery.await_publishers(&mut self.plane, id, news);
+            if let Some(placed) = waits {
+                return placed;
+            }
         }
         let change = (kind, on);
         self.pubsub
             .change_subscriptions(&mut self.plane, id, request, change)
-    }
-
-    /// Waits until respool knows the servers that publish to the channels of a request. `None`:
-    /// they are known.
-    fn await_publishers(
-        &mut self,
-        id: SessionId,
-        request: &Request<'_>,
-        kind: ChannelKind,
-    ) -> Option<Dispatched> {
-        let pool = usize::from(self.plane.sessions.get(id)?.pool);
-        let home = usize::from(self.plane.pools.parts_of(pool)[0]);
-        let cluster = self.plane.pools[home].cluster();
-        // The first topology answer may move everything that is published to another node, and the
-        // session would miss messages.
-        if kind != ChannelKind::Shard
-            && cluster.is_some_and(|slots| !slots.is_known)
-            && self.plane.waits_for_nodes(id, home)
-        {
-            return Some(Dispatched::Wait);
-        }
-        if !brings_events(kind, request) {
-            return None;
-        }
-        let waits = match self.plane.unknown_part(pool) {
-            Some(part) => self.plane.waits_for_nodes(id, part),
-            None => self.discovery.waits_for_owners(&mut self.plane, id, pool),
-        };
-        if waits {
-            return Some(Dispatched::Wait);
-        }
-        let text = self.plane.no_nodes(self.plane.unknown_part(pool)?);
-        Some(self.plane.answer_error(id, text.as_bytes()))
-    }
-
-    /// PUBLISH, SPUBLISH and PUBSUB NUMSUB.
-    pub(crate) fn dispatch_counted(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        match self.pubsub.place_counted(&mut self.plane, id, request) {
-            CountedLink::Hubs(placed) => placed,
-            CountedLink::Sessions { reads, completion } => {
-                self.plane
-                    .dispatch_on_link(id, request.bytes, reads, completion)
-            }
-        }
     }
 
     /// Handles a push on a hub's link.
@@ -102,13 +62,6 @@ impl Engine {
             }
             None => self.pubsub.settle_ask(&mut self.plane, link, reply),
         }
-    }
-
-    /// Whether the rest of a hub's bytes waits for the next turn.
-    pub(crate) fn puts_push_off(&mut self, link: LinkId, rest: &[u8]) -> bool {
-        let bytes_max = self.links_bytes_read_max();
-        self.pubsub
-            .puts_push_off(&mut self.plane, link, bytes_max, rest)
     }
 
     /// At the start of a turn, handles the pushes that were deferred in the last one.

@@ -304,7 +304,10 @@ impl Engine {
                 self.plane.leave_code_lane(session_id, lane);
                 placed
             }
-            Answer::Conditional(Condition::Count) => self.dispatch_counted(session_id, request),
+            Answer::Conditional(Condition::Count) => {
+                self.pubsub
+                    .dispatch_counted(&mut self.plane, session_id, request)
+            }
             _ if may_hold_up(id) => {
                 let lane = self.plane.enter_code_lane(session_id, request);
                 if lane == CodeLane::Waits {

@@ -1263,6 +1263,15 @@ impl Redirects {
 }
 
 impl Redirects {
+    /// The time at which the next turn must be taken without an event: now for new deferred
+    /// requests, else at the scan that was skipped.
+    pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
+        match self.now.is_empty() {
+            true => self.scan_missed.then_some(self.scan_at),
+            false => Some(now),
+        }
+    }
+
     /// Whether a session has deferred requests.
     pub(crate) fn has_waiting_sessions(&self) -> bool {
         !self.now.is_empty() || !self.sessions.is_empty()
