@@ -300,7 +300,9 @@ impl Engine {
                 if lane == CodeLane::Waits {
                     return Dispatched::Wait;
                 }
-                let placed = self.dispatch_script(session_id, request);
+                let placed = self
+                    .local
+                    .dispatch_script(&mut self.plane, session_id, request);
                 self.plane.leave_code_lane(session_id, lane);
                 placed
             }

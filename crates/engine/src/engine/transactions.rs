@@ -206,7 +206,7 @@ impl Engine {
     /// Sends the block of an EXEC to the server.
     fn send_block(&mut self, id: SessionId, closing: &[u8], about_session: bool) -> Dispatched {
         let scripts = self.transactions.queued_scripts(id);
-        match self.load_scripts(id, &scripts) {
+        match self.local.load_scripts(&mut self.plane, id, &scripts) {
             Ok(_) => {}
             Err(Blocked::Wait) => return Dispatched::Wait,
             Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),

@@ -15,19 +15,20 @@ mod restore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{Retry, id};
 use respool_protocol::{encode, number};
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::{SCRIPT_BYTES_MAX, SPARED_SCRIPTS_MAX};
+use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Departed;
 use crate::data_plane::scripts::{
-    ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, names_in,
+    ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, name_said, names_in,
 };
 use crate::data_plane::session::Session;
 use crate::data_plane::worker_query::WorkerQuery;
@@ -156,7 +157,7 @@ impl Scripts {
     }
 
     /// A client of this worker names a script. Returns whether it is known.
-    pub(crate) fn use_named(&mut self, pool: u16, name: ScriptHash) -> bool {
+    fn use_named(&mut self, pool: u16, name: ScriptHash) -> bool {
         let script = self.scripts.get_mut(&(pool, name));
         script.map(|script| script.used = ScriptUse::Here).is_some()
     }
@@ -249,6 +250,63 @@ fn counts_its_keys(args: &[&[u8]]) -> bool {
 }
 
 impl Local {
+    /// EVAL, EVALSHA and their like.
+    pub(crate) fn dispatch_script(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let reads = request.command.retry == Retry::Read;
+        let completion = match request.id {
+            id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => Some(LocalCompletion::Script),
+            id::SCRIPT_FLUSH => Some(LocalCompletion::FlushScripts),
+            _ => {
+                let named = name_said(request.arg(1));
+                match self.load_scripts(plane, session_id, named.as_slice()) {
+                    Ok(known) => (known > 0).then_some(LocalCompletion::Evalsha),
+                    Err(blocked) => return plane.blocked(session_id, blocked),
+                }
+            }
+        };
+        let completion = completion.map(Completion::Local);
+        plane.dispatch_on_link(session_id, request.bytes, reads, completion)
+    }
+
+    /// Has the server load the scripts that a request names, in front of the request. Returns how
+    /// many of them respool knows. The session waits for those that the configured user loads,
+    /// unless they are so many that the first ones would be dropped before the last ones are
+    /// loaded.
+    pub(crate) fn load_scripts(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        names: &[ScriptHash],
+    ) -> Result<usize, Blocked> {
+        let pool = plane.pool_of_session(id);
+        let may_wait = names.len() <= SCRIPTS_LOADED_MAX / 2;
+        let (mut known, mut waits_at) = (0, None);
+        for name in names {
+            if self.scripts.use_named(pool, *name) {
+                known += 1;
+                // A server that holds writes does not hold SCRIPT LOAD.
+                let link = plane.usable_link(id)?;
+                let waits = match may_wait {
+                    true => self.load_as_configured(plane, link, pool, *name),
+                    false => None,
+                };
+                if waits.is_none() {
+                    self.load_on(plane, link, pool, *name);
+                }
+                waits_at = waits.or(waits_at);
+            }
+        }
+        match waits_at {
+            Some(at) => Err(plane.wait_at_full(id, at)),
+            None => Ok(known),
+        }
+    }
+
     /// A connection is lost. Requests that stay on the link may name scripts, which the next server
     /// gets in front of them.
     pub(crate) fn load_again(&mut self, plane: &mut DataPlane, id: LinkId) {
@@ -424,22 +482,6 @@ impl Local {
         flushes.chain(showings).collect()
     }
 
-    /// Has a script that a request names loaded on its link, in front of the request. `may_wait`:
-    /// the configured user may load it. Returns the link on which the session waits for that.
-    pub(crate) fn load_in_front(
-        &mut self,
-        plane: &mut DataPlane,
-        link: LinkId,
-        (pool, name): (u16, ScriptHash),
-        may_wait: bool,
-    ) -> Option<LinkId> {
-        if may_wait && let Some(at) = self.load_as_configured(plane, link, pool, name) {
-            return Some(at);
-        }
-        self.load_on(plane, link, pool, name);
-        None
-    }
-
     /// Puts SCRIPT LOAD of a known script on a link, unless the connection has it. After SCRIPT
     /// FLUSH the client expects NOSCRIPT, so it is not loaded.
     pub(crate) fn load_on(
@@ -555,8 +597,6 @@ fn put_in_front(plane: &mut DataPlane, id: LinkId, put: impl FnOnce(&mut DataPla
 
 #[cfg(test)]
 mod tests {
-    use crate::data_plane::scripts::name_said;
-
     use super::*;
 
     /// EVAL of the configured user.
