@@ -11,6 +11,7 @@ pub(crate) mod coalesce;
 pub(crate) mod completion;
 pub(crate) mod composite;
 pub(crate) mod cork;
+pub(crate) mod database_change;
 pub(crate) mod deadlines;
 pub(crate) mod dedup;
 pub(crate) mod dispatch;

@@ -5,6 +5,7 @@ pub(crate) mod catalog;
 pub(crate) mod cluster_facade;
 pub(crate) mod hello;
 pub(crate) mod info;
+pub(crate) mod own_command;
 pub(crate) mod scripts;
 pub(crate) mod session_commands;
 pub(crate) mod unknown;

@@ -17,21 +17,22 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim};
 use crate::data_plane::composite::ReplyStep;
-use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, bound_reply};
+use crate::data_plane::hello::HelloArgs;
+use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
-use crate::data_plane::logins::credentials;
+use crate::data_plane::logins::{auth_asked, credentials};
 use crate::data_plane::session::{Flags, Session};
 use crate::routing::pool::ServerId;
 
 /// A login that a session may ask its server about now.
-pub(crate) struct LoginAsked {
+struct LoginAsked {
     credentials: Credentials,
     claim: LoginClaim,
     /// AUTH, and a HELLO after it.
     request: Vec<u8>,
     /// Whether the session has a link of its own.
-    pub(crate) pinned: bool,
+    pinned: bool,
 }
 
 /// The effects of a login on the rest of the engine.
@@ -45,8 +46,43 @@ pub(crate) struct LoginEffect {
 }
 
 impl Access {
+    /// AUTH: as a configured user of respool or, without any, as a user of the server.
+    pub(crate) fn auth(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let Some(credentials) = auth_asked(request) else {
+            return plane.answer_error(id, b"ERR syntax error");
+        };
+        match plane.settings.users.is_empty() {
+            true => self.log_in(plane, id, credentials, None),
+            false => self.auth_here(plane, id, credentials),
+        }
+    }
+
+    /// The login of a HELLO, if it has one. `version`: that of its reply. `Err`: the server is asked,
+    /// the session waits, or is refused.
+    pub(crate) fn log_in_by_hello(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        hello: &HelloArgs<'_>,
+        version: Version,
+    ) -> Result<(), Dispatched> {
+        let Some((user, password)) = hello.credentials else {
+            return Ok(());
+        };
+        if !plane.settings.users.is_empty() {
+            return self.authenticate(plane, id, user, password);
+        }
+        let rest = (version, hello.without_credentials());
+        Err(self.log_in(plane, id, (Some(user), password), Some(rest)))
+    }
+
     /// AUTH as a configured user.
-    pub(crate) fn auth_here(
+    fn auth_here(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -59,7 +95,7 @@ impl Access {
     }
 
     /// Logs a session in as a configured user of respool. `Err`: it waits, or is refused.
-    pub(crate) fn authenticate(
+    fn authenticate(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -91,14 +127,28 @@ impl Access {
         Ok(())
     }
 
-    /// Begins to ask the server about a user name and password. `is_queued`: the session's
-    /// transaction has a server. `Err`: the session waits, or is refused.
-    pub(crate) fn begin_login(
+    /// Asks the server about a user name and password. `hello`: the rest of a HELLO with AUTH, and
+    /// the protocol version of its reply.
+    fn log_in(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        credentials: (Option<&[u8]>, &[u8]),
+        hello: Option<(Version, KeptRequest)>,
+    ) -> Dispatched {
+        match self.begin_login(plane, id, credentials) {
+            Ok(asked) => self.ask_login(plane, id, asked, hello),
+            Err(placed) => placed,
+        }
+    }
+
+    /// Begins to ask the server about a user name and password. `Err`: the session waits, or is
+    /// refused.
+    fn begin_login(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         (name, password): (Option<&[u8]>, &[u8]),
-        is_queued: bool,
     ) -> Result<LoginAsked, Dispatched> {
         if plane.hold_until_caught_up(id) {
             return Err(Dispatched::Wait);
@@ -118,7 +168,7 @@ impl Access {
             LoginGate::Wait => return Err(Dispatched::Wait),
             LoginGate::Shut => return Err(self.refuse_untried(plane, id)),
         };
-        if !pinned && plane.is_routed(id) && !is_queued {
+        if !pinned && plane.is_routed(id) && plane.queued_group(id).is_none() {
             // Any server will do, and the server of the last request may be away.
             let up = plane.first_up(pool);
             plane.switch_server(id, up);
@@ -138,16 +188,14 @@ impl Access {
         })
     }
 
-    /// Asks the server about a login. `own`: the link of a session that is pinned. `hello`: the
-    /// rest of a HELLO with AUTH, and the protocol version of its reply.
-    pub(crate) fn ask_login(
+    fn ask_login(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         asked: LoginAsked,
-        own: Option<Result<LinkId, Blocked>>,
         hello: Option<(Version, KeptRequest)>,
     ) -> Dispatched {
+        let own = asked.pinned.then(|| plane.usable_link(id));
         let Some(session) = plane.sessions.get(id) else {
             return Dispatched::Done;
         };

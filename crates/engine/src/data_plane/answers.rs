@@ -1,13 +1,14 @@
 //! Answers of respool itself, and HELLO while its server is away.
 
-use respool_protocol::encode;
+use respool_protocol::encode::{self, Version};
 
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::Identity;
 use crate::data_plane::ingress::{Dispatched, bound_reply};
-use crate::data_plane::link::LinkState;
-use crate::data_plane::session::Session;
+use crate::data_plane::link::{Link, LinkState};
+use crate::data_plane::session::{Flags, Pins, Session};
 
 impl DataPlane {
     /// Answers a request with an error.
@@ -31,6 +32,27 @@ impl DataPlane {
         }
         self.scratch = reply;
         Dispatched::Done
+    }
+
+    /// Answers a request behind all bytes that the server has sent to the session before. A client
+    /// that tracks keys takes any reply as a sign that it has got all invalidations until then.
+    pub(crate) fn answer_in_order(
+        &mut self,
+        id: SessionId,
+        write: impl FnOnce(&mut Vec<u8>, &Session),
+    ) -> Dispatched {
+        let Some(session) = self.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let is_told = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
+        let is_up = self.links.get(session.link).is_some_and(Link::is_up);
+        if !is_told || !is_up || session.flags.any(Flags::STEPS) {
+            return self.answer_with(id, write);
+        }
+        let (mut answer, mut ping) = (Vec::new(), Vec::new());
+        write(&mut answer, session);
+        encode::request(&mut ping, &["PING"]);
+        self.dispatch_on_link(id, &ping, true, Some(Completion::Instead(answer)))
     }
 
     /// The name and version that a session's server gave. The session's link may not be up yet.

@@ -1,49 +1,13 @@
 //! Logins: a user that logs in may have other rights and other scripts than before.
 
-use respool_protocol::encode::Version;
-
 use crate::access::auth::LoginEffect;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Credentials;
 use crate::data_plane::completion::access::Login;
-use crate::data_plane::ingress::{Dispatched, KeptRequest, Request};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::logins::auth_asked;
 use crate::engine::Engine;
 
 impl Engine {
-    pub(crate) fn auth(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let Some(credentials) = auth_asked(request) else {
-            return self.plane.answer_error(id, b"ERR syntax error");
-        };
-        match self.plane.settings.users.is_empty() {
-            true => self.log_in(id, credentials, None),
-            false => self.access.auth_here(&mut self.plane, id, credentials),
-        }
-    }
-
-    /// Asks the server about a user name and password. `hello`: the rest of a HELLO with AUTH, and
-    /// the protocol version of its reply.
-    pub(crate) fn log_in(
-        &mut self,
-        id: SessionId,
-        credentials: (Option<&[u8]>, &[u8]),
-        hello: Option<(Version, KeptRequest)>,
-    ) -> Dispatched {
-        let is_queued = self.plane.queued_group(id).is_some();
-        let asked = self
-            .access
-            .begin_login(&mut self.plane, id, credentials, is_queued);
-        match asked {
-            Ok(asked) => {
-                let own = asked.pinned.then(|| self.plane.usable_link(id));
-                self.access
-                    .ask_login(&mut self.plane, id, asked, own, hello)
-            }
-            Err(placed) => placed,
-        }
-    }
-
     /// Handles the server's reply to an AUTH.
     pub(crate) fn settle_login(&mut self, link: LinkId, entry: Entry, login: Login) {
         let in_hubs = self.users_in_hubs();

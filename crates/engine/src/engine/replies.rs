@@ -17,6 +17,7 @@ use crate::data_plane::scripts::is_refusal;
 use crate::engine::Engine;
 use crate::local::cluster_facade;
 use crate::local::info::shown_info;
+use crate::local::session_commands::refusal_of_database;
 
 /// The reply to a block whose MULTI the server refused.
 const NOT_OPENED: &[u8] =
@@ -184,7 +185,7 @@ impl Engine {
             }
             LocalCompletion::Select(db) => {
                 self.plane.take_selected(id, entry, db, reply);
-                let reply = self.refusal_of_database(entry.session, reply);
+                let reply = refusal_of_database(&self.plane, entry.session, reply);
                 self.plane.deliver_to(entry, &reply);
             }
         }

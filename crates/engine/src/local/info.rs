@@ -8,7 +8,9 @@ use respool_protocol::value::Value;
 use crate::base::counters::{Counted, Counters};
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::Request;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::ingress::{Dispatched, Request};
 use crate::info_fields::RENAMED;
 use crate::local::cluster_facade::as_standalone;
 
@@ -85,6 +87,15 @@ pub(crate) fn own_section(facts: &InfoFacts) -> String {
         field(&format!("respool_link_{index}"), line);
     }
     text
+}
+
+/// Sends INFO to the session's server. The reply is changed if the client sees a plain server, or if
+/// respool's section follows.
+pub(crate) fn ask_info(plane: &mut DataPlane, id: SessionId, request: &Request<'_>) -> Dispatched {
+    let ours = adds_our_section(request);
+    let looks_into = ours || plane.has_nodes(id);
+    let completion = looks_into.then_some(Completion::Local(LocalCompletion::Info { ours }));
+    plane.dispatch_on_link(id, request.bytes, true, completion)
 }
 
 /// The server's reply to INFO as a session may see it. `own`: respool's section, if it follows.

@@ -1,20 +1,101 @@
-//! Commands about the session itself: its name, its library, the replies that it wants, and where it
-//! reads.
+//! Commands about the session itself: its database, its name, its library, the replies that it wants,
+//! and where it reads.
+
+use std::borrow::Cow;
 
 use respool_protocol::commands::id;
+use respool_protocol::{encode, number};
 
+use crate::base::error_text::unknown_subcommand_before_7;
 use crate::base::handle::SessionId;
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::database_change::DatabaseChange;
 use crate::data_plane::handshake::NO_CLUSTER;
 use crate::data_plane::hello::{BAD_NAME, LONG_NAME, is_plain};
 use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::local::Local;
+use crate::local::own_command::SessionCommand;
+
+/// A single server's error to a database that it does not have.
+const NO_DB: &[u8] = b"ERR DB index is out of range";
+/// The error of a Cluster's node to any database but the first one.
+const OF_NODE: &[u8] = b"-ERR SELECT is not allowed in cluster mode";
 
 impl Local {
+    /// Answers a command about the session itself.
+    pub(crate) fn answer_session(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        command: SessionCommand,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        match command {
+            SessionCommand::Quit => {
+                plane.answer_reply(id, OK);
+                plane.close_when_answered(id);
+                Dispatched::Done
+            }
+            SessionCommand::Select => self.select(plane, id, request),
+            SessionCommand::ClientId => plane.answer_in_order(id, |out, session| {
+                encode::integer(out, session.id as i64);
+            }),
+            SessionCommand::ClientGetname => {
+                plane.answer_in_order(id, |out, session| match &session.rare {
+                    Some(rare) if !rare.name.is_empty() => encode::bulk(out, &rare.name),
+                    _ => encode::null(out, session.version),
+                })
+            }
+            SessionCommand::ClientSetname => self.client_setname(plane, id, request),
+            SessionCommand::ClientSetinfo => self.set_info(plane, id, request),
+            SessionCommand::ClientReply => self.client_reply(plane, id, request),
+            // respool makes no use of a client's capabilities, such as redirects.
+            SessionCommand::ClientCapa => plane.answer_reply(id, OK),
+            SessionCommand::ReadingMode => self.answer_reading_mode(plane, id, request),
+            // Newer servers have refused it before.
+            SessionCommand::UnknownSubcommand => {
+                let text = unknown_subcommand_before_7(request.arg(0), request.arg(1));
+                plane.answer_error(id, &text)
+            }
+        }
+    }
+
+    fn select(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let db = match database_asked(request.arg(1)) {
+            Ok(db) => db,
+            Err(text) => return plane.answer_error(id, text),
+        };
+        let Some(session) = plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let version = session.version;
+        if session.pins.bind() {
+            let completion = Some(Completion::Local(LocalCompletion::Select(db)));
+            let placed = plane.dispatch_on_link(id, request.bytes, false, completion);
+            plane.hold_until_caught_up(id);
+            return placed;
+        }
+        match plane.change_database(id, version, db) {
+            DatabaseChange::Done => plane.answer_reply(id, OK),
+            DatabaseChange::Wait => Dispatched::Wait,
+            DatabaseChange::Failed(reply) | DatabaseChange::Away(reply) => {
+                let reply = refusal_of_database(plane, id, &reply).into_owned();
+                plane.answer_reply(id, &reply)
+            }
+        }
+    }
+
     /// READONLY, READWRITE and ASKING, for a client that sees a single server without replicas.
     /// Only a node of a Cluster acts on them.
-    pub(crate) fn answer_reading_mode(
+    fn answer_reading_mode(
         &self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -34,14 +115,16 @@ impl Local {
     }
 
     /// CLIENT SETNAME.
-    pub(crate) fn client_setname(
+    fn client_setname(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-    ) -> Result<(), Dispatched> {
-        self.set_name(plane, id, request.arg(2))
-            .map_err(|text| plane.answer_error(id, text))
+    ) -> Dispatched {
+        match self.set_name(plane, id, request.arg(2)) {
+            Ok(()) => plane.answer_in_order(id, |out, _| out.extend_from_slice(OK)),
+            Err(text) => plane.answer_error(id, text),
+        }
     }
 
     /// Gives a session a name. `Err`: the error text.
@@ -65,7 +148,7 @@ impl Local {
     }
 
     /// CLIENT REPLY. The mode concerns only the connection between client and respool.
-    pub(crate) fn client_reply(
+    fn client_reply(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -93,7 +176,7 @@ impl Local {
     }
 
     /// CLIENT SETINFO.
-    pub(crate) fn set_info(
+    fn set_info(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -122,5 +205,50 @@ impl Local {
         }
         plane.weigh(id);
         plane.answer_reply(id, OK)
+    }
+}
+
+/// The database that a SELECT names. `Err`: the error text.
+fn database_asked(index: &[u8]) -> Result<u32, &'static [u8]> {
+    let Some(index) = number::parse(index) else {
+        return Err(b"ERR value is not an integer or out of range");
+    };
+    if i32::try_from(index).is_err() {
+        return Err(b"ERR value is out of range, value must between -2147483648 and 2147483647");
+    }
+    u32::try_from(index).map_err(|_| NO_DB)
+}
+
+/// The reply to a SELECT as the session may see it: a single server does not mention a Cluster.
+pub(crate) fn refusal_of_database<'a>(
+    plane: &DataPlane,
+    id: SessionId,
+    reply: &'a [u8],
+) -> Cow<'a, [u8]> {
+    if !reply.starts_with(OF_NODE) || !plane.hides_nodes(id) {
+        return reply.into();
+    }
+    let mut refusal = Vec::new();
+    encode::error(&mut refusal, NO_DB);
+    refusal.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An index that no server has is refused in Redis's words.
+    #[test]
+    fn database_is_a_small_number() {
+        assert_eq!(database_asked(b"0"), Ok(0));
+        assert_eq!(database_asked(b"2147483647"), Ok(i32::MAX as u32));
+        assert_eq!(database_asked(b"-1"), Err(NO_DB));
+        for (index, beginning) in [
+            (&b"one"[..], &b"ERR value is not an integer"[..]),
+            (b"2147483648", b"ERR value is out of range, value must"),
+        ] {
+            let text = database_asked(index).unwrap_err();
+            assert!(text.starts_with(beginning));
+        }
     }
 }
