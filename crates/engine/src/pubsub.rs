@@ -698,6 +698,22 @@ impl Pubsub {
         lines.any(|line| !line.deferred.is_empty())
     }
 
+    /// Corrects the counts of a result within EXEC. It belongs to a command that names a channel.
+    pub(crate) fn recount_in_exec(
+        &self,
+        plane: &DataPlane,
+        id: SessionId,
+        (command, channel): (CommandId, &[u8]),
+        result: &[u8],
+    ) -> Vec<u8> {
+        let pool = plane.sessions.get(id).map(|session| session.pool);
+        let duty = self.count_duty(plane, id, command, channel);
+        match duty.zip(pool) {
+            Some((duty, pool)) => self.recount(pool, &duty, result),
+            None => result.to_vec(),
+        }
+    }
+
     /// Corrects the counts of a reply: the server counts connections, and one of respool's stands
     /// for many clients.
     pub(crate) fn recount(&self, pool: u16, asked: &PubsubCompletion, reply: &[u8]) -> Vec<u8> {

@@ -45,6 +45,18 @@ pub(crate) struct LoginEffect {
     pub(crate) renewed: Option<u16>,
 }
 
+/// The outcome of a login within EXEC.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum ExecLogin {
+    /// The server has refused it.
+    Refused,
+    /// The session is this user now.
+    Accepted { user: u16 },
+    /// The table of logins is full, so the session is closed.
+    NoPlace,
+}
+
 impl Access {
     /// AUTH: as a configured user of respool or, without any, as a user of the server.
     pub(crate) fn auth(
@@ -285,7 +297,7 @@ impl Access {
     /// A user without a password accepts every password, and each entry has links of its own. So a
     /// user has few entries. A further password replaces the newest one: links send the password
     /// that the server has accepted last.
-    pub(crate) fn place_of_login(
+    fn place_of_login(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -374,10 +386,36 @@ impl Access {
         effect
     }
 
+    /// Handles the result of a login within EXEC. `agreed`: the server has accepted it. `db`: the
+    /// database that the session has selected. `in_hubs`: users of subscriptions.
+    pub(crate) fn settle_exec_login(
+        &mut self,
+        plane: &mut DataPlane,
+        (id, link): (SessionId, LinkId),
+        (login, claim): (Credentials, LoginClaim),
+        (agreed, db): (bool, u32),
+        in_hubs: &[u16],
+    ) -> (ExecLogin, LoginEffect) {
+        let mut effect = LoginEffect::default();
+        if !agreed {
+            self.login_was_wrong(plane, id, claim);
+            return (ExecLogin::Refused, effect);
+        }
+        self.login_was_right(plane, claim);
+        // A user gets a place only after the right password: any client may name any user.
+        let Some(user) = self.place_of_login(plane, id, login, in_hubs, &mut effect.freed) else {
+            let reason = "LOGINS_MAX: clients of this worker use too many users";
+            plane.close_for(id, reason.to_owned());
+            return (ExecLogin::NoPlace, effect);
+        };
+        effect.renewed = self.become_user(plane, id, link, (user, db));
+        (ExecLogin::Accepted { user }, effect)
+    }
+
     /// The server has agreed, on this link, that a session is this user: by AUTH, or within EXEC.
     /// `db`: the database that the session has selected. Returns the user if the link is still
     /// there: its rights may be others now.
-    pub(crate) fn become_user(
+    fn become_user(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,

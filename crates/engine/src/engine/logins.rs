@@ -1,9 +1,9 @@
 //! Logins: a user that logs in may have other rights and other scripts than before.
 
-use crate::access::auth::LoginEffect;
+use crate::access::auth::{ExecLogin, LoginEffect};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::Credentials;
-use crate::data_plane::completion::access::Login;
+use crate::data_plane::completion::access::{Login, LoginClaim};
 use crate::data_plane::ledger::Entry;
 use crate::engine::Engine;
 
@@ -17,30 +17,19 @@ impl Engine {
         self.note_login(effect);
     }
 
-    /// The entry of a login that a server has accepted within EXEC. `None`: the table is full.
-    pub(crate) fn place_of_login(&mut self, id: SessionId, login: Credentials) -> Option<u16> {
-        let (in_hubs, mut freed) = (self.users_in_hubs(), Vec::new());
-        let plane = &mut self.plane;
-        let user = self
-            .access
-            .place_of_login(plane, id, login, &in_hubs, &mut freed);
-        self.note_login(LoginEffect {
-            freed,
-            renewed: None,
-        });
-        user
-    }
-
-    /// The server has agreed within EXEC that a session is this user. `db`: the database that the
-    /// session has selected.
-    pub(crate) fn become_user(&mut self, id: SessionId, link: LinkId, (user, db): (u16, u32)) {
-        let renewed = self
-            .access
-            .become_user(&mut self.plane, id, link, (user, db));
-        self.note_login(LoginEffect {
-            freed: Vec::new(),
-            renewed,
-        });
+    /// Handles the result of a login within EXEC, see [`Access::settle_exec_login`].
+    pub(crate) fn log_in_within_exec(
+        &mut self,
+        of: (SessionId, LinkId),
+        login: (Credentials, LoginClaim),
+        state: (bool, u32),
+    ) -> ExecLogin {
+        let in_hubs = self.users_in_hubs();
+        let (outcome, effect) =
+            self.access
+                .settle_exec_login(&mut self.plane, of, login, state, &in_hubs);
+        self.note_login(effect);
+        outcome
     }
 
     fn users_in_hubs(&self) -> Vec<u16> {

@@ -3,16 +3,17 @@
 use respool_protocol::commands::id;
 use respool_protocol::encode;
 
+use crate::access::auth::ExecLogin;
 use crate::access::login_probe::LoginGate;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::transaction::{Exec, LocalResult, TransactionCompletion};
+use crate::data_plane::completion::transaction::{Exec, TransactionCompletion};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::session::{Flags, Pins};
 use crate::engine::Engine;
-use crate::transaction::exec::{ExecPlan, ExecReply, agrees};
+use crate::transaction::exec::{ExecPlan, ExecReply, OthersResult, agrees};
 use crate::transaction::queue::{Queued, QueuedLogin};
 
 /// Requests around a transaction.
@@ -250,98 +251,54 @@ impl Engine {
             }
         };
         while let Some((own, element)) = exec_reply.next_result() {
-            if !self.settle_result(link, id, &mut exec_reply, own, element) {
+            if !self.settle_result((id, link), &mut exec_reply, own, element) {
                 break;
             }
         }
-        let given_up = entry.session == SessionId::NONE;
-        let db = exec_reply.within.db;
-        if !exec_reply.steps.is_empty() && !given_up {
-            self.plane
-                .begin_steps(id, exec_reply.steps, (entry.silent, entry.at_ms));
-        }
-        let session = self.plane.sessions.get_mut(id);
-        if let Some(session) = session.filter(|session| session.db != db)
-            && let Some(link) = self.plane.links.get_mut(link)
-        {
-            // The link is the session's own.
-            session.db = db;
-            link.kind.db = db;
-        }
-        self.plane.pass_on(entry, &exec_reply.first);
+        exec_reply.finish(&mut self.plane, (id, link), entry);
     }
 
     /// Adds a result that another component makes or changes to the reply of an EXEC. `false`: the
     /// session was closed.
     fn settle_result(
         &mut self,
-        link: LinkId,
-        id: SessionId,
+        (id, link): (SessionId, LinkId),
         exec_reply: &mut ExecReply<'_>,
-        own: LocalResult,
+        own: OthersResult,
         element: &[u8],
     ) -> bool {
+        let plane = &mut self.plane;
         match own {
-            LocalResult::Switch {
-                switch,
-                had,
-                redirect,
-            } => {
+            OthersResult::Switch(switch, redirect) => {
                 self.pinned
-                    .settle_switch(&mut self.plane, id, (switch, had), redirect, element);
+                    .settle_switch(plane, id, switch, redirect, element);
                 exec_reply.say(element);
             }
-            LocalResult::Named(names) => {
-                let named = self
-                    .scatter
-                    .named_by(&self.plane, link, names, None, element);
-                exec_reply.say(&named);
+            OthersResult::Named(names) => {
+                exec_reply.say(&self.scatter.named_by(plane, link, names, None, element));
             }
-            LocalResult::RedirectName => {
-                exec_reply.say(&self.pinned.name_told(&self.plane, id, element))
+            OthersResult::RedirectName => {
+                exec_reply.say(&self.pinned.name_told(plane, id, element));
             }
-            LocalResult::Login {
-                ref hello, claim, ..
-            } if !agrees(hello.is_some(), element) => {
-                self.access.login_was_wrong(&mut self.plane, id, claim);
-                exec_reply.say(element);
+            OthersResult::Counted(command, name) => {
+                let recounted = self
+                    .pubsub
+                    .recount_in_exec(plane, id, (command, &name), element);
+                exec_reply.say(&recounted);
             }
-            LocalResult::Login {
+            OthersResult::Login {
                 login,
                 hello,
                 claim,
             } => {
-                self.access.login_was_right(&self.plane, claim);
-                // A user gets a place only after the right password: any client may name any user.
-                let Some(user) = self.place_of_login(id, login) else {
-                    self.plane.close_for(
-                        id,
-                        String::from("LOGINS_MAX: clients of this worker use too many users"),
-                    );
-                    return false;
-                };
-                self.become_user(id, link, (user, exec_reply.within.db));
-                exec_reply.within.user = user;
-                match hello {
-                    Some(rest) => exec_reply.ask(rest),
-                    None => exec_reply.say(element),
+                let agreed = agrees(hello.is_some(), element);
+                let (login, state) = ((login, claim), (agreed, exec_reply.within.db));
+                match self.log_in_within_exec((id, link), login, state) {
+                    ExecLogin::Refused => exec_reply.say(element),
+                    ExecLogin::Accepted { user } => exec_reply.log_in(user, hello, element),
+                    ExecLogin::NoPlace => return false,
                 }
             }
-            LocalResult::Counted(command, name) => {
-                let pool = self.plane.sessions.get(id).map(|session| session.pool);
-                let duty = self.pubsub.count_duty(&self.plane, id, command, &name);
-                match duty.zip(pool) {
-                    Some((duty, pool)) => {
-                        exec_reply.say(&self.pubsub.recount(pool, &duty, element))
-                    }
-                    None => exec_reply.say(element),
-                }
-            }
-            LocalResult::Select(_)
-            | LocalResult::Local(_)
-            | LocalResult::Hello(_)
-            | LocalResult::FlushScripts
-            | LocalResult::Constant(_) => unreachable!("the reply has these results already"),
         }
         true
     }

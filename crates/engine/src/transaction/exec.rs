@@ -2,15 +2,19 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use respool_protocol::commands::{CommandId, Names};
 use respool_protocol::encode;
 
-use crate::base::handle::SessionId;
+use crate::base::handle::{LinkId, SessionId};
+use crate::base::settings::Credentials;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::TrackingRedirect;
+use crate::data_plane::completion::access::LoginClaim;
+use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
 use crate::data_plane::completion::transaction::{Exec, LocalResult};
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
 use crate::data_plane::ingress::KeptRequest;
+use crate::data_plane::ledger::Entry;
 use crate::data_plane::open_transaction::OpenTransaction;
 use crate::data_plane::reply_elements::elements_of;
 use crate::data_plane::scripts::ScriptHash;
@@ -27,11 +31,30 @@ pub(crate) struct ExecPlan {
     pub(crate) pins: Vec<Pins>,
 }
 
+/// A result of a transaction that another component makes or changes, see [`LocalResult`].
+pub(crate) enum OthersResult {
+    /// A switch such as CLIENT TRACKING, and whether the session had a link for it before.
+    Switch((ConnectionSwitch, bool), Option<TrackingRedirect>),
+    /// The result names keys.
+    Named(Names),
+    /// The result names a connection.
+    RedirectName,
+    /// The result counts connections. The command, and the first name in its arguments.
+    Counted(CommandId, Vec<u8>),
+    /// AUTH, alone or in a HELLO.
+    Login {
+        login: Credentials,
+        hello: Option<KeptRequest>,
+        claim: LoginClaim,
+    },
+}
+
 /// The reply to an EXEC while it is put together.
 pub(crate) struct ExecReply<'a> {
     /// The bytes up to the first step.
-    pub(crate) first: Vec<u8>,
-    pub(crate) steps: VecDeque<ReplyStep>,
+    first: Vec<u8>,
+    /// The rest of the reply.
+    steps: VecDeque<ReplyStep>,
     /// The state of the session after the results so far.
     pub(crate) within: CompositeReply,
     /// The place of the next result.
@@ -73,7 +96,7 @@ impl<'a> ExecReply<'a> {
 
     /// Appends the results in the order in which the requests were queued, up to one that another
     /// component makes or changes. Returns that one, with the server's result.
-    pub(crate) fn next_result(&mut self) -> Option<(LocalResult, &'a [u8])> {
+    pub(crate) fn next_result(&mut self) -> Option<(OthersResult, &'a [u8])> {
         while self.place < self.within.count {
             let place = self.place;
             self.place += 1;
@@ -95,13 +118,32 @@ impl<'a> ExecReply<'a> {
                     self.ask(request)
                 }
                 Some(LocalResult::Constant(reply)) => self.say(reply),
-                Some(
-                    own @ (LocalResult::Login { .. }
-                    | LocalResult::Switch { .. }
-                    | LocalResult::RedirectName
-                    | LocalResult::Counted(..)
-                    | LocalResult::Named(_)),
-                ) => return Some((own, element)),
+                Some(LocalResult::Login {
+                    login,
+                    hello,
+                    claim,
+                }) => {
+                    let login = OthersResult::Login {
+                        login,
+                        hello,
+                        claim,
+                    };
+                    return Some((login, element));
+                }
+                Some(LocalResult::Switch {
+                    switch,
+                    had,
+                    redirect,
+                }) => return Some((OthersResult::Switch((switch, had), redirect), element)),
+                Some(LocalResult::RedirectName) => {
+                    return Some((OthersResult::RedirectName, element));
+                }
+                Some(LocalResult::Counted(command, name)) => {
+                    return Some((OthersResult::Counted(command, name), element));
+                }
+                Some(LocalResult::Named(names)) => {
+                    return Some((OthersResult::Named(names), element));
+                }
             }
         }
         None
@@ -118,8 +160,41 @@ impl<'a> ExecReply<'a> {
         }
     }
 
+    /// The session is this user for the results behind. Appends the reply of its login. `hello`: the
+    /// rest of a HELLO, which respool answers.
+    pub(crate) fn log_in(&mut self, user: u16, hello: Option<KeptRequest>, element: &[u8]) {
+        self.within.user = user;
+        match hello {
+            Some(rest) => self.ask(rest),
+            None => self.say(element),
+        }
+    }
+
+    /// Delivers the reply, and begins its steps.
+    pub(crate) fn finish(
+        self,
+        plane: &mut DataPlane,
+        (id, link): (SessionId, LinkId),
+        entry: Entry,
+    ) {
+        let given_up = entry.session == SessionId::NONE;
+        if !self.steps.is_empty() && !given_up {
+            plane.begin_steps(id, self.steps, (entry.silent, entry.at_ms));
+        }
+        let db = self.within.db;
+        let session = plane.sessions.get_mut(id);
+        if let Some(session) = session.filter(|session| session.db != db)
+            && let Some(link) = plane.links.get_mut(link)
+        {
+            // The link is the session's own.
+            session.db = db;
+            link.kind.db = db;
+        }
+        plane.pass_on(entry, &self.first);
+    }
+
     /// Appends a request that respool answers, in the present state of the session.
-    pub(crate) fn ask(&mut self, request: KeptRequest) {
+    fn ask(&mut self, request: KeptRequest) {
         let within = Some(self.within);
         self.steps.push_back(ReplyStep::Request { request, within });
     }
@@ -312,7 +387,7 @@ mod tests {
             panic!("the block was executed");
         };
         let (own, element) = reply.next_result().expect("a result of another component");
-        assert!(matches!(own, LocalResult::RedirectName));
+        assert!(matches!(own, OthersResult::RedirectName));
         assert_eq!(element, b":9\r\n");
         assert_eq!(reply.first, b"*5\r\n+a\r\n:7\r\n+OK\r\n");
         assert_eq!((reply.within.db, reply.within.user), (3, USER));
