@@ -8,6 +8,7 @@ pub(crate) mod info;
 pub(crate) mod own_command;
 pub(crate) mod scripts;
 pub(crate) mod session_commands;
+pub(crate) mod settle;
 pub(crate) mod unknown;
 
 use crate::data_plane::DataPlane;
@@ -25,6 +26,22 @@ pub(crate) struct Local {
 }
 
 impl Local {
+    /// Forgets the servers' answers about the rights of users whose numbers are free, and doubts
+    /// those about a user that has logged in again.
+    pub(crate) fn note_logins(
+        &mut self,
+        plane: &mut DataPlane,
+        freed: &[u16],
+        renewed: Option<u16>,
+    ) {
+        for user in freed {
+            self.catalog.forget_user(&mut plane.learned_commands, *user);
+        }
+        if let Some(user) = renewed {
+            self.catalog.doubt_user(user);
+        }
+    }
+
     /// A link is lost: its questions are not answered, and another server may come back in the
     /// place of its server.
     pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {

@@ -25,11 +25,10 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::admin::{AdminCompletion, PendingControl};
-use crate::data_plane::ingress::{Request, bound_reply};
+use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::own_options::{Levels, is_ours, names};
-use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
 
 /// An option that can be set at run time.
@@ -127,16 +126,8 @@ const DIALS: [Dial; 8] = [
     },
 ];
 
-/// The next step of a CONFIG SET or GET.
-pub(crate) enum ControlStep {
-    /// It is refused with this error.
-    Refuse(&'static [u8]),
-    /// The server gets it, and its reply comes to [`Admin::settle_control`] if it is ours.
-    Send(Option<Completion>),
-}
-
 /// The next step after the server's reply to a CONFIG SET or GET of respool's options.
-pub(crate) enum ControlReply {
+enum ControlReply {
     /// The client has got an error for the request: nothing is set.
     Gone,
     /// The client gets the server's reply.
@@ -148,46 +139,47 @@ pub(crate) enum ControlReply {
 }
 
 impl Admin {
-    /// CONFIG SET or GET of respool's options. The server answers a malformed one.
-    pub(crate) fn check_control(
-        &self,
+    /// Sends a CONFIG SET or GET of respool's options to the server.
+    pub(crate) fn dispatch_control(
+        &mut self,
         plane: &mut DataPlane,
-        session_id: SessionId,
+        id: SessionId,
         request: &Request<'_>,
-    ) -> ControlStep {
-        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
-        if plane.sessions.get(session_id).is_some_and(in_multi) {
-            plane.abort_transaction(session_id);
-            return ControlStep::Refuse(b"ERR respool: its own options are not for transactions");
-        }
-        if !names(request).all(is_ours) {
-            let text = b"ERR respool: its own options and those of the server need a command each";
-            return ControlStep::Refuse(text);
-        }
-        let args: Vec<Vec<u8>> = request
-            .args()
-            .skip(2)
-            .map(<[u8]>::to_ascii_lowercase)
-            .collect();
-        let control = match request.id {
-            id::CONFIG_GET => PendingControl::Get { patterns: args },
-            _ => {
-                let (pairs, rest) = args.as_chunks::<2>();
-                if !rest.is_empty() {
-                    return ControlStep::Send(None);
-                }
-                let pair = |[name, value]: &[Vec<u8>; 2]| (name.clone(), value.clone());
-                let pairs = pairs.iter().map(pair).collect();
-                PendingControl::Set { pairs }
-            }
+    ) -> Dispatched {
+        let control = match control_asked(plane, id, request) {
+            Ok(control) => control,
+            Err(text) => return plane.answer_error(id, text),
         };
-        ControlStep::Send(Some(Completion::Admin(AdminCompletion::Control(Box::new(
-            control,
-        )))))
+        let reads = matches!(control, Some(PendingControl::Get { .. }));
+        let completion =
+            control.map(|control| Completion::Admin(AdminCompletion::Control(Box::new(control))));
+        plane.dispatch_on_link(id, request.bytes, reads, completion)
+    }
+
+    /// Handles a server's reply. Returns a query that this worker has to answer like all others.
+    pub(crate) fn settle(
+        &mut self,
+        plane: &mut DataPlane,
+        entry: Entry,
+        asked: AdminCompletion,
+        reply: &[u8],
+    ) -> Option<OwnQuestion> {
+        match asked {
+            AdminCompletion::Unblock { to, ticket } => self.unblocked(plane, (to, ticket), reply),
+            AdminCompletion::Control(control) => {
+                match self.settle_control(plane, entry, *control, reply) {
+                    ControlReply::Gone => {}
+                    ControlReply::Pass => plane.pass_on(entry, reply),
+                    ControlReply::Reply(reply) => plane.pass_on(entry, &reply),
+                    ControlReply::Ask(own) => return Some(own),
+                }
+            }
+        }
+        None
     }
 
     /// Handles the server's reply to a CONFIG SET or GET of respool's options.
-    pub(crate) fn settle_control(
+    fn settle_control(
         &mut self,
         plane: &mut DataPlane,
         entry: Entry,
@@ -256,6 +248,34 @@ impl Admin {
             None => ControlReply::Reply(bound_reply("settings_per_session_max")),
         }
     }
+}
+
+/// The options of respool that a CONFIG SET or GET names. `None`: it is malformed, and the server
+/// answers it. `Err`: the error text.
+fn control_asked(
+    plane: &mut DataPlane,
+    id: SessionId,
+    request: &Request<'_>,
+) -> Result<Option<PendingControl>, &'static [u8]> {
+    if plane.is_in_multi(id) {
+        plane.abort_transaction(id);
+        return Err(b"ERR respool: its own options are not for transactions");
+    }
+    if !names(request).all(is_ours) {
+        return Err(b"ERR respool: its own options and those of the server need a command each");
+    }
+    let args = request.args().skip(2).map(<[u8]>::to_ascii_lowercase);
+    let args: Vec<Vec<u8>> = args.collect();
+    if request.id == id::CONFIG_GET {
+        return Ok(Some(PendingControl::Get { patterns: args }));
+    }
+    let (pairs, rest) = args.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Ok(None);
+    }
+    let pair = |[name, value]: &[Vec<u8>; 2]| (name.clone(), value.clone());
+    let pairs = pairs.iter().map(pair).collect();
+    Ok(Some(PendingControl::Set { pairs }))
 }
 
 /// The reply to CONFIG GET: the options whose names match a pattern.

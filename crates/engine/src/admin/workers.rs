@@ -198,7 +198,7 @@ impl Admin {
     }
 
     /// Handles the server's reply to CLIENT UNBLOCK, which is the answer to a query.
-    pub(crate) fn unblocked(
+    pub(super) fn unblocked(
         &mut self,
         plane: &mut DataPlane,
         asked_by: (usize, u64),

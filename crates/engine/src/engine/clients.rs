@@ -1,15 +1,11 @@
 //! Queries of a session to all workers: each component answers its own part.
 
 use crate::admin::clients;
-use crate::admin::runtime_config::{ControlReply, ControlStep};
 use crate::admin::workers::OwnQuestion;
 use crate::base::handle::SessionId;
-use crate::data_plane::completion::admin::PendingControl;
 use crate::data_plane::ingress::{Dispatched, Request};
-use crate::data_plane::ledger::Entry;
 use crate::data_plane::worker_query::{ReplyForm, Unblock, WorkerQuery, WorkerReply};
 use crate::engine::Engine;
-use respool_protocol::commands::id;
 
 impl Engine {
     /// A session of another worker asks. The answer is an [`Action::Answer`], in this turn or a
@@ -65,7 +61,7 @@ impl Engine {
     }
 
     /// This worker answers its own query, like all others.
-    fn handle_own(&mut self, own: OwnQuestion) {
+    pub(crate) fn handle_own(&mut self, own: OwnQuestion) {
         self.handle_question(self.plane.worker.index, own.ticket, own.question);
     }
 
@@ -137,31 +133,6 @@ impl Engine {
                 }
                 None => index += 1,
             }
-        }
-    }
-
-    /// CONFIG SET or GET of respool's options.
-    pub(crate) fn dispatch_control(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        match self.admin.check_control(&mut self.plane, id, request) {
-            ControlStep::Refuse(text) => self.plane.answer_error(id, text),
-            ControlStep::Send(completion) => {
-                let reads = completion.is_some() && request.id == id::CONFIG_GET;
-                self.plane
-                    .dispatch_on_link(id, request.bytes, reads, completion)
-            }
-        }
-    }
-
-    /// Handles the server's reply to a CONFIG SET or GET of respool's options.
-    pub(crate) fn settle_control(&mut self, entry: Entry, control: PendingControl, reply: &[u8]) {
-        let settled = self
-            .admin
-            .settle_control(&mut self.plane, entry, control, reply);
-        match settled {
-            ControlReply::Gone => {}
-            ControlReply::Pass => self.plane.pass_on(entry, reply),
-            ControlReply::Reply(reply) => self.plane.pass_on(entry, &reply),
-            ControlReply::Ask(own) => self.handle_own(own),
         }
     }
 }

@@ -36,15 +36,8 @@ impl Engine {
         self.pubsub.hubs.iter().map(|hub| hub.user).collect()
     }
 
-    /// Forgets the servers' answers about the rights of the users of a login.
     fn note_login(&mut self, effect: LoginEffect) {
-        for user in effect.freed {
-            self.local
-                .catalog
-                .forget_user(&mut self.plane.learned_commands, user);
-        }
-        if let Some(user) = effect.renewed {
-            self.local.catalog.doubt_user(user);
-        }
+        let LoginEffect { freed, renewed } = effect;
+        self.local.note_logins(&mut self.plane, &freed, renewed);
     }
 }

@@ -13,11 +13,9 @@ use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::completion::transaction::{Exec, TransactionCompletion};
 use crate::data_plane::completion::{Completed, Completion, LastReply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::scripts::is_refusal;
 use crate::engine::Engine;
-use crate::local::cluster_facade;
 use crate::local::info::shown_info;
-use crate::local::session_commands::refusal_of_database;
+use crate::local::settle::LocalOutcome;
 
 /// The reply to a block whose MULTI the server refused.
 const NOT_OPENED: &[u8] =
@@ -58,7 +56,9 @@ impl Engine {
             Completion::Access(asked) => self.settle_access(id, entry, asked, reply),
             Completion::Admin(asked) => self.settle_admin(entry, asked, reply),
             Completion::Discovery(asked) => self.settle_discovery(id, asked, reply),
-            Completion::Local(asked) => self.settle_local(id, entry, asked, &request, reply, cut),
+            Completion::Local(asked) => {
+                self.settle_local((id, entry), asked, &request, (reply, cut))
+            }
             Completion::Pinned(asked) => self.settle_pinned(id, entry, asked, reply),
             Completion::Pubsub(asked) => self.settle_pubsub(id, entry, asked, reply),
             Completion::Redirect(RedirectCompletion::Proof {
@@ -113,80 +113,40 @@ impl Engine {
     }
 
     fn settle_admin(&mut self, entry: Entry, asked: AdminCompletion, reply: &[u8]) {
-        match asked {
-            AdminCompletion::Unblock { to, ticket } => {
-                self.admin.unblocked(&mut self.plane, (to, ticket), reply);
-            }
-            AdminCompletion::Control(control) => self.settle_control(entry, *control, reply),
+        let own = self.admin.settle(&mut self.plane, entry, asked, reply);
+        if let Some(own) = own {
+            self.handle_own(own);
         }
     }
 
     fn settle_local(
         &mut self,
-        id: LinkId,
-        entry: Entry,
+        (id, entry): (LinkId, Entry),
         asked: LocalCompletion,
         request: &[u8],
-        reply: &[u8],
-        cut: bool,
+        (reply, cut): (&[u8], bool),
     ) {
-        // The rest of a large reply is no error.
-        let reply_or_rest = if cut { b"" } else { reply };
-        match asked {
-            LocalCompletion::Learn(about) => self.local.learn(&mut self.plane, id, about, reply),
-            LocalCompletion::Probe(opened) => {
-                self.settle_probe(id, &opened.unwrap_or_default(), reply);
-            }
-            LocalCompletion::Load(number) => {
-                self.local.settle_load(&mut self.plane, id, number, reply);
-            }
-            LocalCompletion::Script => {
-                self.local.settle_script(
-                    &mut self.plane,
-                    id,
-                    entry.session,
-                    request,
-                    reply_or_rest,
-                );
-                self.plane.deliver_to(entry, reply);
-            }
-            LocalCompletion::Code { shown } => {
-                if let Some(body) = shown.filter(|_| !is_refusal(reply_or_rest)) {
-                    self.local
-                        .settle_shown(&mut self.plane, id, entry.session, &body);
+        let plane = &mut self.plane;
+        let outcome = self
+            .local
+            .settle(plane, (id, entry), asked, request, (reply, cut));
+        match outcome {
+            LocalOutcome::Done => {}
+            LocalOutcome::Opening(answer) => {
+                if answer.is_stuck {
+                    self.settle_losses();
                 }
-                self.plane.deliver_to(entry, reply);
+                self.local.note_opening(&mut self.plane, answer);
             }
-            LocalCompletion::Evalsha => {
-                let plane = &mut self.plane;
-                let is_answered = !self.local.settle_evalsha(plane, id, entry, reply)
-                    || !self
-                        .redirects
-                        .await_proof_of_noscript(plane, id, entry, request, reply);
-                if is_answered {
-                    self.plane.pass_on(entry, reply);
+            LocalOutcome::AddSection => {
+                let reply = self.with_our_section(entry.session, true, reply);
+                self.plane.deliver_to(entry, &reply);
+            }
+            LocalOutcome::ScriptMissing => {
+                let redirects = &mut self.redirects;
+                if !redirects.await_proof_of_noscript(plane, id, entry, request, reply) {
+                    plane.pass_on(entry, reply);
                 }
-            }
-            LocalCompletion::FlushScripts => {
-                self.local.settle_flush(&mut self.plane, id, reply);
-                self.plane.deliver_to(entry, reply);
-            }
-            LocalCompletion::Info { ours } => {
-                let reply = self.with_our_section(entry.session, ours, reply);
-                self.plane.deliver_to(entry, &reply);
-            }
-            LocalCompletion::AsPlainServer => {
-                let reply = cluster_facade::config_of_plain_server(reply);
-                self.plane.deliver_to(entry, &reply);
-            }
-            LocalCompletion::RoleOfNode => {
-                let reply = cluster_facade::role_of_single_node(reply);
-                self.plane.deliver_to(entry, &reply);
-            }
-            LocalCompletion::Select(db) => {
-                self.plane.take_selected(id, entry, db, reply);
-                let reply = refusal_of_database(&self.plane, entry.session, reply);
-                self.plane.deliver_to(entry, &reply);
             }
         }
     }

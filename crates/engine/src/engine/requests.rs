@@ -225,7 +225,9 @@ impl Engine {
             return self.answer_locally(session_id, &request);
         }
         if is_control(&request) {
-            return self.dispatch_control(session_id, &request);
+            return self
+                .admin
+                .dispatch_control(&mut self.plane, session_id, &request);
         }
         if self.plane.is_routed(session_id)
             && let Some(placed) = self.route(session_id, &request)

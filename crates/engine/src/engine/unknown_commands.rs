@@ -2,13 +2,11 @@
 
 use respool_protocol::request::Span;
 
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::SessionId;
 use crate::data_plane::ingress::Dispatched;
-use crate::data_plane::link::Link;
 use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::session::Pins;
 use crate::engine::Engine;
-use crate::local::catalog::stays_open;
 use crate::local::unknown::{UnknownRequest, UnknownStep};
 
 impl Engine {
@@ -54,23 +52,5 @@ impl Engine {
                 self.dispatch_alone(session_id, bytes, (false, None), pins, true)
             }
         }
-    }
-
-    /// Handles the replies to a MULTI and the EXEC after it. If only MULTI is accepted, the link is
-    /// stuck in a transaction and is closed.
-    pub(crate) fn settle_probe(&mut self, link: LinkId, opened: &[u8], executed: &[u8]) {
-        let of_link = |link: &Link| (link.kind.server, link.kind.user);
-        let Some(whose) = self.plane.links.get(link).map(of_link) else {
-            return;
-        };
-        if stays_open(opened, executed) {
-            self.plane
-                .lose_link(link, "it opens transactions and does not execute them");
-            // The loss drops the answers known before.
-            self.settle_losses();
-        }
-        let replies = [opened, executed];
-        self.local
-            .settle_probe(&mut self.plane, link, whose, replies);
     }
 }

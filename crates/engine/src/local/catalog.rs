@@ -403,28 +403,59 @@ impl Local {
         Err(Blocked::Wait)
     }
 
-    /// Handles the replies of a server to a user's MULTI and the EXEC after it.
-    pub(crate) fn settle_probe(
+    /// Reads the replies of a server to a user's MULTI and the EXEC after it. If only MULTI is
+    /// accepted, the link is stuck in a transaction and is given up.
+    pub(super) fn read_opening(
         &mut self,
         plane: &mut DataPlane,
         link: LinkId,
-        whose: ServerUser,
         replies: [&[u8]; 2],
-    ) {
+    ) -> Option<OpeningAnswer> {
+        let kind = plane.links.get(link)?.kind;
+        let is_stuck = stays_open(replies[0], replies[1]);
+        if is_stuck {
+            plane.lose_link(link, "it opens transactions and does not execute them");
+        }
+        Some(OpeningAnswer {
+            link,
+            whose: (kind.server, kind.user),
+            refusal: lasting_refusal(replies),
+            is_stuck,
+        })
+    }
+
+    /// Notes a server's answer to whether a user may open transactions, and wakes the sessions that
+    /// wait for it.
+    pub(crate) fn note_opening(&mut self, plane: &mut DataPlane, answer: OpeningAnswer) {
+        let OpeningAnswer { whose, refusal, .. } = answer;
         self.catalog.note_answer(&(whose, Subject::Opening));
-        // Other errors pass.
-        let is_lasting = |said: &Vec<u8>| {
-            let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
-            lasting.iter().any(|beginning| said.starts_with(beginning))
-        };
-        let refusal = replies.map(of_its_own).into_iter().find(is_lasting);
         self.catalog.unopened.insert(whose, (refusal, plane.now));
-        plane.wake_waiters(link);
+        plane.wake_waiters(answer.link);
     }
 }
 
+/// A server's answer to whether a user may open transactions.
+#[derive(Debug)]
+pub(crate) struct OpeningAnswer {
+    link: LinkId,
+    whose: ServerUser,
+    /// `None`: the user may.
+    refusal: Option<Vec<u8>>,
+    /// Whether the link is stuck in a transaction, and was given up.
+    pub(crate) is_stuck: bool,
+}
+
+/// The error for which a user may not open transactions. Other errors pass.
+fn lasting_refusal(replies: [&[u8]; 2]) -> Option<Vec<u8>> {
+    let is_lasting = |said: &Vec<u8>| {
+        let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
+        lasting.iter().any(|beginning| said.starts_with(beginning))
+    };
+    replies.map(of_its_own).into_iter().find(is_lasting)
+}
+
 /// Whether a link is stuck in a transaction: the server has accepted MULTI, and has not ended it.
-pub(crate) fn stays_open(opened: &[u8], executed: &[u8]) -> bool {
+fn stays_open(opened: &[u8], executed: &[u8]) -> bool {
     let has_ended = executed.starts_with(b"*") || executed.starts_with(b"-EXECABORT");
     !opened.starts_with(b"-") && !has_ended
 }
