@@ -644,7 +644,7 @@ impl Engine {
                 self.plane.deliver_to(entry, &reply);
             }
             Release::Unpinned(id) => {
-                self.pinned.finish_unpinning(&mut self.plane, id);
+                self.plane.finish_unpinning(id);
                 self.plane.release(id, Holds::DRAIN);
             }
         }

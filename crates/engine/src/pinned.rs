@@ -27,10 +27,9 @@ use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, 
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Tunnel;
-use crate::data_plane::link::{Link, LinkKind, LinkRole, Sends, Unblocking};
+use crate::data_plane::link::{Link, LinkRole, Sends, Unblocking};
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Pins, Session};
-use crate::data_plane::session_state::Holds;
 use crate::pinned::holders::Holders;
 use crate::pinned::tracking::AWAY;
 use crate::routing::pool::ServerId;
@@ -159,22 +158,6 @@ impl Pinned {
 
 /// Links for a reason.
 impl Pinned {
-    /// The one request of a session on its pinned link is placed: the pin ends with it. `waits`:
-    /// the request may wait at the server.
-    pub(crate) fn unpin_behind(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        pins: Pins,
-        waits: bool,
-    ) {
-        let link = plane.sessions.get(id).map(|session| session.link);
-        if let Some(link) = link.and_then(|link| plane.links.get_mut(link)) {
-            link.waits = waits;
-        }
-        self.unpin(plane, id, pins);
-    }
-
     /// Prepares a link for CLIENT TRACKING, NO-TOUCH or IMPORT-SOURCE. While one is on, the session
     /// keeps a pinned link. Returns the completion of the request.
     pub(crate) fn begin_switch(
@@ -186,122 +169,13 @@ impl Pinned {
     ) -> Result<Completion, Blocked> {
         let had = plane.has_pins(id, switch.pins);
         if switch.on {
-            self.pin(plane, id, switch.pins)?;
+            plane.pin(id, switch.pins)?;
         }
         Ok(Completion::Pinned(PinnedCompletion::Switch {
             switch,
             had,
             redirect,
         }))
-    }
-
-    /// Pins a session to a link, or adds a reason to the pin that it has.
-    pub(crate) fn pin(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        pins: Pins,
-    ) -> Result<(), Blocked> {
-        let Some(session) = plane.sessions.get(id) else {
-            return Err(Blocked::Wait);
-        };
-        let kind = plane.kind_of(session);
-        self.pin_to(plane, kind, id, pins)
-    }
-
-    /// Pins a session to a link, of this kind if it has none yet.
-    pub(crate) fn pin_to(
-        &mut self,
-        plane: &mut DataPlane,
-        kind: LinkKind,
-        id: SessionId,
-        pins: Pins,
-    ) -> Result<(), Blocked> {
-        let has_none = |session: &Session| session.pins.is_empty();
-        if plane.sessions.get(id).is_some_and(has_none) {
-            if plane.hold_until_caught_up(id) {
-                return Err(Blocked::Wait);
-            }
-            let link = plane.own_link(kind, id)?;
-            plane.attach(id, link);
-        }
-        if let Some(session) = plane.sessions.get_mut(id) {
-            session.pins.add(pins);
-            if pins.any(Pins::STATE) {
-                plane.taint_own_link(id);
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a reason to be pinned with the session's last request. Once that is answered, a session
-    /// without another reason goes back to its shared link.
-    pub(crate) fn unpin(&mut self, plane: &mut DataPlane, id: SessionId, pins: Pins) {
-        if let Some(session) = plane.sessions.get_mut(id)
-            && session.pins.any(pins)
-        {
-            session.pins.remove(pins);
-            session.flags |= Flags::UNPINNING;
-            if session.is_caught_up() {
-                self.finish_unpinning(plane, id);
-            } else {
-                plane.hold(id, Holds::DRAIN);
-            }
-        }
-    }
-
-    /// All requests of a session that unpins are answered: the session goes back to its shared link
-    /// if no reason is left.
-    pub(crate) fn finish_unpinning(&mut self, plane: &mut DataPlane, id: SessionId) {
-        let Some(session) = plane.sessions.get_mut(id) else {
-            return;
-        };
-        session.flags.remove(Flags::UNPINNING);
-        let (link, pins) = (session.link, session.pins);
-        if let Some(link) = plane.links.get_mut(link) {
-            link.waits = false;
-        }
-        if !pins.any(Pins::SPREAD) {
-            self.drop_tracker(plane, id);
-        }
-        if pins.is_empty() {
-            plane.attach_shared(id);
-            self.give_back(plane, link);
-        }
-    }
-
-    /// Separates a session from its own link after its blocking request has left it.
-    pub(crate) fn leave_own_link(&mut self, plane: &mut DataPlane, link_id: LinkId, by: SessionId) {
-        if let Some(link) = plane.links.get_mut(link_id) {
-            link.waits = false;
-        }
-        if let Some(session) = plane.sessions.get_mut(by) {
-            session.flags.remove(Flags::UNPINNING);
-        }
-        if plane.is_tracking_link(by, link_id) {
-            return;
-        }
-        if let Some(session) = plane.sessions.get(by) {
-            let kind = plane.shared_kind_of(session);
-            let shared = plane.shared_link(kind).unwrap_or(LinkId::NONE);
-            plane.attach_again(by, shared);
-        }
-        self.give_back(plane, link_id);
-    }
-
-    /// Gives a session a link of this kind for itself. `None`: none is free.
-    pub(crate) fn move_to_own_link(
-        &mut self,
-        plane: &mut DataPlane,
-        kind: LinkKind,
-        id: SessionId,
-    ) -> Option<LinkId> {
-        let link = plane.own_link(kind, id).ok()?;
-        plane.attach_again(id, link);
-        if let Some(session) = plane.sessions.get_mut(id) {
-            session.server = kind.server;
-        }
-        Some(link)
     }
 
     /// A link is lost, and with it the state that its server kept for its session. It comes in
@@ -363,12 +237,12 @@ impl Pinned {
     ) -> bool {
         let link = plane.links.get(gone.link);
         if link.is_some_and(|link| link.role == LinkRole::Pinned { by: id }) {
-            self.give_back(plane, gone.link);
+            plane.give_back(gone.link);
         }
         plane.trackers.remove(id);
         let links = gone.rare.as_mut().map(|rare| &mut rare.tracking.links);
         for (_, link) in links.map(std::mem::take).unwrap_or_default() {
-            self.give_back(plane, link);
+            plane.give_back(link);
         }
         let large = gone.rare.as_mut().and_then(|rare| rare.large.take());
         if let Some(link) = large.and_then(|large| large.link) {
@@ -382,33 +256,7 @@ impl Pinned {
     pub(crate) fn leave_lost_slots(&mut self, plane: &mut DataPlane, server: ServerId) {
         plane.hold_sessions_at(server);
         for session in plane.lost_watches(server) {
-            self.lose_watch(plane, session);
-        }
-    }
-
-    /// Notes that a session's watched keys may have changed: no link watches them any more.
-    pub(crate) fn lose_watch(&mut self, plane: &mut DataPlane, id: SessionId) {
-        if let Some(session) = plane.sessions.get_mut(id) {
-            session.rare().watch_lost = true;
-        }
-        plane.taint_own_link(id);
-        self.unpin(plane, id, Pins::WATCH);
-    }
-
-    /// Gives back the link of a session that is not pinned any more: keeps it idle if it is clean,
-    /// else closes it.
-    pub(crate) fn give_back(&mut self, plane: &mut DataPlane, id: LinkId) {
-        let Some(link) = plane.links.get(id) else {
-            return;
-        };
-        if !matches!(link.role, LinkRole::Pinned { .. }) {
-            return;
-        }
-        if link.is_up() && link.is_idle() && !link.tainted {
-            plane.keep_spare(id);
-            plane.next_pinned();
-        } else {
-            plane.close_link(id);
+            plane.lose_watch(session);
         }
     }
 
@@ -467,7 +315,7 @@ impl Pinned {
         match plane.sessions.get_mut(id) {
             // The option may have been switched off by an earlier request.
             Some(session) if switch.on && agreed => session.pins.add(switch.pins),
-            _ if agreed || switch.on && !had => self.unpin(plane, id, switch.pins),
+            _ if agreed || switch.on && !had => plane.unpin(id, switch.pins),
             _ => {}
         }
     }

@@ -8,6 +8,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::link::{IDLE_EMERGENCY, LinkKind};
+use crate::data_plane::session::Flags;
 use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::{DataPlane, Link, LinkRole};
@@ -244,5 +245,139 @@ impl DataPlane {
             }
         }
         None
+    }
+
+    /// Pins a session to a link, or adds a reason to the pin that it has.
+    pub(crate) fn pin(&mut self, id: SessionId, pins: Pins) -> Result<(), Blocked> {
+        let Some(session) = self.sessions.get(id) else {
+            return Err(Blocked::Wait);
+        };
+        let kind = self.kind_of(session);
+        self.pin_to(kind, id, pins)
+    }
+
+    /// Pins a session to a link, of this kind if it has none yet.
+    pub(crate) fn pin_to(
+        &mut self,
+        kind: LinkKind,
+        id: SessionId,
+        pins: Pins,
+    ) -> Result<(), Blocked> {
+        let has_none = |session: &Session| session.pins.is_empty();
+        if self.sessions.get(id).is_some_and(has_none) {
+            if self.hold_until_caught_up(id) {
+                return Err(Blocked::Wait);
+            }
+            let link = self.own_link(kind, id)?;
+            self.attach(id, link);
+        }
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.pins.add(pins);
+            if pins.any(Pins::STATE) {
+                self.taint_own_link(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The one request of a session on its pinned link is placed: the pin ends with it. `waits`:
+    /// the request may wait at the server.
+    pub(crate) fn unpin_behind(&mut self, id: SessionId, pins: Pins, waits: bool) {
+        let link = self.sessions.get(id).map(|session| session.link);
+        if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
+            link.waits = waits;
+        }
+        self.unpin(id, pins);
+    }
+
+    /// Ends a reason to be pinned with the session's last request. Once that is answered, a session
+    /// without another reason goes back to its shared link.
+    pub(crate) fn unpin(&mut self, id: SessionId, pins: Pins) {
+        if let Some(session) = self.sessions.get_mut(id)
+            && session.pins.any(pins)
+        {
+            session.pins.remove(pins);
+            session.flags |= Flags::UNPINNING;
+            if session.is_caught_up() {
+                self.finish_unpinning(id);
+            } else {
+                self.hold(id, Holds::DRAIN);
+            }
+        }
+    }
+
+    /// All requests of a session that unpins are answered: the session goes back to its shared link
+    /// if no reason is left.
+    pub(crate) fn finish_unpinning(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.flags.remove(Flags::UNPINNING);
+        let (link, pins) = (session.link, session.pins);
+        if let Some(link) = self.links.get_mut(link) {
+            link.waits = false;
+        }
+        if !pins.any(Pins::SPREAD) {
+            self.drop_tracker(id);
+        }
+        if pins.is_empty() {
+            self.attach_shared(id);
+            self.give_back(link);
+        }
+    }
+
+    /// Separates a session from its own link after its blocking request has left it.
+    pub(crate) fn leave_own_link(&mut self, link_id: LinkId, by: SessionId) {
+        if let Some(link) = self.links.get_mut(link_id) {
+            link.waits = false;
+        }
+        if let Some(session) = self.sessions.get_mut(by) {
+            session.flags.remove(Flags::UNPINNING);
+        }
+        if self.is_tracking_link(by, link_id) {
+            return;
+        }
+        if let Some(session) = self.sessions.get(by) {
+            let kind = self.shared_kind_of(session);
+            let shared = self.shared_link(kind).unwrap_or(LinkId::NONE);
+            self.attach_again(by, shared);
+        }
+        self.give_back(link_id);
+    }
+
+    /// Gives a session a link of this kind for itself. `None`: none is free.
+    pub(crate) fn move_to_own_link(&mut self, kind: LinkKind, id: SessionId) -> Option<LinkId> {
+        let link = self.own_link(kind, id).ok()?;
+        self.attach_again(id, link);
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.server = kind.server;
+        }
+        Some(link)
+    }
+
+    /// Notes that a session's watched keys may have changed: no link watches them any more.
+    pub(crate) fn lose_watch(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.rare().watch_lost = true;
+        }
+        self.taint_own_link(id);
+        self.unpin(id, Pins::WATCH);
+    }
+
+    /// Gives back the link of a session that is not pinned any more: keeps it idle if it is clean,
+    /// else closes it.
+    pub(crate) fn give_back(&mut self, id: LinkId) {
+        let Some(link) = self.links.get(id) else {
+            return;
+        };
+        if !matches!(link.role, LinkRole::Pinned { .. }) {
+            return;
+        }
+        if link.is_up() && link.is_idle() && !link.tainted {
+            self.keep_spare(id);
+            self.next_pinned();
+        } else {
+            self.close_link(id);
+        }
     }
 }

@@ -404,6 +404,31 @@ impl DataPlane {
             self.charge(id, ChargeKind::Invalidations, tracker.charge());
         }
     }
+
+    /// Drops the tracking state of a session that tracks no more or has left. Its links are closed,
+    /// except the one that it still needs.
+    pub(crate) fn drop_tracker(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let (own, is_bound) = (session.link, !session.pins.is_empty());
+        if self.trackers.remove(id).is_none() {
+            return;
+        }
+        let tracking = std::mem::take(&mut session.rare().tracking);
+        self.charge(id, ChargeKind::Invalidations, Charge::default());
+        for (_, link) in tracking.links {
+            if link != own {
+                self.give_back(link);
+            }
+        }
+        if is_bound {
+            let mut off = Vec::new();
+            encode::request(&mut off, &["CLIENT", "TRACKING", "OFF"]);
+            self.put_ours(own, &off, Completion::Pass);
+        }
+        self.weigh(id);
+    }
 }
 
 #[cfg(test)]

@@ -86,13 +86,13 @@ impl Engine {
         let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
         self.transactions.end_transaction(&mut self.plane, id);
         let own = self.plane.reset_modes(id);
-        self.pinned.drop_tracker(&mut self.plane, id);
+        self.plane.drop_tracker(id);
         self.plane.attach(id, link);
         if let Some(own) = own {
             if let Some(link) = self.plane.links.get_mut(own) {
                 link.tainted = true;
             }
-            self.pinned.give_back(&mut self.plane, own);
+            self.plane.give_back(own);
         }
         self.plane.reset_identity(id, first);
         self.plane.answer_reply(id, b"+RESET\r\n")

@@ -40,12 +40,12 @@ impl Engine {
         pins: Pins,
         waits: bool,
     ) -> Dispatched {
-        if let Err(blocked) = self.pinned.pin(&mut self.plane, id, pins) {
+        if let Err(blocked) = self.plane.pin(id, pins) {
             return self.plane.blocked(id, blocked);
         }
         let placed = self.plane.dispatch_on_link(id, bytes, reads, completion);
         if placed == Dispatched::Done {
-            self.pinned.unpin_behind(&mut self.plane, id, pins, waits);
+            self.plane.unpin_behind(id, pins, waits);
         }
         placed
     }

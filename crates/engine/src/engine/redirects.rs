@@ -66,10 +66,10 @@ impl Engine {
         let next = self.follow_redirect(server, slot, said, refused.refusal);
         match self.redirects.take_off(&mut self.plane, &refused, next) {
             Departure::Deferred => {}
-            Departure::LeavesOwnLink(by) => self.pinned.leave_own_link(&mut self.plane, id, by),
+            Departure::LeavesOwnLink(by) => self.plane.leave_own_link(id, by),
             Departure::Answer(told) => self.answer_front(id, refused.front, &told),
             Departure::WatchLost(by, told) => {
-                self.pinned.lose_watch(&mut self.plane, by);
+                self.plane.lose_watch(by);
                 self.answer_front(id, refused.front, &told);
             }
         }
@@ -171,8 +171,7 @@ impl Engine {
     ) {
         self.redirects
             .go_on_elsewhere(&mut self.plane, link, entry, asked, next);
-        self.pinned
-            .leave_own_link(&mut self.plane, link, entry.session);
+        self.plane.leave_own_link(link, entry.session);
     }
 
     /// Decides about an unproven request after the server's answer to the second question.
@@ -374,7 +373,7 @@ impl Engine {
                 return None;
             }
             let kind = self.kind_for(item).ok()?;
-            self.pinned.move_to_own_link(&mut self.plane, kind, id)?
+            self.plane.move_to_own_link(kind, id)?
         };
         if let Some(session) = self.plane.sessions.get_mut(id) {
             session.flags |= Flags::UNPINNING;

@@ -52,7 +52,7 @@ impl Engine {
                 request,
                 "WATCH inside MULTI is not allowed",
             ),
-            id::WATCH => match self.pinned.pin(&mut self.plane, session_id, Pins::WATCH) {
+            id::WATCH => match self.plane.pin(session_id, Pins::WATCH) {
                 Ok(()) => {
                     if let Some(session) = self.plane.sessions.get_mut(session_id) {
                         session.flags |= Flags::HAS_QUEUED;
@@ -95,7 +95,7 @@ impl Engine {
             })),
         );
         if placed == Dispatched::Done {
-            self.pinned.unpin(&mut self.plane, id, Pins::WATCH);
+            self.plane.unpin(id, Pins::WATCH);
         }
         placed
     }
@@ -183,7 +183,7 @@ impl Engine {
             self.plane.switch_to_group(id, group);
         }
         for pins in pins {
-            match self.pinned.pin(&mut self.plane, id, pins) {
+            match self.plane.pin(id, pins) {
                 Ok(()) => {}
                 Err(Blocked::Wait) => return Dispatched::Wait,
                 Err(Blocked::Refused(reply)) => return self.leave_transaction(id, &reply),
@@ -217,8 +217,7 @@ impl Engine {
             Ok(placed) => {
                 self.transactions.end_transaction(&mut self.plane, id);
                 self.plane.counters.transactions += 1;
-                self.pinned
-                    .unpin(&mut self.plane, id, Pins::WATCH.with(Pins::ONCE));
+                self.plane.unpin(id, Pins::WATCH.with(Pins::ONCE));
                 if about_session {
                     // The result decides about the session's state, so later requests wait for it.
                     self.plane.hold_until_caught_up(id);

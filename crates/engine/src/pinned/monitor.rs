@@ -34,7 +34,7 @@ impl Pinned {
             let text = b"ERR respool: before MONITOR, leave all channels";
             return plane.answer_error(id, text);
         }
-        if let Err(blocked) = self.pin(plane, id, Pins::MONITOR) {
+        if let Err(blocked) = plane.pin(id, Pins::MONITOR) {
             return plane.blocked(id, blocked);
         }
         let Some(session) = plane.sessions.get_mut(id) else {
@@ -253,7 +253,7 @@ impl Pinned {
             if let Some(session) = plane.sessions.get_mut(by) {
                 session.flags.end_tunnel();
             }
-            self.unpin(plane, by, Pins::MONITOR);
+            plane.unpin(by, Pins::MONITOR);
         }
     }
 }

@@ -25,7 +25,6 @@ use respool_protocol::encode::{self, Version};
 use crate::base::error::is_servers_fault;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
-use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::redirect_asked;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
@@ -371,7 +370,7 @@ impl Pinned {
             return;
         };
         if !session.pins.any(Pins::SWITCHED) {
-            return self.unpin(plane, id, Pins::ALL_TRACKING);
+            return plane.unpin(id, Pins::ALL_TRACKING);
         }
         if !session.pins.any(Pins::TRACKING) {
             return;
@@ -412,33 +411,8 @@ impl Pinned {
         };
         session.pins.remove(pins);
         if !session.pins.any(Pins::TRACKING.with(Pins::SWITCHED)) {
-            self.unpin(plane, id, Pins::SPREAD);
+            plane.unpin(id, Pins::SPREAD);
         }
-    }
-
-    /// Drops the tracking state of a session that tracks no more or has left. Its links are closed,
-    /// except the one that it still needs.
-    pub(crate) fn drop_tracker(&mut self, plane: &mut DataPlane, id: SessionId) {
-        let Some(session) = plane.sessions.get_mut(id) else {
-            return;
-        };
-        let (own, is_bound) = (session.link, !session.pins.is_empty());
-        if plane.trackers.remove(id).is_none() {
-            return;
-        }
-        let tracking = std::mem::take(&mut session.rare().tracking);
-        plane.charge(id, ChargeKind::Invalidations, Charge::default());
-        for (_, link) in tracking.links {
-            if link != own {
-                self.give_back(plane, link);
-            }
-        }
-        if is_bound {
-            let mut off = Vec::new();
-            encode::request(&mut off, &["CLIENT", "TRACKING", "OFF"]);
-            plane.put_ours(own, &off, Completion::Pass);
-        }
-        plane.weigh(id);
     }
 
     /// A tracking link is lost, and the notes of its server with it. `is_over`: the server has

@@ -62,7 +62,7 @@ impl Pinned {
         if !in_multi {
             // The pinned link first. Both links count towards one bound: a session with one of them
             // does not wait for the other, since two sessions could wait for each other.
-            self.pin(plane, id, Pins::ONCE)?;
+            plane.pin(id, Pins::ONCE)?;
         }
         let link = match found.is_here {
             true => Some(self.redirect_link(plane, id, found.to)?),
@@ -90,7 +90,7 @@ impl Pinned {
     pub(crate) fn end_redirected_request(&mut self, plane: &mut DataPlane, id: SessionId) {
         if let Some(session) = plane.sessions.get_mut(id) {
             session.rare().redirect_found = None;
-            self.unpin(plane, id, Pins::ONCE);
+            plane.unpin(id, Pins::ONCE);
         }
     }
 

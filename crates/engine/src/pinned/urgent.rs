@@ -47,7 +47,7 @@ impl Pinned {
         };
         let has_own = !session.pins.is_empty();
         if has_own || plane.may_have_own_link(id) {
-            self.pin_to(plane, kind, id, Pins::ONCE)?;
+            plane.pin_to(kind, id, Pins::ONCE)?;
             return Ok(None);
         }
         if plane.hold_until_caught_up(id) {

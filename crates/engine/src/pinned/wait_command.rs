@@ -178,7 +178,7 @@ impl Pinned {
         let own = session.and_then(|session| plane.links.get(session.link));
         let of_user = own.filter(|own| own.kind.user != kind.user);
         let of_user = of_user.map(|own| own.held.clone());
-        self.pin_to(plane, kind, id, Pins::ONCE)?;
+        plane.pin_to(kind, id, Pins::ONCE)?;
         let (mut bytes, in_front) = self.in_front_of_wait(plane, id, kind.server);
         bytes.extend_from_slice(request.bytes);
         let completion = Completion::Pinned(PinnedCompletion::Wait(Box::new(WaitCommand {
