@@ -24,6 +24,7 @@ pub(crate) mod handshake;
 pub(crate) mod health;
 pub(crate) mod hello;
 pub(crate) mod ingress;
+pub(crate) mod key_prefix;
 pub(crate) mod learned_commands;
 pub(crate) mod ledger;
 pub(crate) mod link;

@@ -5,8 +5,6 @@
 //! in the session's reply order. The session keeps the parts that have come until all have come. If
 //! one part fails, the whole request fails.
 
-pub(crate) mod key_prefix;
-
 use std::collections::HashMap;
 
 use respool_protocol::commands::{Command, CommandId, Retry, Spread, id};
@@ -21,11 +19,11 @@ use crate::data_plane::completion::local::ScriptEffect;
 use crate::data_plane::completion::pinned::is_connection_switch;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::Request;
+use crate::data_plane::key_prefix::Scan;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::scattered::{MergeRule, ScatterRequest};
 use crate::data_plane::session::Flags;
 use crate::routing::pool::{Group, Pools, ServerId};
-use crate::scatter::key_prefix::Scan;
 
 /// Buffers for requests that several servers share.
 #[derive(Default)]
@@ -230,7 +228,7 @@ impl Scatter {
             return Ok(Vec::new());
         }
         let strip =
-            |(server, share): &(ServerId, &[u8])| self.strip_share(plane, *server, command, share);
+            |(server, share): &(ServerId, &[u8])| plane.strip_share(*server, command, share);
         parts.iter().map(strip).collect()
     }
 
@@ -246,7 +244,7 @@ impl Scatter {
         if request.id != id::KEYS || !plane.removes_prefix(session) {
             return Ok(Vec::new());
         }
-        let strip = |server: &ServerId| self.strip_keys(plane, *server, request);
+        let strip = |server: &ServerId| plane.strip_keys(*server, request);
         servers.iter().map(strip).collect()
     }
 
@@ -298,7 +296,7 @@ impl Scatter {
             request: stripped,
             sifted_by,
         } = match plane.removes_prefix(session) {
-            true => self.strip_scan(plane, session, request)?,
+            true => plane.strip_scan(session, request)?,
             false => Scan::default(),
         };
         let mut bytes = Vec::new();
@@ -372,7 +370,7 @@ impl Scatter {
         index: u16,
         reply: &[u8],
     ) -> Option<Finished> {
-        let named = self.part_named(plane, entry, index, reply);
+        let named = plane.part_named(entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
         if !plane.take_part(entry, index, reply) {
             plane.counters.late_replies += 1;

@@ -261,7 +261,7 @@ impl Engine {
             false => id.and_then(|id| {
                 let counted = self.pubsub.count_duty(&self.plane, session_id, id, arg(1));
                 let counted = counted.map(Completion::Pubsub);
-                counted.or_else(|| self.scatter.naming_duty(&self.plane, session_id, id.get()))
+                counted.or_else(|| self.plane.naming_duty(session_id, id.get()))
             }),
         };
         let large = LargeStart {
@@ -297,8 +297,7 @@ impl Engine {
         let queued = self.plane.queued_group(id);
         let switched = self.plane.switch_large(id, opening, &args, argc, queued);
         switched.map_err(<[u8]>::to_vec)?;
-        self.scatter
-            .strip_large(&self.plane, id, opening, (argc, spans), head)
+        self.plane.strip_large(id, opening, (argc, spans), head)
     }
 
     /// The link for a large request. `Some(None)`: it was refused. `None`: it waits.
@@ -461,7 +460,7 @@ impl Engine {
         let keys = self.pinned.keys_invalidated(&self.plane, link, by, push);
         let named = keys.map(|keys| {
             let names = Names::Each;
-            let named = self.scatter.named_by(&self.plane, link, names, None, keys);
+            let named = self.plane.named_by(link, names, None, keys);
             [INVALIDATE, &named].concat()
         });
         let push = named.as_deref().unwrap_or(push);

@@ -208,16 +208,14 @@ impl Engine {
             } => {
                 let sifted_by = sifted_by.as_deref();
                 let names = Names::Second;
-                let reply = self
-                    .scatter
-                    .named_by(&self.plane, id, names, sifted_by, reply);
+                let reply = self.plane.named_by(id, names, sifted_by, reply);
                 let reply = self
                     .scatter
                     .scanned(&self.plane, id, (number, next), &reply);
                 self.plane.deliver_to(entry, &reply);
             }
             ScatterCompletion::Named(names) => {
-                let reply = self.scatter.named_by(&self.plane, id, names, None, reply);
+                let reply = self.plane.named_by(id, names, None, reply);
                 self.plane.deliver_to(entry, &reply);
             }
             ScatterCompletion::Part { index, effect } => {

@@ -287,7 +287,7 @@ impl Engine {
             _ => false,
         };
         let reads = command.retry == Retry::Read;
-        let named = self.scatter.naming_duty(&self.plane, session_id, command);
+        let named = self.plane.naming_duty(session_id, command);
         match command.answer {
             Answer::Alone if is_wait(id) => self.dispatch_wait(session_id, request, None),
             _ if alone && may_wait(id) => {

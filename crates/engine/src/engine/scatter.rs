@@ -9,6 +9,7 @@ use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::key_prefix::{Stripped, UNKNOWN_ARGUMENTS, scanned};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::scattered::MergeRule;
@@ -17,7 +18,6 @@ use crate::engine::Engine;
 use crate::local::info::adds_our_section;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
-use crate::scatter::key_prefix::{Stripped, UNKNOWN_ARGUMENTS, scanned};
 use crate::scatter::{Division, Finished, ScanStep, as_seen, is_read};
 
 /// Requests for several servers.
@@ -166,7 +166,7 @@ impl Engine {
         server_refuses: bool,
     ) -> Dispatched {
         let is_in_multi = self.plane.is_in_multi(id);
-        match self.scatter.strip(&self.plane, id, request, is_in_multi) {
+        match self.plane.strip(id, request, is_in_multi) {
             Stripped::Same => self.dispatch_at_server(id, request, server_refuses),
             Stripped::Shorter(bytes) => scanned(&bytes, |spans| {
                 let bytes = &bytes;

@@ -131,7 +131,7 @@ impl Engine {
 impl Engine {
     /// Queues a request of a session in MULTI.
     pub(crate) fn queue(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let names = self.scatter.names_at(&self.plane, id, request.command);
+        let names = self.plane.names_at(id, request.command);
         let queued = self.transactions.queue(&mut self.plane, id, request, names);
         match queued {
             Queued::Done(placed) => placed,
@@ -274,7 +274,7 @@ impl Engine {
                 exec_reply.say(element);
             }
             OthersResult::Named(names) => {
-                exec_reply.say(&self.scatter.named_by(plane, link, names, None, element));
+                exec_reply.say(&self.plane.named_by(link, names, None, element));
             }
             OthersResult::RedirectName => {
                 exec_reply.say(&self.pinned.name_told(plane, id, element));

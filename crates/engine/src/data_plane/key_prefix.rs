@@ -31,7 +31,6 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::owners::{Opening, looks_elsewhere};
 use crate::data_plane::session::Flags;
 use crate::routing::pool::ServerId;
-use crate::scatter::Scatter;
 
 /// The error for a request whose keys cannot be found. The servers refuse it, too, as far as they
 /// are known.
@@ -77,7 +76,7 @@ pub(crate) enum Stripped {
     Refused(&'static [u8]),
 }
 
-/// A SCAN for a server without the prefix: see [`Scatter::strip_scan`].
+/// A SCAN for a server without the prefix: see [`DataPlane::strip_scan`].
 #[derive(Default)]
 pub(crate) struct Scan {
     pub(crate) request: Option<Vec<u8>>,
@@ -195,38 +194,36 @@ impl Stripped {
     }
 }
 
-impl Scatter {
+impl DataPlane {
     /// Removes the prefix of its server from a routed request.
     pub(crate) fn strip(
         &self,
-        plane: &DataPlane,
         session: SessionId,
         request: &Request<'_>,
         is_in_multi: bool,
     ) -> Stripped {
-        Stripped::of(request, plane.strip_before(session), is_in_multi)
+        Stripped::of(request, self.strip_before(session), is_in_multi)
     }
 
     /// The beginning of a request that is too large to hold, without the prefix of its server.
     /// `None`: it is the same.
     pub(crate) fn strip_large(
         &self,
-        plane: &DataPlane,
         session_id: SessionId,
         opening: Opening,
         (argc, spans): (usize, &[Span]),
         head: &[u8],
     ) -> Result<Option<Vec<u8>>, Vec<u8>> {
         let Opening::Row(id) = opening else {
-            return match plane.removes_prefix(session_id) {
+            return match self.removes_prefix(session_id) {
                 true => Err(UNKNOWN_KEYS.to_vec()),
                 false => Ok(None),
             };
         };
-        if !plane.removes_prefix(session_id) {
+        if !self.removes_prefix(session_id) {
             return Ok(None);
         }
-        let prefix = plane.strip_before(session_id);
+        let prefix = self.strip_before(session_id);
         let mut bytes = Vec::new();
         match shorten(id.get(), head, argc, spans, prefix, &mut bytes) {
             Ok(is_another) => Ok(is_another.then_some(bytes)),
@@ -238,12 +235,11 @@ impl Scatter {
     /// same.
     pub(crate) fn strip_share(
         &self,
-        plane: &DataPlane,
         server: ServerId,
         command: &Command,
         share: &[u8],
     ) -> Result<Option<Vec<u8>>, &'static [u8]> {
-        let prefix = plane.removed_prefix_of(server);
+        let prefix = self.removed_prefix_of(server);
         if prefix.is_empty() {
             return Ok(None);
         }
@@ -259,11 +255,10 @@ impl Scatter {
     /// same.
     pub(crate) fn strip_keys(
         &self,
-        plane: &DataPlane,
         server: ServerId,
         request: &Request<'_>,
     ) -> Result<Option<Vec<u8>>, &'static [u8]> {
-        let prefix = plane.removed_prefix_of(server);
+        let prefix = self.removed_prefix_of(server);
         let asked = request.spans.get(1).map(|_| request.arg(1));
         let (Some(asked), false) = (asked, prefix.is_empty()) else {
             return Ok(None);
@@ -279,11 +274,10 @@ impl Scatter {
     /// must be filtered by it. No request: the client's is right for the server.
     pub(crate) fn strip_scan(
         &self,
-        plane: &DataPlane,
         id: SessionId,
         request: &Request<'_>,
     ) -> Result<Scan, &'static [u8]> {
-        let prefix = plane.strip_before(id);
+        let prefix = self.strip_before(id);
         if prefix.is_empty() {
             return Ok(Scan::default());
         }
@@ -317,23 +311,13 @@ impl Scatter {
 
     /// Which keys the reply to a request names, if the current server of the session sees keys
     /// without their prefix.
-    pub(crate) fn names_at(
-        &self,
-        plane: &DataPlane,
-        id: SessionId,
-        command: &Command,
-    ) -> Option<Names> {
-        let names = command.names != Names::None && !plane.strip_before(id).is_empty();
+    pub(crate) fn names_at(&self, id: SessionId, command: &Command) -> Option<Names> {
+        let names = command.names != Names::None && !self.strip_before(id).is_empty();
         names.then_some(command.names)
     }
 
-    pub(crate) fn naming_duty(
-        &self,
-        plane: &DataPlane,
-        id: SessionId,
-        command: &Command,
-    ) -> Option<Completion> {
-        let names = self.names_at(plane, id, command)?;
+    pub(crate) fn naming_duty(&self, id: SessionId, command: &Command) -> Option<Completion> {
+        let names = self.names_at(id, command)?;
         Some(Completion::Scatter(ScatterCompletion::Named(names)))
     }
 
@@ -341,33 +325,26 @@ impl Scatter {
     /// pattern that filters a list of keys.
     pub(crate) fn named_by(
         &self,
-        plane: &DataPlane,
         link: LinkId,
         names: Names,
         sifted_by: Option<&[u8]>,
         reply: &[u8],
     ) -> Vec<u8> {
-        let server = plane.links.get(link).map(|link| link.kind.server);
-        let prefix = server.map_or(&[][..], |server| plane.removed_prefix_of(server));
+        let server = self.links.get(link).map(|link| link.kind.server);
+        let prefix = server.map_or(&[][..], |server| self.removed_prefix_of(server));
         with_prefix(reply, names, prefix, sifted_by)
     }
 
     /// A server's part of a scattered reply, with the prefix in front of the keys that it names.
     /// `None`: it is the same.
-    pub(crate) fn part_named(
-        &self,
-        plane: &DataPlane,
-        entry: Entry,
-        index: u16,
-        reply: &[u8],
-    ) -> Option<Vec<u8>> {
-        let session = plane.sessions.get(entry.session)?;
+    pub(crate) fn part_named(&self, entry: Entry, index: u16, reply: &[u8]) -> Option<Vec<u8>> {
+        let session = self.sessions.get(entry.session)?;
         if !session.flags.any(Flags::STRIPS) {
             return None;
         }
-        let gather = plane.scattered(entry)?;
+        let gather = self.scattered(entry)?;
         let (server, names) = gather.part(index)?;
-        let prefix = plane.removed_prefix_of(server);
+        let prefix = self.removed_prefix_of(server);
         if prefix.is_empty() || names == Names::None {
             return None;
         }
