@@ -1,5 +1,6 @@
 //! The path of a request: from a session to a link, into a batch, and its reply back.
 
+mod accept;
 pub(crate) mod actions;
 pub(crate) mod answers;
 pub(crate) mod awaited_nodes;
@@ -77,7 +78,7 @@ use respool_protocol::encode::Version;
 use respool_protocol::request::RequestScanner;
 
 use crate::base::arrivals::ArrivalSlot;
-use crate::base::buffer::SpareBuffers;
+use crate::base::buffer::{SpareBuffers, shrink};
 use crate::base::counters::Counters;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::session_map::SessionMap;
@@ -261,6 +262,8 @@ pub(crate) struct DataPlane {
     pub(crate) other_workers: Counters,
     /// The state of the random numbers.
     pub(crate) random: u64,
+    /// The id of the next session, which CLIENT ID shows.
+    next_session: u64,
 }
 
 impl DataPlane {
@@ -328,8 +331,30 @@ impl DataPlane {
             counters: Counters::default(),
             other_workers: Counters::default(),
             random: worker.seed | 1,
+            next_session: worker.index as u64 + 1,
             settings,
         }
+    }
+}
+
+impl DataPlane {
+    /// Begins to connect the first link to each configured server.
+    pub(crate) fn connect_servers(&mut self) {
+        for index in 0..self.servers.len() {
+            let kind = self.first_link(ServerId(index as u16));
+            if let Some(link) = self.shared_link(kind) {
+                self.connect(link);
+            }
+        }
+    }
+
+    /// Starts a turn. Time never runs back.
+    pub(crate) fn begin_turn(&mut self, now: Time) {
+        debug_assert!(now >= self.now, "time runs back");
+        self.now = now;
+        self.now_ms = now.stamp_ms();
+        self.asked_ms = self.now_ms;
+        self.memory.begin_turn(self.held_bytes);
     }
 }
 
@@ -880,6 +905,40 @@ impl DataPlane {
                 || self.polling.holds(id)
                 || session.defers_wait()
         })
+    }
+
+    /// Takes the bytes that a session holds. [`DataPlane::keep_held`] has to follow.
+    #[inline]
+    pub(crate) fn take_held(&mut self, id: SessionId) -> Option<Vec<u8>> {
+        let session = self.sessions.get_mut(id)?;
+        let held = std::mem::take(&mut session.held);
+        if session.is_caught_up() {
+            self.note_return(id);
+        }
+        Some(held)
+    }
+
+    /// Holds the bytes of a session again that are left behind the first `used` ones.
+    #[inline]
+    pub(crate) fn keep_held(&mut self, id: SessionId, mut held: Vec<u8>, used: usize) {
+        self.held_bytes -= held.len();
+        match self.sessions.get_mut(id) {
+            Some(session) if used < held.len() && !session.flags.is_closing() => {
+                held.drain(..used);
+                shrink(&mut held);
+                self.held_bytes += held.len();
+                let (len, is_held) = (held.len(), session.flags.is_held());
+                session.held = held;
+                if used > 0 {
+                    self.memory.restart(id);
+                }
+                if is_held {
+                    self.note_arrival(id, self.now_ms, len);
+                }
+            }
+            _ => self.spare_buffers.give(held),
+        }
+        self.weigh(id);
     }
 
     /// Holds bytes of a session that cannot be taken now.

@@ -36,39 +36,28 @@ pub(crate) mod topology;
 pub(crate) mod transactions;
 pub(crate) mod unknown_commands;
 
-use crate::data_plane::worker_query::WorkerQuery;
-use crate::data_plane::{DataPlane, Release};
 use std::sync::Arc;
-
-use respool_protocol::encode::Version;
 
 use crate::access::Access;
 use crate::admin::Admin;
-use crate::base::arrivals::ArrivalSlot;
-use crate::base::buffer::shrink;
 use crate::base::counters::Counters;
-use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::unanswered_bytes_max;
 use crate::base::settings::{PasswordSource, Settings};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::actions::{Action, Event, WorkerId};
-use crate::data_plane::burst::Burst;
-use crate::data_plane::coalesce::{BatchMove, SetRun};
-use crate::data_plane::cork::Cork;
 use crate::data_plane::flush_rule::Usage;
-use crate::data_plane::handshake::Handshake;
-use crate::data_plane::link::{Link, LinkRole, Streaming};
-use crate::data_plane::resume::ListMark;
-use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
+use crate::data_plane::link::Link;
+use crate::data_plane::session::{Flags, Origin, Session};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::slow_readers::EVERYBODYS;
+use crate::data_plane::worker_query::WorkerQuery;
+use crate::data_plane::{DataPlane, Release};
 use crate::discovery::Discovery;
 use crate::local::Local;
 use crate::pinned::Pinned;
 use crate::pubsub::Pubsub;
 use crate::pubsub::subscriber_counts::SubscriberCounts;
 use crate::redirect::Redirects;
-use crate::routing::pool::ServerId;
 use crate::scatter::Scatter;
 use crate::transaction::Transactions;
 
@@ -85,8 +74,6 @@ pub struct Engine {
     pub(crate) local: Local,
     pub(crate) access: Access,
     pub(crate) admin: Admin,
-    /// The id of the next session, which CLIENT ID shows.
-    next_session: u64,
     /// The time of the next tick.
     tick_at: Time,
     /// Whether sessions may send no new requests: see [`Engine::handle_drain`].
@@ -142,7 +129,6 @@ impl Engine {
         }
         let plane = DataPlane::new(settings, worker, now);
         let mut engine = Engine {
-            next_session: worker.index as u64 + 1,
             discovery: Discovery::new(&plane.pools, &plane.servers),
             plane,
             redirects: Redirects::default(),
@@ -156,12 +142,7 @@ impl Engine {
             tick_at: now,
             draining: false,
         };
-        for index in 0..engine.plane.servers.len() {
-            let kind = engine.plane.first_link(ServerId(index as u16));
-            if let Some(link) = engine.plane.shared_link(kind) {
-                engine.plane.connect(link);
-            }
-        }
+        engine.plane.connect_servers();
         for pool in 0..engine.plane.pools.len() {
             engine.meet_sentinels(pool);
         }
@@ -179,11 +160,7 @@ impl Engine {
 
     /// Starts a turn. Time never runs back.
     pub fn begin_turn(&mut self, now: Time) {
-        debug_assert!(now >= self.plane.now, "time runs back");
-        self.plane.now = now;
-        self.plane.now_ms = now.stamp_ms();
-        self.plane.asked_ms = self.plane.now_ms;
-        self.plane.memory.begin_turn(self.plane.held_bytes);
+        self.plane.begin_turn(now);
         self.take_pushes_put_off();
     }
 
@@ -191,65 +168,7 @@ impl Engine {
     pub fn handle_accept(&mut self, from: impl Into<Origin>, pool: usize) -> SessionId {
         // The new session may get the index of a closed one, which components still know.
         self.release_links();
-        let from = from.into();
-        let server = self.plane.first_up(pool);
-        let kind = self.plane.first_link(server);
-        let link = self.plane.shared_link(kind).unwrap_or(LinkId::NONE);
-        let mut flags = SessionState::default();
-        if self.plane.must_authenticate(pool) {
-            flags |= Flags::UNAUTHENTICATED;
-        }
-        if self.plane.pools[pool].is_routed() {
-            flags |= Flags::ROUTED;
-        }
-        if self.plane.pools.removes_prefix(pool) {
-            flags |= Flags::STRIPS;
-        }
-        let session = Session {
-            flags,
-            version: Version::Resp2,
-            pins: Pins::default(),
-            batch: 0,
-            behind: BatchMove::default(),
-            block: 0,
-            sets: SetRun::default(),
-            reads_in_order: false,
-            burst: Burst::default(),
-            link: LinkId::NONE,
-            next_seq: 0,
-            head_seq: 0,
-            out: Default::default(),
-            held: Vec::new(),
-            partial: None,
-            answered_at: Time(0),
-            gap_us: u32::MAX,
-            expected: ArrivalSlot::NOT,
-            listed: ListMark::default(),
-            resuming: ListMark::default(),
-            cork: Cork::NONE,
-            db: kind.db,
-            pool: pool as u16,
-            server,
-            listener: from.listener,
-            user: CONFIGURED,
-            lane: EVERYBODYS,
-            id: self.next_session,
-            peer: from.peer,
-            local: from.local,
-            fd: from.fd,
-            asked: None,
-            bytes_in: 0,
-            bytes_out: 0,
-            accepted_at: self.plane.now,
-            active_at: self.plane.now,
-            took_at: self.plane.now,
-            rare: None,
-        };
-        self.next_session += self.plane.worker.count as u64;
-        self.plane.counters.sessions_total += 1;
-        let session = self.plane.sessions.insert(session);
-        self.plane.reset_reading(session);
-        self.plane.attach(session, link);
+        let session = self.plane.accept(from.into(), pool);
         self.access.check_newcomer(&mut self.plane, session);
         session
     }
@@ -282,32 +201,7 @@ impl Engine {
 
     /// A session's socket took `count` bytes of its output.
     pub fn handle_session_written(&mut self, session: SessionId, count: usize) {
-        let id = session;
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return;
-        };
-        session.out.take(count, &mut self.plane.spare_buffers);
-        session.took_at = self.plane.now;
-        session.active_at = self.plane.now;
-        session.bytes_out += count as u64;
-        self.plane.held_bytes -= count;
-        self.plane.counters.session_bytes_out += count as u64;
-        if session.flags.holds().any(Holds::OUTPUT)
-            && session.out.len()
-                <= self.plane.settings.limits.session_output_soft_bytes as usize / 2
-            && self.plane.unpause_draining(id)
-        {
-            self.plane.release(id, Holds::OUTPUT);
-        }
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return;
-        };
-        if session.out.is_empty() {
-            if session.flags.holds().any(Holds::MEMORY) {
-                self.plane.release(id, Holds::MEMORY);
-            }
-            self.plane.finish_if_done(id);
-        }
+        self.plane.session_written(session, count);
     }
 
     /// A session's socket took only a part of its output, or nothing.
@@ -330,7 +224,7 @@ impl Engine {
         }
         // In a pause the bytes that are held are dropped: a large request may be cut by that.
         self.admin.end_paused(&mut self.plane, id);
-        self.forget_cut_request(id);
+        self.pinned.forget_cut_request(&mut self.plane, id);
         self.plane.reading_changed(id);
         self.plane.finish_if_done(id);
     }
@@ -352,7 +246,7 @@ impl Engine {
             return self.pinned.end_wait(&mut self.plane, id, self.draining);
         }
         self.admin.end_paused(&mut self.plane, id);
-        self.forget_cut_request(id);
+        self.pinned.forget_cut_request(&mut self.plane, id);
     }
 
     /// A client is gone.
@@ -363,18 +257,12 @@ impl Engine {
     /// The name of a link's server is being looked up since this time. The link waits for the
     /// address.
     pub fn handle_link_resolving(&mut self, link: LinkId, since: Time) {
-        if let Some(link) = self.plane.links.get(link) {
-            let server = usize::from(link.kind.server.0);
-            self.plane.servers[server].health.begin_look_up(since);
-        }
+        self.plane.note_look_up(link, Some(since));
     }
 
     /// The look-up for this link has ended, with or without an address.
     pub fn handle_link_resolved(&mut self, link: LinkId) {
-        if let Some(link) = self.plane.links.get(link) {
-            let server = usize::from(link.kind.server.0);
-            self.plane.servers[server].health.end_look_up();
-        }
+        self.plane.note_look_up(link, None);
     }
 
     /// The index of the pool that a link belongs to, in [`Settings::pools`].
@@ -385,52 +273,12 @@ impl Engine {
 
     /// A link's socket is connected.
     pub fn handle_link_up(&mut self, link: LinkId) {
-        let Some(server) = self.plane.links.get(link).map(|link| link.kind.server) else {
-            return;
-        };
-        let pool = self.plane.pool_of(server);
-        let server = &self.plane.servers[server.0 as usize];
-        let configured = server.settings.credentials.as_ref();
-        // Without READONLY, a Cluster's replica redirects reads to the primary.
-        let to_node = pool.cluster().is_some();
-        let reads_only = server.replica_of.is_some() && to_node;
-        let state = self.plane.links.get(link);
-        let asks_for_limits = state.is_some_and(|link| self.plane.asks_for_limits(link));
-        if let Some(link) = self.plane.links.get_mut(link) {
-            let credentials = match link.kind.user {
-                CONFIGURED => configured,
-                user => self.plane.logins.get(user),
-            };
-            let handshake = match link.role {
-                LinkRole::Probe => Handshake::of_probe(),
-                _ => {
-                    let other_logins =
-                        self.plane
-                            .logins
-                            .beside(link.kind.user, link.kind.db, configured);
-                    Handshake::new(link.kind, (credentials, other_logins), reads_only, to_node)
-                }
-            };
-            let handshake = match asks_for_limits {
-                true => handshake.with_limits(),
-                false => handshake,
-            };
-            link.send_handshake(handshake, self.plane.now);
-        }
-        self.plane.flushed_links.push(link);
+        self.plane.greet(link);
     }
 
     /// A link's socket took `count` bytes of its output.
     pub fn handle_link_written(&mut self, link: LinkId, count: usize) {
-        let Some(state) = self.plane.links.get_mut(link) else {
-            return;
-        };
-        state.written(count);
-        if state.streaming != Streaming::No {
-            state.progress = self.plane.now;
-        }
-        self.plane.counters.link_bytes_out += count as u64;
-        if !state.takes() || !state.waiters.is_empty() {
+        if self.plane.link_written(link, count) {
             self.pinned.end_sending(&mut self.plane, link);
             self.plane.reopen(link);
         }
@@ -520,13 +368,7 @@ impl Engine {
 
     /// The next session with something to write.
     pub fn poll_session(&mut self) -> Option<SessionId> {
-        while let Some(id) = self.plane.dirty.pop() {
-            if let Some(session) = self.plane.sessions.get_mut(id) {
-                session.listed.leave();
-                return Some(id);
-            }
-        }
-        None
+        self.plane.poll_session()
     }
 
     /// The next action for the driver.
@@ -544,46 +386,12 @@ impl Engine {
 impl Engine {
     /// Takes requests from the bytes that a session holds.
     fn take_held(&mut self, id: SessionId) {
-        let Some(session) = self.plane.sessions.get_mut(id) else {
+        let Some(held) = self.plane.take_held(id) else {
             return;
         };
-        let mut held = std::mem::take(&mut session.held);
-        if session.is_caught_up() {
-            self.plane.note_return(id);
-        }
         let used = self.take_waiting(id, &held);
-        self.plane.held_bytes -= held.len();
-        match self.plane.sessions.get_mut(id) {
-            Some(session) if used < held.len() && !session.flags.is_closing() => {
-                held.drain(..used);
-                shrink(&mut held);
-                self.plane.held_bytes += held.len();
-                let (len, is_held) = (held.len(), session.flags.is_held());
-                session.held = held;
-                if used > 0 {
-                    self.plane.memory.restart(id);
-                }
-                if is_held {
-                    self.plane.note_arrival(id, self.plane.now_ms, len);
-                }
-            }
-            _ => self.plane.spare_buffers.give(held),
-        }
-        self.plane.weigh(id);
-        self.forget_cut_request(id);
-    }
-
-    /// Drops a large request whose rest is not taken any more: its client sends no more, or its
-    /// session is closing, and no bytes are held.
-    fn forget_cut_request(&mut self, id: SessionId) {
-        let is_cut = |session: &Session| {
-            session.flags.is_inside_large()
-                && (session.flags.input_has_ended() || session.flags.is_closing())
-                && session.held.is_empty()
-        };
-        if self.plane.sessions.get(id).is_some_and(is_cut) {
-            self.pinned.forget_large(&mut self.plane, id);
-        }
+        self.plane.keep_held(id, held, used);
+        self.pinned.forget_cut_request(&mut self.plane, id);
     }
 
     /// Continues the sessions whose last reason to wait has gone. One session continues in any

@@ -1,10 +1,11 @@
-//! Links that come up.
+//! Links that are connected and come up, and the bytes that their sockets take.
 
-use crate::base::handle::LinkId;
+use crate::base::handle::{CONFIGURED, LinkId};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
-use crate::data_plane::link::{ConnectAttempt, LinkRole, LinkState};
+use crate::data_plane::handshake::Handshake;
+use crate::data_plane::link::{ConnectAttempt, LinkRole, LinkState, Streaming};
 use crate::routing::pool::ServerId;
 
 /// The facts about a link that has finished its handshake.
@@ -20,6 +21,66 @@ pub(crate) struct LinkUp {
 }
 
 impl DataPlane {
+    /// Sends the handshake on a link whose socket is connected.
+    pub(crate) fn greet(&mut self, link: LinkId) {
+        let Some(server) = self.links.get(link).map(|link| link.kind.server) else {
+            return;
+        };
+        let pool = self.pool_of(server);
+        let server = &self.servers[server.0 as usize];
+        let configured = server.settings.credentials.as_ref();
+        // Without READONLY, a Cluster's replica redirects reads to the primary.
+        let to_node = pool.cluster().is_some();
+        let reads_only = server.replica_of.is_some() && to_node;
+        let state = self.links.get(link);
+        let asks_for_limits = state.is_some_and(|link| self.asks_for_limits(link));
+        if let Some(link) = self.links.get_mut(link) {
+            let credentials = match link.kind.user {
+                CONFIGURED => configured,
+                user => self.logins.get(user),
+            };
+            let handshake = match link.role {
+                LinkRole::Probe => Handshake::of_probe(),
+                _ => {
+                    let other_logins = self.logins.beside(link.kind.user, link.kind.db, configured);
+                    Handshake::new(link.kind, (credentials, other_logins), reads_only, to_node)
+                }
+            };
+            let handshake = match asks_for_limits {
+                true => handshake.with_limits(),
+                false => handshake,
+            };
+            link.send_handshake(handshake, self.now);
+        }
+        self.flushed_links.push(link);
+    }
+
+    /// A link's socket took `count` bytes of its output. Returns whether requests may wait for that.
+    #[inline]
+    pub(crate) fn link_written(&mut self, link: LinkId, count: usize) -> bool {
+        let Some(state) = self.links.get_mut(link) else {
+            return false;
+        };
+        state.written(count);
+        if state.streaming != Streaming::No {
+            state.progress = self.now;
+        }
+        self.counters.link_bytes_out += count as u64;
+        !state.takes() || !state.waiters.is_empty()
+    }
+
+    /// The name of a link's server is being looked up since this time; `None`: the look-up has ended.
+    pub(crate) fn note_look_up(&mut self, link: LinkId, since: Option<Time>) {
+        if let Some(link) = self.links.get(link) {
+            let server = usize::from(link.kind.server.0);
+            let health = &mut self.servers[server].health;
+            match since {
+                Some(since) => health.begin_look_up(since),
+                None => health.end_look_up(),
+            }
+        }
+    }
+
     /// Puts a link into use after its handshake.
     pub(crate) fn set_up(&mut self, id: LinkId) -> Option<LinkUp> {
         let now = self.now;

@@ -12,7 +12,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{LinkKind, LinkRole};
-use crate::data_plane::session::{Flags, LargeRequest};
+use crate::data_plane::session::{Flags, LargeRequest, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
 
@@ -149,8 +149,21 @@ impl Pinned {
         used
     }
 
+    /// Drops a large request whose rest is not taken any more: its client sends no more, or its
+    /// session is closing, and no bytes are held.
+    pub(crate) fn forget_cut_request(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let is_cut = |session: &Session| {
+            session.flags.is_inside_large()
+                && (session.flags.input_has_ended() || session.flags.is_closing())
+                && session.held.is_empty()
+        };
+        if plane.sessions.get(id).is_some_and(is_cut) {
+            self.forget_large(plane, id);
+        }
+    }
+
     /// Drops a large request whose rest never comes. It was not executed, and gets no reply.
-    pub(crate) fn forget_large(&mut self, plane: &mut DataPlane, id: SessionId) {
+    fn forget_large(&mut self, plane: &mut DataPlane, id: SessionId) {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };

@@ -1,0 +1,121 @@
+//! Clients that connect, and the bytes that their sockets take.
+
+use respool_protocol::encode::Version;
+
+use crate::base::arrivals::ArrivalSlot;
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::burst::Burst;
+use crate::data_plane::coalesce::{BatchMove, SetRun};
+use crate::data_plane::cork::Cork;
+use crate::data_plane::resume::ListMark;
+use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
+use crate::data_plane::session_state::Holds;
+use crate::data_plane::slow_readers::EVERYBODYS;
+
+impl DataPlane {
+    /// Makes the session of a client that has connected to the pool of this index.
+    pub(crate) fn accept(&mut self, from: Origin, pool: usize) -> SessionId {
+        let server = self.first_up(pool);
+        let kind = self.first_link(server);
+        let link = self.shared_link(kind).unwrap_or(LinkId::NONE);
+        let mut flags = SessionState::default();
+        if self.must_authenticate(pool) {
+            flags |= Flags::UNAUTHENTICATED;
+        }
+        if self.pools[pool].is_routed() {
+            flags |= Flags::ROUTED;
+        }
+        if self.pools.removes_prefix(pool) {
+            flags |= Flags::STRIPS;
+        }
+        let session = Session {
+            flags,
+            version: Version::Resp2,
+            pins: Pins::default(),
+            batch: 0,
+            behind: BatchMove::default(),
+            block: 0,
+            sets: SetRun::default(),
+            reads_in_order: false,
+            burst: Burst::default(),
+            link: LinkId::NONE,
+            next_seq: 0,
+            head_seq: 0,
+            out: Default::default(),
+            held: Vec::new(),
+            partial: None,
+            answered_at: Time(0),
+            gap_us: u32::MAX,
+            expected: ArrivalSlot::NOT,
+            listed: ListMark::default(),
+            resuming: ListMark::default(),
+            cork: Cork::NONE,
+            db: kind.db,
+            pool: pool as u16,
+            server,
+            listener: from.listener,
+            user: CONFIGURED,
+            lane: EVERYBODYS,
+            id: self.next_session,
+            peer: from.peer,
+            local: from.local,
+            fd: from.fd,
+            asked: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            accepted_at: self.now,
+            active_at: self.now,
+            took_at: self.now,
+            rare: None,
+        };
+        self.next_session += self.worker.count as u64;
+        self.counters.sessions_total += 1;
+        let session = self.sessions.insert(session);
+        self.reset_reading(session);
+        self.attach(session, link);
+        session
+    }
+
+    /// A session's socket took `count` bytes of its output.
+    #[inline]
+    pub(crate) fn session_written(&mut self, id: SessionId, count: usize) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.out.take(count, &mut self.spare_buffers);
+        session.took_at = self.now;
+        session.active_at = self.now;
+        session.bytes_out += count as u64;
+        self.held_bytes -= count;
+        self.counters.session_bytes_out += count as u64;
+        if session.flags.holds().any(Holds::OUTPUT)
+            && session.out.len() <= self.settings.limits.session_output_soft_bytes as usize / 2
+            && self.unpause_draining(id)
+        {
+            self.release(id, Holds::OUTPUT);
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if session.out.is_empty() {
+            if session.flags.holds().any(Holds::MEMORY) {
+                self.release(id, Holds::MEMORY);
+            }
+            self.finish_if_done(id);
+        }
+    }
+
+    /// The next session with something to write.
+    #[inline]
+    pub(crate) fn poll_session(&mut self) -> Option<SessionId> {
+        while let Some(id) = self.dirty.pop() {
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.listed.leave();
+                return Some(id);
+            }
+        }
+        None
+    }
+}
