@@ -14,12 +14,16 @@
 pub(crate) mod exec;
 pub(crate) mod queue;
 
+use respool_protocol::commands::id;
+use respool_protocol::encode;
+
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::session_map::SessionMap;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
-use crate::data_plane::completion::transaction::LocalResult;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::transaction::{LocalResult, TransactionCompletion};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::open_transaction::OpenTransaction;
 use crate::data_plane::scripts::ScriptHash;
@@ -69,7 +73,7 @@ impl Transaction {
 
 impl Transactions {
     /// Refuses MULTI or WATCH inside MULTI. Newer servers abort the transaction for it.
-    pub(crate) fn refuse_nested(
+    fn refuse_nested(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -84,6 +88,109 @@ impl Transactions {
             return plane.refuse_queued(id, text.as_bytes());
         }
         plane.answer_error(id, format!("ERR {text}").as_bytes())
+    }
+
+    /// Answers WATCH, UNWATCH and DISCARD, and a MULTI or EXEC that is out of place.
+    pub(crate) fn answer(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        let in_multi = plane.is_in_multi(id);
+        match request.id {
+            id::MULTI => self.refuse_nested(plane, id, request, "MULTI calls can not be nested"),
+            id::WATCH if in_multi => {
+                self.refuse_nested(plane, id, request, "WATCH inside MULTI is not allowed")
+            }
+            id::WATCH => match plane.pin(id, Pins::WATCH) {
+                Ok(()) => {
+                    if let Some(session) = plane.sessions.get_mut(id) {
+                        session.flags |= Flags::HAS_QUEUED;
+                    }
+                    plane.dispatch_on_link(id, request.bytes, false, None)
+                }
+                Err(blocked) => plane.blocked(id, blocked),
+            },
+            id::UNWATCH => {
+                plane.forget_lost_watch(id);
+                match plane.watches(id) {
+                    true => self.unwatch(plane, id, request.bytes, None),
+                    false => plane.dispatch_on_link(id, request.bytes, false, None),
+                }
+            }
+            id::DISCARD if in_multi => self.leave_transaction(plane, id, b"+OK\r\n"),
+            id::DISCARD => plane.answer_error(id, b"ERR DISCARD without MULTI"),
+            _ => plane.answer_error(id, b"ERR EXEC without MULTI"),
+        }
+    }
+
+    /// Ends the watch that a session has at the server. The client gets `instead`, or the server's
+    /// reply.
+    fn unwatch(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &[u8],
+        instead: Option<&[u8]>,
+    ) -> Dispatched {
+        let instead = instead.map(<[u8]>::to_vec);
+        let completion = TransactionCompletion::Unwatch { instead };
+        let duty = Some(Completion::Transaction(completion));
+        let placed = plane.dispatch_on_link(id, request, false, duty);
+        if placed == Dispatched::Done {
+            plane.unpin(id, Pins::WATCH);
+        }
+        placed
+    }
+
+    /// Ends a transaction that was not sent. The client gets this reply.
+    pub(crate) fn leave_transaction(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        reply: &[u8],
+    ) -> Dispatched {
+        let mut unwatch = Vec::new();
+        encode::request(&mut unwatch, &["UNWATCH"]);
+        let placed = match plane.watches(id) {
+            true => self.unwatch(plane, id, &unwatch, Some(reply)),
+            false => plane.answer_reply(id, reply),
+        };
+        if placed == Dispatched::Done {
+            plane.forget_lost_watch(id);
+            self.end_transaction(plane, id);
+        }
+        placed
+    }
+
+    /// An EXEC cannot go on. If it is refused, its transaction ends.
+    pub(crate) fn leave_blocked(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        blocked: Blocked,
+    ) -> Dispatched {
+        match blocked {
+            Blocked::Wait => Dispatched::Wait,
+            Blocked::Refused(reply) => self.leave_transaction(plane, id, &reply),
+        }
+    }
+
+    /// Refuses a malformed EXEC, which ends its transaction.
+    pub(crate) fn refuse_exec(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        text: &[u8],
+    ) -> Dispatched {
+        let why = text.strip_prefix(b"ERR ").unwrap_or(text);
+        let mut reply = Vec::new();
+        encode::error(
+            &mut reply,
+            &[b"EXECABORT Transaction discarded because of: ", why].concat(),
+        );
+        self.leave_transaction(plane, id, &reply)
     }
 
     /// The reply to UNWATCH. The session gets `instead`, if there is such a reply.
@@ -125,15 +232,15 @@ impl Transactions {
         self.queued.table_bytes()
     }
 
-    /// Opens a transaction with MULTI, as the client wrote it.
+    /// Opens a transaction with MULTI, as the client wrote it, and answers it.
     pub(crate) fn begin_transaction(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         opening: &[u8],
-    ) {
+    ) -> Dispatched {
         let Some(session) = plane.sessions.get_mut(id) else {
-            return;
+            return Dispatched::Done;
         };
         session.flags |= Flags::IN_MULTI | Flags::HAS_QUEUED;
         session.rare().transaction = Some(OpenTransaction::default());
@@ -144,6 +251,7 @@ impl Transactions {
         };
         plane.charge(id, ChargeKind::Transaction, transaction.charge());
         self.queued.insert(id, transaction);
+        plane.answer_reply(id, b"+OK\r\n")
     }
 
     /// Ends a transaction that was sent, or never will be.

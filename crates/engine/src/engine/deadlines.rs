@@ -89,7 +89,9 @@ impl Engine {
         at_ms: u32,
     ) -> Dispatched {
         match self.plane.expire_request(session_id, id, at_ms) {
-            Some(reply) => self.leave_transaction(session_id, &reply),
+            Some(reply) => self
+                .transactions
+                .leave_transaction(&mut self.plane, session_id, &reply),
             None => Dispatched::Done,
         }
     }

@@ -211,7 +211,9 @@ impl Engine {
         };
         if let Err(text) = checked {
             return match id {
-                id::EXEC => self.refuse_exec(session_id, &text),
+                id::EXEC => self
+                    .transactions
+                    .refuse_exec(&mut self.plane, session_id, &text),
                 _ => self.plane.refuse_queued(session_id, &text),
             };
         }

@@ -13,9 +13,10 @@ use crate::data_plane::completion::access::LoginClaim;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
 use crate::data_plane::completion::transaction::{Exec, LocalResult};
 use crate::data_plane::composite::{CompositeReply, ReplyStep};
-use crate::data_plane::ingress::KeptRequest;
+use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::open_transaction::OpenTransaction;
+use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::reply_elements::elements_of;
 use crate::data_plane::scripts::ScriptHash;
 use crate::data_plane::session::Pins;
@@ -26,7 +27,9 @@ pub(crate) struct ExecPlan {
     /// The transaction changes or shows the session: see [`LocalResult::is_about_session`].
     pub(crate) about_session: bool,
     /// Nothing uses the session's link after the block.
-    pub(crate) taints: bool,
+    taints: bool,
+    /// The targets to which it redirects tracking messages.
+    pub(crate) redirects: Vec<TrackingRedirect>,
     /// The reasons for a link of the session's own.
     pub(crate) pins: Vec<Pins>,
 }
@@ -222,39 +225,96 @@ impl Transaction {
         let local_results = || self.local_results.iter().map(|(_, result)| result);
         let taints = self.taints || local_results().any(LocalResult::leaves_trace);
         let pins = local_results().filter_map(LocalResult::pins);
+        let redirect = LocalResult::redirect;
         ExecPlan {
             about_session: local_results().any(LocalResult::is_about_session),
             taints,
             pins: pins.chain(taints.then_some(Pins::ONCE)).collect(),
+            redirects: local_results().filter_map(redirect).cloned().collect(),
         }
     }
 }
 
 impl Transactions {
-    /// The requirements of a session's EXEC. The error is the reply to an EXEC that fails: it ends
-    /// the transaction.
-    pub(crate) fn plan(&self, plane: &mut DataPlane, id: SessionId) -> Result<ExecPlan, Vec<u8>> {
+    /// The requirements of a session's EXEC. The reply of a refused EXEC ends the transaction.
+    pub(crate) fn plan(&self, plane: &mut DataPlane, id: SessionId) -> Result<ExecPlan, Blocked> {
         let is_aborted = |facts: &mut OpenTransaction| facts.aborted;
         if plane.transaction_of(id).is_some_and(is_aborted) {
             let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-            return Err(text.to_vec());
+            return Err(Blocked::Refused(text.to_vec()));
         }
         if plane.has_lost_watch(id) {
             let version = plane.sessions.get(id).map(|session| session.version);
             let mut nil = Vec::new();
             encode::null_array(&mut nil, version.unwrap_or_default());
-            return Err(nil);
+            return Err(Blocked::Refused(nil));
         }
-        match self.queued.get(id) {
-            Some(transaction) => Ok(transaction.plan()),
-            None => unreachable!("a session in MULTI has a transaction"),
+        let Some(transaction) = self.queued.get(id) else {
+            unreachable!("a session in MULTI has a transaction");
+        };
+        let plan = transaction.plan();
+        if plan.about_session && plane.hold_until_caught_up(id) {
+            return Err(Blocked::Wait);
+        }
+        Ok(plan)
+    }
+
+    /// Gives a session the link that its block needs. Returns the lane of its code.
+    pub(crate) fn take_link(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        plan: &ExecPlan,
+    ) -> Result<CodeLane, Blocked> {
+        if let Some(group) = plane.queued_group(id) {
+            plane.switch_to_group(id, group);
+        }
+        for pins in &plan.pins {
+            plane.pin(id, *pins)?;
+        }
+        if plan.taints {
+            plane.taint_own_link(id);
+        }
+        let code = self.queued.get(id);
+        let code = code.filter(|transaction| transaction.runs_code);
+        let lane = code.map_or(CodeLane::Common, |transaction| {
+            plane.enter_code_lane_with(id, &transaction.requests)
+        });
+        match lane {
+            CodeLane::Waits => Err(Blocked::Wait),
+            lane => Ok(lane),
         }
     }
 
-    /// The requests of a transaction, if some of them run code.
-    pub(crate) fn queued_code(&self, id: SessionId) -> Option<Vec<u8>> {
-        let transaction = self.queued.get(id)?;
-        transaction.runs_code.then(|| transaction.requests.clone())
+    /// Sends the block of an EXEC to the server. If it has to wait, the transaction stays.
+    pub(crate) fn send_block(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        closing: &[u8],
+        about_session: bool,
+    ) -> Dispatched {
+        let (block, duty) = self.block_of(plane, id, closing);
+        match plane.dispatch_with(id, &block, false, duty) {
+            Ok(placed) => {
+                self.end_transaction(plane, id);
+                plane.counters.transactions += 1;
+                plane.unpin(id, Pins::WATCH.with(Pins::ONCE));
+                if about_session {
+                    // The result decides about the session's state, so later requests wait for it.
+                    plane.hold_until_caught_up(id);
+                }
+                placed
+            }
+            Err(Completion::Block { exec, .. }) => {
+                if let (Some(exec), Some(transaction)) = (exec, self.queued.get_mut(id)) {
+                    // The block is built again for the next attempt.
+                    transaction.local_results = exec.local_results;
+                }
+                Dispatched::Wait
+            }
+            Err(_) => unreachable!("the completion that comes back is the block's"),
+        }
     }
 
     /// The scripts that a transaction names, each once.
@@ -270,32 +330,14 @@ impl Transactions {
         scripts
     }
 
-    /// The targets to which a queued transaction redirects tracking messages.
-    pub(crate) fn queued_redirects(&self, id: SessionId) -> Vec<TrackingRedirect> {
-        let results = self
-            .queued
-            .get(id)
-            .map(|transaction| &transaction.local_results);
-        let redirect = |(_, result): &(u32, LocalResult)| match result {
-            LocalResult::Switch { redirect, .. } => redirect.clone(),
-            _ => None,
-        };
-        results.into_iter().flatten().filter_map(redirect).collect()
-    }
-
     /// The number of sessions to which a queued transaction redirects tracking messages, without
     /// the session `but`.
     pub(crate) fn redirects_queued(&self, id: SessionId, but: u64) -> usize {
         let Some(transaction) = self.queued.get(id) else {
             return 0;
         };
-        let redirects = transaction
-            .local_results
-            .iter()
-            .filter_map(|(_, local_result)| match local_result {
-                LocalResult::Switch { redirect, .. } => redirect.as_ref(),
-                _ => None,
-            });
+        let results = transaction.local_results.iter();
+        let redirects = results.filter_map(|(_, result)| result.redirect());
         let others: HashSet<u64> = redirects
             .map(|one| one.to)
             .filter(|to| *to != but)
@@ -304,7 +346,7 @@ impl Transactions {
     }
 
     /// The block of a session for the server, and the completion of its result.
-    pub(crate) fn block_of(
+    fn block_of(
         &mut self,
         plane: &DataPlane,
         id: SessionId,
@@ -342,14 +384,6 @@ impl Transactions {
             code: transaction.runs_code,
         };
         (block, duty)
-    }
-
-    /// The block has to wait: takes back the results that went into it. It is built again for the
-    /// next attempt.
-    pub(crate) fn take_back(&mut self, id: SessionId, exec: Exec) {
-        if let Some(transaction) = self.queued.get_mut(id) {
-            transaction.local_results = exec.local_results;
-        }
     }
 }
 

@@ -97,18 +97,17 @@ const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
 impl Transactions {
-    /// Queues a request of a session in MULTI. `names`: which keys its reply names, if the server
-    /// sees them without a prefix.
+    /// Queues a request of a session in MULTI.
     pub(crate) fn queue(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-        names: Option<Names>,
     ) -> Queued {
         if let Some(text) = self.refusal_in_multi(plane, id, request) {
             return Queued::Done(plane.refuse_queued(id, text.as_bytes()));
         }
+        let names = plane.names_at(id, request.command);
         match Queueing::of(request, names, || self.has_steps(id)) {
             Queueing::Auth => self.queue_auth(plane, id, request),
             Queueing::Hello => self.queue_hello(plane, id, request),

@@ -101,6 +101,14 @@ impl LocalResult {
         }
     }
 
+    /// The target to which it redirects tracking messages.
+    pub(crate) fn redirect(&self) -> Option<&TrackingRedirect> {
+        match self {
+            LocalResult::Switch { redirect, .. } => redirect.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether it changes its connection in a way that cannot be undone for certain: after EXEC a
     /// server may refuse the request that would undo it. So the session needs its own link, which
     /// nothing uses afterwards.
