@@ -50,7 +50,7 @@ use crate::data_plane::flush_rule::Usage;
 use crate::data_plane::link::Link;
 use crate::data_plane::session::{Flags, Origin, Session};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::worker_query::WorkerQuery;
+use crate::data_plane::worker_query::{TargetQuery, WorkerQuery};
 use crate::data_plane::{DataPlane, Release};
 use crate::discovery::Discovery;
 use crate::local::Local;
@@ -470,7 +470,7 @@ impl Engine {
         {
             // Every worker closes its stand-ins, so that the server notices as it would without
             // respool.
-            self.tell_all(WorkerQuery::TargetGone { to: session.id });
+            self.tell_all(WorkerQuery::Target(TargetQuery::Gone { to: session.id }));
         }
         self.pubsub.forget_session(id);
     }

@@ -37,6 +37,8 @@ pub use data_plane::actions::{Action, Event, WorkerId};
 pub use data_plane::flush_rule::Usage;
 pub use data_plane::scripts::ShownBy;
 pub use data_plane::session::{LocalAddress, Origin, Peer};
-pub use data_plane::worker_query::{ClientLines, Filter, Unblock, WorkerQuery, WorkerReply};
+pub use data_plane::worker_query::{
+    AdminQuery, ClientLines, Filter, ScriptQuery, TargetQuery, Unblock, WorkerQuery, WorkerReply,
+};
 pub use engine::Engine;
 pub use pubsub::subscriber_counts::SubscriberCounts;

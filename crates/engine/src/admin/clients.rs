@@ -26,7 +26,8 @@ use crate::data_plane::pause::Pause;
 use crate::data_plane::session::{Flags, LocalAddress, Peer, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::worker_query::{
-    ClientLines, ClientTraits, ClientType, Dialect, Filter, ReplyForm, Unblock, WorkerQuery,
+    AdminQuery, ClientLines, ClientTraits, ClientType, Dialect, Filter, ReplyForm, Unblock,
+    WorkerQuery,
 };
 
 /// The error if no session passes.
@@ -66,7 +67,7 @@ impl Admin {
                 Ok((filter, form, doubt)) => self.ask(
                     plane,
                     session_id,
-                    WorkerQuery::List(Box::new(filter)),
+                    WorkerQuery::Admin(AdminQuery::List(Box::new(filter))),
                     form,
                     doubt,
                 ),
@@ -76,7 +77,7 @@ impl Admin {
                 Ok((filter, form, doubt)) => self.ask(
                     plane,
                     session_id,
-                    WorkerQuery::Kill(Box::new(filter)),
+                    WorkerQuery::Admin(AdminQuery::Kill(Box::new(filter))),
                     form,
                     doubt,
                 ),
@@ -91,7 +92,7 @@ impl Admin {
                 self.ask(
                     plane,
                     session_id,
-                    WorkerQuery::Unpause { pool },
+                    WorkerQuery::Admin(AdminQuery::Unpause { pool }),
                     ReplyForm::Ok,
                     None,
                 )
@@ -407,7 +408,7 @@ fn pause_asked(
     }
     let until = Time(plane.now.0.saturating_add(ms.saturating_mul(1_000)));
     let pool = plane.pool_of_session(id);
-    Ok(WorkerQuery::Pause { pool, until, all })
+    Ok(WorkerQuery::Admin(AdminQuery::Pause { pool, until, all }))
 }
 
 fn unblock_asked(

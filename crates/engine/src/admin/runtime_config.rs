@@ -29,7 +29,7 @@ use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::own_options::{Levels, is_ours, names};
-use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
+use crate::data_plane::worker_query::{AdminQuery, ReplyForm, WorkerQuery};
 
 /// An option that can be set at run time.
 struct Dial {
@@ -234,12 +234,12 @@ impl Admin {
             listener: session.local.to_string(),
             options: options.join(" "),
         };
-        let question = WorkerQuery::Set {
+        let question = WorkerQuery::Admin(AdminQuery::Set {
             at: (plane.now, plane.worker.index),
             pool,
             listener,
             values,
-        };
+        });
         match self.ask_in_place(plane, entry, question, ReplyForm::Ok) {
             Some(own) => {
                 plane.emit(event);

@@ -29,17 +29,21 @@ use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
 use crate::data_plane::session::TargetNews;
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::worker_query::{ClientLines, ReplyForm, WorkerQuery, WorkerReply};
+use crate::data_plane::worker_query::{
+    AdminQuery, ClientLines, ReplyForm, WorkerQuery, WorkerReply,
+};
 
 impl WorkerQuery {
     /// The lane in which a session waits to ask this query.
     fn lane(&self) -> QueryLane {
         match self {
-            WorkerQuery::List(_) => QueryLane::List,
-            WorkerQuery::Pause { .. } => QueryLane::Pause,
+            WorkerQuery::Admin(AdminQuery::List(_)) => QueryLane::List,
+            WorkerQuery::Admin(AdminQuery::Pause { .. }) => QueryLane::Pause,
+            WorkerQuery::Admin(AdminQuery::Set { .. }) => QueryLane::Setting,
             WorkerQuery::Unblock { .. } => QueryLane::Unblock,
-            WorkerQuery::Set { .. } => QueryLane::Setting,
-            _ => QueryLane::Quick,
+            WorkerQuery::Admin(AdminQuery::Kill(_) | AdminQuery::Unpause { .. })
+            | WorkerQuery::Target(_)
+            | WorkerQuery::Script(_) => QueryLane::Quick,
         }
     }
 }
@@ -127,21 +131,21 @@ pub(crate) struct OwnQuestion {
 }
 
 impl Admin {
-    /// Answers a query as far as it is about sessions and options. `None`: the answer comes later.
-    pub(crate) fn handle_question(
+    /// Answers a query. `None`: the answer comes later.
+    pub(crate) fn handle_query(
         &mut self,
         plane: &mut DataPlane,
         (from, ticket): (usize, u64),
-        question: WorkerQuery,
+        query: AdminQuery,
     ) -> Option<WorkerReply> {
-        match question {
-            WorkerQuery::List(filter) => {
+        match query {
+            AdminQuery::List(filter) => {
                 return Some(WorkerReply::Lines(clients::list_clients(plane, &filter)));
             }
-            WorkerQuery::Kill(filter) => {
+            AdminQuery::Kill(filter) => {
                 return Some(WorkerReply::Count(self.kill_clients(plane, &filter)));
             }
-            WorkerQuery::Pause { pool, until, all } => {
+            AdminQuery::Pause { pool, until, all } => {
                 self.begin_pause(plane, pool, until, all);
                 self.settling_pauses.push(SettlingPause {
                     pool,
@@ -151,20 +155,13 @@ impl Admin {
                 });
                 return None;
             }
-            WorkerQuery::Unpause { pool } => self.end_pause(plane, pool),
-            WorkerQuery::Set {
+            AdminQuery::Unpause { pool } => self.end_pause(plane, pool),
+            AdminQuery::Set {
                 at,
                 pool,
                 listener,
                 values,
             } => self.set_dials(plane, at, (pool, listener), &values),
-            // The components of these queries have acted on them.
-            WorkerQuery::Unblock { .. }
-            | WorkerQuery::Target { .. }
-            | WorkerQuery::Tell { .. }
-            | WorkerQuery::TargetGone { .. }
-            | WorkerQuery::ForgetScripts { .. }
-            | WorkerQuery::ShowScript { .. } => {}
         }
         Some(WorkerReply::Count(0))
     }

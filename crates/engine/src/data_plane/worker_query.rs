@@ -11,6 +11,26 @@ use crate::data_plane::scripts::ShownBy;
 /// A query to every worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerQuery {
+    /// About clients, pauses and options.
+    Admin(AdminQuery),
+    /// End the wait of a session in a blocking command. The answer is 1 if it waited.
+    Unblock {
+        /// The id of the session.
+        id: u64,
+        /// The pool of the session; a session of another pool is not found.
+        pool: u16,
+        /// The reply to the blocking command.
+        how: Unblock,
+    },
+    /// About the target of a redirect of CLIENT TRACKING.
+    Target(TargetQuery),
+    /// About scripts. No session waits for the answer.
+    Script(ScriptQuery),
+}
+
+/// A query about clients, pauses and options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminQuery {
     /// The sessions that pass, each as a line of CLIENT LIST.
     List(Box<Filter>),
     /// Close the sessions that pass. The answer is their number.
@@ -30,17 +50,24 @@ pub enum WorkerQuery {
         /// The pool of the sessions.
         pool: u16,
     },
-    /// End the wait of a session in a blocking command. The answer is 1 if it waited.
-    Unblock {
-        /// The id of the session.
-        id: u64,
-        /// The pool of the session; a session of another pool is not found.
+    /// Set options of respool, by their indices and values.
+    Set {
+        /// The time of the change, and the worker of the session that made it.
+        at: (Time, usize),
+        /// The pool whose options change.
         pool: u16,
-        /// The reply to the blocking command.
-        how: Unblock,
+        /// The listener whose options change.
+        listener: u16,
+        /// Pairs of option and value.
+        values: Vec<(usize, u32)>,
     },
+}
+
+/// A query about the target of a redirect of CLIENT TRACKING.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetQuery {
     /// Whether this worker has the session to which another one redirects its invalidations.
-    Target {
+    Find {
         /// The id of the session.
         to: u64,
         /// The pool of the session; a session of another pool is not found.
@@ -54,28 +81,22 @@ pub enum WorkerQuery {
         push: Vec<u8>,
     },
     /// The target of redirects has left.
-    TargetGone {
+    Gone {
         /// The id of the target.
         to: u64,
     },
-    /// Set options of respool, by their indices and values.
-    Set {
-        /// The time of the change, and the worker of the session that made it.
-        at: (Time, usize),
-        /// The pool whose options change.
-        pool: u16,
-        /// The listener whose options change.
-        listener: u16,
-        /// Pairs of option and value.
-        values: Vec<(usize, u32)>,
-    },
-    /// Drop the scripts of a pool. No session waits for the answer.
-    ForgetScripts {
+}
+
+/// A query about scripts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScriptQuery {
+    /// Drop the scripts of a pool.
+    Forget {
         /// The pool of the scripts.
         pool: u16,
     },
-    /// Remember a script. No session waits for the answer.
-    ShowScript {
+    /// Remember a script.
+    Show {
         /// The pool of the script.
         pool: u16,
         /// The body of the script.

@@ -12,47 +12,22 @@ impl Engine {
     /// later one.
     pub fn handle_question(&mut self, from: usize, ticket: u64, question: WorkerQuery) {
         let asked_by = (from, ticket);
-        let found = match question {
-            WorkerQuery::Target { to, pool } => {
-                self.pinned.become_target(&mut self.plane, to, pool)
-            }
-            WorkerQuery::Tell { to, push } => {
-                self.pinned.tell_target(&mut self.plane, to, &push);
-                false
-            }
-            WorkerQuery::TargetGone { to } => {
-                self.pinned.target_gone(&mut self.plane, to);
-                false
-            }
-            WorkerQuery::ForgetScripts { pool } => {
-                self.local.scripts.forget(pool);
-                false
-            }
-            WorkerQuery::ShowScript {
-                pool,
-                body,
-                shown_by,
-            } => {
-                self.local.scripts.learn(pool, body, &shown_by);
-                false
+        let plane = &mut self.plane;
+        let count = |count: bool| Some(WorkerReply::Count(count.into()));
+        let answer = match question {
+            WorkerQuery::Admin(query) => self.admin.handle_query(plane, asked_by, query),
+            WorkerQuery::Target(query) => count(self.pinned.handle_query(plane, query)),
+            WorkerQuery::Script(query) => {
+                self.local.handle_script_query(query);
+                count(false)
             }
             WorkerQuery::Unblock { id, pool, how } => {
-                match self.unblock((id, pool), how, asked_by) {
-                    Some(found) => found,
-                    // Only the server knows whether the session waits.
-                    None => return,
-                }
-            }
-            question => {
-                let admin = &mut self.admin;
-                if let Some(answer) = admin.handle_question(&mut self.plane, asked_by, question) {
-                    admin.answer(&mut self.plane, asked_by, answer);
-                }
-                return;
+                self.unblock((id, pool), how, asked_by).and_then(count)
             }
         };
-        let answer = WorkerReply::Count(found.into());
-        self.admin.answer(&mut self.plane, asked_by, answer);
+        if let Some(answer) = answer {
+            self.admin.answer(&mut self.plane, asked_by, answer);
+        }
     }
 
     /// The answer of one worker to a query of this worker.

@@ -21,7 +21,7 @@ use crate::data_plane::sent_request::runs_code;
 use crate::data_plane::session::{Pins, Session, TargetNews};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::tracking::{INVALIDATE, TrackingSwitch, asks_for};
-use crate::data_plane::worker_query::{ReplyForm, WorkerQuery};
+use crate::data_plane::worker_query::{ReplyForm, TargetQuery, WorkerQuery};
 use crate::engine::Engine;
 use crate::pinned::polling::OPENING;
 use crate::pinned::streaming::LargeStart;
@@ -398,7 +398,11 @@ impl Engine {
             let request = request.keep();
             let form = ReplyForm::Target { to, request };
             let pool = self.plane.pool_of_session(id);
-            return self.ask(id, WorkerQuery::Target { to, pool }, form);
+            return self.ask(
+                id,
+                WorkerQuery::Target(TargetQuery::Find { to, pool }),
+                form,
+            );
         };
         let placed = self.dispatch_redirected(id, request, at, found);
         if placed == Dispatched::Done {
@@ -451,7 +455,7 @@ impl Engine {
             self.pinned.tell_target(&mut self.plane, to, push);
         } else if self.plane.worker.count > 1 {
             let push = push.to_vec();
-            self.tell_all(WorkerQuery::Tell { to, push });
+            self.tell_all(WorkerQuery::Target(TargetQuery::Tell { to, push }));
         }
     }
 

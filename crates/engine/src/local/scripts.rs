@@ -31,7 +31,7 @@ use crate::data_plane::scripts::{
     ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, name_said, names_in,
 };
 use crate::data_plane::session::Session;
-use crate::data_plane::worker_query::WorkerQuery;
+use crate::data_plane::worker_query::{ScriptQuery, WorkerQuery};
 use crate::local::Local;
 use crate::routing::pool::ServerId;
 
@@ -465,21 +465,33 @@ impl Local {
         true
     }
 
+    /// Takes the news of another worker, or of this one.
+    pub(crate) fn handle_script_query(&mut self, query: ScriptQuery) {
+        match query {
+            ScriptQuery::Forget { pool } => self.scripts.forget(pool),
+            ScriptQuery::Show {
+                pool,
+                body,
+                shown_by,
+            } => self.scripts.learn(pool, body, &shown_by),
+        }
+    }
+
     /// The news of this turn for the other workers: scripts that were flushed, then those that were
     /// shown. A script that was shown behind a flush is not to be forgotten.
     pub(crate) fn take_script_news(&mut self) -> Vec<WorkerQuery> {
         let flushed = std::mem::take(&mut self.scripts.flushed).into_iter();
-        let flushes = flushed.map(|pool| WorkerQuery::ForgetScripts { pool });
+        let flushes = flushed.map(|pool| ScriptQuery::Forget { pool });
         let shown = std::mem::take(&mut self.scripts.shown).into_iter();
         let showings = shown.filter_map(|place| {
             let script = self.scripts.scripts.get(&place)?;
-            Some(WorkerQuery::ShowScript {
+            Some(ScriptQuery::Show {
                 pool: place.0,
                 body: script.body.clone(),
                 shown_by: script.shown_by.clone(),
             })
         });
-        flushes.chain(showings).collect()
+        flushes.chain(showings).map(WorkerQuery::Script).collect()
     }
 
     /// Puts SCRIPT LOAD of a known script on a link, unless the connection has it. After SCRIPT

@@ -23,6 +23,7 @@ use crate::data_plane::completion::pinned::TrackingRedirect;
 use crate::data_plane::ingress::{Blocked, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Pins, Session, TargetNews};
+use crate::data_plane::worker_query::TargetQuery;
 use crate::pinned::Pinned;
 
 /// A CLIENT TRACKING whose argument names the stand-in in place of the target.
@@ -245,8 +246,19 @@ impl Pinned {
         }
     }
 
+    /// Answers a query about a target. Returns whether this worker has the session that was asked
+    /// for.
+    pub(crate) fn handle_query(&mut self, plane: &mut DataPlane, query: TargetQuery) -> bool {
+        match query {
+            TargetQuery::Find { to, pool } => return self.become_target(plane, to, pool),
+            TargetQuery::Tell { to, push } => self.tell_target(plane, to, &push),
+            TargetQuery::Gone { to } => self.target_gone(plane, to),
+        }
+        false
+    }
+
     /// Whether this worker has a session in this pool. If so, it is noted as a target.
-    pub(crate) fn become_target(&mut self, plane: &mut DataPlane, to: u64, pool: u16) -> bool {
+    fn become_target(&mut self, plane: &mut DataPlane, to: u64, pool: u16) -> bool {
         let mut sessions = plane.sessions.iter();
         let found = sessions.find(|(_, session)| session.id == to && session.pool == pool);
         let session_id = found.map(|(session_id, _)| session_id);
@@ -281,7 +293,7 @@ impl Pinned {
         plane.push_to(id, &message);
     }
 
-    pub(crate) fn target_gone(&mut self, plane: &mut DataPlane, to: u64) {
+    fn target_gone(&mut self, plane: &mut DataPlane, to: u64) {
         let links = plane.links.iter();
         let stand_for_it = links.filter(|(_, link)| link.role == LinkRole::Redirect { to });
         for id in stand_for_it.map(|(id, _)| id).collect::<Vec<_>>() {

@@ -3,7 +3,9 @@
 use crate::world::{HELLO, World, request, requests, settings, worker};
 use respool_engine::limits::LINK_UNUSED_MS;
 use respool_engine::settings::WhenFull;
-use respool_engine::{Action, ClientLines, LinkId, SessionId, TICK_MS, WorkerQuery, WorkerReply};
+use respool_engine::{
+    Action, ClientLines, LinkId, SessionId, TICK_MS, TargetQuery, WorkerQuery, WorkerReply,
+};
 
 /// A server answers the questions before the first transaction: COMMAND, and MULTI with EXEC. It
 /// gives no list of commands, so the table counts.
@@ -980,8 +982,12 @@ fn push_waits_for_the_end_of_a_monitor_line() {
     world.says(own, beginning);
     world.turn(|engine| {
         let push = PUSH.as_bytes().to_vec();
-        engine.handle_question(1, 1, WorkerQuery::Target { to: 1, pool: 0 });
-        engine.handle_question(1, 2, WorkerQuery::Tell { to: 1, push });
+        engine.handle_question(
+            1,
+            1,
+            WorkerQuery::Target(TargetQuery::Find { to: 1, pool: 0 }),
+        );
+        engine.handle_question(1, 2, WorkerQuery::Target(TargetQuery::Tell { to: 1, push }));
     });
     world.says(own, rest);
     assert!(

@@ -25,7 +25,8 @@ use respool_engine::limits::{
 };
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, ClientLines, Engine, Peer, SessionId, Time, WorkerId, WorkerQuery, WorkerReply,
+    Action, AdminQuery, ClientLines, Engine, Peer, SessionId, TargetQuery, Time, WorkerId,
+    WorkerQuery, WorkerReply,
 };
 
 pub(crate) use choices::Choices;
@@ -372,7 +373,9 @@ impl Whole<'_> {
         }
         if let Some((ticket, question)) = self.questions.pop() {
             let answer = match question {
-                WorkerQuery::List(_) => WorkerReply::Lines(ClientLines::default()),
+                WorkerQuery::Admin(AdminQuery::List(_)) => {
+                    WorkerReply::Lines(ClientLines::default())
+                }
                 _ => WorkerReply::Count(self.choices.below(2) as u64),
             };
             return self.turn(|engine| engine.handle_answer(ticket, answer));
@@ -380,17 +383,17 @@ impl Whole<'_> {
         let until = self.now.plus_ms(100);
         let pool = 0;
         let question = match self.choices.below(4) {
-            0 => WorkerQuery::Pause {
+            0 => WorkerQuery::Admin(AdminQuery::Pause {
                 pool,
                 until,
                 all: self.choices.one_in(2),
-            },
-            1 => WorkerQuery::Unpause { pool },
-            2 => WorkerQuery::Target { to: 1, pool },
-            _ => WorkerQuery::Tell {
+            }),
+            1 => WorkerQuery::Admin(AdminQuery::Unpause { pool }),
+            2 => WorkerQuery::Target(TargetQuery::Find { to: 1, pool }),
+            _ => WorkerQuery::Target(TargetQuery::Tell {
                 to: 1,
                 push: b">2\r\n$10\r\ninvalidate\r\n_\r\n".to_vec(),
-            },
+            }),
         };
         self.turn(|engine| engine.handle_question(1, 77, question));
     }
