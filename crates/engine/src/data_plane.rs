@@ -34,6 +34,7 @@ pub(crate) mod link_limit;
 pub(crate) mod link_loss;
 mod link_report;
 pub(crate) mod link_up;
+pub(crate) mod links_alone;
 pub(crate) mod login_state;
 pub(crate) mod logins;
 pub(crate) mod memory;

@@ -7,31 +7,34 @@
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::{Command, CommandId, Retry, Spread, id};
-use respool_protocol::fan::{self, Cursor, Divided, Merged, Merger, Part, Split, Undivided};
+use respool_protocol::commands::{Answer, Command, CommandId, Spread, id};
+use respool_protocol::fan::{
+    self, Cursor, Divided, Merged, Merger, Part, Sections, Split, Undivided,
+};
 use respool_protocol::glob::SIFTED_BYTES_MAX;
 
-use crate::base::error_text::CROSSSLOT;
+use crate::base::error_text::{CROSSSLOT, NO_READER};
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::ScriptEffect;
 use crate::data_plane::completion::pinned::is_connection_switch;
 use crate::data_plane::completion::scatter::ScatterCompletion;
-use crate::data_plane::ingress::Request;
-use crate::data_plane::key_prefix::Scan;
+use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::key_prefix::{Scan, UNKNOWN_ARGUMENTS};
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::scattered::{MergeRule, ScatterRequest};
 use crate::data_plane::session::Flags;
 use crate::routing::pool::{Group, Pools, ServerId};
+use crate::routing::replica_table::NoReader;
 
 /// Buffers for requests that several servers share.
 #[derive(Default)]
 pub(crate) struct Scatter {
     /// Divides a request among servers.
-    pub(crate) split: Split,
+    split: Split,
     /// Merges the replies of its shares.
-    pub(crate) merger: Merger,
+    merger: Merger,
 }
 
 /// The memory that the merge buffer keeps between two replies.
@@ -94,7 +97,7 @@ impl KeyGroups {
 }
 
 /// The servers that get a request with several keys.
-pub(crate) enum Division<'a> {
+enum Division<'a> {
     /// Each of these servers owns some of the keys, and gets its share. The owners are known, not
     /// the servers that are read in their place.
     Shares(Vec<(ServerId, &'a [u8])>, MergeRule),
@@ -106,18 +109,31 @@ pub(crate) enum Division<'a> {
     NoKeys,
 }
 
+/// The rest of the way of a request that may be divided.
+pub(crate) enum DividedStep {
+    /// It has left, waits, or was refused.
+    Placed(Dispatched),
+    /// One server owns all keys. The session has switched to it, and sends the request there.
+    AtOwner,
+}
+
+/// The place of a SCAN among the servers.
+#[derive(Clone, Copy)]
+pub(crate) struct ScanPlace {
+    /// The server that is asked, and its cursor.
+    at: Cursor,
+    /// The number of the server behind it.
+    next: Option<u16>,
+}
+
 /// The next step of a SCAN.
 pub(crate) enum ScanStep {
-    /// The client gets this error.
-    Refused(&'static [u8]),
-    /// The remaining servers of the scan are gone.
-    Over,
+    /// The client has its reply.
+    Placed(Dispatched),
     /// This server is asked.
     Ask {
         server: ServerId,
-        at: Cursor,
-        /// The number of the server behind it.
-        next: Option<u16>,
+        at: ScanPlace,
         /// The cursor names a server that is gone, or one that only another worker knows so far.
         is_lost: bool,
     },
@@ -152,20 +168,9 @@ impl Finished {
 }
 
 impl Scatter {
-    /// The buffers that divide requests. They come back with [`Scatter::keep_split`].
-    pub(crate) fn take_split(&mut self) -> Split {
-        std::mem::take(&mut self.split)
-    }
-
-    /// Keeps the buffers for the next request.
-    pub(crate) fn keep_split(&mut self, mut split: Split) {
-        split.reset();
-        self.split = split;
-    }
-
     /// Divides a request whose keys belong to several servers: each owner gets the share with its
     /// keys.
-    pub(crate) fn divide<'a>(
+    fn divide<'a>(
         &self,
         plane: &DataPlane,
         session: SessionId,
@@ -199,7 +204,7 @@ impl Scatter {
 
     /// The servers that get a request for all servers of a session's pool. A request about sharded
     /// channels goes only to the servers that may have such channels.
-    pub(crate) fn servers_for_all(
+    fn servers_for_all(
         &self,
         plane: &DataPlane,
         session: SessionId,
@@ -217,7 +222,7 @@ impl Scatter {
 
     /// The shares of a divided request without the prefixes of their servers. A share is `None` if
     /// it is the same.
-    pub(crate) fn strip_shares(
+    fn strip_shares(
         &self,
         plane: &DataPlane,
         session: SessionId,
@@ -234,7 +239,7 @@ impl Scatter {
 
     /// KEYS for servers that see keys without their prefixes. A request is `None` if it is the
     /// same.
-    pub(crate) fn strip_keys_of_all(
+    fn strip_keys_of_all(
         &self,
         plane: &DataPlane,
         session: SessionId,
@@ -251,46 +256,63 @@ impl Scatter {
     /// SCAN goes through one server after the other. The cursor says which server is next.
     pub(crate) fn scan_step(
         &self,
-        plane: &DataPlane,
-        session: SessionId,
+        plane: &mut DataPlane,
+        id: SessionId,
         request: &Request<'_>,
     ) -> ScanStep {
+        let Some(session) = plane.sessions.get(id) else {
+            return ScanStep::Placed(Dispatched::Done);
+        };
         let cursor = request
             .spans
             .get(1)
             .and_then(|span| Cursor::parse(span.of(request.bytes)));
         let Some(cursor) = cursor else {
-            return ScanStep::Refused(b"ERR invalid cursor");
-        };
-        let Some(session) = plane.sessions.get(session) else {
-            return ScanStep::Over;
+            return ScanStep::Placed(plane.answer_error(id, b"ERR invalid cursor"));
         };
         let pool = usize::from(session.pool);
         if !plane.pools.numbers_all(pool) {
-            return ScanStep::Refused(MANY_SCANNED);
+            return ScanStep::Placed(plane.answer_error(id, MANY_SCANNED));
         }
         let Some(((number, server), next)) = plane.pools.scanned_from(pool, cursor.server) else {
-            return ScanStep::Over;
+            // The remaining servers of the scan are gone.
+            return ScanStep::Placed(plane.answer_reply(id, b"*2\r\n$1\r\n0\r\n*0\r\n"));
         };
         let is_same_server = number == cursor.server;
+        let at = Cursor {
+            server: number,
+            cursor: if is_same_server { cursor.cursor } else { 0 },
+        };
         ScanStep::Ask {
             server,
-            at: Cursor {
-                server: number,
-                cursor: if is_same_server { cursor.cursor } else { 0 },
-            },
-            next,
+            at: ScanPlace { at, next },
             is_lost: !is_same_server && cursor != Cursor::default(),
         }
     }
 
+    /// Sends a SCAN to this server.
+    pub(crate) fn scan_at(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        server: ServerId,
+        at: ScanPlace,
+    ) -> Dispatched {
+        plane.switch_server(id, server);
+        match self.scan_request(plane, id, request, at) {
+            Ok((bytes, completion)) => plane.dispatch_on_link(id, &bytes, true, Some(completion)),
+            Err(text) => plane.refuse_stripped(id, text),
+        }
+    }
+
     /// The SCAN for a server to which its session has switched, and the completion of its reply.
-    pub(crate) fn scan_request(
+    fn scan_request(
         &self,
         plane: &DataPlane,
         session: SessionId,
         request: &Request<'_>,
-        (at, next): (Cursor, Option<u16>),
+        ScanPlace { at, next }: ScanPlace,
     ) -> Result<(Vec<u8>, Completion), &'static [u8]> {
         let Scan {
             request: stripped,
@@ -312,9 +334,158 @@ impl Scatter {
         Ok((bytes, duty))
     }
 
+    /// Divides a request whose keys belong to several servers, and sends the shares.
+    pub(crate) fn dispatch_divided(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> DividedStep {
+        if plane.sessions.get(id).is_none() {
+            return DividedStep::Placed(Dispatched::Done);
+        }
+        let mut split = std::mem::take(&mut self.split);
+        let step = match self.divide(plane, id, request, &mut split) {
+            Division::Shares(parts, merge) => {
+                DividedStep::Placed(self.ask_owners(plane, id, request, parts, merge))
+            }
+            Division::Whole(owner) => ask_one_owner(plane, id, request, owner),
+            Division::Refused(text) => DividedStep::Placed(plane.answer_error(id, text)),
+            Division::NoKeys if plane.removes_prefix(id) => {
+                DividedStep::Placed(plane.refuse_stripped(id, UNKNOWN_ARGUMENTS))
+            }
+            // The server answers with its own error.
+            Division::NoKeys => {
+                DividedStep::Placed(plane.dispatch_on_link(id, request.bytes, false, None))
+            }
+        };
+        split.reset();
+        self.split = split;
+        step
+    }
+
+    /// Sends their shares to the owners, or to the servers that are read in their place.
+    fn ask_owners(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        mut parts: Vec<(ServerId, &[u8])>,
+        merge: MergeRule,
+    ) -> Dispatched {
+        for (server, _) in &mut parts {
+            match plane.owner_in_reach(id, *server, request) {
+                Ok(read) => *server = read,
+                Err(NoReader) => return plane.answer_error(id, NO_READER),
+            }
+        }
+        match self.strip_shares(plane, id, request.command, &parts) {
+            Ok(stripped) => {
+                self.ask_several(plane, id, request, &as_seen(&parts, &stripped), merge)
+            }
+            Err(text) => plane.refuse_stripped(id, text),
+        }
+    }
+
+    /// Sends the request to every server of the pool. A request about sharded channels goes only to
+    /// the servers that may have such channels.
+    pub(crate) fn ask_all(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        self.ask_each(plane, id, request, request.bytes, MergeRule::AsSaid)
+    }
+
+    /// Sends the request to these servers.
+    pub(crate) fn ask_these(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        servers: &[ServerId],
+    ) -> Dispatched {
+        let parts: Vec<_> = servers
+            .iter()
+            .map(|server| (*server, request.bytes))
+            .collect();
+        self.ask_several(plane, id, request, &parts, MergeRule::AsSaid)
+    }
+
+    /// Sends INFO to all servers. The sections that the client asked for are made from theirs.
+    /// `adds_section`: respool's own section is added.
+    pub(crate) fn ask_info(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        adds_section: bool,
+    ) -> Dispatched {
+        let sections = || request.args().skip(1);
+        let asked = Sections::asked(sections());
+        let mut bytes = Vec::new();
+        asked.request(sections(), &mut bytes);
+        let merge = MergeRule::Info {
+            asked,
+            adds_section,
+        };
+        self.ask_each(plane, id, request, &bytes, merge)
+    }
+
+    /// Sends these bytes to every server of the pool.
+    fn ask_each(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        bytes: &[u8],
+        merge: MergeRule,
+    ) -> Dispatched {
+        if plane.sessions.get(id).is_none() {
+            return Dispatched::Done;
+        }
+        let servers = self.servers_for_all(plane, id, request.command.fan_out.spread);
+        match self.strip_keys_of_all(plane, id, request, &servers) {
+            Ok(stripped) => {
+                let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
+                self.ask_several(plane, id, request, &as_seen(&parts, &stripped), merge)
+            }
+            Err(text) => plane.refuse_stripped(id, text),
+        }
+    }
+
+    /// Sends the shares of a request to their servers, or holds the session until all links are
+    /// ready.
+    fn ask_several(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        parts: &[(ServerId, &[u8])],
+        merge: MergeRule,
+    ) -> Dispatched {
+        let servers = parts.iter().map(|(server, _)| *server);
+        let links = match request.command.answer {
+            Answer::Alone => plane.links_alone(id, servers.collect()),
+            // All links must be ready before the first share leaves, so that no request is half
+            // sent.
+            _ => servers
+                .map(|server| plane.link_to(id, server, request))
+                .collect(),
+        };
+        match links {
+            Ok(links) => {
+                self.start(plane, id, request, parts, links, merge);
+                Dispatched::Done
+            }
+            Err(blocked) => plane.blocked(id, blocked),
+        }
+    }
+
     /// Sends the shares of a request, each on its link. All links are ready, so that no request is
     /// half sent.
-    pub(crate) fn start(
+    fn start(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,
@@ -335,7 +506,7 @@ impl Scatter {
         let servers = parts.iter().map(|(server, _)| *server);
         let scattered = ScatterRequest::new((seq, silent), request.id, merge, servers, sifted_by);
         plane.add_scattered(session_id, scattered);
-        let reads = is_read(request);
+        let reads = request.reads();
         let tracks = plane.tracks_several(session_id);
         for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
             if tracks {
@@ -437,7 +608,7 @@ impl Scatter {
 }
 
 /// The shares of a request as their servers shall see them.
-pub(crate) fn as_seen<'a>(
+fn as_seen<'a>(
     parts: &[(ServerId, &'a [u8])],
     stripped: &'a [Option<Vec<u8>>],
 ) -> Vec<(ServerId, &'a [u8])> {
@@ -448,8 +619,24 @@ pub(crate) fn as_seen<'a>(
     parts.iter().enumerate().map(seen).collect()
 }
 
-pub(crate) fn is_read(request: &Request<'_>) -> bool {
-    request.command.retry == Retry::Read
+/// Sends the whole request to the owner of its keys, or to the server that is read in its place.
+fn ask_one_owner(
+    plane: &mut DataPlane,
+    id: SessionId,
+    request: &Request<'_>,
+    owner: ServerId,
+) -> DividedStep {
+    match plane.owner_in_reach(id, owner, request) {
+        Ok(server) => plane.switch_server(id, server),
+        Err(NoReader) => return DividedStep::Placed(plane.answer_error(id, NO_READER)),
+    }
+    match plane.removes_prefix(id) {
+        true => DividedStep::AtOwner,
+        false => {
+            let reads = request.reads();
+            DividedStep::Placed(plane.dispatch_on_link(id, request.bytes, reads, None))
+        }
+    }
 }
 
 impl Scatter {

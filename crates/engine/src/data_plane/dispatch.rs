@@ -3,10 +3,13 @@
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::{Blocked, Dispatched};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::LinkRole;
+use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::slow_readers::CODE_LANE;
+use crate::routing::pool::ServerId;
+use crate::routing::replica_table::NoReader;
 
 impl DataPlane {
     /// Puts a request on the session's link on the slow path: the link is not up, not accepting or
@@ -128,5 +131,50 @@ impl DataPlane {
             Some(blocked) => Err(blocked),
             None => Ok(link),
         }
+    }
+
+    /// The link to a server, ready for a request of this session: the shared link, or the link on
+    /// which the session tracks keys.
+    pub(crate) fn link_to(
+        &mut self,
+        session_id: SessionId,
+        server: ServerId,
+        request: &Request<'_>,
+    ) -> Result<LinkId, Blocked> {
+        if self.tracks_several(session_id) {
+            let link = self.tracking_link(session_id, server)?;
+            return self.ready_link(session_id, link);
+        }
+        let Some(session) = self.sessions.get(session_id) else {
+            return Err(Blocked::Wait);
+        };
+        let mut kind = self.kind_at(session, server);
+        if may_hold_up(request.id) {
+            kind = self.kind_for_flush(session_id, kind);
+        }
+        let link = match self.current_link(kind) {
+            Some(link) => link,
+            None => self.shared_link_for(session_id, kind)?,
+        };
+        let link = self.ready_link(session_id, link)?;
+        match self.await_writes(session_id, link, request.bytes, request.reads()) {
+            Some(blocked) => Err(blocked),
+            None => Ok(link),
+        }
+    }
+
+    /// The server for a request with these keys' owner: the owner, or the server that is read in
+    /// its place.
+    pub(crate) fn owner_in_reach(
+        &mut self,
+        id: SessionId,
+        owner: ServerId,
+        request: &Request<'_>,
+    ) -> Result<ServerId, NoReader> {
+        let Some(session) = self.sessions.get(id) else {
+            return Ok(owner);
+        };
+        let kind = self.kind_of(session);
+        self.server_in_reach(id, owner, request.command, kind)
     }
 }

@@ -1,6 +1,6 @@
 //! From a client's bytes to a place on a link: steps 2 and 3 in the life of a GET.
 
-use respool_protocol::commands::{self, Answer, Command, CommandId, id};
+use respool_protocol::commands::{self, Answer, Command, CommandId, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{Found, RequestScanner, Span, Violation};
 use respool_protocol::shape::Shape;
@@ -38,6 +38,11 @@ impl<'a> Request<'a> {
     pub(crate) fn args(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let (bytes, spans) = (self.bytes, self.spans);
         spans.iter().map(move |span| span.of(bytes))
+    }
+
+    /// Whether it is a read by its command.
+    pub(crate) fn reads(&self) -> bool {
+        self.command.retry == Retry::Read
     }
 }
 

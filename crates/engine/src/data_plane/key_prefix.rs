@@ -26,7 +26,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
-use crate::data_plane::ingress::Request;
+use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::owners::{Opening, looks_elsewhere};
 use crate::data_plane::session::Flags;
@@ -195,6 +195,12 @@ impl Stripped {
 }
 
 impl DataPlane {
+    /// Refuses a request whose keys cannot be given to a server without their prefix.
+    pub(crate) fn refuse_stripped(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
+        self.counters.refused += 1;
+        self.refuse_queued(id, text)
+    }
+
     /// Removes the prefix of its server from a routed request.
     pub(crate) fn strip(
         &self,

@@ -9,9 +9,8 @@ use crate::base::limits::REDIRECTS_QUEUED_MAX;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
-use crate::data_plane::completion::pinned::redirect_asked;
 use crate::data_plane::completion::pinned::{
-    ConnectionSwitch, ExecPreamble, OtherServers, TrackingRedirect, WaitCommand,
+    ConnectionSwitch, ExecPreamble, OtherServers, TrackingRedirect, WaitCommand, redirect_asked,
 };
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::ledger::Entry;
@@ -520,7 +519,9 @@ impl Engine {
             }
         }
         self.pinned.note_asked(&mut self.plane, id, asked);
-        let placed = self.ask_these(id, request, &servers);
+        let placed = self
+            .scatter
+            .ask_these(&mut self.plane, id, request, &servers);
         if placed == Dispatched::Done && !self.plane.hold_until_caught_up(id) {
             // respool refused the request itself.
             self.pinned.settle_tracking(&mut self.plane, id, b"");

@@ -27,8 +27,7 @@ use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
-use crate::data_plane::completion::pinned::ConnectionSwitch;
-use crate::data_plane::completion::pinned::is_connection_switch;
+use crate::data_plane::completion::pinned::{ConnectionSwitch, is_connection_switch};
 use crate::data_plane::handshake::NO_CLUSTER;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::owners::{RequestOwner, looks_elsewhere};
@@ -36,7 +35,7 @@ use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::session::{Flags, Pins};
 use crate::data_plane::tracking::asks_for;
 use crate::engine::Engine;
-use crate::local::info::asks_for_us_alone;
+use crate::local::info::{adds_our_section, asks_for_us_alone};
 use crate::pinned::wait_command::is_wait;
 use crate::routing::pool::{Group, ServerId};
 use crate::routing::replica_table::NoReader;
@@ -670,9 +669,19 @@ impl Engine {
             return Some(Dispatched::Wait);
         }
         let (placed, keeps_place) = match everywhere {
-            Everywhere::All { keeps_place } => (self.ask_all(id, request), keeps_place),
+            Everywhere::All { keeps_place } => (
+                self.scatter.ask_all(&mut self.plane, id, request),
+                keeps_place,
+            ),
             Everywhere::Scan { keeps_place } => (self.scan(id, request), keeps_place),
-            Everywhere::Info => (self.ask_info(id, request), false),
+            Everywhere::Info => {
+                let adds_section = adds_our_section(request);
+                let plane = &mut self.plane;
+                (
+                    self.scatter.ask_info(plane, id, request, adds_section),
+                    false,
+                )
+            }
             Everywhere::Wait => (self.dispatch_wait_at_all(id, request), false),
             Everywhere::Mistake if is_wait(request.id) => {
                 let placed = self.plane.dispatch_on_link(id, request.bytes, false, None);

@@ -15,10 +15,8 @@ use std::collections::VecDeque;
 use respool_protocol::commands::id;
 
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::settings::WhenFull;
 use crate::data_plane::DataPlane;
-use crate::data_plane::bounds_met::Bound;
-use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
@@ -107,29 +105,6 @@ impl Pinned {
         for id in late {
             plane.release(id, Holds::LINK);
         }
-    }
-
-    /// Holds a command that may take an emergency link until it gets one, or until there is room
-    /// within the bound.
-    pub(crate) fn wait_for_urgent_link(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        bound: Bound,
-    ) -> Blocked {
-        let is_refused =
-            bound == Bound::PinnedLinks && plane.settings.pinned_links_full == WhenFull::Refuse;
-        if plane.is_past_deadline(id) || is_refused {
-            plane.set_gives_up_at(id, None);
-            return Blocked::Refused(bound_reply(bound.name()));
-        }
-        if plane.deadline_of(id).is_none() {
-            plane.note_bound(bound);
-        }
-        plane.begin_to_wait(id);
-        plane.urgent_waiters.push_back(id);
-        plane.hold(id, Holds::ROOM);
-        Blocked::Wait
     }
 
     /// Releases requests past their deadline, which are refused when they are dispatched again.

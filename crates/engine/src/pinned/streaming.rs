@@ -7,11 +7,10 @@ use respool_protocol::request::RequestScanner;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
-use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{LinkKind, LinkRole};
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::session::{Flags, LargeRequest, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
@@ -81,8 +80,8 @@ impl Pinned {
             return Err(Blocked::Wait);
         };
         let kind = plane.kind_of(session);
-        self.wait_for_streaming(plane, id)?;
-        let link = self.link_once(plane, kind, id);
+        plane.wait_for_streaming(id)?;
+        let link = plane.link_once(kind, id);
         link.ok_or_else(|| Blocked::Refused(bound_reply("links-max")))
     }
 
@@ -254,50 +253,10 @@ impl Pinned {
         Ok(())
     }
 
-    /// Waits for a place within the bound of streaming links.
-    fn wait_for_streaming(&mut self, plane: &mut DataPlane, id: SessionId) -> Result<(), Blocked> {
-        if plane.is_past_deadline(id) || plane.settings.limits.streaming_links_max == 0 {
-            return Err(Blocked::Refused(bound_reply("streaming-links-max")));
-        }
-        if !self.may_stream(plane, id, 1) {
-            plane.note_bound(Bound::StreamingLinks);
-            plane.begin_to_wait(id);
-            plane.streaming_waiters.wait(id);
-            plane.hold(id, Holds::LINK);
-            return Err(Blocked::Wait);
-        }
-        plane.streaming_waiters.leave(id);
-        plane.set_gives_up_at(id, None);
-        Ok(())
-    }
-
-    /// Whether this session may have this many streaming links now, before other sessions that
-    /// wait.
-    pub(crate) fn may_stream(&self, plane: &DataPlane, id: SessionId, needed: usize) -> bool {
-        let free = plane.free_streaming_links();
-        plane.streaming_waiters.admit(id, needed, free)
-    }
-
     fn end_large(&mut self, plane: &mut DataPlane, id: SessionId) {
         if let Some(session) = plane.sessions.get_mut(id) {
             session.flags.end_large();
             session.rare().large = None;
         }
-    }
-
-    /// A link that serves one request of this session. `None`: the bound of links is reached.
-    pub(crate) fn link_once(
-        &mut self,
-        plane: &mut DataPlane,
-        kind: LinkKind,
-        id: SessionId,
-    ) -> Option<LinkId> {
-        let role = LinkRole::Streaming { by: id };
-        if let Some(spare) = plane.take_spare(kind, role) {
-            return Some(spare);
-        }
-        let link = plane.add_link(kind, role)?;
-        plane.connect(link);
-        Some(link)
     }
 }
