@@ -59,7 +59,7 @@ enum DetourStage {
     /// The link's user sets the connection up.
     Own,
     /// Another user logs in. An AUTH that fails may get no reply behind other replies (see
-    /// [`crate::access::auth::Login::is_answered_by`]), so it is sent alone.
+    /// [`crate::data_plane::completion::access::Login::is_answered_by`]), so it is sent alone.
     LogsIn,
     /// That user sets the connection up, and the link's user logs in.
     SetsUp,

@@ -8,8 +8,8 @@ use crate::data_plane::worker_query::{ReplyForm, Unblock, WorkerQuery, WorkerRep
 use crate::engine::Engine;
 
 impl Engine {
-    /// A session of another worker asks. The answer is an [`Action::Answer`], in this turn or a
-    /// later one.
+    /// A session of another worker asks. The answer is a [`crate::Action::Answer`], in this turn or
+    /// a later one.
     pub fn handle_question(&mut self, from: usize, ticket: u64, question: WorkerQuery) {
         let asked_by = (from, ticket);
         let plane = &mut self.plane;

@@ -17,7 +17,7 @@ impl Engine {
         self.note_login(effect);
     }
 
-    /// Handles the result of a login within EXEC, see [`Access::settle_exec_login`].
+    /// Handles the result of a login within EXEC, see `Access::settle_exec_login`.
     pub(crate) fn log_in_within_exec(
         &mut self,
         of: (SessionId, LinkId),

@@ -25,7 +25,7 @@ struct FacadeNode {
 }
 
 impl Local {
-    /// Answers commands for a node of a Cluster ([`Spread::Node`]). `None`: the request is for the
+    /// Answers commands for a node of a Cluster (`Spread::Node`). `None`: the request is for the
     /// servers.
     pub(crate) fn answer_as_node(
         &mut self,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The exception is a slot without an owner: its client gets the node's error
-//! ([`Discovery::is_nobodys`]).
+//! ([`crate::discovery::Discovery::is_nobodys`]).
 //!
 //! The session keeps a deferred request until it is sent again, and is not read meanwhile. The
 //! other requests of the session are on their way already, and respool waits for their replies.

@@ -52,7 +52,7 @@ impl LoginCheck {
 #[derive(Debug)]
 pub(crate) struct Login {
     /// The user that the session becomes if the server agrees. The credentials get an entry in
-    /// [`crate::access::auth::Logins`] only then.
+    /// [`crate::data_plane::logins::Logins`] only then.
     pub(crate) credentials: Credentials,
     /// The rest of a HELLO. It is answered when the server has agreed.
     pub(crate) hello: Option<KeptRequest>,

@@ -153,7 +153,7 @@ pub(crate) struct WaitCommand {
     /// The other servers of the pool, if there are several.
     pub(crate) rest: Option<Box<OtherServers>>,
     /// Keeps a link of the session's user open while the session waits on another user's. The
-    /// server closes that link when it deletes the user, see [`Pinned::close_waits_of`].
+    /// server closes that link when it deletes the user, see `Pinned::close_waits_of`.
     pub(crate) of_user: Option<Arc<RedirectStandIn>>,
 }
 

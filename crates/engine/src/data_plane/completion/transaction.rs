@@ -24,7 +24,7 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    /// See [`Completion::changes_identity`].
+    /// See [`crate::data_plane::completion::Completion::changes_identity`].
     pub(crate) fn changes_identity(&self) -> bool {
         self.local_results
             .iter()
@@ -79,9 +79,9 @@ pub(crate) enum LocalResult {
     RedirectName,
     /// The result counts connections. The command, and the first name in its arguments.
     Counted(CommandId, Vec<u8>),
-    /// The result names keys, see [`ScatterCompletion::Named`].
+    /// The result names keys, see `ScatterCompletion::Named`.
     Named(Names),
-    /// SCRIPT FLUSH, see [`LocalCompletion::FlushScripts`].
+    /// SCRIPT FLUSH, see `LocalCompletion::FlushScripts`.
     FlushScripts,
     /// A constant reply. The request is not in the block.
     Constant(&'static [u8]),
@@ -116,7 +116,7 @@ impl LocalResult {
         self.changes_identity() || matches!(self, LocalResult::Select(_))
     }
 
-    /// See [`Completion::changes_identity`].
+    /// See [`crate::data_plane::completion::Completion::changes_identity`].
     pub(crate) fn changes_identity(&self) -> bool {
         matches!(self, LocalResult::Hello(_) | LocalResult::Login { .. })
     }
