@@ -7,6 +7,7 @@ pub(crate) mod readonly;
 pub(crate) mod replicas;
 pub(crate) mod sentinel;
 pub(crate) mod server_report;
+mod view_election;
 
 use std::collections::HashMap;
 

@@ -1,10 +1,10 @@
 //! Answers of real servers are read as their Clusters were set up. They are in `cluster/`, whose
 //! README describes their format.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use respool_protocol::cluster::{
-    ClusterNode, Info, NodeHealth, NodeRole, Redirect, Refusal, View, ViewError, choose, diff,
+    ClusterNode, Info, NodeHealth, NodeRole, Redirect, Refusal, View, ViewError,
 };
 use respool_protocol::slot::SLOTS;
 
@@ -95,17 +95,6 @@ impl Situation {
             }
         }
         assert_eq!(view.myself().is_some(), command == "nodes");
-    }
-
-    fn answer(&self, command: &str) -> &[u8] {
-        let answer = self.answers.iter().find(|(of, _)| of == command);
-        &answer.expect(command).1
-    }
-
-    /// The node's answers to CLUSTER NODES and CLUSTER INFO.
-    fn vote(&self) -> (View, Info) {
-        let view = View::from_nodes(self.answer("nodes"), &self.asked).expect(&self.name);
-        (view, Info::read(self.answer("info")).expect(&self.name))
     }
 }
 
@@ -206,50 +195,6 @@ fn every_answer_is_read_as_the_cluster_was_set_up() {
         let counted = ["slots", "shards", "nodes", "info"]
             .map(|command| counted.get(command).copied().unwrap_or_default());
         assert_eq!(counted, counts);
-    }
-}
-
-/// After a failover, one answer with the new epoch wins against three with the old one.
-#[test]
-fn failover_is_believed_by_its_epoch() {
-    for (file, _) in FILES {
-        let situations = situations(file);
-        let before = situations
-            .iter()
-            .filter(|situation| situation.name.contains(", asked "));
-        let before = before.filter(|situation| situation.name.starts_with("three"));
-        let mut votes: Vec<_> = before.map(Situation::vote).collect();
-        assert_eq!(votes.len(), 4);
-        let after = situations
-            .iter()
-            .find(|situation| situation.name == "after a failover");
-        let after = after.expect("every file has a failover");
-
-        let choose = |votes: &[_]| {
-            let choice = choose(&BTreeSet::new(), votes);
-            assert!(choice.strangers.is_empty());
-            choice.view
-        };
-        let old = choose(&votes).expect("four answers");
-        votes.insert(2, after.vote());
-        let new = choose(&votes).expect("five answers");
-        let failed = after
-            .nodes
-            .iter()
-            .find(|(_, (_, health))| *health == NodeHealth::Failed);
-        let (failed, _) = failed.expect("a failed node");
-        assert!(new.nodes().iter().all(|node| after.port(node) != *failed));
-        assert_eq!(new.nodes().len(), 3);
-
-        let changes = diff(&old, &new);
-        let slots: Vec<_> = changes.iter().map(|change| change.slots.clone()).collect();
-        assert_eq!(slots, [0..=5459, 16383..=16383]);
-        for change in changes {
-            let from = &old.nodes()[usize::from(change.from.expect("an owner"))];
-            let to = &new.nodes()[usize::from(change.to.expect("an owner"))];
-            assert_eq!(after.port(from), *failed);
-            assert_eq!(after.port(to), failed + 3);
-        }
     }
 }
 

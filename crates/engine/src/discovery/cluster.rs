@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use respool_protocol::cluster::{self, Endpoint, Info, NodeRole, View, ViewError};
+use respool_protocol::cluster::{Endpoint, Info, NodeRole, View, ViewError};
 use respool_protocol::encode;
 use respool_protocol::slot::SLOTS;
 
@@ -33,6 +33,7 @@ use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
 use crate::discovery::introductions::{self, Introductions};
+use crate::discovery::view_election;
 use crate::routing::pool::{Pools, ServerId};
 use crate::routing::slot_table::SlotTable;
 
@@ -515,7 +516,7 @@ impl Discovery {
         if answers.is_empty() && std::mem::take(&mut refresh.is_refused) {
             refresh.listing = refresh.listing.other();
         }
-        let choice = cluster::choose(&belief.known, &answers);
+        let choice = view_election::choose(&belief.known, &answers);
         let foreign_nodes: Vec<ServerId> =
             choice.strangers.iter().map(|at| answered_by[*at]).collect();
         let ours = answered_by.iter().copied().zip(answers);
@@ -1297,6 +1298,8 @@ impl Discovery {
 
 #[cfg(test)]
 mod tests {
+    use respool_protocol::cluster::ClusterNode;
+
     use super::*;
 
     /// A node's word on its own slots counts more than the word of other nodes.
@@ -1324,7 +1327,7 @@ mod tests {
         let answer = |owners: [Option<u16>; 4]| {
             let node = |port| {
                 let host = "node".to_owned();
-                cluster::ClusterNode::primary("", Endpoint { host, port })
+                ClusterNode::primary("", Endpoint { host, port })
             };
             let own = |(slot, owner): (u16, Option<u16>)| Some((slot..=slot, owner?));
             let ranges = (0..)
