@@ -728,4 +728,26 @@ mod tests {
         }
         assert!(here.find(0, name).is_none() && there.find(0, name).is_none());
     }
+
+    /// A script that was shown behind a flush is not forgotten by other workers. News are told once.
+    #[test]
+    fn flush_is_told_before_scripts_behind_it() {
+        let mut local = Local::default();
+        assert!(!local.scripts.has_news());
+        local.scripts.remember(0, b"return 1", RUN);
+        local.scripts.forget(0);
+        local.scripts.flushed.push(0);
+        local.scripts.remember(0, b"return 2", RUN);
+        assert!(local.scripts.has_news());
+        let news = local.take_script_news();
+        let [
+            WorkerQuery::Script(ScriptQuery::Forget { pool: 0 }),
+            WorkerQuery::Script(ScriptQuery::Show { pool: 0, body, .. }),
+        ] = &news[..]
+        else {
+            panic!("{news:?}");
+        };
+        assert_eq!(&**body, b"return 2");
+        assert!(!local.scripts.has_news());
+    }
 }

@@ -35,6 +35,7 @@ pub(crate) enum Queued {
 
 /// A login that is to be queued.
 pub(crate) struct QueuedLogin {
+    /// The name and the password that the client has sent.
     pub(crate) login: Credentials,
     /// The bytes for the server.
     asked: Vec<u8>,
