@@ -78,6 +78,24 @@ pub enum Answer {
     Conditional(Condition),
 }
 
+impl Answer {
+    /// Whether a server gets the request itself and answers it.
+    #[inline]
+    pub fn is_by_server(self) -> bool {
+        match self {
+            Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
+            Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
+        }
+    }
+
+    /// Whether the request never goes to a shared link: respool answers it, or it gets a link of
+    /// its own.
+    #[inline]
+    pub fn avoids_shared_link(self) -> bool {
+        matches!(self, Answer::Session | Answer::Pinned | Answer::Alone)
+    }
+}
+
 /// The reason why a command is refused.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CommandRefusal {

@@ -579,10 +579,8 @@ impl DataPlane {
             .get(id)
             .map(|session| session.flags)
             .unwrap_or_default();
-        let servers_to_say = match command.answer {
-            Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
-            Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
-        } && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
+        let servers_to_say =
+            command.answer.is_by_server() && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
         if !command.arity_ok(argc) && !servers_to_say {
             return Err(wrong_arity(command));
         }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use respool_protocol::commands::{self, Answer, Command, CommandId, KeyFlags, Spread, id, is_word};
+use respool_protocol::commands::{self, Command, CommandId, KeyFlags, Spread, id, is_word};
 use respool_protocol::request::RequestScanner;
 
 use crate::base::error_text::{CROSSSLOT, FOREIGN_OWNER, UNKNOWN_KEYS};
@@ -113,10 +113,7 @@ impl DataPlane {
             return has_several;
         };
         let command = id.get();
-        let is_ours = matches!(
-            command.answer,
-            Answer::Session | Answer::Pinned | Answer::Alone
-        );
+        let is_ours = command.answer.avoids_shared_link();
         if is_ours || !has_several {
             return is_ours;
         }

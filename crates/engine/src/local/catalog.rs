@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use respool_protocol::commands::{self, Answer, CommandId, id};
+use respool_protocol::commands::{self, CommandId, id};
 use respool_protocol::encode;
 use respool_protocol::value::Value;
 
@@ -261,10 +261,7 @@ impl Local {
             .map(|session| session.flags)
             .unwrap_or_default();
         let row = request.command;
-        let is_asked_itself = match row.answer {
-            Answer::Server | Answer::Alone | Answer::Conditional(_) => true,
-            Answer::Session | Answer::Pinned | Answer::Refused(_) => false,
-        };
+        let is_asked_itself = row.answer.is_by_server();
         if is_asked_itself && !flags.any(Flags::IN_MULTI | Flags::RESTRICTED)
             || plane.is_silent_before_auth(session_id)
         {

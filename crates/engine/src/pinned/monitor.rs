@@ -5,7 +5,7 @@
 //! Two requests end it, and the server answers both after all its other replies. It closes the
 //! connection on QUIT, and its reply to RESET is unique.
 
-use respool_protocol::commands::{self, Answer, id};
+use respool_protocol::commands::{self, id};
 use respool_protocol::reply::{ReplyScanner, Scanned};
 use respool_protocol::request::Span;
 
@@ -84,11 +84,7 @@ impl Pinned {
         let checked = checked.and_then(|id| {
             plane.check_shape(session_id, id.get(), spans.len(), arg)?;
             plane.check(session_id, id.get(), id, spans.len(), arg)?;
-            let servers = matches!(
-                id.get().answer,
-                Answer::Server | Answer::Alone | Answer::Conditional(_)
-            );
-            let allowed = servers || matches!(id, id::QUIT | id::RESET);
+            let allowed = id.get().answer.is_by_server() || matches!(id, id::QUIT | id::RESET);
             allowed.then_some(id).ok_or_else(|| NOT_IN_TUNNEL.to_vec())
         });
         let id = match checked {

@@ -1,7 +1,7 @@
 //! Requests too large to hold. Each is cut through to the server on a streaming link, so that a
 //! client that sends slowly holds up no other client.
 
-use respool_protocol::commands::{Answer, CommandId};
+use respool_protocol::commands::CommandId;
 use respool_protocol::request::RequestScanner;
 
 use crate::base::handle::{LinkId, SessionId};
@@ -234,11 +234,7 @@ impl Pinned {
         if let Some(id) = row {
             plane.check_shape(session_id, id.get(), argc, arg)?;
             plane.check(session_id, id.get(), id, argc, arg)?;
-            let ours = matches!(
-                id.get().answer,
-                Answer::Session | Answer::Pinned | Answer::Alone
-            );
-            if ours {
+            if id.get().answer.avoids_shared_link() {
                 return Err(too_large(id.get().name));
             }
         }
