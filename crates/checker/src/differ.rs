@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use respool_testkit::servers::{self, Flavour, Proxy, Server};
+use respool_testkit::servers::{self, Flavour, Proxy, ServerProcess};
 
 mod compare;
 mod fault;
@@ -37,15 +37,15 @@ mod templates;
 
 use compare::{Difference, Forgiven};
 use fault::{Fault, FaultPlanter};
-use generate::{Generator, Recipe};
-use pair::{Outcome, Pair};
-use script::Script;
+use generate::{CaseRecipe, RoundGenerator};
+use pair::{ScriptOutcome, SidePair};
+use script::DifferScript;
 use shrink::Shrink;
 use side::{Control, Side};
 
 /// What to compare, and how much of it.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct DifferSettings {
     /// Case `n` of seed `s` is case 0 of seed `s + n`.
     pub seed: u64,
     /// The number of cases.
@@ -78,9 +78,9 @@ pub struct Settings {
     pub strips: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for DifferSettings {
+    fn default() -> DifferSettings {
+        DifferSettings {
             seed: 1,
             cases: 100,
             time_max: None,
@@ -104,13 +104,13 @@ pub(crate) const PREFIX: &[u8] = b"p:";
 
 /// The result.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct DifferReport {
     /// Cases that ran.
     pub cases: u64,
     /// Requests of these cases.
     pub requests: usize,
     /// Differences, each kind once.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundDifference>,
     /// Cases without a result, with the reason.
     pub unsound: Vec<String>,
     /// Refusals in respool's own words, with their number, where those are accepted.
@@ -123,7 +123,7 @@ pub struct Report {
 
 /// A kind of difference.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundDifference {
     /// The seed of the first case with it.
     pub seed: u64,
     /// The number of cases that ended with it.
@@ -136,7 +136,7 @@ pub struct Found {
     pub requests: usize,
 }
 
-impl Found {
+impl FoundDifference {
     /// The difference, and the script that shows it.
     fn text(&self) -> String {
         format!(
@@ -146,7 +146,7 @@ impl Found {
     }
 }
 
-impl Report {
+impl DifferReport {
     /// Whether both sides were equal in all cases, and all cases had a result.
     pub fn is_clean(&self) -> bool {
         self.found.is_empty() && self.unsound.is_empty()
@@ -207,8 +207,8 @@ const COUNTED: [&str; 4] = ["asked_again", "collapsed", "fused_gets", "fused_set
 const UNSOUND_SHOWN: usize = 3;
 
 /// Two equal servers, and what stands before the second one.
-struct Stage {
-    servers: [Server; 2],
+struct DifferStage {
+    servers: [ServerProcess; 2],
     before: Before,
     /// The prefix of all keys.
     prefix: &'static [u8],
@@ -227,12 +227,12 @@ enum Before {
 
 /// With a prefix: the server of keys without one, and the server of all others.
 struct Beside {
-    rest: Server,
+    rest: ServerProcess,
     at: SocketAddr,
 }
 
-impl Stage {
-    fn start(settings: &Settings) -> Result<Stage, String> {
+impl DifferStage {
+    fn start(settings: &DifferSettings) -> Result<DifferStage, String> {
         let servers = start_servers(settings.flavour, &[&[], &[]])?;
         let mut args = settings.respool_args.clone();
         let rest = match settings.strips {
@@ -246,7 +246,7 @@ impl Stage {
         }
         let binary = settings.respool.clone();
         let proxy = start_respool(&binary, &args, beside.as_deref())?;
-        Ok(Stage {
+        Ok(DifferStage {
             servers,
             prefix: if settings.strips { PREFIX } else { b"" },
             before: Before::Respool {
@@ -259,7 +259,7 @@ impl Stage {
     }
 
     /// Adds respool's counters since its start.
-    fn count(&self, report: &mut Report) {
+    fn count(&self, report: &mut DifferReport) {
         let Before::Respool { proxy, .. } = &self.before else {
             return;
         };
@@ -299,9 +299,9 @@ impl Stage {
         }
     }
 
-    fn pair(&self, patience: Duration) -> Result<Pair, String> {
+    fn pair(&self, patience: Duration) -> Result<SidePair, String> {
         let [one, two] = &self.servers;
-        Ok(Pair::new(
+        Ok(SidePair::new(
             Side::new(one.address(), one, self.prefix)?,
             Side::new(self.address(), two, self.prefix)?,
             patience,
@@ -309,9 +309,9 @@ impl Stage {
     }
 
     /// The two servers without respool.
-    fn bare_pair(&self, patience: Duration) -> Result<Pair, String> {
+    fn bare_pair(&self, patience: Duration) -> Result<SidePair, String> {
         let [one, two] = &self.servers;
-        Ok(Pair::new(
+        Ok(SidePair::new(
             Side::new(one.address(), one, self.prefix)?,
             Side::new(two.address(), two, self.prefix)?,
             patience,
@@ -355,14 +355,14 @@ fn start_respool(binary: &Path, args: &[String], beside: Option<&Beside>) -> Res
 }
 
 /// The second argument list may differ in what a test plants.
-fn start_servers(flavour: Flavour, args: &[&[&str]; 2]) -> Result<[Server; 2], String> {
+fn start_servers(flavour: Flavour, args: &[&[&str]; 2]) -> Result<[ServerProcess; 2], String> {
     Ok([
         start_server(flavour, args[0])?,
         start_server(flavour, args[1])?,
     ])
 }
 
-fn start_server(flavour: Flavour, args: &[&str]) -> Result<Server, String> {
+fn start_server(flavour: Flavour, args: &[&str]) -> Result<ServerProcess, String> {
     let binary = servers::find(flavour)?;
     // DEBUG DIGEST needs it. 6.2 lacks the setting and allows the command.
     let debug: &[&str] = if flavour == Flavour::Redis62 {
@@ -378,39 +378,39 @@ fn start_server(flavour: Flavour, args: &[&str]) -> Result<Server, String> {
     let ticks = ["--hz", "250"];
     let all = debug.iter().chain(&events).chain(&ticks).chain(args);
     let args: Vec<OsString> = all.map(OsString::from).collect();
-    Server::start(&binary, &args).map_err(|error| error.to_string())
+    ServerProcess::start(&binary, &args).map_err(|error| error.to_string())
 }
 
 /// Runs cases and returns what was found. `say` gets a line now and then.
 ///
 /// # Errors
 /// When servers or respool do not start, or a server has ended.
-pub fn run(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
+pub fn run(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<DifferReport, String> {
     let recipe = recipe(settings)?;
-    run_on(&mut Stage::start(settings)?, settings, &recipe, say)
+    run_on(&mut DifferStage::start(settings)?, settings, &recipe, say)
 }
 
 /// Runs a script that was printed or written by hand.
 ///
 /// # Errors
 /// When it cannot be read, or servers or respool do not start.
-pub fn replay(settings: &Settings, script: &str) -> Result<Report, String> {
-    let script = Script::read(script)?;
-    let stage = Stage::start(settings)?;
+pub fn replay(settings: &DifferSettings, script: &str) -> Result<DifferReport, String> {
+    let script = DifferScript::read(script)?;
+    let stage = DifferStage::start(settings)?;
     let mut pair = stage.pair(settings.patience)?;
-    let mut report = Report {
+    let mut report = DifferReport {
         cases: 1,
         requests: script.requests(),
-        ..Report::default()
+        ..DifferReport::default()
     };
     match pair.play(&script)? {
-        Outcome::Same => {}
-        Outcome::Different(difference) => {
+        ScriptOutcome::Same => {}
+        ScriptOutcome::Different(difference) => {
             report
                 .found
                 .push(found(settings.seed, &difference, &script))
         }
-        Outcome::Unsound(problem) => report.unsound.push(problem),
+        ScriptOutcome::Unsound(problem) => report.unsound.push(problem),
     }
     report.forgiven = pair.forgiven;
     Ok(report)
@@ -420,7 +420,7 @@ pub fn replay(settings: &Settings, script: &str) -> Result<Report, String> {
 ///
 /// # Errors
 /// With what it found, or did not find.
-pub fn self_check(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+pub fn self_check(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     check_bare(settings, say)?;
     check_planted(settings, say)
 }
@@ -429,7 +429,7 @@ pub fn self_check(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), 
 ///
 /// # Errors
 /// With what it found.
-pub fn check_bare(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+pub fn check_bare(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     let recipe = recipe(settings)?;
     let servers = start_servers(settings.flavour, &[&[], &[]])?;
     let address = servers[1].address();
@@ -441,7 +441,7 @@ pub fn check_bare(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), 
             Before::Fault(planter),
         ));
     }
-    let mut stage = Stage {
+    let mut stage = DifferStage {
         servers,
         prefix: b"",
         before: Before::Nothing,
@@ -465,18 +465,22 @@ pub fn check_bare(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), 
 ///
 /// # Errors
 /// With what was not found, or not short.
-pub fn check_planted(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+pub fn check_planted(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     for fault in Fault::ALL {
         check_fault(settings, fault, say)?;
     }
     check_configuration(settings, say)
 }
 
-fn check_fault(settings: &Settings, fault: Fault, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+fn check_fault(
+    settings: &DifferSettings,
+    fault: Fault,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), String> {
     let servers = start_servers(settings.flavour, &[&[], &[]])?;
     let planter =
         FaultPlanter::start(servers[1].address(), fault).map_err(|error| error.to_string())?;
-    let mut stage = Stage {
+    let mut stage = DifferStage {
         servers,
         prefix: b"",
         before: Before::Fault(planter),
@@ -491,9 +495,9 @@ fn check_fault(settings: &Settings, fault: Fault, say: &mut dyn FnMut(&str)) -> 
 }
 
 /// The second server has another number of databases.
-fn check_configuration(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+fn check_configuration(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     let servers = start_servers(settings.flavour, &[&[], &["--databases", "4"]])?;
-    let mut stage = Stage {
+    let mut stage = DifferStage {
         servers,
         prefix: b"",
         before: Before::Nothing,
@@ -509,27 +513,27 @@ fn check_configuration(settings: &Settings, say: &mut dyn FnMut(&str)) -> Result
 
 /// A planted difference is found, and its script is short.
 fn check_one(
-    stage: &mut Stage,
+    stage: &mut DifferStage,
     name: &str,
-    settings: &Settings,
+    settings: &DifferSettings,
     classes: &[&'static str],
     say: &mut dyn FnMut(&str),
 ) -> Result<(), String> {
-    let settings = Settings {
+    let settings = DifferSettings {
         cases: PLANTED_CASES,
         // Many planted faults are replies that never come.
         patience: Duration::from_millis(250),
         ..settings.clone()
     };
-    let recipe = Recipe {
+    let recipe = CaseRecipe {
         connections: 3,
         steps: 60,
         classes: classes.iter().copied().chain(["cuts"]).collect(),
         omitted: Vec::new(),
     };
-    let mut report = Report::default();
+    let mut report = DifferReport::default();
     for case in 0..settings.cases {
-        let settings = Settings {
+        let settings = DifferSettings {
             seed: settings.seed + case,
             cases: 1,
             ..settings.clone()
@@ -560,7 +564,7 @@ const PLANTED_CASES: u64 = 20;
 /// No planted fault needs more than a few requests.
 const PLANTED_REQUESTS_MAX: usize = 6;
 
-fn recipe(settings: &Settings) -> Result<Recipe, String> {
+fn recipe(settings: &DifferSettings) -> Result<CaseRecipe, String> {
     let all = generate::class_names();
     let find = |name: &String| {
         let found = all.iter().copied().find(|known| known == name);
@@ -577,7 +581,7 @@ fn recipe(settings: &Settings) -> Result<Recipe, String> {
     for name in &settings.without {
         classes.remove(find(name)?);
     }
-    Ok(Recipe {
+    Ok(CaseRecipe {
         connections: settings.connections,
         steps: settings.steps,
         classes,
@@ -586,12 +590,12 @@ fn recipe(settings: &Settings) -> Result<Recipe, String> {
 }
 
 fn run_on(
-    stage: &mut Stage,
-    settings: &Settings,
-    recipe: &Recipe,
+    stage: &mut DifferStage,
+    settings: &DifferSettings,
+    recipe: &CaseRecipe,
     say: &mut dyn FnMut(&str),
-) -> Result<Report, String> {
-    let mut report = Report::default();
+) -> Result<DifferReport, String> {
+    let mut report = DifferReport::default();
     let mut by_signature: BTreeMap<String, usize> = BTreeMap::new();
     let mut given_up: BTreeMap<String, u32> = BTreeMap::new();
     let mut pair = stage.pair(settings.patience)?;
@@ -606,13 +610,13 @@ fn run_on(
         let seed = settings.seed + case;
         let scripts = generate::scripts(seed, &mut pair.direct.control)
             .map_err(|error| format!("the server: {error}"))?;
-        let mut generator = Generator::new(recipe, seed, scripts);
+        let mut generator = RoundGenerator::new(recipe, seed, scripts);
         let (script, outcome) =
             pair.run(recipe.connections, &mut |direct| generator.round(direct))?;
         report.cases += 1;
         report.requests += script.requests();
         let difference = match outcome {
-            Outcome::Same => match stage.complaint() {
+            ScriptOutcome::Same => match stage.complaint() {
                 None => continue,
                 Some(log) => Difference {
                     about: "respool itself".to_owned(),
@@ -621,13 +625,13 @@ fn run_on(
                     signature: "respool has failed".to_owned(),
                 },
             },
-            Outcome::Unsound(problem) => {
+            ScriptOutcome::Unsound(problem) => {
                 report
                     .unsound
                     .push(format!("--seed {seed}: {problem}\n{}", script.write()));
                 continue;
             }
-            Outcome::Different(difference) => difference,
+            ScriptOutcome::Different(difference) => difference,
         };
         if settings.accepts_refusals && difference.is_refusal() {
             *report.refusals.entry(difference.other).or_default() += 1;
@@ -670,7 +674,11 @@ fn run_on(
 }
 
 /// A new pair, unless this pair and what stands before its second server are as new.
-fn clean_pair(stage: &mut Stage, pair: Pair, patience: Duration) -> Result<Pair, String> {
+fn clean_pair(
+    stage: &mut DifferStage,
+    pair: SidePair,
+    patience: Duration,
+) -> Result<SidePair, String> {
     if pair.has_left_something || stage.complaint().is_some() {
         stage.renew()?;
     }
@@ -680,11 +688,11 @@ fn clean_pair(stage: &mut Stage, pair: Pair, patience: Duration) -> Result<Pair,
 /// The shortest script that fails in the same way with respool, and never without it; or why there
 /// is none.
 fn make_short(
-    stage: &mut Stage,
-    pair: &mut Pair,
-    script: Script,
+    stage: &mut DifferStage,
+    pair: &mut SidePair,
+    script: DifferScript,
     difference: &Difference,
-) -> Result<Result<(Script, Difference), String>, String> {
+) -> Result<Result<(DifferScript, Difference), String>, String> {
     let patience = pair.patience;
     // Without respool, the two servers are what differs.
     let sound_runs = if matches!(stage.before, Before::Nothing) {
@@ -698,9 +706,11 @@ fn make_short(
             *pair = stage.pair(patience)?;
         }
         match stage.bare_pair(patience)?.play(&script)? {
-            Outcome::Same => {}
-            Outcome::Unsound(problem) => return Ok(Err(format!("{problem}\n{}", script.write()))),
-            Outcome::Different(difference) => {
+            ScriptOutcome::Same => {}
+            ScriptOutcome::Unsound(problem) => {
+                return Ok(Err(format!("{problem}\n{}", script.write())));
+            }
+            ScriptOutcome::Different(difference) => {
                 let text = format!(
                     "two servers with nothing between differ, too: {}\n  {}\n  {}\n{}",
                     difference.about,
@@ -715,7 +725,7 @@ fn make_short(
     // Enough on this machine for every reply that comes, and there are many scripts to try.
     let shorter = patience.min(SHRINK_PATIENCE);
     let mut last = difference.clone();
-    let mut fails = |script: &Script| {
+    let mut fails = |script: &DifferScript| {
         // A pair that ran the scripts of an earlier attempt is not as new.
         if pair.has_left_something || stage.complaint().is_some() || script.asks("EVALSHA") {
             stage.renew()?;
@@ -725,7 +735,7 @@ fn make_short(
         let outcome = pair.play(script)?;
         let has_failed = stage.complaint().is_some();
         match outcome {
-            Outcome::Different(difference) if difference.signature == last.signature => {
+            ScriptOutcome::Different(difference) if difference.signature == last.signature => {
                 last = difference;
                 Ok(true)
             }
@@ -748,7 +758,12 @@ fn make_short(
     }
     pair.patience = patience;
     // A shorter script may have lost what kept its connections apart.
-    if sound_runs > 0 && !matches!(stage.bare_pair(patience)?.play(&short)?, Outcome::Same) {
+    if sound_runs > 0
+        && !matches!(
+            stage.bare_pair(patience)?.play(&short)?,
+            ScriptOutcome::Same
+        )
+    {
         return Ok(Err(format!(
             "the shortened script differs without respool, too\n{}",
             short.write()
@@ -763,8 +778,8 @@ const SOUND_RUNS: usize = 2;
 const ATTEMPTS_MAX: u32 = 3;
 const SHRINK_PATIENCE: Duration = Duration::from_millis(700);
 
-fn found(seed: u64, difference: &Difference, script: &Script) -> Found {
-    Found {
+fn found(seed: u64, difference: &Difference, script: &DifferScript) -> FoundDifference {
+    FoundDifference {
         seed,
         times: 1,
         text: format!(

@@ -25,7 +25,7 @@ use register::{Contradiction, Operation, UNWRITTEN};
 
 /// The load, and what it may meet.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct HistorySettings {
     /// Seed of the first round; the next round has the next seed.
     pub seed: u64,
     /// Connections, each with a thread of its own; every second one speaks RESP3.
@@ -46,9 +46,9 @@ pub struct Settings {
     pub may_fail: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for HistorySettings {
+    fn default() -> HistorySettings {
+        HistorySettings {
             seed: 1,
             clients: 16,
             pipeline: 20,
@@ -81,7 +81,7 @@ const WRONG_TYPE: &[u8] = b"-WRONGTYPE Operation against a key holding the wrong
 
 /// The result.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct HistoryReport {
     /// Answered requests by kind.
     pub answered: BTreeMap<&'static str, u64>,
     /// Errors that say that the connection to the server was lost.
@@ -102,8 +102,8 @@ pub struct Inherited {
     pub values: BTreeMap<usize, u64>,
 }
 
-impl Report {
-    fn add(&mut self, other: Report) {
+impl HistoryReport {
+    fn add(&mut self, other: HistoryReport) {
         for (asked, count) in other.answered {
             *self.answered.entry(asked).or_default() += count;
         }
@@ -124,14 +124,14 @@ impl Report {
 /// # Errors
 /// When a connection cannot be made or ends, or no reply comes.
 pub fn run(
-    settings: &Settings,
+    settings: &HistorySettings,
     address: SocketAddr,
     server: SocketAddr,
     tell: &mut dyn FnMut(&str),
-) -> Result<Report, String> {
+) -> Result<HistoryReport, String> {
     let mut direct = Client::open(server, PATIENCE).map_err(|error| error.to_string())?;
     prepare(settings, &mut direct).map_err(|error| format!("{server}: {error}"))?;
-    let mut report = Report::default();
+    let mut report = HistoryReport::default();
     let mut round = 0;
     while report.requests() + report.failed < settings.requests && report.contradictions.is_empty()
     {
@@ -160,10 +160,10 @@ pub fn run(
 /// # Errors
 /// When a connection cannot be made or ends, no reply comes, or the trouble could not be caused.
 pub fn run_through(
-    settings: &Settings,
+    settings: &HistorySettings,
     address: SocketAddr,
     trouble: impl FnOnce() -> Result<Vec<Inherited>, String>,
-) -> Result<Report, String> {
+) -> Result<HistoryReport, String> {
     let prepared =
         Client::open(address, PATIENCE).and_then(|mut first| prepare(settings, &mut first));
     prepared.map_err(|error| format!("{address}: {error}"))?;
@@ -179,7 +179,7 @@ pub fn run_through(
         let troubled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(trouble));
         thread::sleep(AROUND);
         over.store(true, Ordering::Relaxed);
-        let asked: Result<Vec<Asked>, String> = clients.into_iter().map(join).collect();
+        let asked: Result<Vec<ClientHistory>, String> = clients.into_iter().map(join).collect();
         (asked, troubled)
     });
     let inherited = inherited.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -187,7 +187,7 @@ pub fn run_through(
 }
 
 /// Empties the servers and writes the keys that hold no string.
-fn prepare(settings: &Settings, connection: &mut Client) -> io::Result<()> {
+fn prepare(settings: &HistorySettings, connection: &mut Client) -> io::Result<()> {
     let mut before = request(&[b"FLUSHALL"]);
     for key in 0..settings.odd_keys {
         before.extend(request(&[b"RPUSH", &odd_key("list", key), b"element"]));
@@ -195,17 +195,19 @@ fn prepare(settings: &Settings, connection: &mut Client) -> io::Result<()> {
     exchange(connection, &before, 1 + settings.odd_keys).map(drop)
 }
 
-fn join(client: thread::ScopedJoinHandle<'_, Result<Asked, String>>) -> Result<Asked, String> {
+fn join(
+    client: thread::ScopedJoinHandle<'_, Result<ClientHistory, String>>,
+) -> Result<ClientHistory, String> {
     client.join().map_err(|_| "a client panicked".to_owned())?
 }
 
 fn run_round(
-    settings: &Settings,
+    settings: &HistorySettings,
     address: SocketAddr,
     direct: &mut Client,
     round: u64,
     requests: u64,
-) -> Result<Report, String> {
+) -> Result<HistoryReport, String> {
     let each = requests.div_ceil(settings.clients as u64);
     let over = AtomicBool::new(false);
     let (asked, cut) = thread::scope(|scope| {
@@ -213,7 +215,7 @@ fn run_round(
             .map(|client| scope.spawn(move || client.run(address, Until::Asked(each))));
         let clients: Vec<_> = clients.collect();
         let cutter = scope.spawn(|| cut(settings.cuts, direct, &over));
-        let asked: Result<Vec<Asked>, String> = clients.into_iter().map(join).collect();
+        let asked: Result<Vec<ClientHistory>, String> = clients.into_iter().map(join).collect();
         over.store(true, Ordering::Relaxed);
         (asked, cutter.join())
     });
@@ -222,8 +224,13 @@ fn run_round(
 }
 
 /// Looks for contradictions in the requests of a round.
-fn judge(settings: &Settings, round: u64, asked: Vec<Asked>, inherited: &[Inherited]) -> Report {
-    let mut report = Report::default();
+fn judge(
+    settings: &HistorySettings,
+    round: u64,
+    asked: Vec<ClientHistory>,
+    inherited: &[Inherited],
+) -> HistoryReport {
+    let mut report = HistoryReport::default();
     // For each key, the operations of each client in its order.
     let mut by_key: HashMap<usize, Vec<Vec<Operation>>> = HashMap::new();
     let mut unsent = Vec::new();
@@ -392,11 +399,11 @@ fn cut(every: Option<Duration>, direct: &mut Client, over: &AtomicBool) -> Resul
 
 /// The requests of one client in a round, with their replies.
 #[derive(Default)]
-struct Asked {
+struct ClientHistory {
     operations: Vec<(usize, Operation)>,
     /// Writes whose errors say that they did not run.
     unsent: Vec<Operation>,
-    report: Report,
+    report: HistoryReport,
 }
 
 /// One request of a client.
@@ -436,12 +443,12 @@ const WRITES: [Of; 6] = [
 ];
 
 struct HistoryClient<'a> {
-    settings: &'a Settings,
+    settings: &'a HistorySettings,
     number: u64,
     round: u64,
     random: Random,
     values: u64,
-    asked: Asked,
+    asked: ClientHistory,
 }
 
 /// When a client ends.
@@ -455,18 +462,18 @@ enum Until<'a> {
 
 impl<'a> HistoryClient<'a> {
     /// All clients of a round.
-    fn all(settings: &'a Settings, round: u64) -> impl Iterator<Item = HistoryClient<'a>> {
+    fn all(settings: &'a HistorySettings, round: u64) -> impl Iterator<Item = HistoryClient<'a>> {
         (0..settings.clients as u64).map(move |number| HistoryClient {
             settings,
             number,
             round,
             random: Random::new((settings.seed + round) << 16 | number),
             values: 0,
-            asked: Asked::default(),
+            asked: ClientHistory::default(),
         })
     }
 
-    fn run(mut self, address: SocketAddr, until: Until<'_>) -> Result<Asked, String> {
+    fn run(mut self, address: SocketAddr, until: Until<'_>) -> Result<ClientHistory, String> {
         let lost = |error: io::Error| format!("client {}: {error}", self.number);
         let mut connection = Client::open(address, PATIENCE).map_err(lost)?;
         if self.number % 2 == 1 {

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use respool_checker::differ::{self, Settings};
+use respool_checker::differ::{self, DifferSettings};
 use respool_testkit::random::seed;
 use respool_testkit::servers::{self, Flavour};
 
-fn settings(flavour: Flavour) -> Settings {
+fn settings(flavour: Flavour) -> DifferSettings {
     let seed = seed();
     eprintln!("{}: RESPOOL_TEST_SEED={seed}", flavour.name());
-    Settings {
+    DifferSettings {
         seed,
         flavour,
         // With many tests on few cores a reply may take long. The tester waits only for replies
         // that come.
         patience: Duration::from_secs(20),
-        ..Settings::default()
+        ..DifferSettings::default()
     }
 }
 
@@ -26,7 +26,7 @@ fn two_servers_with_nothing_between_never_differ() {
             servers::leave_out("servers", reason);
             continue;
         }
-        let settings = Settings {
+        let settings = DifferSettings {
             cases: 6,
             time_max: Some(Duration::from_secs(3)),
             ..settings(flavour)

@@ -13,13 +13,13 @@ use respool_engine::settings::{
 };
 use respool_protocol::request::{Found, RequestScanner};
 
-struct Counting;
+struct CountingAllocator;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call goes unchanged to the system's allocator. The counter allocates nothing.
 #[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is passed on.
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -47,7 +47,7 @@ const CLIENTS: usize = 20;
 const PIPELINE: usize = 20;
 
 /// The requests of the clients, and the settings that coalesce them.
-struct Load {
+struct ClientLoad {
     name: &'static str,
     /// Whether neighbouring GETs and SETs leave as MGET and MSET.
     fuse: bool,
@@ -69,8 +69,8 @@ fn set(key: usize) -> Vec<u8> {
     format!("*3\r\n$3\r\nSET\r\n$7\r\nkey:{key:03}\r\n$5\r\nvalue\r\n").into_bytes()
 }
 
-const LOADS: [Load; 4] = [
-    Load {
+const LOADS: [ClientLoad; 4] = [
+    ClientLoad {
         name: "uncoalesced",
         fuse: false,
         collapse: false,
@@ -78,7 +78,7 @@ const LOADS: [Load; 4] = [
         reply: VALUE,
         keys: 1,
     },
-    Load {
+    ClientLoad {
         name: "fused GETs",
         fuse: true,
         collapse: true,
@@ -86,7 +86,7 @@ const LOADS: [Load; 4] = [
         reply: VALUE,
         keys: CLIENTS * PIPELINE,
     },
-    Load {
+    ClientLoad {
         name: "fused SETs",
         fuse: true,
         collapse: true,
@@ -94,7 +94,7 @@ const LOADS: [Load; 4] = [
         reply: OK,
         keys: CLIENTS * PIPELINE,
     },
-    Load {
+    ClientLoad {
         name: "equal GETs",
         fuse: true,
         collapse: true,
@@ -190,7 +190,7 @@ fn no_request_allocates_in_the_steady_state() {
     }
 }
 
-fn check_allocations(load: &Load) {
+fn check_allocations(load: &ClientLoad) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("its address").port();
     std::thread::spawn(move || serve(&listener));

@@ -11,9 +11,9 @@
 //! A quadruple is one observation. The verdict on a case is the median of its quadruples' ratios,
 //! with an interval that assumes nothing about their distribution: see [`median_interval`].
 
-use crate::case::{Case, Target};
-use crate::experiment::{Experiment, Plan};
-use crate::report::{CaseReport, Comparison, Ratio, Round, Spread, Verdict};
+use crate::case::{Case, LoadTarget};
+use crate::experiment::{Experiment, RunPlan};
+use crate::report::{CaseReport, Comparison, FigureSpread, Ratio, Round, Verdict};
 
 /// Two builds of respool by turns, many times.
 pub const AGAINST: Experiment = Experiment {
@@ -55,8 +55,8 @@ impl Verdict {
 
 /// The order of measurements. Cases come in pairs, this build and the base. Two rounds of a pair,
 /// the second one backwards, make a quadruple.
-fn quadruples(cases: &[Case], rounds: u32) -> Plan {
-    let mut plan = Plan::new();
+fn quadruples(cases: &[Case], rounds: u32) -> RunPlan {
+    let mut plan = RunPlan::new();
     for (turn, round) in (1..rounds).step_by(2).enumerate() {
         for new in (0..cases.len()).step_by(2) {
             let base = new + 1;
@@ -80,7 +80,7 @@ fn quadruples(cases: &[Case], rounds: u32) -> Plan {
 pub fn compare(cases: &[CaseReport], allow_percent: f64) -> Vec<Comparison> {
     let comparison = |pair: &[CaseReport]| {
         let [new, base] = pair else { return None };
-        let Target::Base { threads, .. } = base.case.target else {
+        let LoadTarget::Base { threads, .. } = base.case.target else {
             return None;
         };
         let proxy = Ratio::of(new, base, &Round::proxy_us);
@@ -112,7 +112,8 @@ impl Ratio {
             // User time may be 0 in windows of a few ticks: that is no observation.
             .filter(|&ratio| ratio > 0.0 && ratio.is_finite())
             .collect();
-        let median = |figures: &mut dyn Iterator<Item = f64>| Spread::of(figures).map(|s| s.median);
+        let median =
+            |figures: &mut dyn Iterator<Item = f64>| FigureSpread::of(figures).map(|s| s.median);
         let us = |case: &CaseReport| median(&mut case.rounds.iter().filter_map(figure));
         Ratio {
             new_us: us(new),
@@ -191,12 +192,12 @@ mod tests {
     }
 
     fn cases(workloads: usize) -> Vec<Case> {
-        let base = Target::Base {
+        let base = LoadTarget::Base {
             threads: 1,
             binary: "respool".into(),
         };
-        let targets = [Target::Respool { threads: 1 }, base];
-        let case = |pipeline, target: &Target| Case {
+        let targets = [LoadTarget::Respool { threads: 1 }, base];
+        let case = |pipeline, target: &LoadTarget| Case {
             workload: Workload {
                 verb: Verb::Get,
                 pipeline,

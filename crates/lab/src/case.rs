@@ -40,7 +40,7 @@ pub struct Workload {
 /// The process that the generator connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Target {
+pub enum LoadTarget {
     /// The server itself.
     Direct,
     /// respool before the server, with so many workers.
@@ -119,7 +119,7 @@ pub struct Case {
     /// The load ...
     pub workload: Workload,
     /// ... and its target.
-    pub target: Target,
+    pub target: LoadTarget,
 }
 
 impl Verb {
@@ -166,31 +166,31 @@ impl Way {
     }
 }
 
-impl Target {
+impl LoadTarget {
     /// Its name in tables.
     pub fn name(&self) -> String {
         match self {
-            Target::Direct => "direct".to_owned(),
-            Target::Respool { .. } => "respool".to_owned(),
-            Target::Variant { name, .. } => name.clone(),
-            Target::Base { .. } => "base".to_owned(),
-            Target::Twemproxy => "twemproxy".to_owned(),
-            Target::Envoy => "envoy".to_owned(),
-            Target::Pool { way, servers, .. } => format!("{}-{servers}", way.name()),
-            Target::Other { name, .. } => name.clone(),
-            Target::Floor => "floor".to_owned(),
+            LoadTarget::Direct => "direct".to_owned(),
+            LoadTarget::Respool { .. } => "respool".to_owned(),
+            LoadTarget::Variant { name, .. } => name.clone(),
+            LoadTarget::Base { .. } => "base".to_owned(),
+            LoadTarget::Twemproxy => "twemproxy".to_owned(),
+            LoadTarget::Envoy => "envoy".to_owned(),
+            LoadTarget::Pool { way, servers, .. } => format!("{}-{servers}", way.name()),
+            LoadTarget::Other { name, .. } => name.clone(),
+            LoadTarget::Floor => "floor".to_owned(),
         }
     }
 
     /// Its worker threads, where that is known.
     pub fn threads(&self) -> Option<u16> {
         match self {
-            Target::Respool { threads }
-            | Target::Variant { threads, .. }
-            | Target::Base { threads, .. }
-            | Target::Pool { threads, .. } => Some(*threads),
-            Target::Twemproxy | Target::Envoy | Target::Floor => Some(1),
-            Target::Direct | Target::Other { .. } => None,
+            LoadTarget::Respool { threads }
+            | LoadTarget::Variant { threads, .. }
+            | LoadTarget::Base { threads, .. }
+            | LoadTarget::Pool { threads, .. } => Some(*threads),
+            LoadTarget::Twemproxy | LoadTarget::Envoy | LoadTarget::Floor => Some(1),
+            LoadTarget::Direct | LoadTarget::Other { .. } => None,
         }
     }
 
@@ -198,10 +198,10 @@ impl Target {
     pub fn is_respool(&self) -> bool {
         matches!(
             self,
-            Target::Respool { .. }
-                | Target::Variant { .. }
-                | Target::Base { .. }
-                | Target::Pool {
+            LoadTarget::Respool { .. }
+                | LoadTarget::Variant { .. }
+                | LoadTarget::Base { .. }
+                | LoadTarget::Pool {
                     way: Way::Sharded | Way::Cluster,
                     ..
                 }
@@ -213,12 +213,12 @@ impl Target {
         match *self {
             // One plain server is the server asked directly: the costs of several are relative to
             // it.
-            Target::Pool {
+            LoadTarget::Pool {
                 way: Way::Sharded,
                 servers: 2..,
                 ..
             } => Behind::Shards(self.servers()),
-            Target::Pool {
+            LoadTarget::Pool {
                 way: Way::Cluster | Way::Envoy,
                 servers,
                 ..
@@ -230,19 +230,19 @@ impl Target {
     /// The number of servers that its keys are divided among.
     pub fn servers(&self) -> u16 {
         match self {
-            Target::Pool { servers, .. } => *servers,
+            LoadTarget::Pool { servers, .. } => *servers,
             _ => 1,
         }
     }
 
     /// Whether requests end at a Redis or Valkey.
     pub fn has_server(&self) -> bool {
-        *self != Target::Floor
+        *self != LoadTarget::Floor
     }
 
     /// Whether a proxy stands before the server.
     pub fn is_proxy(&self) -> bool {
-        !matches!(self, Target::Direct | Target::Floor)
+        !matches!(self, LoadTarget::Direct | LoadTarget::Floor)
     }
 }
 
@@ -293,7 +293,7 @@ impl fmt::Display for Workload {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for LoadTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.threads() {
             Some(threads) if threads != 1 => write!(f, "{}, {threads} threads", self.name()),
@@ -322,7 +322,7 @@ impl fmt::Display for Case {
 /// The program that makes the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Generator {
+pub enum LoadGenerator {
     /// `respool-lab load`, in a process of its own.
     #[default]
     Own,
@@ -343,21 +343,24 @@ mod tests {
             rate: None,
         };
         let id = |target| Case { workload, target }.id();
-        assert_eq!(id(Target::Respool { threads: 3 }), "get-p20-c50-respool-t3");
-        let base = Target::Base {
+        assert_eq!(
+            id(LoadTarget::Respool { threads: 3 }),
+            "get-p20-c50-respool-t3"
+        );
+        let base = LoadTarget::Base {
             threads: 1,
             binary: "/old/respool".into(),
         };
         assert_eq!(id(base), "get-p20-c50-base-t1");
-        let variant = Target::Variant {
+        let variant = LoadTarget::Variant {
             name: "no wait".into(),
             threads: 3,
             options: vec!["--flush-rule=latency".into()],
         };
         assert_eq!(variant.to_string(), "no wait, 3 threads");
         assert_eq!(id(variant), "get-p20-c50-no_wait-t3");
-        assert_eq!(id(Target::Direct), "get-p20-c50-direct");
-        let other = Target::Other {
+        assert_eq!(id(LoadTarget::Direct), "get-p20-c50-direct");
+        let other = LoadTarget::Other {
             name: "My Proxy/2".into(),
             address: "h:1".into(),
             pid: 1,
@@ -368,10 +371,10 @@ mod tests {
                 verb: Verb::Mget(100),
                 ..workload
             },
-            target: Target::Direct,
+            target: LoadTarget::Direct,
         };
         assert_eq!(mget.id(), "mget-100-p20-c50-direct");
-        let pool = |way, servers| Target::Pool {
+        let pool = |way, servers| LoadTarget::Pool {
             way,
             servers,
             threads: 1,
@@ -386,7 +389,7 @@ mod tests {
                 rate: Some(30_000),
                 ..workload
             },
-            target: Target::Direct,
+            target: LoadTarget::Direct,
         };
         assert_eq!(open.id(), "get-p20-c50-o30000-direct");
         assert_eq!(open.to_string(), "GET P20 × 50 at 30,000/s, direct");

@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use crate::figure;
-use crate::report::Sample;
+use crate::report::RateSample;
 
 /// Escapes text for use between tags and in attributes.
 pub fn escape(text: &str) -> String {
@@ -34,7 +34,7 @@ pub struct Stretch<'a> {
     /// Seconds at which its first sample begins.
     pub start_s: f64,
     /// Its samples.
-    pub samples: &'a [Sample],
+    pub samples: &'a [RateSample],
 }
 
 /// A chart over time.
@@ -60,7 +60,7 @@ pub struct TimeChart<'a> {
 impl TimeChart<'_> {
     /// CPU of each process as lines by the left axis, throughput as an area by the right one.
     pub fn svg(&self) -> String {
-        let frame = Frame {
+        let frame = PlotFrame {
             left: 46.0,
             right: self.width - 58.0,
             top: 34.0,
@@ -144,7 +144,7 @@ impl TimeChart<'_> {
         &self,
         svg: &mut String,
         stretch: &Stretch<'_>,
-        frame: &Frame,
+        frame: &PlotFrame,
         x: Scale,
         cores: Scale,
         rate: Scale,
@@ -153,7 +153,7 @@ impl TimeChart<'_> {
             return;
         };
         let _ = write!(svg, "<g><title>{}</title>", escape(&stretch.name));
-        let steps = |value: &dyn Fn(&Sample) -> Option<f64>, y: Scale| {
+        let steps = |value: &dyn Fn(&RateSample) -> Option<f64>, y: Scale| {
             let mut path = String::new();
             let mut from = stretch.start_s;
             for sample in stretch.samples {
@@ -192,10 +192,10 @@ impl TimeChart<'_> {
     }
 }
 
-type Figure = fn(&Sample) -> Option<f64>;
+type ChartFigure = fn(&RateSample) -> Option<f64>;
 
 /// The processes, in the order of drawing, with their classes in the style sheet.
-const PROCESSES: [(&str, Figure); 3] = [
+const PROCESSES: [(&str, ChartFigure); 3] = [
     ("generator", |sample| sample.generator),
     ("server", |sample| sample.server),
     ("proxy", |sample| sample.proxy),
@@ -445,7 +445,7 @@ pub fn board(label: &str, style: &str, charts: &[(String, String)], curves: usiz
 pub fn curves(label: &str, axes: (&str, &str), curves: &[Curve]) -> String {
     let (width, plot) = (CURVES_WIDTH, CURVES_PLOT);
     let height = curves_height(curves.len());
-    let frame = Frame {
+    let frame = PlotFrame {
         left: 64.0,
         right: width - 30.0,
         top: 30.0,
@@ -563,7 +563,7 @@ pub struct StepLine {
 /// Lines over a few named steps, with an axis from 0.
 pub fn steps(label: &str, steps: &[String], lines: &[StepLine]) -> String {
     let (width, height) = (360.0, 230.0);
-    let frame = Frame {
+    let frame = PlotFrame {
         left: 62.0,
         right: width - 12.0,
         top: 12.0,
@@ -656,13 +656,13 @@ const PAIR: [(usize, &str, &str); 2] = [
 /// Times of requests above, by a logarithmic axis, and errors below.
 pub fn timeline(timeline: &Timeline) -> String {
     let (width, height) = (1100.0, 460.0);
-    let above = Frame {
+    let above = PlotFrame {
         left: 64.0,
         right: width - 20.0,
         top: 48.0,
         bottom: 290.0,
     };
-    let below = Frame {
+    let below = PlotFrame {
         top: 320.0,
         bottom: height - 40.0,
         ..above
@@ -830,7 +830,7 @@ impl Timeline {
 }
 
 #[derive(Clone, Copy)]
-struct Frame {
+struct PlotFrame {
     left: f64,
     right: f64,
     top: f64,
@@ -953,7 +953,7 @@ mod tests {
 
     #[test]
     fn every_tag_that_is_opened_is_closed_and_no_figure_is_missing() {
-        let samples = [Sample {
+        let samples = [RateSample {
             at_s: 1.1,
             requests_per_s: 5.0,
             server: Some(0.5),

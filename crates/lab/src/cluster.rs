@@ -4,7 +4,7 @@
 //! servers, respool before a Cluster, and Envoy's Redis proxy before the same Cluster. The direct
 //! server stands beside them. Ratios are medians of ratios within a round, as everywhere.
 
-use crate::case::{Case, Target, Verb, Way, Workload};
+use crate::case::{Case, LoadTarget, Verb, Way, Workload};
 use crate::experiment::{Experiment, in_turn};
 use crate::report::{CaseReport, Cost, Report, Round, paired};
 
@@ -98,7 +98,7 @@ pub fn of(report: &Report) -> Vec<Pooled<'_>> {
 }
 
 fn pooled<'a>(report: &'a Report, case: &'a CaseReport) -> Option<Pooled<'a>> {
-    let Target::Pool {
+    let LoadTarget::Pool {
         way,
         servers,
         threads,
@@ -111,7 +111,7 @@ fn pooled<'a>(report: &'a Report, case: &'a CaseReport) -> Option<Pooled<'a>> {
             Way::Envoy => 1,
             Way::Sharded | Way::Cluster => threads,
         };
-        let target = Target::Pool {
+        let target = LoadTarget::Pool {
             way,
             servers,
             threads,
@@ -200,7 +200,7 @@ pub fn find(report: &Report, workload: Workload, way: Way, servers: u16) -> Opti
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::options::Options;
+    use crate::options::RunOptions;
     use crate::report::tests::{example, round};
 
     /// GETs and MGETs of 100 over one server and three, in three rounds. Each further server costs
@@ -209,7 +209,7 @@ pub(crate) mod tests {
     pub(crate) fn example_of_cluster() -> Report {
         let mut report = example();
         report.experiment = CLUSTER.name.to_owned();
-        let mut options = Options::default();
+        let mut options = RunOptions::default();
         (CLUSTER.adapt)(&mut options);
         options.verbs = vec![Verb::Get, Verb::Mget(100)];
         options.pipelines = vec![20];
@@ -222,7 +222,7 @@ pub(crate) mod tests {
                     let mut round = round(number, &case.target, 100_000);
                     let slow = if number == 2 { 3.0 } else { 1.0 };
                     let dearer = match case.target {
-                        Target::Pool {
+                        LoadTarget::Pool {
                             way: Way::Envoy, ..
                         } => 10.0,
                         _ => 1.0 + 0.1 * f64::from(case.target.servers() - 1),
@@ -245,7 +245,7 @@ pub(crate) mod tests {
     /// Every way is measured over every number of servers, and requests of many keys one at a time.
     #[test]
     fn cluster_measures_every_way_over_every_size() {
-        let mut options = Options::default();
+        let mut options = RunOptions::default();
         (CLUSTER.adapt)(&mut options);
         let cases = options.cases();
         // The direct server, and three ways over one, three and six servers.

@@ -25,11 +25,11 @@ const KEPT: [&str; 12] = [
 /// `batch_requests.1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Counters(BTreeMap<String, u64>);
+pub struct CounterTotals(BTreeMap<String, u64>);
 
-impl Counters {
+impl CounterTotals {
     /// Reads a section of INFO.
-    pub fn read(info: &str) -> Counters {
+    pub fn read(info: &str) -> CounterTotals {
         let mut found = BTreeMap::new();
         for line in info.lines() {
             let Some((name, value)) = line
@@ -48,16 +48,16 @@ impl Counters {
                 parts.filter_map(|(part, n)| Some((format!("{name}.{part}"), n.parse().ok()?))),
             );
         }
-        Counters(found)
+        CounterTotals(found)
     }
 
     /// The difference from an earlier reading.
-    pub fn since(&self, earlier: &Counters) -> Counters {
+    pub fn since(&self, earlier: &CounterTotals) -> CounterTotals {
         let grown = self.0.iter().filter_map(|(name, now)| {
             let before = earlier.0.get(name)?;
             Some((name.clone(), now.checked_sub(*before)?))
         });
-        Counters(grown.collect())
+        CounterTotals(grown.collect())
     }
 
     /// One total; `None`: this build does not have it.
@@ -126,14 +126,14 @@ mod tests {
     /// Totals are told from gauges and descriptions, and parts are kept apart.
     #[test]
     fn counters_tell_totals_from_gauges() {
-        let before = Counters::read(
+        let before = CounterTotals::read(
             "# Respool\r\nrespool_version:0.1.0\r\nrespool_sessions:3\r\nrespool_link_requests:10\r\nrespool_batches:5\r\n\
              respool_flushed_late:1\r\nrespool_batch_requests:1=4,2=1,sum=6\r\nrespool_link_0:server=s,db=0,in_flight=0\r\n",
         );
         assert_eq!(before.get("sessions"), None);
         assert_eq!(before.get("batch_requests.2"), Some(1));
         assert_eq!(before.0.len(), 6);
-        let after = Counters::read(
+        let after = CounterTotals::read(
             "respool_link_requests:110\r\nrespool_batches:15\r\nrespool_flushed_late:5\r\nrespool_collapsed:7\r\n\
              respool_batch_requests:1=4,2=9,sum=22\r\n",
         );
@@ -154,7 +154,7 @@ mod tests {
     /// The distribution of batches is read from the largest of each bucket.
     #[test]
     fn batch_distribution_is_read_from_its_buckets() {
-        let counted = Counters::read(
+        let counted = CounterTotals::read(
             "respool_link_requests:400\r\nrespool_commands_saved:210\r\nrespool_asked_again:10\r\n\
              respool_batch_requests:1=50,2=0,4=30,8=19,16=0,more=1,sum=400\r\n",
         );
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(at, [1.0, 1.0, 4.0, 4.0, 8.0].map(Some));
         assert_eq!(counted.batch_at(100.0), None, "more than are told apart");
         assert_eq!(counted.part_saved(), Some(0.5));
-        assert_eq!(Counters::default().batch_at(50.0), None);
-        assert_eq!(Counters::default().part_saved(), None);
+        assert_eq!(CounterTotals::default().batch_at(50.0), None);
+        assert_eq!(CounterTotals::default().part_saved(), None);
     }
 }

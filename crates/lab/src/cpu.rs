@@ -13,7 +13,7 @@
 //!   no split.
 //!
 //! The total falls back to `utime + stime` where there is no `schedstat`, and for a window in which
-//! a thread ended, as its nanoseconds ended with it. [`Usage::clock`] says which counter it was.
+//! a thread ended, as its nanoseconds ended with it. [`CpuUsage::clock`] says which counter it was.
 //! The kernel scales `utime + stime` to the same nanoseconds, so that total is coarser, but no
 //! other measure.
 //!
@@ -40,14 +40,14 @@ pub struct Reading {
 
 /// CPU time of a process between two readings, seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct CpuUsage {
     /// User and system together.
     pub used_s: f64,
     /// Time in its own code. `None`: too little to split.
     pub user_s: Option<f64>,
     /// Time in the kernel. `None`: too little to split.
     pub system_s: Option<f64>,
-    /// The counter that [`Usage::used_s`] comes from.
+    /// The counter that [`CpuUsage::used_s`] comes from.
     pub clock: Clock,
 }
 
@@ -98,7 +98,7 @@ pub fn read_all(pids: &[u32]) -> io::Result<Reading> {
 
 impl Reading {
     /// CPU time since an earlier reading of the same process.
-    pub fn since(&self, earlier: &Reading) -> Usage {
+    pub fn since(&self, earlier: &Reading) -> CpuUsage {
         let user = ticks_s(self.user_ticks.saturating_sub(earlier.user_ticks));
         let system = ticks_s(self.system_ticks.saturating_sub(earlier.system_ticks));
         let ticks = user + system;
@@ -110,7 +110,7 @@ impl Reading {
         let used_s = by_thread.unwrap_or(ticks);
         // Scales the ticks to the total, which is more exact.
         let part = |part: f64| (ticks > 0.0).then(|| used_s * part / ticks);
-        Usage {
+        CpuUsage {
             used_s,
             user_s: part(user),
             system_s: part(system),
@@ -141,9 +141,9 @@ impl Reading {
     }
 }
 
-impl Usage {
+impl CpuUsage {
     /// No CPU time.
-    pub const NONE: Usage = Usage {
+    pub const NONE: CpuUsage = CpuUsage {
         used_s: 0.0,
         user_s: None,
         system_s: None,
@@ -181,7 +181,7 @@ pub fn read_machine() -> io::Result<MachineReading> {
 
 /// The memory of a process, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct ProcessMemory {
     /// Resident memory.
     pub rss_bytes: u64,
     /// Its proportional share of resident memory.
@@ -194,7 +194,7 @@ pub struct Memory {
 ///
 /// # Errors
 /// When there is no such process, or it belongs to another user.
-pub fn read_memory(pid: u32) -> io::Result<Memory> {
+pub fn read_memory(pid: u32) -> io::Result<ProcessMemory> {
     parse_rollup(&read_proc(pid, "smaps_rollup")?).ok_or_else(|| malformed(pid, "smaps_rollup"))
 }
 
@@ -270,12 +270,12 @@ fn parse_schedstat(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-fn parse_rollup(text: &str) -> Option<Memory> {
+fn parse_rollup(text: &str) -> Option<ProcessMemory> {
     let bytes = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
     };
-    Some(Memory {
+    Some(ProcessMemory {
         rss_bytes: bytes("Rss:")?,
         pss_bytes: bytes("Pss:")?,
         // Kernels before 5.9 lack it.

@@ -1,25 +1,25 @@
 //! How the cost of MGET falls with the number of keys: the figures of a report by that number, the
 //! line that fits them, and the number above which more keys do not pay.
 
-use crate::case::{Target, Verb};
+use crate::case::{LoadTarget, Verb};
 use crate::report::{CaseReport, Report};
 
 /// The MGETs of one target, by increasing number of keys.
 #[derive(Clone, Debug)]
 pub struct Decay {
     /// The target.
-    pub target: Target,
+    pub target: LoadTarget,
     /// The number of connections.
     pub connections: usize,
     /// Requests at once on each.
     pub pipeline: usize,
     /// One point for each number of keys.
-    pub points: Vec<Point>,
+    pub points: Vec<DecayPoint>,
 }
 
 /// The figures of one number of keys, medians over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct DecayPoint {
     /// Keys of a request.
     pub keys: u32,
     /// Median time of a request.
@@ -34,7 +34,7 @@ pub struct Point {
 
 /// A straight line `a + b * x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
+pub struct CostLine {
     /// The cost of a request without its keys.
     pub a: f64,
     /// The cost of each key.
@@ -80,11 +80,11 @@ pub fn of(report: &Report) -> Vec<Decay> {
     found
 }
 
-fn point(case: &CaseReport) -> Option<Point> {
+fn point(case: &CaseReport) -> Option<DecayPoint> {
     let summary = case.summary.as_ref()?;
     let keys = case.case.workload.verb.keys();
-    let per_key = |us: Option<crate::report::Spread>| Some(us?.median / f64::from(keys));
-    Some(Point {
+    let per_key = |us: Option<crate::report::FigureSpread>| Some(us?.median / f64::from(keys));
+    Some(DecayPoint {
         keys,
         p50_us: summary.p50_us.map(|spread| spread.median),
         requests_per_s: summary.requests_per_s.median,
@@ -104,13 +104,13 @@ impl Decay {
 
     /// The line through the median times over the number of keys, by least squares of the errors in
     /// microseconds.
-    pub fn line(&self) -> Option<Line> {
+    pub fn line(&self) -> Option<CostLine> {
         fit(&self.times(), |_| 1.0)
     }
 
     /// The same by least squares of the relative errors: a microsecond at one key weighs as much as
     /// a millisecond at ten thousand, which would decide alone otherwise.
-    pub fn relative_line(&self) -> Option<Line> {
+    pub fn relative_line(&self) -> Option<CostLine> {
         fit(&self.times(), |us| us.powi(-2))
     }
 
@@ -128,9 +128,9 @@ impl Decay {
     }
 
     /// The fewest keys at which the server's CPU per key is within 10 % of its least.
-    pub fn sweet_spot(&self) -> Option<&Point> {
+    pub fn sweet_spot(&self) -> Option<&DecayPoint> {
         let most = self.least_server_us_per_key()? * NEAR;
-        let is_near = |point: &&Point| point.server_us_per_key.is_some_and(|us| us <= most);
+        let is_near = |point: &&DecayPoint| point.server_us_per_key.is_some_and(|us| us <= most);
         self.points.iter().find(is_near)
     }
 }
@@ -138,7 +138,7 @@ impl Decay {
 /// Weighted least squares of `a + b * x`, in closed form from the means and the squares around them
 /// (NIST/SEMATECH e-Handbook of Statistical Methods, sections 4.1.4.1 and 4.1.4.3). `None` below
 /// three points: any line fits two.
-fn fit(points: &[(f64, f64)], weight: fn(f64) -> f64) -> Option<Line> {
+fn fit(points: &[(f64, f64)], weight: fn(f64) -> f64) -> Option<CostLine> {
     if points.len() < 3 {
         return None;
     }
@@ -151,7 +151,7 @@ fn fit(points: &[(f64, f64)], weight: fn(f64) -> f64) -> Option<Line> {
     let a = y_mean - b * x_mean;
     let missed = sum(&|x, y| (y - a - b * x).powi(2));
     let r2 = 1.0 - missed / sum(&|_, y| (y - y_mean).powi(2));
-    let line = Line { a, b, r2 };
+    let line = CostLine { a, b, r2 };
     // Points at one place have no line, and points at one height have nothing to explain.
     [a, b, r2]
         .iter()
@@ -172,7 +172,7 @@ pub(crate) mod tests {
         report.cases.clear();
         report.options.connections = vec![1];
         for keys in [1, 10, 100, 1000] {
-            for target in [Target::Direct, Target::Respool { threads: 1 }] {
+            for target in [LoadTarget::Direct, LoadTarget::Respool { threads: 1 }] {
                 let us = 10.0 + 0.5 * f64::from(keys);
                 let mut round = round(1, &target, (5e5 / us) as u64);
                 round.latency.percentiles = vec![(50.0, us + 7.0)];

@@ -4,7 +4,7 @@
 //! of its measurements. [`crate::run`] runs all of them the same way.
 
 use crate::case::{Case, Verb};
-use crate::options::{Options, levels};
+use crate::options::{RunOptions, levels};
 
 /// A question and the options that answer it.
 #[derive(Clone, Copy, Debug)]
@@ -15,17 +15,17 @@ pub struct Experiment {
     pub title: &'static str,
     /// Its question, for the report and for `--help`.
     pub about: &'static str,
-    /// The differences from [`Options::default`].
-    pub adapt: fn(&mut Options),
+    /// The differences from [`RunOptions::default`].
+    pub adapt: fn(&mut RunOptions),
     /// The order of the cases over so many rounds: [`in_turn`], unless another one is needed.
-    pub plan: fn(&[Case], u32) -> Plan,
+    pub plan: fn(&[Case], u32) -> RunPlan,
     /// Whether each measurement gets a new proxy on cores of its own. Otherwise all share one, on
     /// any cores.
     pub is_isolated: bool,
 }
 
 /// The order of measurements: round number and index of the case.
-pub type Plan = Vec<(u32, usize)>;
+pub type RunPlan = Vec<(u32, usize)>;
 
 /// The first experiment of the project: does a proxy have to make requests slower?
 pub const EIGHT: Experiment = Experiment {
@@ -128,7 +128,7 @@ beside both and neither.",
 };
 
 /// Round by round, with each case once in each.
-pub fn in_turn(cases: &[Case], rounds: u32) -> Plan {
+pub fn in_turn(cases: &[Case], rounds: u32) -> RunPlan {
     let round = |number| {
         order(cases, number)
             .into_iter()

@@ -34,17 +34,17 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::Reply;
-use respool_testkit::scene::{self, By, Kind, Scene, SceneSettings};
+use respool_testkit::scene::{self, By, Scene, SceneSettings, TopologyKind};
 use respool_testkit::servers::{self, Flavour, Proxy};
 use respool_testkit::time::clock_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{self, Machine};
-use crate::progress::Progress;
-use crate::report::Spread;
-use crate::targets::{self, Held, Programs, first_line};
+use crate::progress::ProgressBar;
+use crate::report::FigureSpread;
+use crate::targets::{self, HeldChild, Programs, first_line};
 
-use clients::{Asked, Key, Load, Outcome};
+use clients::{FailoverLoad, LoadKey, LoggedRequest, RequestOutcome};
 
 /// Its command.
 pub const NAME: &str = "failover";
@@ -102,9 +102,9 @@ impl Through {
 
 /// All settings of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Settings {
+pub struct FailoverSettings {
     /// The topology behind the proxy.
-    pub kind: Kind,
+    pub kind: TopologyKind,
     /// How the server fails.
     pub by: By,
     /// The proxy.
@@ -144,7 +144,7 @@ fn read_at_primaries() -> String {
     READS[0].to_owned()
 }
 
-impl Settings {
+impl FailoverSettings {
     /// The servers behind the proxy.
     pub fn scene(&self) -> SceneSettings {
         SceneSettings {
@@ -155,10 +155,10 @@ impl Settings {
     }
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            kind: Kind::Cluster,
+impl Default for FailoverSettings {
+    fn default() -> FailoverSettings {
+        FailoverSettings {
+            kind: TopologyKind::Cluster,
             by: By::Kill,
             through: Through::Respool,
             is_partial: false,
@@ -179,7 +179,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl FailoverSettings {
     /// Whether a read always has a server.
     pub fn always_reads(&self) -> bool {
         READS[2..].contains(&self.reads.as_str())
@@ -196,24 +196,24 @@ impl Settings {
                 "{requests:.0} requests are too many to be kept one by one: {ASKED_MAX:.0} at most"
             ));
         }
-        if self.through == Through::Envoy && self.kind != Kind::Cluster {
+        if self.through == Through::Envoy && self.kind != TopologyKind::Cluster {
             return Err(
                 "Envoy knows no Sentinel, and divides keys by a rule of its own: --kind cluster"
                     .to_owned(),
             );
         }
-        if self.is_partial && self.kind != Kind::Cluster {
+        if self.is_partial && self.kind != TopologyKind::Cluster {
             return Err("only a Cluster has slots that nobody may have: --kind cluster".to_owned());
         }
         let is_told = self.reads != READS[0];
-        if is_told && (self.kind == Kind::Sharded || self.through == Through::Envoy) {
+        if is_told && (self.kind == TopologyKind::Sharded || self.through == Through::Envoy) {
             return Err("only respool reads from replicas, and plain servers have none".to_owned());
         }
         match (self.kind, self.by) {
-            (Kind::Sharded, By::Freeze | By::Command) => {
+            (TopologyKind::Sharded, By::Freeze | By::Command) => {
                 Err("plain servers have nobody who takes over: --by kill".to_owned())
             }
-            (Kind::Sharded, By::Kill) if self.down_s >= self.after_s => {
+            (TopologyKind::Sharded, By::Kill) if self.down_s >= self.after_s => {
                 Err("the server has to come back before the end: --down below --after".to_owned())
             }
             _ => Ok(()),
@@ -235,7 +235,7 @@ pub struct FailoverReport {
     /// The command line that ran it.
     pub command: Vec<String>,
     /// The settings.
-    pub settings: Settings,
+    pub settings: FailoverSettings,
     /// The machine.
     pub machine: Machine,
     /// The version of the servers.
@@ -350,7 +350,7 @@ impl FailoverReport {
 /// # Errors
 /// One line, when a program is missing or does not start, or the failover does not happen.
 pub fn run(
-    settings: &Settings,
+    settings: &FailoverSettings,
     respool: Option<&Path>,
     command: Vec<String>,
     stop: &AtomicBool,
@@ -385,11 +385,11 @@ pub fn run(
         rounds: Vec::new(),
         failures: Vec::new(),
     };
-    let mut progress = Progress::new(settings.rounds as usize);
+    let mut progress = ProgressBar::new(settings.rounds as usize);
     for number in 1..=settings.rounds {
         progress.begin(&format!("round {number}"));
         let mut failed = |what: String| report.failures.push(format!("round {number}: {what}"));
-        let (round, proxy_command) = Round {
+        let (round, proxy_command) = RunningRound {
             settings,
             binary: &binary,
             proxy: &proxy,
@@ -408,15 +408,15 @@ pub fn run(
 }
 
 /// One failover from its beginning.
-struct Round<'a> {
-    settings: &'a Settings,
+struct RunningRound<'a> {
+    settings: &'a FailoverSettings,
     binary: &'a Path,
     proxy: &'a Path,
     number: u32,
     stop: &'a AtomicBool,
 }
 
-impl Round<'_> {
+impl RunningRound<'_> {
     fn run(&self, failed: &mut dyn FnMut(String)) -> Result<(FailoverRound, String), String> {
         let settings = self.settings;
         let broken = |what: &str| {
@@ -434,7 +434,7 @@ impl Round<'_> {
         scene
             .wait_for_replicas(&probe_key)
             .map_err(broken("the replicas"))?;
-        let load = Load {
+        let load = FailoverLoad {
             address,
             keys: &keys,
             settings,
@@ -445,7 +445,7 @@ impl Round<'_> {
             let clients = load.begin(scope);
             let happened = self.happen(&mut scene, &probe_key, &load);
             load.over.store(true, Ordering::Relaxed);
-            let mut asked: Vec<Asked> = Vec::new();
+            let mut asked: Vec<LoggedRequest> = Vec::new();
             for client in clients {
                 asked.extend(client.join().map_err(|_| "a client panicked".to_owned())?);
             }
@@ -456,7 +456,7 @@ impl Round<'_> {
         }
         scene.rest(REST).map_err(broken("the servers afterwards"))?;
         let there = self.read_back(&scene, &keys)?;
-        let found = Executed::of(&asked, &there);
+        let found = ExecutedWrites::of(&asked, &there);
         self.judge(&asked, &found, failed);
         let round = FailoverRound {
             number: self.number,
@@ -469,7 +469,7 @@ impl Round<'_> {
         Ok((round, proxy.command_line()))
     }
 
-    fn start_proxy(&self, scene: &Scene) -> io::Result<Held> {
+    fn start_proxy(&self, scene: &Scene) -> io::Result<HeldChild> {
         let settings = self.settings;
         match settings.through {
             Through::Respool => {
@@ -480,21 +480,21 @@ impl Round<'_> {
                 let threads = settings.threads.to_string();
                 let mut args = vec!["--backend", &url, "--threads", &threads];
                 args.extend(settings.respool_args.iter().map(String::as_str));
-                Proxy::start(self.proxy, &args).map(Held::Proxy)
+                Proxy::start(self.proxy, &args).map(HeldChild::Proxy)
             }
             Through::Envoy => {
                 let started = targets::start_envoy(self.proxy, true, &scene.addresses());
-                started.map(|(process, _)| Held::Process(process))
+                started.map(|(process, _)| HeldChild::Process(process))
             }
         }
     }
 
     /// Writes every key once through the proxy, which knows where it belongs; then asks the servers
     /// where it is.
-    fn write_keys(&self, address: SocketAddr, scene: &Scene) -> Result<Vec<Key>, String> {
+    fn write_keys(&self, address: SocketAddr, scene: &Scene) -> Result<Vec<LoadKey>, String> {
         let count = self.settings.keys;
-        let mut keys: Vec<Key> = (0..2 * count)
-            .map(|number| Key {
+        let mut keys: Vec<LoadKey> = (0..2 * count)
+            .map(|number| LoadKey {
                 name: format!("failover:{number}"),
                 is_written: number < count,
                 group: 0,
@@ -505,7 +505,7 @@ impl Round<'_> {
             let group = scene.group_of(&key.name);
             key.group = group.map_err(|error| format!("{}: {error}", key.name))?;
         }
-        let is_failed = |key: &&Key| key.group == 0;
+        let is_failed = |key: &&LoadKey| key.group == 0;
         for is_written in [true, false] {
             let mut own = keys.iter().filter(|key| key.is_written == is_written);
             if !own.any(|key| is_failed(&key)) {
@@ -516,7 +516,12 @@ impl Round<'_> {
     }
 
     /// Causes the failure while clients run. Returns when it did.
-    fn happen(&self, scene: &mut Scene, probe_key: &str, load: &Load<'_>) -> Result<Times, String> {
+    fn happen(
+        &self,
+        scene: &mut Scene,
+        probe_key: &str,
+        load: &FailoverLoad<'_>,
+    ) -> Result<FailoverTimes, String> {
         let settings = self.settings;
         let moment = load.start_ns + (settings.before_s * 1e9) as u64;
         let end = moment + (settings.after_s * 1e9) as u64;
@@ -530,9 +535,9 @@ impl Round<'_> {
             let probe = scope.spawn(|| clients::probe(&heirs, probe_key, &load.over));
             let named = scope.spawn(|| clients::named(&witnesses, &heirs, &load.over));
             let down = moment_ns + (settings.down_s * 1e9) as u64;
-            if settings.kind == Kind::Sharded {
+            if settings.kind == TopologyKind::Sharded {
                 self.sleep_until(down);
-                let is_read = |key: &&Key| !key.is_written && key.group == 0;
+                let is_read = |key: &&LoadKey| !key.is_written && key.group == 0;
                 let back = scene.bring_back(
                     load.keys
                         .iter()
@@ -544,7 +549,7 @@ impl Round<'_> {
             self.sleep_until(end);
             load.over.store(true, Ordering::Relaxed);
             let panicked = |_| "a probe panicked".to_owned();
-            Ok(Times {
+            Ok(FailoverTimes {
                 moment_ns,
                 direct_ns: probe.join().map_err(panicked)?,
                 named_ns: named.join().map_err(panicked)?,
@@ -562,13 +567,17 @@ impl Round<'_> {
     }
 
     /// The content of every list.
-    fn read_back(&self, scene: &Scene, keys: &[Key]) -> Result<BTreeMap<usize, Vec<u64>>, String> {
+    fn read_back(
+        &self,
+        scene: &Scene,
+        keys: &[LoadKey],
+    ) -> Result<BTreeMap<usize, Vec<u64>>, String> {
         let broken = |error: io::Error| format!("what was written, read back: {error}");
         let mut there = BTreeMap::new();
         for group in 0..scene.groups() {
             let holder = scene.holder(group).map_err(broken)?;
             let mut connection = holder.connect().map_err(broken)?;
-            let own = |(_, key): &(usize, &Key)| key.is_written && key.group == group;
+            let own = |(_, key): &(usize, &LoadKey)| key.is_written && key.group == group;
             for (place, key) in keys.iter().enumerate().filter(own) {
                 let list = connection.order(&["LRANGE", &key.name, "0", "-1"]);
                 let Reply::Array(values) = list.map_err(broken)? else {
@@ -585,7 +594,12 @@ impl Round<'_> {
     }
 
     /// Violations that no failover may cause.
-    fn judge(&self, asked: &[Asked], found: &Executed, failed: &mut dyn FnMut(String)) {
+    fn judge(
+        &self,
+        asked: &[LoggedRequest],
+        found: &ExecutedWrites,
+        failed: &mut dyn FnMut(String),
+    ) {
         if found.doubled > 0 {
             failed(format!("{} writes were executed twice", found.doubled));
         }
@@ -595,7 +609,8 @@ impl Round<'_> {
                 found.belied
             ));
         }
-        let is_coordinated = self.settings.kind == Kind::Cluster && self.settings.by == By::Command;
+        let is_coordinated =
+            self.settings.kind == TopologyKind::Cluster && self.settings.by == By::Command;
         if is_coordinated && found.lost > 0 {
             failed(format!(
                 "{} acknowledged writes were lost, though the primary handed over",
@@ -610,10 +625,10 @@ impl Round<'_> {
         }
         let wrong = asked
             .iter()
-            .filter(|asked| matches!(asked.outcome, Outcome::Wrong(_)));
+            .filter(|asked| matches!(asked.outcome, RequestOutcome::Wrong(_)));
         let mut wrong = wrong.peekable();
-        if let Some(Asked {
-            outcome: Outcome::Wrong(what),
+        if let Some(LoggedRequest {
+            outcome: RequestOutcome::Wrong(what),
             ..
         }) = wrong.peek()
         {
@@ -628,7 +643,7 @@ impl Round<'_> {
 
 /// The times of the events, by our clock.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+struct FailoverTimes {
     moment_ns: u64,
     /// When an heir took a write of the probe.
     direct_ns: Option<u64>,
@@ -649,20 +664,20 @@ fn counted(there: &BTreeMap<usize, Vec<u64>>) -> BTreeMap<(usize, u64), u64> {
 
 /// The outcomes of writes that the lists at the servers prove.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Executed {
+struct ExecutedWrites {
     acknowledged: u64,
     lost: u64,
     doubled: u64,
     belied: u64,
 }
 
-impl Executed {
+impl ExecutedWrites {
     /// Compares the requests with the numbers in each list.
-    fn of(asked: &[Asked], there: &BTreeMap<usize, Vec<u64>>) -> Executed {
+    fn of(asked: &[LoggedRequest], there: &BTreeMap<usize, Vec<u64>>) -> ExecutedWrites {
         let times = counted(there);
-        let mut found = Executed {
+        let mut found = ExecutedWrites {
             doubled: times.values().filter(|&&times| times > 1).count() as u64,
-            ..Executed::default()
+            ..ExecutedWrites::default()
         };
         for asked in asked {
             let Some(number) = asked.written else {
@@ -670,14 +685,14 @@ impl Executed {
             };
             let is_there = times.contains_key(&(asked.key, number));
             match &asked.outcome {
-                Outcome::Done => {
+                RequestOutcome::Done => {
                     found.acknowledged += 1;
                     found.lost += u64::from(!is_there);
                 }
-                Outcome::Failed { kind, .. } if clients::is_not_executed(kind) => {
+                RequestOutcome::Failed { kind, .. } if clients::is_not_executed(kind) => {
                     found.belied += u64::from(is_there);
                 }
-                Outcome::Failed { .. } | Outcome::Wrong(_) => {}
+                RequestOutcome::Failed { .. } | RequestOutcome::Wrong(_) => {}
             }
         }
         found
@@ -686,24 +701,24 @@ impl Executed {
 
 /// All figures that follow from the replies and their times.
 fn summary(
-    asked: &[Asked],
-    keys: &[Key],
-    times: Times,
+    asked: &[LoggedRequest],
+    keys: &[LoadKey],
+    times: FailoverTimes,
     there: &BTreeMap<usize, Vec<u64>>,
 ) -> FailoverRound {
-    let Times {
+    let FailoverTimes {
         moment_ns,
         direct_ns,
         named_ns,
     } = times;
     let counted = counted(there);
-    let is_there = |asked: &Asked| {
+    let is_there = |asked: &LoggedRequest| {
         let written = asked.written.map(|number| (asked.key, number));
         written.is_some_and(|write| counted.contains_key(&write))
     };
     let ms = |at_ns: u64| (at_ns as f64 - moment_ns as f64) / 1e6;
-    let is_failed = |asked: &Asked| keys[asked.key].group == 0;
-    let is_done = |asked: &&Asked| asked.outcome == Outcome::Done;
+    let is_failed = |asked: &LoggedRequest| keys[asked.key].group == 0;
+    let is_done = |asked: &&LoggedRequest| asked.outcome == RequestOutcome::Done;
     let errors = asked
         .iter()
         .filter(|asked| !is_done(asked) && asked.end_ns >= moment_ns);
@@ -757,15 +772,15 @@ fn summary(
 
 /// Errors by kind, the most frequent first.
 fn by_kind<'a>(
-    errors: impl Iterator<Item = &'a Asked>,
-    is_failed: &dyn Fn(&Asked) -> bool,
+    errors: impl Iterator<Item = &'a LoggedRequest>,
+    is_failed: &dyn Fn(&LoggedRequest) -> bool,
 ) -> Vec<ErrorCount> {
     let mut counts: Vec<ErrorCount> = Vec::new();
     for asked in errors {
         let (kind, text) = match &asked.outcome {
-            Outcome::Done => continue,
-            Outcome::Failed { kind, text } => (kind.as_str(), text),
-            Outcome::Wrong(text) => ("wrong", text),
+            RequestOutcome::Done => continue,
+            RequestOutcome::Failed { kind, text } => (kind.as_str(), text),
+            RequestOutcome::Wrong(text) => ("wrong", text),
         };
         let place = counts.iter().position(|count| count.kind == kind);
         let place = place.unwrap_or_else(|| {
@@ -789,14 +804,18 @@ fn by_kind<'a>(
     counts
 }
 
-fn timeline(asked: &[Asked], moment_ns: u64, is_failed: &dyn Fn(&Asked) -> bool) -> Vec<Bucket> {
-    let mut by_time: BTreeMap<i64, Vec<&Asked>> = BTreeMap::new();
+fn timeline(
+    asked: &[LoggedRequest],
+    moment_ns: u64,
+    is_failed: &dyn Fn(&LoggedRequest) -> bool,
+) -> Vec<Bucket> {
+    let mut by_time: BTreeMap<i64, Vec<&LoggedRequest>> = BTreeMap::new();
     for asked in asked {
         let ms = (asked.due_ns as f64 - moment_ns as f64) / 1e6;
         let bucket = (ms / BUCKET_MS).floor() as i64;
         by_time.entry(bucket).or_default().push(asked);
     }
-    let bucket = |(place, asked): (i64, Vec<&Asked>)| {
+    let bucket = |(place, asked): (i64, Vec<&LoggedRequest>)| {
         let mut bucket = Bucket {
             at_ms: place as f64 * BUCKET_MS,
             ..Bucket::default()
@@ -804,16 +823,16 @@ fn timeline(asked: &[Asked], moment_ns: u64, is_failed: &dyn Fn(&Asked) -> bool)
         let mut us: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
         for asked in asked {
             match &asked.outcome {
-                Outcome::Done => us[usize::from(!is_failed(asked))]
+                RequestOutcome::Done => us[usize::from(!is_failed(asked))]
                     .push(asked.end_ns.saturating_sub(asked.due_ns) as f64 / 1e3),
-                Outcome::Failed { kind, .. } if kind == "NOTSENT" => bucket.errors[0] += 1,
-                Outcome::Failed { kind, .. } if kind == "UNKNOWN" => bucket.errors[1] += 1,
-                Outcome::Failed { .. } | Outcome::Wrong(_) => bucket.errors[2] += 1,
+                RequestOutcome::Failed { kind, .. } if kind == "NOTSENT" => bucket.errors[0] += 1,
+                RequestOutcome::Failed { kind, .. } if kind == "UNKNOWN" => bucket.errors[1] += 1,
+                RequestOutcome::Failed { .. } | RequestOutcome::Wrong(_) => bucket.errors[2] += 1,
             }
         }
         for (place, us) in us.into_iter().enumerate() {
             bucket.done[place] = us.len() as u64;
-            let spread = Spread::of(us);
+            let spread = FigureSpread::of(us);
             bucket.p50_us[place] = spread.map(|spread| spread.median);
             bucket.max_us[place] = spread.map(|spread| spread.max);
         }
@@ -828,9 +847,14 @@ pub(crate) mod tests {
 
     /// A request that was due so many milliseconds after the failure and took one; the failure is
     /// at one second.
-    fn asked(key: usize, written: Option<u64>, due_ms: i64, outcome: Outcome) -> Asked {
+    fn asked(
+        key: usize,
+        written: Option<u64>,
+        due_ms: i64,
+        outcome: RequestOutcome,
+    ) -> LoggedRequest {
         let at = |ms: i64| (1_000 + ms) as u64 * 1_000_000;
-        Asked {
+        LoggedRequest {
             key,
             written,
             due_ns: at(due_ms),
@@ -839,16 +863,16 @@ pub(crate) mod tests {
         }
     }
 
-    fn failed(kind: &str) -> Outcome {
-        Outcome::Failed {
+    fn failed(kind: &str) -> RequestOutcome {
+        RequestOutcome::Failed {
             kind: kind.to_owned(),
             text: format!("{kind} and why"),
         }
     }
 
     /// Keys 0 and 1 belong to the failing server, written and read; 2 and 3 to another one.
-    fn keys() -> Vec<Key> {
-        let key = |number: usize| Key {
+    fn keys() -> Vec<LoadKey> {
+        let key = |number: usize| LoadKey {
             name: format!("k{number}"),
             is_written: number.is_multiple_of(2),
             group: number / 2,
@@ -856,9 +880,9 @@ pub(crate) mod tests {
         (0..4).map(key).collect()
     }
 
-    fn times(direct_ms: Option<u64>) -> Times {
+    fn times(direct_ms: Option<u64>) -> FailoverTimes {
         let moment_ns = 1_000_000_000;
-        Times {
+        FailoverTimes {
             moment_ns,
             direct_ns: direct_ms.map(|ms| moment_ns + ms * 1_000_000),
             named_ns: Some(moment_ns + 430_000_000),
@@ -868,18 +892,18 @@ pub(crate) mod tests {
     /// Acknowledged until the failure, then errors of all kinds; an heir at 400 ms, healed at 520.
     pub(crate) fn example() -> FailoverReport {
         let log = [
-            asked(0, Some(1), -300, Outcome::Done),
-            asked(2, Some(1), -200, Outcome::Done),
+            asked(0, Some(1), -300, RequestOutcome::Done),
+            asked(2, Some(1), -200, RequestOutcome::Done),
             asked(0, Some(2), -10, failed("UNKNOWN")),
             asked(0, Some(3), 50, failed("NOTSENT")),
             asked(1, None, 60, failed("NOTSENT")),
             asked(3, None, 70, failed("timeout")),
-            asked(2, Some(2), 100, Outcome::Done),
-            asked(0, Some(4), 380, Outcome::Done),
-            asked(1, None, 410, Outcome::Done),
-            asked(0, Some(7), 450, Outcome::Done),
-            asked(0, Some(5), 519, Outcome::Done),
-            asked(0, Some(6), 600, Outcome::Done),
+            asked(2, Some(2), 100, RequestOutcome::Done),
+            asked(0, Some(4), 380, RequestOutcome::Done),
+            asked(1, None, 410, RequestOutcome::Done),
+            asked(0, Some(7), 450, RequestOutcome::Done),
+            asked(0, Some(5), 519, RequestOutcome::Done),
+            asked(0, Some(6), 600, RequestOutcome::Done),
         ];
         // Acknowledged writes are there, except one that the old primary took after its heir did.
         let there = BTreeMap::from([(0, vec![0, 1, 4, 5, 6]), (2, vec![0, 1, 2])]);
@@ -896,7 +920,7 @@ pub(crate) mod tests {
             started: "2026-11-23T02:30:00Z".to_owned(),
             took_s: 9.0,
             command: vec!["respool-lab".to_owned(), NAME.to_owned()],
-            settings: Settings::default(),
+            settings: FailoverSettings::default(),
             machine: Machine::look(),
             server: "redis 7.0.15".to_owned(),
             proxy: "respool <0>".to_owned(),
@@ -945,7 +969,7 @@ pub(crate) mod tests {
         );
         assert_eq!(report.is_kept(), Some(false), "one round is enough");
         // Without an heir nothing is healed, even if a write was acknowledged.
-        let log = [asked(0, Some(1), 5, Outcome::Done)];
+        let log = [asked(0, Some(1), 5, RequestOutcome::Done)];
         let there = BTreeMap::from([(0, vec![1])]);
         let never = summary(&log, &keys(), times(None), &there);
         assert_eq!((never.through_ms, never.added_ms()), (None, None));
@@ -976,23 +1000,23 @@ pub(crate) mod tests {
     #[test]
     fn lost_doubled_and_denied_writes_are_counted() {
         let log = [
-            asked(0, Some(1), 0, Outcome::Done),
-            asked(0, Some(2), 0, Outcome::Done),
+            asked(0, Some(1), 0, RequestOutcome::Done),
+            asked(0, Some(2), 0, RequestOutcome::Done),
             asked(0, Some(3), 0, failed("NOTSENT")),
             asked(0, Some(4), 0, failed("NOTSENT")),
             asked(0, Some(5), 0, failed("UNKNOWN")),
             asked(0, Some(6), 0, failed("UNKNOWN")),
-            asked(2, Some(1), 0, Outcome::Done),
-            asked(1, None, 0, Outcome::Done),
+            asked(2, Some(1), 0, RequestOutcome::Done),
+            asked(1, None, 0, RequestOutcome::Done),
         ];
         // The first list has its first zero, 1, 4, and 5 twice; the other one only its zero.
         let there = BTreeMap::from([(0, vec![0, 1, 4, 5, 5]), (2, vec![0])]);
-        let expected = Executed {
+        let expected = ExecutedWrites {
             acknowledged: 3,
             lost: 2,
             doubled: 1,
             belied: 1,
         };
-        assert_eq!(Executed::of(&log, &there), expected);
+        assert_eq!(ExecutedWrites::of(&log, &there), expected);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, Command};
-use respool_testkit::scene::Kind;
+use respool_testkit::scene::TopologyKind;
 
 use crate::commands;
 
@@ -15,7 +15,7 @@ use crate::commands;
 pub const WIDTH: usize = 100;
 
 /// Several values in one argument. clap takes a plain `Vec` for a repeated argument.
-pub type List<T> = Vec<T>;
+pub type ValueList<T> = Vec<T>;
 
 /// Parses the arguments of a command. `Ok(None)`: they asked for the help, which was shown.
 ///
@@ -111,8 +111,10 @@ pub fn seconds(value: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// When there is none of that name.
-pub fn kind(value: &str) -> Result<Kind, String> {
-    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == value);
+pub fn kind(value: &str) -> Result<TopologyKind, String> {
+    let kind = TopologyKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == value);
     kind.ok_or_else(|| "cluster, sentinel or sharded is expected".to_owned())
 }
 

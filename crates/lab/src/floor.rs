@@ -42,10 +42,10 @@ pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
     )?;
     let mut bulk = Vec::new();
     write_bulk(&mut bulk, &vec![b'x'; value_bytes]);
-    let replies = [Replies::new(b"+OK\r\n"), Replies::new(&bulk)];
+    let replies = [EqualReplies::new(b"+OK\r\n"), EqualReplies::new(&bulk)];
     // File descriptors would do as indexes, but own numbers do not depend on how the kernel assigns
     // them.
-    let mut clients: Vec<Option<Client>> = Vec::new();
+    let mut clients: Vec<Option<FloorClient>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut events = Vec::with_capacity(1024);
     let mut buffer = vec![0; 256 << 10];
@@ -71,7 +71,7 @@ pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
                 if place == clients.len() {
                     clients.push(None);
                 }
-                clients[place] = Some(Client {
+                clients[place] = Some(FloorClient {
                     stream,
                     is_get: false,
                     ends_in_star: false,
@@ -100,16 +100,20 @@ pub fn serve(listener: &TcpListener, value_bytes: usize) -> io::Result<()> {
 /// The client has gone.
 struct Gone;
 
-struct Client {
+struct FloorClient {
     stream: TcpStream,
     is_get: bool,
     /// The last read ended in the middle of `*2`.
     ends_in_star: bool,
 }
 
-impl Client {
+impl FloorClient {
     /// An error ends the floor: it keeps no bytes for a client that does not read.
-    fn answer(&mut self, bytes: &[u8], replies: &[Replies; 2]) -> io::Result<Result<(), Gone>> {
+    fn answer(
+        &mut self,
+        bytes: &[u8],
+        replies: &[EqualReplies; 2],
+    ) -> io::Result<Result<(), Gone>> {
         let count = self.count(bytes);
         let replies = &replies[usize::from(self.is_get)];
         let mut left = count;
@@ -146,16 +150,16 @@ impl Client {
 }
 
 /// As many equal replies as one write can hold.
-struct Replies {
+struct EqualReplies {
     bytes: Vec<u8>,
     size: usize,
     count: usize,
 }
 
-impl Replies {
-    fn new(reply: &[u8]) -> Replies {
+impl EqualReplies {
+    fn new(reply: &[u8]) -> EqualReplies {
         let count = (REPLIES_BYTES_MAX / reply.len()).clamp(1, REPLIES_MAX);
-        Replies {
+        EqualReplies {
             bytes: reply.repeat(count),
             size: reply.len(),
             count,

@@ -3,16 +3,16 @@
 
 use std::fmt::Write;
 
-use crate::case::{Case, Generator, Target, Way, Workload};
+use crate::case::{Case, LoadGenerator, LoadTarget, Way, Workload};
 use crate::chart::{self, CostRow, Curve, StepLine, Stretch, TimeChart, TimeRow, escape};
 use crate::cluster;
-use crate::decay::{self, Decay, Point};
+use crate::decay::{self, Decay, DecayPoint};
 use crate::figure;
 use crate::options::SETTLE_S;
 use crate::report::{CaseReport, Cost, Report, Round};
 use crate::table::{self, Table};
-use crate::targets::Facts;
-use crate::window::{self, Outcome};
+use crate::targets::ProcessFacts;
+use crate::window::{self, WindowResult};
 
 /// The whole page.
 pub fn page(report: &Report) -> String {
@@ -196,7 +196,7 @@ fn decays(page: &mut String, report: &Report) {
         "<section><h2>Over the number of keys</h2><p>Both axes are logarithmic. Thin and dotted: the line a + b · keys that \
          fits best, of parts, as in the table below.</p><div class=\"cards\">",
     );
-    let charts: [(&str, &str, Figure, bool); 2] = [
+    let charts: [(&str, &str, CurveFigure, bool); 2] = [
         (
             "Median time of a request",
             "time",
@@ -246,7 +246,7 @@ fn callers_of(report: &Report) -> impl Iterator<Item = Workload> {
 }
 
 fn rule_chart(
-    found: &[Outcome<'_>],
+    found: &[WindowResult<'_>],
     callers: Workload,
     (what, unit, figure): &(&str, &str, RuleFigure),
 ) -> String {
@@ -302,7 +302,7 @@ fn windows(page: &mut String, report: &Report) {
 }
 
 /// A curve over the rates for each target with the figure. A target keeps its colour.
-fn rule_curves(found: &[Outcome<'_>], callers: Workload, figure: RuleFigure) -> Vec<Curve> {
+fn rule_curves(found: &[WindowResult<'_>], callers: Workload, figure: RuleFigure) -> Vec<Curve> {
     const CLASSES: [&str; 5] = ["load0", "load1", "load2", "load3", "other"];
     let mut curves: Vec<Curve> = Vec::new();
     for outcome in found {
@@ -387,7 +387,7 @@ fn pools(page: &mut String, report: &Report) {
     ];
     for workload in report.workloads() {
         let title = workload_title(workload);
-        let direct = report.find(workload, &Target::Direct);
+        let direct = report.find(workload, &LoadTarget::Direct);
         let _ = write!(
             page,
             "<figure class=\"wide\"><figcaption>{}</figcaption><div class=\"panels\">",
@@ -420,13 +420,13 @@ fn pools(page: &mut String, report: &Report) {
 }
 
 type PoolFigure = fn(&CaseReport) -> Option<f64>;
-type RuleFigure = fn(&Outcome<'_>) -> Option<f64>;
-type Figure = fn(&Point) -> Option<f64>;
+type RuleFigure = fn(&WindowResult<'_>) -> Option<f64>;
+type CurveFigure = fn(&DecayPoint) -> Option<f64>;
 
-fn curve(decays: &[Decay], place: usize, figure: Figure, is_fitted: bool) -> Curve {
+fn curve(decays: &[Decay], place: usize, figure: CurveFigure, is_fitted: bool) -> Curve {
     let class = |decay: &Decay| match decay.target {
-        Target::Direct => "server",
-        Target::Respool { .. } | Target::Variant { .. } => "proxy",
+        LoadTarget::Direct => "server",
+        LoadTarget::Respool { .. } | LoadTarget::Variant { .. } => "proxy",
         _ => "other",
     };
     let decay = &decays[place];
@@ -567,7 +567,7 @@ fn overview(page: &mut String, report: &Report) {
     page.push_str("</section>\n");
 }
 
-fn most_cores(sample: &crate::report::Sample) -> f64 {
+fn most_cores(sample: &crate::report::RateSample) -> f64 {
     [sample.server, sample.proxy, sample.generator]
         .into_iter()
         .flatten()
@@ -670,7 +670,7 @@ fn sentences(report: &Report) -> Vec<String> {
     let options = &report.options;
     let machine = &report.machine;
     let has =
-        |wanted: fn(&Target) -> bool| report.cases.iter().any(|case| wanted(&case.case.target));
+        |wanted: fn(&LoadTarget) -> bool| report.cases.iter().any(|case| wanted(&case.case.target));
     let mut said = vec![
         format!(
             "Server, proxy and generator share {} cores. Where their CPU adds up to that, throughput says who leaves \
@@ -723,12 +723,12 @@ fn sentences(report: &Report) -> Vec<String> {
         ));
     }
     match options.generator {
-        Generator::Own => said.push(
+        LoadGenerator::Own => said.push(
             "The load generator comes from the makers of respool. --generator redis-benchmark repeats the run with \
              Redis's own, which takes more CPU from the others."
                 .to_owned(),
         ),
-        Generator::RedisBenchmark => said.push(
+        LoadGenerator::RedisBenchmark => said.push(
             "redis-benchmark does not check the values it gets, tells times only at a few percentiles, and its CPU \
              includes connecting. It draws the keys of an MGET one by one, so that some of them may be the same."
                 .to_owned(),
@@ -737,10 +737,10 @@ fn sentences(report: &Report) -> Vec<String> {
     if has(|target| {
         matches!(
             target,
-            Target::Twemproxy
-                | Target::Envoy
-                | Target::Other { .. }
-                | Target::Pool {
+            LoadTarget::Twemproxy
+                | LoadTarget::Envoy
+                | LoadTarget::Other { .. }
+                | LoadTarget::Pool {
                     way: Way::Envoy,
                     ..
                 }
@@ -767,7 +767,7 @@ fn sentences(report: &Report) -> Vec<String> {
         );
     }
     let most = options.threads.iter().copied().max().unwrap_or(1);
-    if has(Target::is_respool) && usize::from(most) + 2 > machine.cores {
+    if has(LoadTarget::is_respool) && usize::from(most) + 2 > machine.cores {
         said.push(format!(
             "With {most} threads there are more busy threads than the {} cores: what several threads gain does not show \
              on this machine.",
@@ -841,7 +841,7 @@ fn reproduce(page: &mut String, report: &Report) {
     );
 }
 
-fn write_facts(page: &mut String, facts: &Facts) {
+fn write_facts(page: &mut String, facts: &ProcessFacts) {
     let _ = write!(
         page,
         "<details><summary>{}: {}</summary><pre>{}</pre><p class=\"hint\">{} threads, those that only wait included.</p>",
@@ -1080,9 +1080,9 @@ mod tests {
         let mut report = example();
         let said = |report: &Report| sentences(report).join("\n");
         assert!(!said(&report).contains("Envoy") && said(&report).contains("makers of respool"));
-        report.options.generator = Generator::RedisBenchmark;
+        report.options.generator = LoadGenerator::RedisBenchmark;
         report.options.rate = Some(1000.0);
-        report.cases[0].case.target = Target::Envoy;
+        report.cases[0].case.target = LoadTarget::Envoy;
         assert!(said(&report).contains("Envoy") && said(&report).contains("1,000 requests/s"));
         assert!(!said(&report).contains("makers of respool"));
     }

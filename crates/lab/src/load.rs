@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use respool_testkit::reply::ReplyScanner;
+use respool_testkit::reply::ReplyFramer;
 use respool_testkit::time::clock_ns;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -40,17 +40,17 @@ use rustix::time::{
 use serde::{Deserialize, Serialize};
 
 use crate::case::Verb;
-use crate::cpu::{self, Usage};
+use crate::cpu::{self, CpuUsage};
 use crate::schedule::Schedule;
-use crate::tape::{self, Recipe, Tape};
+use crate::tape::{self, Tape, TapeRecipe};
 
 /// The settings of a load.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct LoadSettings {
     /// The address to connect to.
     pub target: SocketAddr,
     /// The requests.
-    pub recipe: Recipe,
+    pub recipe: TapeRecipe,
     /// Connections that send requests.
     pub connections: usize,
     /// Further connections that stay idle.
@@ -71,7 +71,7 @@ pub struct Load {
 /// Events of a running generator, one JSON object a line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Event {
+pub enum LoadEvent {
     /// The measured window begins.
     Start {
         /// Nanoseconds of the machine's monotonic clock, as in all events.
@@ -127,7 +127,7 @@ pub struct LoadResult {
     /// Time per request.
     pub latency: Latency,
     /// CPU in the window, by name; the generator's own is called `generator`.
-    pub usage: Vec<(String, Usage)>,
+    pub usage: Vec<(String, CpuUsage)>,
 }
 
 /// Times in microseconds.
@@ -176,7 +176,7 @@ impl Latency {
 ///
 /// # Errors
 /// One line: a connection is refused or lost, bytes are no reply, or file descriptors run out.
-pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, String> {
+pub fn run(load: &LoadSettings, tell: &mut dyn FnMut(LoadEvent)) -> Result<LoadResult, String> {
     load.recipe.check()?;
     allow_descriptors(load.connections + load.idle + load.threads * 3 + 64)?;
     let tape = Tape::new(&load.recipe);
@@ -186,9 +186,9 @@ pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, Strin
     for thread in 0..threads {
         workers.push(Worker::new(load, &tape, thread, threads)?);
     }
-    let shared = Shared {
+    let shared = LoadState {
         phase: AtomicU8::new(WARMUP),
-        counts: (0..threads).map(|_| Count::default()).collect(),
+        counts: (0..threads).map(|_| WorkerCount::default()).collect(),
     };
     let (window, outcomes) = std::thread::scope(|scope| {
         let running: Vec<_> = workers
@@ -203,7 +203,7 @@ pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, Strin
         };
         let window = watch_window(load, &shared, &is_over, tell);
         shared.phase.store(STOP, Ordering::Relaxed);
-        let outcomes: Vec<Result<Outcome, String>> = running
+        let outcomes: Vec<Result<WorkerOutcome, String>> = running
             .into_iter()
             .map(|thread| {
                 thread
@@ -214,7 +214,7 @@ pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, Strin
         (window, outcomes)
     });
     drop(idle);
-    let mut sum = Outcome::new();
+    let mut sum = WorkerOutcome::new();
     for outcome in outcomes {
         sum.add(outcome?);
     }
@@ -243,8 +243,8 @@ pub fn run(load: &Load, tell: &mut dyn FnMut(Event)) -> Result<LoadResult, Strin
 ///
 /// # Errors
 /// One line, when the target is unreachable or refuses.
-pub fn preload(target: SocketAddr, recipe: &Recipe) -> Result<(), String> {
-    let recipe = Recipe {
+pub fn preload(target: SocketAddr, recipe: &TapeRecipe) -> Result<(), String> {
+    let recipe = TapeRecipe {
         verb: Verb::Set,
         ..*recipe
     };
@@ -325,28 +325,28 @@ const PROGRESS: Duration = Duration::from_millis(100);
 /// How long a target may take after the end for the missing replies.
 const DRAIN: Duration = Duration::from_secs(1);
 
-struct Shared {
+struct LoadState {
     phase: AtomicU8,
-    counts: Vec<Count>,
+    counts: Vec<WorkerCount>,
 }
 
 /// Requests answered by one worker, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Count(AtomicU64);
+struct WorkerCount(AtomicU64);
 
 struct Window {
     seconds: f64,
     requests: u64,
-    usage: Vec<(String, Usage)>,
+    usage: Vec<(String, CpuUsage)>,
 }
 
 /// Sleeps through the warm-up and the window, and reads all counters at both ends of the window.
 fn watch_window(
-    load: &Load,
-    shared: &Shared,
+    load: &LoadSettings,
+    shared: &LoadState,
     is_over: &dyn Fn() -> bool,
-    tell: &mut dyn FnMut(Event),
+    tell: &mut dyn FnMut(LoadEvent),
 ) -> Result<Window, String> {
     let mut watched = load.watch.clone();
     watched.push(("generator".to_owned(), vec![std::process::id()]));
@@ -378,7 +378,7 @@ fn watch_window(
     }
     shared.phase.store(MEASURE, Ordering::Relaxed);
     let (start_ns, start_count, start) = read_all()?;
-    tell(Event::Start { at_ns: start_ns });
+    tell(LoadEvent::Start { at_ns: start_ns });
     let end_ns = start_ns + (load.seconds * 1e9) as u64;
     let step = PROGRESS.as_nanos() as u64;
     let mut next = start_ns + step;
@@ -392,7 +392,7 @@ fn watch_window(
             .iter()
             .map(|count| count.0.load(Ordering::Relaxed))
             .sum();
-        tell(Event::Progress {
+        tell(LoadEvent::Progress {
             at_ns: clock_ns(),
             requests: count - start_count,
         });
@@ -403,11 +403,11 @@ fn watch_window(
     }
     let (end_ns, end_count, end) = read_all()?;
     shared.phase.store(STOP, Ordering::Relaxed);
-    tell(Event::Progress {
+    tell(LoadEvent::Progress {
         at_ns: end_ns,
         requests: end_count - start_count,
     });
-    tell(Event::End { at_ns: end_ns });
+    tell(LoadEvent::End { at_ns: end_ns });
     let usage = watched.iter().zip(end.iter().zip(&start));
     Ok(Window {
         seconds: (end_ns - start_ns) as f64 / 1e9,
@@ -422,9 +422,9 @@ fn watch_window(
 struct Worker<'t> {
     tape: &'t Tape,
     epoll: OwnedFd,
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     open_loop: Option<OpenLoop>,
-    outcome: Outcome,
+    outcome: WorkerOutcome,
     buffer: Vec<u8>,
 }
 
@@ -438,7 +438,7 @@ struct OpenLoop {
 }
 
 /// The results of a worker.
-struct Outcome {
+struct WorkerOutcome {
     histogram: Histogram<u64>,
     answered: u64,
     wrong: Wrong,
@@ -452,9 +452,9 @@ struct Wrong {
     first: Option<String>,
 }
 
-impl Outcome {
-    fn new() -> Outcome {
-        Outcome {
+impl WorkerOutcome {
+    fn new() -> WorkerOutcome {
+        WorkerOutcome {
             // From a nanosecond to ten minutes in three digits.
             histogram: Histogram::new_with_bounds(1, 600_000_000_000, 3)
                 .expect("the bounds of the histogram are legal"),
@@ -465,7 +465,7 @@ impl Outcome {
         }
     }
 
-    fn add(&mut self, other: Outcome) {
+    fn add(&mut self, other: WorkerOutcome) {
         self.histogram
             .add(&other.histogram)
             .expect("all histograms have the same bounds");
@@ -487,7 +487,7 @@ const LOOK_UP: Timespec = Timespec {
 
 impl<'t> Worker<'t> {
     fn new(
-        load: &Load,
+        load: &LoadSettings,
         tape: &'t Tape,
         thread: usize,
         threads: usize,
@@ -506,7 +506,7 @@ impl<'t> Worker<'t> {
             // Connections start spread over the tape, so that no two send the same keys at the same
             // moment.
             let batch = place * tape.batches() / load.connections;
-            connections.push(Connection::new(stream, batch));
+            connections.push(LoadConnection::new(stream, batch));
         }
         let open_loop = match load.rate {
             None => None,
@@ -536,12 +536,12 @@ impl<'t> Worker<'t> {
             epoll,
             connections,
             open_loop,
-            outcome: Outcome::new(),
+            outcome: WorkerOutcome::new(),
             buffer,
         })
     }
 
-    fn run(mut self, phase: &AtomicU8, count: &AtomicU64) -> Result<Outcome, String> {
+    fn run(mut self, phase: &AtomicU8, count: &AtomicU64) -> Result<WorkerOutcome, String> {
         let mut events = Vec::with_capacity(1024);
         if self.open_loop.is_none() {
             for place in 0..self.connections.len() {
@@ -716,7 +716,7 @@ impl<'t> Worker<'t> {
 }
 
 /// One connection with at most one batch in flight.
-struct Connection {
+struct LoadConnection {
     stream: TcpStream,
     /// Index on the tape of the batch in flight, or of the next one.
     batch: usize,
@@ -732,13 +732,13 @@ struct Connection {
     /// Whether epoll also reports room to write.
     waits_for_room: bool,
     /// Set from the first unexpected byte until a reply and a read end together.
-    astray: Option<Box<Astray>>,
+    astray: Option<Box<AstrayReplies>>,
 }
 
 /// A connection with unexpected replies: they are parsed by their own framing.
 #[derive(Default)]
-struct Astray {
-    scanner: ReplyScanner,
+struct AstrayReplies {
+    scanner: ReplyFramer,
     /// The reply so far, cut short, and its real length.
     reply: Vec<u8>,
     length: usize,
@@ -747,9 +747,9 @@ struct Astray {
 /// Bytes of an unexpected reply in the report.
 const QUOTED_BYTES_MAX: usize = 120;
 
-impl Connection {
-    fn new(stream: TcpStream, batch: usize) -> Connection {
-        Connection {
+impl LoadConnection {
+    fn new(stream: TcpStream, batch: usize) -> LoadConnection {
+        LoadConnection {
             stream,
             batch,
             is_busy: false,
@@ -830,7 +830,7 @@ impl Connection {
             Some(astray) => astray,
             None => {
                 // The earlier bytes of this reply were as expected, so the tape has them.
-                let mut astray = Box::<Astray>::default();
+                let mut astray = Box::<AstrayReplies>::default();
                 let begun = &tape.replies(self.batch)[self.replied * size..self.matched];
                 astray.take(begun, size)?;
                 astray
@@ -876,7 +876,7 @@ impl Connection {
     }
 }
 
-impl Astray {
+impl AstrayReplies {
     /// Takes bytes up to the end of the reply; `size` bytes are expected. Returns how many it took,
     /// and whether the reply is complete.
     fn take(&mut self, bytes: &[u8], size: usize) -> Result<(usize, bool), String> {
@@ -905,7 +905,7 @@ fn quote(bytes: &[u8]) -> String {
     format!("\"{}{dots}\"", cut.escape_ascii())
 }
 
-fn open_idle(load: &Load) -> Result<Vec<TcpStream>, String> {
+fn open_idle(load: &LoadSettings) -> Result<Vec<TcpStream>, String> {
     (0..load.idle)
         .map(|place| {
             open_and_ping(load.target).map_err(|error| format!("idle connection {place}: {error}"))
@@ -916,31 +916,31 @@ fn open_idle(load: &Load) -> Result<Vec<TcpStream>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tape::Values;
+    use crate::tape::TapeValues;
     use proptest::prelude::*;
 
     fn tape(verb: Verb, pipeline: usize) -> Tape {
-        Tape::new(&Recipe {
+        Tape::new(&TapeRecipe {
             verb,
             pipeline,
             keys: 3000,
             zipf: None,
             value_bytes: 2,
-            values: Values::OfKey,
+            values: TapeValues::OfKey,
         })
     }
 
-    fn connection(tape: &Tape) -> Connection {
+    fn connection(tape: &Tape) -> LoadConnection {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut connection = Connection::new(stream, 3);
+        let mut connection = LoadConnection::new(stream, 3);
         connection.begin(tape, 0);
         connection
     }
 
     /// Feeds a stream in pieces. Returns how many replies it completed and how many were wrong.
     fn feed(
-        connection: &mut Connection,
+        connection: &mut LoadConnection,
         tape: &Tape,
         stream: &[u8],
         cuts: &[usize],
@@ -1043,7 +1043,7 @@ mod tests {
     /// So many requests of a hundred take no longer than a percentile.
     #[test]
     fn percentile_bounds_its_share_of_requests() {
-        let mut outcome = Outcome::new();
+        let mut outcome = WorkerOutcome::new();
         for microsecond in 1..=1000u64 {
             outcome.histogram.record(microsecond * 1000).unwrap();
         }
@@ -1056,6 +1056,9 @@ mod tests {
                 "p{percent} is {found}"
             );
         }
-        assert_eq!(Latency::of(&Outcome::new().histogram), Latency::default());
+        assert_eq!(
+            Latency::of(&WorkerOutcome::new().histogram),
+            Latency::default()
+        );
     }
 }

@@ -10,19 +10,19 @@ use respool_testkit::servers;
 use respool_testkit::time::clock_ns;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use crate::case::{Generator, Target, Verb, Workload};
-use crate::counters::Counters;
-use crate::cpu::{self, MachineReading, Reading, Usage};
-use crate::load::{Event, Latency, LoadResult};
-use crate::report::{Round, Sample};
-use crate::tape::{Recipe, Values};
-use crate::targets::{Backend, Inspector, Programs, Running, Tally};
+use crate::case::{LoadGenerator, LoadTarget, Verb, Workload};
+use crate::counters::CounterTotals;
+use crate::cpu::{self, CpuUsage, MachineReading, Reading};
+use crate::load::{Latency, LoadEvent, LoadResult};
+use crate::report::{RateSample, Round};
+use crate::tape::{TapeRecipe, TapeValues};
+use crate::targets::{Inspector, Programs, RunningTarget, Tally, TargetServers};
 
 /// How to measure, for all cases of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
     /// The program that makes the load.
-    pub generator: Generator,
+    pub generator: LoadGenerator,
     /// Threads that make it.
     pub generator_threads: usize,
     /// Seconds before the window.
@@ -43,16 +43,16 @@ pub struct Manner {
 
 impl Manner {
     /// The requests for such a target under such a workload.
-    pub fn recipe(&self, workload: Workload, target: &Target) -> Recipe {
-        Recipe {
+    pub fn recipe(&self, workload: Workload, target: &LoadTarget) -> TapeRecipe {
+        TapeRecipe {
             verb: workload.verb,
             pipeline: workload.pipeline,
             keys: self.keys,
             zipf: self.zipf,
             value_bytes: self.value_bytes,
             values: match target {
-                Target::Floor => Values::Filler,
-                _ => Values::OfKey,
+                LoadTarget::Floor => TapeValues::Filler,
+                _ => TapeValues::OfKey,
             },
         }
     }
@@ -64,8 +64,8 @@ impl Manner {
 /// One line: the failure, or that `stop` was set meanwhile.
 pub fn measure(
     workload: Workload,
-    target: &Running,
-    server: &Backend,
+    target: &RunningTarget,
+    server: &TargetServers,
     programs: &Programs,
     manner: &Manner,
     stop: &AtomicBool,
@@ -73,7 +73,7 @@ pub fn measure(
     let recipe = manner.recipe(workload, &target.target);
     let has_server = target.target.has_server();
     let behind = if has_server { &server.servers[..] } else { &[] };
-    let watched = Watched {
+    let watched = WatchedProcesses {
         servers: behind.iter().map(|server| server.pid).collect(),
         proxy: target.pid,
         inspectors: behind
@@ -87,8 +87,10 @@ pub fn measure(
         },
     };
     match manner.generator {
-        Generator::Own => by_own(&recipe, workload, target, programs, manner, watched, stop),
-        Generator::RedisBenchmark => by_redis_benchmark(workload, target, manner, watched, stop),
+        LoadGenerator::Own => by_own(&recipe, workload, target, programs, manner, watched, stop),
+        LoadGenerator::RedisBenchmark => {
+            by_redis_benchmark(workload, target, manner, watched, stop)
+        }
     }
 }
 
@@ -116,7 +118,7 @@ fn look_at_machine() -> Option<(u64, MachineReading)> {
 }
 
 /// The processes whose CPU is read, and the servers that are asked for their counters.
-struct Watched {
+struct WatchedProcesses {
     /// All servers count as one; empty without a server.
     servers: Vec<u32>,
     proxy: Option<u32>,
@@ -126,7 +128,7 @@ struct Watched {
     counts: Option<Inspector>,
 }
 
-impl Watched {
+impl WatchedProcesses {
     /// The counters of the servers now; `None`: one of them did not answer.
     fn tally(&mut self) -> Option<Tally> {
         if self.servers.is_empty() || self.inspectors.len() < self.servers.len() {
@@ -143,9 +145,9 @@ impl Watched {
 
     /// respool's counters now. Workers publish all their counters at once, ten times a second. So
     /// counts of the same requests fit together, though they are late by up to that time.
-    fn counters(&mut self) -> Option<Counters> {
+    fn counters(&mut self) -> Option<CounterTotals> {
         let info = self.counts.as_mut()?.info("respool").ok()?;
-        Some(Counters::read(&info))
+        Some(CounterTotals::read(&info))
     }
 
     /// Commands that the servers have executed so far, and the time of that answer.
@@ -162,7 +164,7 @@ fn commands_per_s(start: Option<(u64, u64)>, end: Option<(u64, u64)>) -> Option<
 }
 
 /// respool's counters between two readings.
-fn grown(start: Option<Counters>, end: Option<Counters>) -> Option<Counters> {
+fn grown(start: Option<CounterTotals>, end: Option<CounterTotals>) -> Option<CounterTotals> {
     Some(end?.since(&start?))
 }
 
@@ -176,12 +178,12 @@ fn since(start: Option<Tally>, end: Option<Tally>) -> Option<Tally> {
 }
 
 fn by_own(
-    recipe: &Recipe,
+    recipe: &TapeRecipe,
     workload: Workload,
-    target: &Running,
+    target: &RunningTarget,
     programs: &Programs,
     manner: &Manner,
-    mut watched: Watched,
+    mut watched: WatchedProcesses,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
     let mut command = Command::new(&programs.lab);
@@ -196,7 +198,7 @@ fn by_own(
     };
     command.args([
         "--values",
-        if recipe.values == Values::Filler {
+        if recipe.values == TapeValues::Filler {
             "filler"
         } else {
             "key"
@@ -242,19 +244,19 @@ fn by_own(
             return Err(STOPPED.to_owned());
         }
         match serde_json::from_str(&line) {
-            Ok(Event::Start { at_ns }) => {
+            Ok(LoadEvent::Start { at_ns }) => {
                 commands.0 = watched.commands();
                 machine.0 = look_at_machine();
                 counters.0 = watched.counters();
                 sampler.start(at_ns);
             }
-            Ok(Event::Progress { at_ns, requests }) => sampler.sample(at_ns, requests),
-            Ok(Event::End { .. }) => {
+            Ok(LoadEvent::Progress { at_ns, requests }) => sampler.sample(at_ns, requests),
+            Ok(LoadEvent::End { .. }) => {
                 machine.1 = look_at_machine();
                 counters.1 = watched.counters();
                 commands.1 = watched.commands();
             }
-            Ok(Event::Result(last)) => result = Some(*last),
+            Ok(LoadEvent::Result(last)) => result = Some(*last),
             Err(error) => return Err(format!("the generator said {line:?}: {error}")),
         }
     }
@@ -334,11 +336,11 @@ struct Sampler {
     start_s: f64,
     last_requests: (u64, u64),
     last_cpu: (u64, [Option<Reading>; 3]),
-    samples: Vec<Sample>,
+    samples: Vec<RateSample>,
 }
 
 impl Sampler {
-    fn new(watched: &Watched, generator: u32, origin_ns: u64) -> Sampler {
+    fn new(watched: &WatchedProcesses, generator: u32, origin_ns: u64) -> Sampler {
         Sampler {
             pids: [
                 watched.servers.clone(),
@@ -374,7 +376,7 @@ impl Sampler {
             Some(usage.used_s / cpu_s)
         };
         let new = requests.saturating_sub(self.last_requests.1);
-        self.samples.push(Sample {
+        self.samples.push(RateSample {
             at_s: at_ns.saturating_sub(self.origin_ns) as f64 / 1e9,
             requests_per_s: new as f64 / seconds(self.last_requests.0, at_ns),
             server: cores(0),
@@ -391,9 +393,9 @@ impl Sampler {
 /// connections.
 fn by_redis_benchmark(
     workload: Workload,
-    target: &Running,
+    target: &RunningTarget,
     manner: &Manner,
-    mut watched: Watched,
+    mut watched: WatchedProcesses,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
     let Workload {
@@ -431,10 +433,10 @@ fn by_redis_benchmark(
 
 fn run_benchmark(
     workload: Workload,
-    target: &Running,
+    target: &RunningTarget,
     manner: &Manner,
     count: u64,
-    watched: &mut Watched,
+    watched: &mut WatchedProcesses,
     stop: &AtomicBool,
 ) -> Result<Round, String> {
     let program = servers::find_program("redis-benchmark")?;
@@ -538,7 +540,7 @@ fn run_benchmark(
     let end_ns = clock_ns();
     let generator = cpu::read(pid).map_err(broken)?.since(&Reading::default());
     let end_machine = look_at_machine();
-    let since = |pids: &[u32], before: Option<&Reading>| -> Option<Usage> {
+    let since = |pids: &[u32], before: Option<&Reading>| -> Option<CpuUsage> {
         Some(cpu::read_all(pids).ok()?.since(before?))
     };
     let (server, proxy) = (

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, Generator, Target, Verb, Way, Workload};
-use crate::flags::{self, List, list, positive, seconds, value_bytes};
+use crate::case::{Case, LoadGenerator, LoadTarget, Verb, Way, Workload};
+use crate::flags::{self, ValueList, list, positive, seconds, value_bytes};
 use crate::targets::ServerChoice;
 
 /// All settings of a run. A report without one of them is older than it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Options {
+pub struct RunOptions {
     /// Commands.
     pub verbs: Vec<Verb>,
     /// Requests at once on a connection.
@@ -41,7 +41,7 @@ pub struct Options {
     /// Requests a second; `None`: closed loop.
     pub rate: Option<f64>,
     /// The load generator.
-    pub generator: Generator,
+    pub generator: LoadGenerator,
     /// Threads of the generator.
     pub generator_threads: usize,
     /// The server.
@@ -63,7 +63,7 @@ pub struct Options {
     /// Percent of CPU per request that respool may cost above that build.
     pub allow_percent: f64,
     /// Other proxies, in the same rounds.
-    pub peers: Vec<Target>,
+    pub peers: Vec<LoadTarget>,
     /// Ways to several servers, in the same rounds: see [`crate::cluster`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ways: Vec<Way>,
@@ -78,9 +78,9 @@ pub struct Options {
     pub out: Option<PathBuf>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions {
             verbs: Verb::ALL.to_vec(),
             pipelines: vec![1, 20],
             connections: vec![50],
@@ -94,7 +94,7 @@ impl Default for Options {
             is_quick: false,
             budget_s: None,
             rate: None,
-            generator: Generator::Own,
+            generator: LoadGenerator::Own,
             generator_threads: 1,
             server: ServerChoice::Found,
             respool: None,
@@ -133,8 +133,8 @@ impl Variant {
     }
 
     /// The target with so many workers.
-    pub fn target(&self, threads: u16) -> Target {
-        Target::Variant {
+    pub fn target(&self, threads: u16) -> LoadTarget {
+        LoadTarget::Variant {
             name: self.name.clone(),
             threads,
             options: self.options.clone(),
@@ -149,19 +149,19 @@ const QUICK_S: f64 = 60.0;
 /// Time of a measurement beside warm-up and window: starting the generator, connecting, the last
 /// replies.
 const OVERHEAD_S: f64 = 0.15;
-impl Options {
+impl RunOptions {
     /// The cases, in the order of the tables.
     pub fn cases(&self) -> Vec<Case> {
         let first = self.threads.first().copied().unwrap_or(1);
         let mut targets = Vec::new();
         if self.base.is_none() && !self.is_without_direct {
-            targets.push(Target::Direct);
+            targets.push(LoadTarget::Direct);
         }
         targets.extend(self.builds(first));
         targets.extend(self.peers.iter().cloned());
         targets.extend(self.pools(&[Way::Envoy], 1));
         if self.has_floor {
-            targets.push(Target::Floor);
+            targets.push(LoadTarget::Floor);
         }
         let mut cases = Vec::new();
         for workload in self.workloads() {
@@ -185,11 +185,11 @@ impl Options {
     }
 
     /// respool with so many workers, its variants, and the other build.
-    fn builds(&self, threads: u16) -> Vec<Target> {
-        let respool = (!self.is_without_respool).then_some(Target::Respool { threads });
+    fn builds(&self, threads: u16) -> Vec<LoadTarget> {
+        let respool = (!self.is_without_respool).then_some(LoadTarget::Respool { threads });
         let base = self.base.clone();
-        let base = base.map(|binary| Target::Base { threads, binary });
-        let mut builds: Vec<Target> = respool.into_iter().collect();
+        let base = base.map(|binary| LoadTarget::Base { threads, binary });
+        let mut builds: Vec<LoadTarget> = respool.into_iter().collect();
         builds.extend(self.variants.iter().map(|variant| variant.target(threads)));
         builds.extend(base);
         builds.extend(self.pools(&[Way::Sharded, Way::Cluster], threads));
@@ -197,10 +197,10 @@ impl Options {
     }
 
     /// The chosen ones of these ways, over each number of servers.
-    fn pools(&self, ways: &[Way], threads: u16) -> Vec<Target> {
+    fn pools(&self, ways: &[Way], threads: u16) -> Vec<LoadTarget> {
         let chosen = self.ways.iter().filter(|way| ways.contains(way));
         let pool = |way: Way| {
-            self.servers.iter().map(move |&servers| Target::Pool {
+            self.servers.iter().map(move |&servers| LoadTarget::Pool {
                 way,
                 servers,
                 threads,
@@ -262,11 +262,11 @@ impl Options {
 pub struct PlaceArgs {
     /// Connections, several numbers with commas.
     #[arg(long, value_name = "LIST", value_parser = list::<usize>)]
-    connections: Option<List<usize>>,
+    connections: Option<ValueList<usize>>,
     /// Workers of respool. Every case runs with the first number, the most pipelined ones with the
     /// others as well.
     #[arg(long, value_name = "LIST", value_parser = thread_counts)]
-    threads: Option<List<u16>>,
+    threads: Option<ValueList<u16>>,
     /// A server's binary, started and ended by the lab [redis-server or valkey-server from PATH];
     /// or one that runs already, whose keys key:… are overwritten.
     #[arg(long, value_name = "PATH|HOST:PORT,PID", value_parser = server_choice)]
@@ -288,7 +288,7 @@ pub struct LoadArgs {
     warmup: Option<f64>,
     /// Requests that a connection sends at once, several numbers with commas.
     #[arg(long, value_name = "LIST", value_parser = list::<usize>)]
-    pipeline: Option<List<usize>>,
+    pipeline: Option<ValueList<usize>>,
     /// Different keys, chosen evenly [3000; mget: 20000; skew: 1000000].
     #[arg(long, value_name = "N", value_parser = positive::<u32>)]
     keys: Option<u32>,
@@ -320,7 +320,7 @@ pub struct PaceArgs {
     open_loop: Option<f64>,
     /// What makes the load [own].
     #[arg(long, value_name = "own|redis-benchmark", value_parser = generator)]
-    generator: Option<Generator>,
+    generator: Option<LoadGenerator>,
 }
 
 /// The options of `eight`, `lone`, `connections`, `mget` and `skew`.
@@ -335,10 +335,10 @@ pub struct ExperimentArgs {
     load: LoadArgs,
     /// Of set, get and multi (a transaction of both).
     #[arg(long, value_name = "LIST", value_parser = verbs)]
-    verbs: Option<List<Verb>>,
+    verbs: Option<ValueList<Verb>>,
     /// Instead of --verbs: MGET of so many different keys, several numbers with commas.
     #[arg(long, value_name = "LIST", value_parser = list::<u32>)]
-    mget: Option<List<u32>>,
+    mget: Option<ValueList<u32>>,
     /// Keys chosen by Zipf's law with this exponent: the first one most often [skew: 0.99].
     #[arg(long, value_name = "THETA", value_parser = theta)]
     zipf: Option<f64>,
@@ -360,7 +360,7 @@ pub struct ExperimentArgs {
     /// Another proxy in the same rounds: twemproxy, envoy, or NAME=HOST:PORT,PID for one that
     /// already runs before the same server. May be given several times.
     #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
-    peers: Vec<Target>,
+    peers: Vec<LoadTarget>,
     /// An echo server in the same rounds: what the kernel alone costs a proxy.
     #[arg(long)]
     floor: bool,
@@ -378,7 +378,7 @@ pub(crate) fn put<T>(given: Option<T>, into: &mut T) {
 
 impl PlaceArgs {
     /// Puts them into the options.
-    pub fn apply(self, options: &mut Options) {
+    pub fn apply(self, options: &mut RunOptions) {
         put(self.connections, &mut options.connections);
         put(self.threads, &mut options.threads);
         put(self.server, &mut options.server);
@@ -389,7 +389,7 @@ impl PlaceArgs {
 
 impl LoadArgs {
     /// Puts them into the options.
-    pub fn apply(self, options: &mut Options) {
+    pub fn apply(self, options: &mut RunOptions) {
         put(self.warmup.map(Some), &mut options.warmup_s);
         put(self.pipeline, &mut options.pipelines);
         put(self.keys, &mut options.keys);
@@ -400,7 +400,7 @@ impl LoadArgs {
 
 impl TimeArgs {
     /// Puts them into the options.
-    pub fn apply(self, options: &mut Options) {
+    pub fn apply(self, options: &mut RunOptions) {
         put(self.seconds.map(Some), &mut options.seconds);
         put(self.rounds.map(Some), &mut options.rounds);
     }
@@ -408,7 +408,7 @@ impl TimeArgs {
 
 impl PaceArgs {
     /// Puts them into the options.
-    pub fn apply(self, options: &mut Options) {
+    pub fn apply(self, options: &mut RunOptions) {
         put(self.open_loop.map(Some), &mut options.rate);
         put(self.generator, &mut options.generator);
     }
@@ -419,7 +419,7 @@ impl ExperimentArgs {
     ///
     /// # Errors
     /// When two of them exclude each other.
-    pub fn apply(self, options: &mut Options) -> Result<(), String> {
+    pub fn apply(self, options: &mut RunOptions) -> Result<(), String> {
         options.is_quick = self.quick;
         self.time.apply(options);
         self.load.apply(options);
@@ -428,7 +428,7 @@ impl ExperimentArgs {
         if self.verbs.is_some() && self.mget.is_some() {
             return Err("of --verbs and --mget, one can be given".to_owned());
         }
-        let mget = |counts: List<u32>| counts.into_iter().map(Verb::Mget).collect();
+        let mget = |counts: ValueList<u32>| counts.into_iter().map(Verb::Mget).collect();
         put(self.verbs.or(self.mget.map(mget)), &mut options.verbs);
         put(self.zipf.map(Some), &mut options.zipf);
         if self.no_respool || self.levels {
@@ -444,7 +444,7 @@ impl ExperimentArgs {
         options.add_variants(self.variants)?;
         options.add_peers(self.peers)?;
         if self.all {
-            for peer in [Target::Twemproxy, Target::Envoy] {
+            for peer in [LoadTarget::Twemproxy, LoadTarget::Envoy] {
                 if !options.peers.contains(&peer) {
                     options.peers.push(peer);
                 }
@@ -455,7 +455,7 @@ impl ExperimentArgs {
     }
 }
 
-impl Options {
+impl RunOptions {
     /// Adds respool with other options.
     ///
     /// # Errors
@@ -474,10 +474,10 @@ impl Options {
     ///
     /// # Errors
     /// When two have the same name, or that of a variant.
-    pub fn add_peers(&mut self, peers: Vec<Target>) -> Result<(), String> {
+    pub fn add_peers(&mut self, peers: Vec<LoadTarget>) -> Result<(), String> {
         for peer in peers {
             let name = peer.name();
-            let others = self.peers.iter().map(Target::name);
+            let others = self.peers.iter().map(LoadTarget::name);
             let variants = self.variants.iter().map(|variant| variant.name.clone());
             if others.chain(variants).any(|other| other == name) {
                 return Err(format!("--peer {name}: named twice"));
@@ -489,7 +489,7 @@ impl Options {
 }
 
 /// Of set, get and multi.
-pub(crate) fn verbs(value: &str) -> Result<List<Verb>, String> {
+pub(crate) fn verbs(value: &str) -> Result<ValueList<Verb>, String> {
     let verb = |word: &str| match word.trim().to_lowercase().as_str() {
         "set" => Ok(Verb::Set),
         "get" => Ok(Verb::Get),
@@ -499,16 +499,16 @@ pub(crate) fn verbs(value: &str) -> Result<List<Verb>, String> {
     value.split(',').map(verb).collect()
 }
 
-fn thread_counts(value: &str) -> Result<List<u16>, String> {
+fn thread_counts(value: &str) -> Result<ValueList<u16>, String> {
     let numbers: Vec<u32> = list(value)?;
     let number = |n: u32| u16::try_from(n).map_err(|_| "too many".to_owned());
     numbers.into_iter().map(number).collect()
 }
 
-fn generator(value: &str) -> Result<Generator, &'static str> {
+fn generator(value: &str) -> Result<LoadGenerator, &'static str> {
     match value {
-        "own" => Ok(Generator::Own),
-        "redis-benchmark" => Ok(Generator::RedisBenchmark),
+        "own" => Ok(LoadGenerator::Own),
+        "redis-benchmark" => Ok(LoadGenerator::RedisBenchmark),
         _ => Err("own or redis-benchmark is expected"),
     }
 }
@@ -556,10 +556,10 @@ pub(crate) fn variant(text: &str) -> Result<Variant, String> {
 }
 
 /// Another proxy: `twemproxy`, `envoy`, or `NAME=HOST:PORT,PID`.
-pub(crate) fn peer(text: &str) -> Result<Target, String> {
+pub(crate) fn peer(text: &str) -> Result<LoadTarget, String> {
     match (text, text.split_once('=')) {
-        ("twemproxy" | "nutcracker", _) => Ok(Target::Twemproxy),
-        ("envoy", _) => Ok(Target::Envoy),
+        ("twemproxy" | "nutcracker", _) => Ok(LoadTarget::Twemproxy),
+        ("envoy", _) => Ok(LoadTarget::Envoy),
         (_, Some((name, rest))) if !name.is_empty() => {
             let (address, pid) = rest
                 .rsplit_once(',')
@@ -567,7 +567,7 @@ pub(crate) fn peer(text: &str) -> Result<Target, String> {
             if RESERVED.contains(&name) {
                 return Err(format!("{name:?} is the name of something else"));
             }
-            Ok(Target::Other {
+            Ok(LoadTarget::Other {
                 name: name.to_owned(),
                 address: address.to_owned(),
                 pid: positive(pid)?,
@@ -603,8 +603,8 @@ pub(crate) mod tests {
     use crate::flags::parse;
     use std::ffi::OsString;
 
-    pub(crate) fn options(experiment: &Experiment, words: &[&str]) -> Result<Options, String> {
-        let mut options = Options::default();
+    pub(crate) fn options(experiment: &Experiment, words: &[&str]) -> Result<RunOptions, String> {
+        let mut options = RunOptions::default();
         (experiment.adapt)(&mut options);
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
         let given: ExperimentArgs = parse("", &words)?.expect("no help is asked for");
@@ -612,14 +612,14 @@ pub(crate) mod tests {
         Ok(options)
     }
 
-    fn ids(options: &Options) -> Vec<String> {
+    fn ids(options: &RunOptions) -> Vec<String> {
         options.cases().iter().map(Case::id).collect()
     }
 
     /// An option that a report does not name has its default.
     #[test]
     fn options_missing_in_a_report_have_defaults() {
-        let options: Options = serde_json::from_str(r#"{"keys": 7}"#).unwrap();
+        let options: RunOptions = serde_json::from_str(r#"{"keys": 7}"#).unwrap();
         assert_eq!((options.keys, options.allow_percent), (7, 3.0));
         assert_eq!(options.pipelines, [1, 20]);
     }
@@ -708,12 +708,12 @@ pub(crate) mod tests {
     fn peers_and_servers_are_named_in_every_way() {
         let words = ["--peer", "twemproxy", "--peer", "predixy=127.0.0.1:7617,42"];
         let options = options(&EIGHT, &words).unwrap();
-        let other = Target::Other {
+        let other = LoadTarget::Other {
             name: "predixy".into(),
             address: "127.0.0.1:7617".into(),
             pid: 42,
         };
-        assert_eq!(options.peers, [Target::Twemproxy, other]);
+        assert_eq!(options.peers, [LoadTarget::Twemproxy, other]);
         let running = |address: &str| ServerChoice::Running {
             address: address.parse().unwrap(),
             pid: 7,

@@ -4,17 +4,17 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
 /// A bar on standard error.
-pub struct Progress {
+pub struct ProgressBar {
     is_shown: bool,
     begun: Instant,
     done: usize,
     total: usize,
 }
 
-impl Progress {
+impl ProgressBar {
     /// A bar for so many steps of about equal length.
-    pub fn new(total: usize) -> Progress {
-        Progress {
+    pub fn new(total: usize) -> ProgressBar {
+        ProgressBar {
             is_shown: io::stderr().is_terminal(),
             begun: Instant::now(),
             done: 0,
@@ -51,7 +51,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressBar {
     fn drop(&mut self) {
         if self.is_shown {
             let _ = write!(io::stderr().lock(), "\r\x1b[2K");

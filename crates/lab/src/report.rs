@@ -5,13 +5,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, Target, Verb, Workload};
-use crate::counters::Counters;
-use crate::cpu::Usage;
+use crate::case::{Case, LoadTarget, Verb, Workload};
+use crate::counters::CounterTotals;
+use crate::cpu::CpuUsage;
 use crate::load::Latency;
 use crate::machine::Machine;
-use crate::options::Options;
-use crate::targets::Facts;
+use crate::options::RunOptions;
+use crate::targets::ProcessFacts;
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,18 +31,18 @@ pub struct Report {
     /// The command line that ran it.
     pub command: Vec<String>,
     /// All options, defaults included.
-    pub options: Options,
+    pub options: RunOptions,
     /// The machine.
     pub machine: Machine,
     /// The generator with its version.
     pub generator: String,
     /// The server behind all targets, or the one asked directly.
-    pub server: Facts,
+    pub server: ProcessFacts,
     /// The pools of several servers, if there are any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pools: Vec<Facts>,
+    pub pools: Vec<ProcessFacts>,
     /// The proxies.
-    pub targets: Vec<Facts>,
+    pub targets: Vec<ProcessFacts>,
     /// Every case, in the order of the tables.
     pub cases: Vec<CaseReport>,
     /// Measurements that were repeated because a hypervisor took too much.
@@ -107,11 +107,11 @@ pub struct Round {
     /// Time per request.
     pub latency: Latency,
     /// CPU of the server in the window, of all servers together in a pool; `None` without a server.
-    pub server: Option<Usage>,
+    pub server: Option<CpuUsage>,
     /// CPU of the proxy.
-    pub proxy: Option<Usage>,
+    pub proxy: Option<CpuUsage>,
     /// CPU of the generator.
-    pub generator: Usage,
+    pub generator: CpuUsage,
     /// Cores that other processes on the machine used meanwhile: a disturbance.
     pub others: Option<f64>,
     /// Cores that a hypervisor took meanwhile.
@@ -131,14 +131,14 @@ pub struct Round {
     pub server_key_reads: Option<u64>,
     /// respool's own counters in the window.
     #[serde(default)]
-    pub counters: Option<Counters>,
+    pub counters: Option<CounterTotals>,
     /// About ten samples a second.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<RateSample>,
 }
 
 /// Rates since the sample before.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Sample {
+pub struct RateSample {
     /// Seconds from the beginning of the run.
     pub at_s: f64,
     /// Requests a second.
@@ -155,13 +155,13 @@ pub struct Sample {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// Requests a second.
-    pub requests_per_s: Spread,
+    pub requests_per_s: FigureSpread,
     /// Median time of a request.
-    pub p50_us: Option<Spread>,
+    pub p50_us: Option<FigureSpread>,
     /// 99 % took no longer.
-    pub p99_us: Option<Spread>,
+    pub p99_us: Option<FigureSpread>,
     /// 99.9 % took no longer.
-    pub p999_us: Option<Spread>,
+    pub p999_us: Option<FigureSpread>,
     /// CPU of the server.
     pub server: Option<Cost>,
     /// CPU of the proxy.
@@ -169,22 +169,22 @@ pub struct Summary {
     /// CPU of the generator.
     pub generator: Cost,
     /// Commands a second at the server.
-    pub server_commands_per_s: Option<Spread>,
+    pub server_commands_per_s: Option<FigureSpread>,
     /// Cores that other processes on the machine used.
-    pub others: Option<Spread>,
+    pub others: Option<FigureSpread>,
 }
 
 /// CPU of one process in one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cost {
     /// Cores, user and system together.
-    pub used: Spread,
+    pub used: FigureSpread,
     /// Cores in its own code.
-    pub user: Option<Spread>,
+    pub user: Option<FigureSpread>,
     /// Cores in the kernel.
-    pub system: Option<Spread>,
+    pub system: Option<FigureSpread>,
     /// Microseconds of CPU for each request.
-    pub us_per_request: Option<Spread>,
+    pub us_per_request: Option<FigureSpread>,
 }
 
 /// One case with both builds.
@@ -233,7 +233,7 @@ pub enum Verdict {
 
 /// A figure over rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct FigureSpread {
     /// The median; the mean of the middle two for an even number.
     pub median: f64,
     /// The least.
@@ -242,9 +242,9 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl FigureSpread {
     /// The spread of at least one figure.
-    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<FigureSpread> {
         let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
@@ -254,7 +254,7 @@ impl Spread {
         } else {
             f64::midpoint(sorted[middle - 1], sorted[middle])
         };
-        Some(Spread { median, min, max })
+        Some(FigureSpread { median, min, max })
     }
 
     /// The range, as a share of the median.
@@ -271,10 +271,10 @@ impl Summary {
     /// `None` without rounds.
     pub fn of(rounds: &[Round]) -> Option<Summary> {
         let percentile =
-            |percent: f64| Spread::of(rounds.iter().filter_map(|r| r.latency.at(percent)));
-        let cost = |usage: &dyn Fn(&Round) -> Option<&Usage>| {
-            let each = |figure: &dyn Fn(&Round, &Usage) -> Option<f64>| {
-                Spread::of(
+            |percent: f64| FigureSpread::of(rounds.iter().filter_map(|r| r.latency.at(percent)));
+        let cost = |usage: &dyn Fn(&Round) -> Option<&CpuUsage>| {
+            let each = |figure: &dyn Fn(&Round, &CpuUsage) -> Option<f64>| {
+                FigureSpread::of(
                     rounds
                         .iter()
                         .filter_map(|round| figure(round, usage(round)?)),
@@ -288,19 +288,19 @@ impl Summary {
             })
         };
         Some(Summary {
-            requests_per_s: Spread::of(rounds.iter().map(|round| round.requests_per_s))?,
+            requests_per_s: FigureSpread::of(rounds.iter().map(|round| round.requests_per_s))?,
             p50_us: percentile(50.0),
             p99_us: percentile(99.0),
             p999_us: percentile(99.9),
             server: cost(&|round| round.server.as_ref()),
             proxy: cost(&|round| round.proxy.as_ref()),
             generator: cost(&|round| Some(&round.generator))?,
-            server_commands_per_s: Spread::of(
+            server_commands_per_s: FigureSpread::of(
                 rounds
                     .iter()
                     .filter_map(|round| round.server_commands_per_s),
             ),
-            others: Spread::of(rounds.iter().filter_map(|round| round.others)),
+            others: FigureSpread::of(rounds.iter().filter_map(|round| round.others)),
         })
     }
 }
@@ -366,7 +366,7 @@ impl Report {
     pub const FORMAT: u32 = 1;
 
     /// The case of a workload against a target.
-    pub fn find(&self, workload: Workload, target: &Target) -> Option<&CaseReport> {
+    pub fn find(&self, workload: Workload, target: &LoadTarget) -> Option<&CaseReport> {
         let is_it = |case: &Case| case.workload == workload && case.target == *target;
         self.cases.iter().find(|found| is_it(&found.case))
     }
@@ -376,8 +376,8 @@ impl Report {
     pub fn ratios(&self, case: &CaseReport) -> Ratios {
         let workload = case.case.workload;
         let target = &case.case.target;
-        let direct = self.find(workload, &Target::Direct);
-        let floor = self.find(workload, &Target::Floor);
+        let direct = self.find(workload, &LoadTarget::Direct);
+        let floor = self.find(workload, &LoadTarget::Floor);
         let fewest = self.options.connections.iter().copied().min().unwrap_or(0);
         let fewest = self.find(
             Workload {
@@ -539,7 +539,7 @@ pub(crate) fn paired(
             .find(|other| other.number == round.number)?;
         Some(figure(round)? / figure(other).filter(|&figure| figure > 0.0)?)
     });
-    Some(Spread::of(ratios)?.median)
+    Some(FigureSpread::of(ratios)?.median)
 }
 
 /// At most four decimals: no measurement here is finer.
@@ -564,8 +564,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::cpu::Clock;
 
-    fn usage(used_s: f64) -> Usage {
-        Usage {
+    fn usage(used_s: f64) -> CpuUsage {
+        CpuUsage {
             used_s,
             user_s: Some(used_s * 0.25),
             system_s: Some(used_s * 0.75),
@@ -573,12 +573,12 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn round(number: u32, target: &Target, requests: u64) -> Round {
-        let samples = (0..10).map(|step| Sample {
+    pub(crate) fn round(number: u32, target: &LoadTarget, requests: u64) -> Round {
+        let samples = (0..10).map(|step| RateSample {
             at_s: f64::from(number * 2) + f64::from(step) * 0.1,
             requests_per_s: requests as f64,
             server: target.has_server().then_some(0.5),
-            proxy: (*target != Target::Direct).then_some(0.6),
+            proxy: (*target != LoadTarget::Direct).then_some(0.6),
             generator: Some(0.4),
         });
         Round {
@@ -598,7 +598,7 @@ pub(crate) mod tests {
                 percentiles: Latency::LADDER.iter().map(|&p| (p, p * 2.0)).collect(),
             },
             server: target.has_server().then(|| usage(0.5)),
-            proxy: (*target != Target::Direct).then(|| usage(0.6)),
+            proxy: (*target != LoadTarget::Direct).then(|| usage(0.6)),
             generator: usage(0.4),
             others: Some(0.25),
             stolen: Some(0.0),
@@ -615,8 +615,8 @@ pub(crate) mod tests {
 
     /// So many requests in so many batches, of which half left late; half of the requests were
     /// equal to others.
-    pub(crate) fn counters(requests: u64, batches: u64) -> Counters {
-        Counters::read(&format!(
+    pub(crate) fn counters(requests: u64, batches: u64) -> CounterTotals {
+        CounterTotals::read(&format!(
             "respool_link_requests:{requests}\nrespool_batches:{batches}\nrespool_flushed_idle:{}\n\
              respool_flushed_full:0\nrespool_flushed_late:{}\nrespool_collapsed:{}\n",
             batches - batches / 2,
@@ -628,7 +628,7 @@ pub(crate) mod tests {
     /// A report with direct, respool and floor under two workloads; respool has no round in the
     /// second one.
     pub(crate) fn example() -> Report {
-        let facts = Facts {
+        let facts = ProcessFacts {
             name: "server".into(),
             version: "redis 7.0.15".into(),
             command: "redis-server --port 1 <&>".into(),
@@ -640,9 +640,9 @@ pub(crate) mod tests {
         let mut cases = Vec::new();
         for pipeline in [1, 20] {
             for target in [
-                Target::Direct,
-                Target::Respool { threads: 1 },
-                Target::Floor,
+                LoadTarget::Direct,
+                LoadTarget::Respool { threads: 1 },
+                LoadTarget::Floor,
             ] {
                 let workload = Workload {
                     verb: Verb::Get,
@@ -678,7 +678,7 @@ pub(crate) mod tests {
             started: "2026-11-21T20:30:05Z".into(),
             took_s: 12.5,
             command: vec!["respool-lab".into(), "eight".into()],
-            options: Options::default(),
+            options: RunOptions::default(),
             machine: Machine::look(),
             generator: "own".into(),
             server: facts.clone(),
@@ -693,7 +693,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_spread_is_the_median_and_the_ends() {
-        let spread = |figures: &[f64]| Spread::of(figures.iter().copied());
+        let spread = |figures: &[f64]| FigureSpread::of(figures.iter().copied());
         assert_eq!(spread(&[]), None);
         let odd = spread(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.median, odd.min, odd.max), (2.0, 1.0, 3.0));

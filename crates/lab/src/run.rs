@@ -9,16 +9,16 @@ use respool_testkit::servers;
 use respool_testkit::time::clock_ns;
 
 use crate::against;
-use crate::case::{Behind, Case, Generator, Target, Verb};
+use crate::case::{Behind, Case, LoadGenerator, LoadTarget, Verb};
 use crate::cores::Cores;
 use crate::experiment::Experiment;
 use crate::load;
 use crate::machine::{self, Machine};
 use crate::measure::{self, Manner, STOPPED};
-use crate::options::Options;
-use crate::progress::Progress;
+use crate::options::RunOptions;
+use crate::progress::ProgressBar;
 use crate::report::{CaseReport, Report, Round};
-use crate::targets::{Backend, Backends, Programs, Running, first_line};
+use crate::targets::{Backends, Programs, RunningTarget, TargetServers, first_line};
 
 /// Most attempts at one measurement, where a hypervisor takes cores.
 const TRIES_MAX: u32 = 3;
@@ -31,12 +31,12 @@ const REPEATED_PART: usize = 5;
 /// One line, when a program is missing or does not start. Later failures are in the report.
 pub fn run(
     experiment: &Experiment,
-    options: &Options,
+    options: &RunOptions,
     stop: &Arc<AtomicBool>,
 ) -> Result<Report, String> {
     let cases = options.cases();
     let is_simple = options.verbs.iter().all(|verb| verb.is_simple());
-    if options.generator == Generator::RedisBenchmark {
+    if options.generator == LoadGenerator::RedisBenchmark {
         servers::find_program("redis-benchmark")?;
         if options.rate.is_some() || !options.rates.is_empty() {
             return Err("redis-benchmark has no open loop: use the lab's own generator".to_owned());
@@ -84,14 +84,14 @@ pub fn run(
         None
     };
     let backends = Backends::start(&options.server, cases.iter().map(|case| &case.target))?;
-    let start = |target: &Target| {
-        let start = || Running::start(target, backends.of(target), &programs);
+    let start = |target: &LoadTarget| {
+        let start = || RunningTarget::start(target, backends.of(target), &programs);
         match &cores {
             Some(cores) => cores.start_proxy(start),
             None => start(),
         }
     };
-    let mut running: Vec<Running> = Vec::new();
+    let mut running: Vec<RunningTarget> = Vec::new();
     for case in &cases {
         if !running.iter().any(|running| running.target == case.target) {
             running.push(start(&case.target)?);
@@ -101,7 +101,7 @@ pub fn run(
     // a pool through its first proxy, which knows the owners of keys.
     let mut written: Vec<Behind> = Vec::new();
     if let Some(case) = cases.first() {
-        let recipe = manner.recipe(case.workload, &Target::Direct);
+        let recipe = manner.recipe(case.workload, &LoadTarget::Direct);
         for running in &running {
             let behind = running.target.behind();
             if written.contains(&behind) {
@@ -121,7 +121,7 @@ pub fn run(
     let plan = (experiment.plan)(&cases, options.rounds());
     let repeated_max = plan.len() / REPEATED_PART;
     let mut repeated = 0;
-    let mut progress = Progress::new(plan.len());
+    let mut progress = ProgressBar::new(plan.len());
     for (number, place) in plan {
         let case = &cases[place];
         progress.begin(&format!("round {number}: {case}"));
@@ -209,7 +209,7 @@ pub fn run(
 }
 
 /// A process of a measurement that has ended.
-fn gone(target: &Running, backend: &Backend) -> Option<String> {
+fn gone(target: &RunningTarget, backend: &TargetServers) -> Option<String> {
     let proxy = target
         .pid
         .map(|pid| (target.target.to_string(), target.address, pid));
@@ -242,8 +242,8 @@ fn complaints(round: &Round, case: &Case, number: u32) -> Vec<String> {
 }
 
 /// Fills in the defaults, so that readers of the report need not know them.
-fn resolved(options: &Options) -> Options {
-    Options {
+fn resolved(options: &RunOptions) -> RunOptions {
+    RunOptions {
         seconds: Some(options.seconds()),
         warmup_s: Some(options.warmup_s()),
         rounds: Some(options.rounds()),
@@ -266,10 +266,10 @@ pub(crate) fn command_line() -> Vec<String> {
     words
 }
 
-fn generator_version(generator: Generator) -> String {
+fn generator_version(generator: LoadGenerator) -> String {
     match generator {
-        Generator::Own => format!("respool-lab load {}", env!("CARGO_PKG_VERSION")),
-        Generator::RedisBenchmark => servers::find_program("redis-benchmark").map_or_else(
+        LoadGenerator::Own => format!("respool-lab load {}", env!("CARGO_PKG_VERSION")),
+        LoadGenerator::RedisBenchmark => servers::find_program("redis-benchmark").map_or_else(
             |missing| missing,
             |program| first_line(&program, "--version"),
         ),

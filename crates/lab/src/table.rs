@@ -4,13 +4,13 @@
 //! proxy each. All of them are here. Throughput and times have a table before the one of CPU, so
 //! that both fit a terminal.
 
-use crate::case::{Case, Target, Workload};
+use crate::case::{Case, LoadTarget, Workload};
 use crate::cluster;
-use crate::counters::Counters;
+use crate::counters::CounterTotals;
 use crate::decay;
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
-use crate::report::{CaseReport, Cost, Report, Round, Spread};
+use crate::report::{CaseReport, Cost, FigureSpread, Report, Round};
 use crate::window;
 
 /// The output of a text.
@@ -56,7 +56,8 @@ pub fn throughput(report: &Report) -> Table {
         let ratios = report.ratios(case);
         let summary = case.summary.as_ref();
         let rate = summary.map(|summary| summary.requests_per_s);
-        let us = |spread: Option<Spread>| spread.map_or(String::new(), |s| figure::fine(s.median));
+        let us =
+            |spread: Option<FigureSpread>| spread.map_or(String::new(), |s| figure::fine(s.median));
         row.push(rate.map_or("failed".to_owned(), |rate| figure::count(rate.median)));
         row.push(rate.map_or(String::new(), |rate| figure::percent(rate.relative())));
         row.push(fine(ratios.throughput_to_direct));
@@ -188,7 +189,8 @@ pub fn ratios(reports: &[Report]) -> Table {
         report.workloads().into_iter().map(move |workload| {
             // Of several numbers of workers, the first.
             let is_it = |case: &&CaseReport| {
-                case.case.workload == workload && matches!(case.case.target, Target::Respool { .. })
+                case.case.workload == workload
+                    && matches!(case.case.target, LoadTarget::Respool { .. })
             };
             let respool = report.cases.iter().find(is_it);
             let ratios = respool.map(|case| report.ratios(case)).unwrap_or_default();
@@ -390,18 +392,18 @@ pub fn saved(report: &Report) -> Option<Table> {
     let rows = report.cases.iter().map(|case| {
         let verb = case.case.workload.verb;
         let median = |figure: &dyn Fn(&Round) -> Option<f64>| {
-            Spread::of(case.rounds.iter().filter_map(figure))
+            FigureSpread::of(case.rounds.iter().filter_map(figure))
         };
         let count = |figure: &dyn Fn(&Round) -> Option<u64>| {
             let spread = median(&|round| Some(figure(round)? as f64));
             spread.map_or(String::new(), |spread| figure::count(spread.median))
         };
-        let part = |spread: Option<Spread>| {
+        let part = |spread: Option<FigureSpread>| {
             spread.map_or(String::new(), |spread| {
                 format!("{:.2}", spread.median * 100.0)
             })
         };
-        let range = |spread: Option<Spread>| {
+        let range = |spread: Option<FigureSpread>| {
             spread.map_or(String::new(), |spread| {
                 format!("{:.2} to {:.2}", spread.min * 100.0, spread.max * 100.0)
             })
@@ -446,7 +448,7 @@ pub fn saved(report: &Report) -> Option<Table> {
 /// The flush rules, load by load; `None` in other experiments.
 pub fn window(report: &Report) -> Option<Table> {
     let percent = |part: Option<f64>| part.map_or(String::new(), |p| format!("{:.1}", p * 100.0));
-    let row = |found: &window::Outcome<'_>| {
+    let row = |found: &window::WindowResult<'_>| {
         let Case { workload, target } = found.case;
         let load = match workload.rate {
             Some(rate) => format!("{}/s", figure::count(rate.into())),
@@ -603,16 +605,16 @@ pub fn counted(report: &Report) -> Option<Table> {
         .iter()
         .filter(is_counted)
         .map(|case| {
-            let median = |figure: &dyn Fn(&Counters) -> Option<f64>| {
+            let median = |figure: &dyn Fn(&CounterTotals) -> Option<f64>| {
                 let rounds = case.rounds.iter();
                 let figures = rounds.filter_map(|round| figure(round.counters.as_ref()?));
-                Some(Spread::of(figures)?.median)
+                Some(FigureSpread::of(figures)?.median)
             };
-            let part = |figure: &dyn Fn(&Counters) -> Option<f64>| {
+            let part = |figure: &dyn Fn(&CounterTotals) -> Option<f64>| {
                 median(figure).map_or(String::new(), |part| format!("{:.1}", part * 100.0))
             };
             let mut row = name(case);
-            row.push(fine(median(&Counters::mean_batch)));
+            row.push(fine(median(&CounterTotals::mean_batch)));
             for percent in [50.0, 99.0] {
                 row.push(fine(median(&|counters| counters.batch_at(percent))));
             }
@@ -622,7 +624,7 @@ pub fn counted(report: &Report) -> Option<Table> {
             for what in ["fused", "collapsed", "asked_again"] {
                 row.push(part(&|counters| counters.part_that_was(what)));
             }
-            row.push(part(&Counters::part_saved));
+            row.push(part(&CounterTotals::part_saved));
             row
         })
         .collect();
@@ -780,7 +782,7 @@ fn load(workload: Workload) -> [String; 2] {
 }
 
 fn cost(cost: Option<&Cost>) -> [String; 4] {
-    let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
+    let median = |spread: Option<FigureSpread>| spread.map(|spread| spread.median);
     let cores = |figure: Option<f64>| figure.map_or(String::new(), |figure| format!("{figure:.2}"));
     [
         cores(cost.map(|cost| cost.used.median)),

@@ -29,7 +29,7 @@ pub struct Tape {
 
 /// The value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
+pub enum TapeValues {
     /// Made from the key, so that a reply to another request shows.
     OfKey,
     /// The same for every key: all that an echo server can answer.
@@ -38,7 +38,7 @@ pub enum Values {
 
 /// The settings of a tape.
 #[derive(Clone, Copy, Debug)]
-pub struct Recipe {
+pub struct TapeRecipe {
     /// The command.
     pub verb: Verb,
     /// Requests of a batch.
@@ -50,7 +50,7 @@ pub struct Recipe {
     /// Size of every value.
     pub value_bytes: usize,
     /// The value of a key.
-    pub values: Values,
+    pub values: TapeValues,
 }
 
 /// Requests on a tape; large pipelines make it longer. Enough that the order of keys does not
@@ -63,7 +63,7 @@ const SKEWED_REQUESTS: usize = 1 << 18;
 /// Bytes of a tape, about. Large values make it shorter, down to two batches.
 const BYTES_MAX: usize = 64 << 20;
 
-impl Recipe {
+impl TapeRecipe {
     /// Checks that there is a tape of this recipe.
     ///
     /// # Errors
@@ -97,9 +97,9 @@ impl Recipe {
 }
 
 impl Tape {
-    /// Makes the tape of a recipe that passes its [`Recipe::check`]. Equal recipes make equal
+    /// Makes the tape of a recipe that passes its [`TapeRecipe::check`]. Equal recipes make equal
     /// tapes.
-    pub fn new(recipe: &Recipe) -> Tape {
+    pub fn new(recipe: &TapeRecipe) -> Tape {
         let batch = recipe.pipeline.max(1);
         let batches = recipe.requests().div_ceil(batch).max(2);
         let mut tape = Tape {
@@ -190,7 +190,7 @@ enum Draw {
 }
 
 impl Draw {
-    fn new(recipe: &Recipe) -> Draw {
+    fn new(recipe: &TapeRecipe) -> Draw {
         let mut random = Random::new(0x5eed);
         let keys = recipe.keys.max(1);
         match (recipe.verb, recipe.zipf) {
@@ -228,12 +228,12 @@ pub fn key_name(key: u32) -> String {
 }
 
 /// The value of a key.
-pub fn value_of(key: u32, bytes: usize, values: Values) -> Vec<u8> {
+pub fn value_of(key: u32, bytes: usize, values: TapeValues) -> Vec<u8> {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     match values {
-        Values::Filler => vec![b'x'; bytes],
+        TapeValues::Filler => vec![b'x'; bytes],
         // The key to base 62, last digit first: two bytes tell 3,844 keys apart.
-        Values::OfKey => {
+        TapeValues::OfKey => {
             let mut rest = key as usize;
             let mut value = vec![b'0'; bytes];
             for place in &mut value {
@@ -246,7 +246,7 @@ pub fn value_of(key: u32, bytes: usize, values: Values) -> Vec<u8> {
 }
 
 /// Writes the request for these keys, [`Verb::keys`] of them, as a client library would.
-pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
+pub fn write_request(out: &mut Vec<u8>, recipe: &TapeRecipe, keys: &[u32]) {
     let name = key_name(keys[0]);
     match recipe.verb {
         Verb::Get => write_command(out, &[b"GET", name.as_bytes()]),
@@ -257,7 +257,7 @@ pub fn write_request(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
         Verb::Multi => {
             write_command(out, &[b"MULTI"]);
             for verb in [Verb::Set, Verb::Get] {
-                write_request(out, &Recipe { verb, ..*recipe }, keys);
+                write_request(out, &TapeRecipe { verb, ..*recipe }, keys);
             }
             write_command(out, &[b"EXEC"]);
         }
@@ -291,7 +291,7 @@ fn write_array(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(format!("*{length}\r\n").as_bytes());
 }
 
-fn write_reply(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
+fn write_reply(out: &mut Vec<u8>, recipe: &TapeRecipe, keys: &[u32]) {
     let value = |key: u32| value_of(key, recipe.value_bytes, recipe.values);
     match recipe.verb {
         Verb::Get => write_bulk(out, &value(keys[0])),
@@ -299,7 +299,7 @@ fn write_reply(out: &mut Vec<u8>, recipe: &Recipe, keys: &[u32]) {
         Verb::Multi => {
             out.extend_from_slice(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n");
             for verb in [Verb::Set, Verb::Get] {
-                write_reply(out, &Recipe { verb, ..*recipe }, keys);
+                write_reply(out, &TapeRecipe { verb, ..*recipe }, keys);
             }
         }
         Verb::Mget(_) => {
@@ -316,14 +316,14 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn recipe(verb: Verb, pipeline: usize) -> Recipe {
-        Recipe {
+    fn recipe(verb: Verb, pipeline: usize) -> TapeRecipe {
+        TapeRecipe {
             verb,
             pipeline,
             keys: 3000,
             zipf: None,
             value_bytes: 2,
-            values: Values::OfKey,
+            values: TapeValues::OfKey,
         }
     }
 
@@ -361,14 +361,14 @@ mod tests {
     #[test]
     fn two_bytes_tell_three_thousand_keys_apart() {
         let values: HashSet<Vec<u8>> = (0..3000)
-            .map(|key| value_of(key, 2, Values::OfKey))
+            .map(|key| value_of(key, 2, TapeValues::OfKey))
             .collect();
         assert_eq!(values.len(), 3000);
     }
 
     #[test]
     fn large_values_make_a_short_tape() {
-        let large = Recipe {
+        let large = TapeRecipe {
             value_bytes: 16 << 20,
             ..recipe(Verb::Set, 1)
         };
@@ -386,7 +386,7 @@ mod tests {
                 let digits = request.trim_end().rsplit_once("key:").unwrap().1;
                 let key = digits.parse().unwrap();
                 let mut reply = Vec::new();
-                write_bulk(&mut reply, &value_of(key, 2, Values::OfKey));
+                write_bulk(&mut reply, &value_of(key, 2, TapeValues::OfKey));
                 assert_eq!(tape.reply(batch, place), reply);
                 seen.insert(key);
             }
@@ -426,7 +426,7 @@ mod tests {
                 );
                 let mut reply = format!("*{count}\r\n").into_bytes();
                 for key in keys {
-                    write_bulk(&mut reply, &value_of(key, 2, Values::OfKey));
+                    write_bulk(&mut reply, &value_of(key, 2, TapeValues::OfKey));
                     counts[key as usize] += 1;
                 }
                 assert_eq!(tape.reply(batch, 0), reply);
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_skewed_tape_is_long_and_asks_most_for_the_first_key() {
-        let tape = Tape::new(&Recipe {
+        let tape = Tape::new(&TapeRecipe {
             zipf: Some(0.99),
             ..recipe(Verb::Get, 20)
         });
@@ -465,7 +465,7 @@ mod tests {
     fn a_recipe_that_cannot_be_made_is_refused() {
         assert_eq!(recipe(Verb::Mget(3000), 1).check(), Ok(()));
         assert!(recipe(Verb::Mget(3001), 1).check().is_err());
-        let skewed = Recipe {
+        let skewed = TapeRecipe {
             zipf: Some(1.0),
             ..recipe(Verb::Mget(2), 1)
         };

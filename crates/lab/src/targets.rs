@@ -13,13 +13,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply};
-use respool_testkit::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, Server};
+use respool_testkit::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, ServerProcess};
 use respool_testkit::topologies::{
-    Cluster, ClusterSettings, Node, Shards, cluster_url, sharded_url,
+    ClusterSettings, Node, Shards, TestCluster, cluster_url, sharded_url,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Behind, Target, Way};
+use crate::case::{Behind, LoadTarget, Way};
 use crate::cpu;
 
 /// The server behind all targets.
@@ -45,7 +45,7 @@ pub enum ServerChoice {
 
 /// Facts about a process of the run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ProcessFacts {
     /// Its name in tables.
     pub name: String,
     /// The version that it reports.
@@ -64,14 +64,14 @@ pub struct Facts {
 
 /// The server behind a target, or all servers of the pool behind it.
 #[derive(Debug)]
-pub struct Backend {
+pub struct TargetServers {
     /// Facts about it.
-    pub facts: Facts,
+    pub facts: ProcessFacts,
     /// The kind of pool.
     pub behind: Behind,
     /// Its servers, at least one.
     pub servers: Vec<Listening>,
-    _held: Option<Servers>,
+    _held: Option<OwnedServers>,
 }
 
 /// A process and its address.
@@ -86,28 +86,28 @@ pub struct Listening {
 /// Servers that end with a backend.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for its drop")]
-enum Servers {
-    One(Server),
+enum OwnedServers {
+    One(ServerProcess),
     Shards(Shards),
-    Cluster(Cluster),
+    Cluster(TestCluster),
 }
 
 /// All servers and pools of a run.
 #[derive(Debug)]
-pub struct Backends(Vec<Backend>);
+pub struct Backends(Vec<TargetServers>);
 
 /// A running target.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningTarget {
     /// The target.
-    pub target: Target,
+    pub target: LoadTarget,
     /// Its address.
     pub address: SocketAddr,
     /// The process between generator and server; `None` for the server itself.
     pub pid: Option<u32>,
     /// Facts about it; `None` for the server itself.
-    pub facts: Option<Facts>,
-    _process: Option<Held>,
+    pub facts: Option<ProcessFacts>,
+    _process: Option<HeldChild>,
 }
 
 /// The programs of targets.
@@ -123,7 +123,7 @@ pub struct Programs {
 
 /// A child that is killed and reaped when dropped.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum HeldChild {
     Process(Process),
     Proxy(Proxy),
     /// With a port that stays reserved as long.
@@ -133,12 +133,12 @@ pub(crate) enum Held {
     ),
 }
 
-impl Deref for Held {
+impl Deref for HeldChild {
     type Target = Process;
     fn deref(&self) -> &Process {
         match self {
-            Held::Process(process) | Held::WithPort(process, _) => process,
-            Held::Proxy(proxy) => proxy,
+            HeldChild::Process(process) | HeldChild::WithPort(process, _) => process,
+            HeldChild::Proxy(proxy) => proxy,
         }
     }
 }
@@ -174,8 +174,8 @@ impl Programs {
     ///
     /// # Errors
     /// One line with respool's words.
-    pub fn check(&self, target: &Target) -> Result<(), String> {
-        let Target::Pool {
+    pub fn check(&self, target: &LoadTarget) -> Result<(), String> {
+        let LoadTarget::Pool {
             way: way @ (Way::Sharded | Way::Cluster),
             ..
         } = target
@@ -198,20 +198,21 @@ impl Programs {
     }
 }
 
-impl Backend {
+impl TargetServers {
     /// Starts the server, or looks at the running one.
     ///
     /// # Errors
     /// One line that names the missing program and the way to get it.
-    pub fn start(choice: &ServerChoice) -> Result<Backend, String> {
+    pub fn start(choice: &ServerChoice) -> Result<TargetServers, String> {
         if let ServerChoice::Running { address, pid } = choice {
-            return Backend::of_running(*address, *pid);
+            return TargetServers::of_running(*address, *pid);
         }
         let binary = choice.binary()?;
         let version = servers::version(&binary).map_err(|error| error.to_string())?;
-        let server = Server::start::<&str>(&binary, &[]).map_err(|error| error.to_string())?;
+        let server =
+            ServerProcess::start::<&str>(&binary, &[]).map_err(|error| error.to_string())?;
         let (address, pid) = (server.address(), server.pid());
-        let facts = Facts {
+        let facts = ProcessFacts {
             name: "server".to_owned(),
             version,
             command: format!(
@@ -224,11 +225,11 @@ impl Backend {
             threads: cpu::threads(pid),
             configuration: None,
         };
-        Ok(Backend {
+        Ok(TargetServers {
             facts,
             behind: Behind::Server,
             servers: vec![Listening { address, pid }],
-            _held: Some(Servers::One(server)),
+            _held: Some(OwnedServers::One(server)),
         })
     }
 
@@ -236,14 +237,14 @@ impl Backend {
     ///
     /// # Errors
     /// One line that names the missing program and the way to get it.
-    fn start_pool(behind: Behind, choice: &ServerChoice) -> Result<Backend, String> {
+    fn start_pool(behind: Behind, choice: &ServerChoice) -> Result<TargetServers, String> {
         let binary = choice.binary()?;
         let version = servers::version(&binary).map_err(|error| error.to_string())?;
         let failed = |error: io::Error| format!("{behind}: {error}");
         let held = match behind {
-            Behind::Server => return Backend::start(choice),
+            Behind::Server => return TargetServers::start(choice),
             Behind::Shards(count) => {
-                Shards::start::<&str>(&binary, count.into(), &[]).map(Servers::Shards)
+                Shards::start::<&str>(&binary, count.into(), &[]).map(OwnedServers::Shards)
             }
             Behind::Cluster(count) => {
                 let settings = ClusterSettings {
@@ -258,14 +259,14 @@ impl Backend {
                         .to_vec(),
                     ..ClusterSettings::default()
                 };
-                Cluster::start(&binary, settings).map(Servers::Cluster)
+                TestCluster::start(&binary, settings).map(OwnedServers::Cluster)
             }
         };
         let held = held.map_err(failed)?;
         let nodes: &[Node] = match &held {
-            Servers::One(_) => &[],
-            Servers::Shards(shards) => shards.nodes(),
-            Servers::Cluster(cluster) => cluster.nodes(),
+            OwnedServers::One(_) => &[],
+            OwnedServers::Shards(shards) => shards.nodes(),
+            OwnedServers::Cluster(cluster) => cluster.nodes(),
         };
         let servers: Vec<Listening> = nodes
             .iter()
@@ -281,7 +282,7 @@ impl Backend {
         let first = nodes
             .first()
             .ok_or_else(|| format!("{behind}: no server"))?;
-        let facts = Facts {
+        let facts = ProcessFacts {
             name: behind.to_string(),
             version,
             command: first.command_line(),
@@ -290,7 +291,7 @@ impl Backend {
             threads: cpu::threads(first.pid()),
             configuration: None,
         };
-        Ok(Backend {
+        Ok(TargetServers {
             facts,
             behind,
             servers,
@@ -309,7 +310,7 @@ impl Backend {
         url(self.behind, &addresses)
     }
 
-    fn of_running(address: SocketAddr, pid: u32) -> Result<Backend, String> {
+    fn of_running(address: SocketAddr, pid: u32) -> Result<TargetServers, String> {
         let failed = |error: io::Error| format!("the server at {address}: {error}");
         cpu::read(pid).map_err(failed)?;
         let info = Inspector::connect(address).and_then(|mut inspector| inspector.info("server"));
@@ -326,7 +327,7 @@ impl Backend {
                 field("process_id").unwrap_or_default()
             ));
         }
-        let facts = Facts {
+        let facts = ProcessFacts {
             name: "server".to_owned(),
             version,
             command: "started by somebody else".to_owned(),
@@ -335,7 +336,7 @@ impl Backend {
             threads: cpu::threads(pid),
             configuration: None,
         };
-        Ok(Backend {
+        Ok(TargetServers {
             facts,
             behind: Behind::Server,
             servers: vec![Listening { address, pid }],
@@ -362,30 +363,30 @@ impl Backends {
     /// Starts the direct server, and all other servers and pools behind these targets.
     ///
     /// # Errors
-    /// As [`Backend::start`].
+    /// As [`TargetServers::start`].
     pub fn start<'a>(
         choice: &ServerChoice,
-        targets: impl Iterator<Item = &'a Target>,
+        targets: impl Iterator<Item = &'a LoadTarget>,
     ) -> Result<Backends, String> {
-        let mut backends = Backends(vec![Backend::start(choice)?]);
+        let mut backends = Backends(vec![TargetServers::start(choice)?]);
         for target in targets {
             let behind = target.behind();
             if backends.0.iter().all(|other| other.behind != behind) {
-                backends.0.push(Backend::start_pool(behind, choice)?);
+                backends.0.push(TargetServers::start_pool(behind, choice)?);
             }
         }
         Ok(backends)
     }
 
     /// The backend of a target that was there at the start.
-    pub fn of(&self, target: &Target) -> &Backend {
+    pub fn of(&self, target: &LoadTarget) -> &TargetServers {
         let behind = target.behind();
         let found = self.0.iter().find(|backend| backend.behind == behind);
         found.expect("everything behind a target was started")
     }
 
     /// Facts about the direct server and each pool.
-    pub fn facts(&self) -> (Facts, Vec<Facts>) {
+    pub fn facts(&self) -> (ProcessFacts, Vec<ProcessFacts>) {
         let mut facts = self.0.iter().map(|backend| backend.facts.clone());
         let server = facts.next().expect("the server was started");
         (server, facts.collect())
@@ -403,20 +404,20 @@ fn url(behind: Behind, servers: &[SocketAddr]) -> String {
 /// Longer than any silence of a measured Cluster node.
 const CALM: Duration = Duration::from_secs(60);
 
-impl Running {
+impl RunningTarget {
     /// Starts a target before the server.
     ///
     /// # Errors
     /// One line that names the missing program and the way to get it.
     pub fn start(
-        target: &Target,
-        server: &Backend,
+        target: &LoadTarget,
+        server: &TargetServers,
         programs: &Programs,
-    ) -> Result<Running, String> {
+    ) -> Result<RunningTarget, String> {
         let failed = |error: io::Error| format!("{target}: {error}");
         let (held, version, configuration) = match target {
-            Target::Direct => {
-                return Ok(Running {
+            LoadTarget::Direct => {
+                return Ok(RunningTarget {
                     target: target.clone(),
                     address: server.address(),
                     pid: None,
@@ -424,10 +425,10 @@ impl Running {
                     _process: None,
                 });
             }
-            Target::Other { address, pid, .. } => {
+            LoadTarget::Other { address, pid, .. } => {
                 let address = crate::flags::address(address)?;
                 let _ = cpu::read(*pid).map_err(failed)?;
-                let facts = Facts {
+                let facts = ProcessFacts {
                     name: target.name(),
                     version: "unknown".to_owned(),
                     command: "started by somebody else".to_owned(),
@@ -436,7 +437,7 @@ impl Running {
                     threads: cpu::threads(*pid),
                     configuration: None,
                 };
-                return Ok(Running {
+                return Ok(RunningTarget {
                     target: target.clone(),
                     address,
                     pid: Some(*pid),
@@ -444,17 +445,19 @@ impl Running {
                     _process: None,
                 });
             }
-            Target::Respool { threads }
-            | Target::Variant { threads, .. }
-            | Target::Base { threads, .. }
-            | Target::Pool {
+            LoadTarget::Respool { threads }
+            | LoadTarget::Variant { threads, .. }
+            | LoadTarget::Base { threads, .. }
+            | LoadTarget::Pool {
                 way: Way::Sharded | Way::Cluster,
                 threads,
                 ..
             } => {
                 let (binary, options) = match target {
-                    Target::Base { binary, .. } => (binary.clone(), &[][..]),
-                    Target::Variant { options, .. } => (programs.respool.clone()?, &options[..]),
+                    LoadTarget::Base { binary, .. } => (binary.clone(), &[][..]),
+                    LoadTarget::Variant { options, .. } => {
+                        (programs.respool.clone()?, &options[..])
+                    }
                     _ => (programs.respool.clone()?, &[][..]),
                 };
                 let backend = server.url();
@@ -465,9 +468,13 @@ impl Running {
                     check(&binary, &args).map_err(|problem| format!("{target}: {problem}"))?;
                 }
                 let proxy = Proxy::start(&binary, &args).map_err(failed)?;
-                (Held::Proxy(proxy), first_line(&binary, "--version"), None)
+                (
+                    HeldChild::Proxy(proxy),
+                    first_line(&binary, "--version"),
+                    None,
+                )
             }
-            Target::Twemproxy => {
+            LoadTarget::Twemproxy => {
                 let binary = servers::find_program("nutcracker")?;
                 // It always has a statistics port, which is not used.
                 let statistics = ReservedPort::new().map_err(failed)?;
@@ -480,10 +487,14 @@ impl Running {
                 });
                 let (process, text) = process.map_err(failed)?;
                 let version = first_line(&binary, "--version");
-                (Held::WithPort(process, statistics), version, Some(text))
+                (
+                    HeldChild::WithPort(process, statistics),
+                    version,
+                    Some(text),
+                )
             }
-            Target::Envoy
-            | Target::Pool {
+            LoadTarget::Envoy
+            | LoadTarget::Pool {
                 way: Way::Envoy, ..
             } => {
                 let binary = servers::find_program("envoy")?;
@@ -492,12 +503,12 @@ impl Running {
                 let process = start_envoy(&binary, is_cluster, &addresses);
                 let (process, text) = process.map_err(failed)?;
                 (
-                    Held::Process(process),
+                    HeldChild::Process(process),
                     first_line(&binary, "--version"),
                     Some(text),
                 )
             }
-            Target::Floor => {
+            LoadTarget::Floor => {
                 let process = Process::start(Ready::Listen, &mut |port, _dir| {
                     let mut command = Command::new(&programs.lab);
                     command.args(["floor", "--child", "--listen", &format!("127.0.0.1:{port}")]);
@@ -505,14 +516,14 @@ impl Running {
                     command
                 });
                 let version = format!("respool-lab {}", env!("CARGO_PKG_VERSION"));
-                (Held::Process(process.map_err(failed)?), version, None)
+                (HeldChild::Process(process.map_err(failed)?), version, None)
             }
         };
         if target.has_server() {
             wait_until_served(held.address()).map_err(failed)?;
         }
         let (address, pid) = (held.address(), held.pid());
-        let facts = Facts {
+        let facts = ProcessFacts {
             name: target.to_string(),
             version,
             command: held.command_line(),
@@ -521,7 +532,7 @@ impl Running {
             threads: cpu::threads(pid),
             configuration,
         };
-        Ok(Running {
+        Ok(RunningTarget {
             target: target.clone(),
             address,
             pid: Some(pid),
@@ -763,20 +774,20 @@ mod tests {
 
     #[test]
     fn a_running_server_is_recognised_and_a_wrong_pid_refused() {
-        let own = Backend::start(&ServerChoice::Found).unwrap();
+        let own = TargetServers::start(&ServerChoice::Found).unwrap();
         let choice = |pid| ServerChoice::Running {
             address: own.address(),
             pid,
         };
-        let found = Backend::start(&choice(own.servers[0].pid)).unwrap();
+        let found = TargetServers::start(&choice(own.servers[0].pid)).unwrap();
         assert_eq!(found.facts.version, own.facts.version);
-        let problem = Backend::start(&choice(std::process::id())).unwrap_err();
+        let problem = TargetServers::start(&choice(std::process::id())).unwrap_err();
         assert!(problem.contains("not"), "{problem}");
     }
 
     #[test]
     fn a_tally_has_every_command_and_key_but_no_info() {
-        let own = Backend::start(&ServerChoice::Found).unwrap();
+        let own = TargetServers::start(&ServerChoice::Found).unwrap();
         let mut inspector = Inspector::connect(own.address()).unwrap();
         let before = inspector.tally().unwrap();
         assert_eq!(inspector.tally().unwrap(), before, "asking does not count");

@@ -4,10 +4,10 @@
 //! target gets the same requests at the same moments. The rule `latency` never waits: the others
 //! are compared with it, within the same round.
 
-use crate::case::{Case, Target, Verb};
+use crate::case::{Case, LoadTarget, Verb};
 use crate::experiment::{Experiment, in_turn};
 use crate::options::{SETTLE_S, Variant};
-use crate::report::{CaseReport, Report, Round, Spread, paired};
+use crate::report::{CaseReport, FigureSpread, Report, Round, paired};
 
 /// The three flush rules, the direct server and other proxies under the same loads.
 pub const WINDOW: Experiment = Experiment {
@@ -51,7 +51,7 @@ fn rules() -> impl Iterator<Item = Variant> {
 
 /// One target under one load: medians over the rounds.
 #[derive(Clone, Debug)]
-pub struct Outcome<'a> {
+pub struct WindowResult<'a> {
     /// The load and the target.
     pub case: &'a Case,
     /// Requests done per second.
@@ -71,7 +71,7 @@ pub struct Outcome<'a> {
 const PERCENTILES: [f64; 2] = [50.0, 99.0];
 
 /// Every measured case. Empty for another experiment.
-pub fn of(report: &Report) -> Vec<Outcome<'_>> {
+pub fn of(report: &Report) -> Vec<WindowResult<'_>> {
     if report.experiment != WINDOW.name {
         return Vec::new();
     }
@@ -79,21 +79,21 @@ pub fn of(report: &Report) -> Vec<Outcome<'_>> {
     cases.filter_map(|case| outcome(report, case)).collect()
 }
 
-fn outcome<'a>(report: &'a Report, case: &'a CaseReport) -> Option<Outcome<'a>> {
+fn outcome<'a>(report: &'a Report, case: &'a CaseReport) -> Option<WindowResult<'a>> {
     let target = &case.case.target;
     let is_latency = |other: &&CaseReport| {
         // The direct server and other proxies have no respool workers: for them the first number of
         // workers counts.
         let is_same_build = target.is_respool();
         other.case.workload == case.case.workload
-            && matches!(&other.case.target, Target::Variant { name, .. } if name == LATENCY)
+            && matches!(&other.case.target, LoadTarget::Variant { name, .. } if name == LATENCY)
             && (!is_same_build || other.case.target.threads() == target.threads())
     };
     let latency = report.cases.iter().find(is_latency);
     let median = |figure: &dyn Fn(&Round) -> Option<f64>| {
-        Some(Spread::of(case.rounds.iter().filter_map(figure))?.median)
+        Some(FigureSpread::of(case.rounds.iter().filter_map(figure))?.median)
     };
-    Some(Outcome {
+    Some(WindowResult {
         case: &case.case,
         requests_per_s: median(&|round| Some(round.requests_per_s))?,
         part_of_due: median(&|round| Some(round.requests_per_s / round.rate?)),
@@ -108,7 +108,7 @@ fn outcome<'a>(report: &'a Report, case: &'a CaseReport) -> Option<Outcome<'a>> 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::options::Options;
+    use crate::options::RunOptions;
     use crate::report::tests::{counters, example, round};
 
     /// Two rates and the closed loop, three rounds: each target has larger batches and longer times
@@ -116,10 +116,10 @@ pub(crate) mod tests {
     pub(crate) fn example_of_window() -> Report {
         let mut report = example();
         report.experiment = WINDOW.name.to_owned();
-        report.options = Options::default();
+        report.options = RunOptions::default();
         (WINDOW.adapt)(&mut report.options);
         report.options.rates = vec![2_000, 10_000];
-        report.options.peers = vec![Target::Other {
+        report.options.peers = vec![LoadTarget::Other {
             name: "predixy".into(),
             address: "127.0.0.1:1".into(),
             pid: 1,
@@ -207,7 +207,7 @@ pub(crate) mod tests {
         let mut report = example_of_window();
         let mut more = report.cases[6..8].to_vec();
         for case in &mut more {
-            let Target::Variant { threads, .. } = &mut case.case.target else {
+            let LoadTarget::Variant { threads, .. } = &mut case.case.target else {
                 panic!("a rule: {case:?}");
             };
             *threads = 3;

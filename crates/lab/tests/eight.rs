@@ -14,7 +14,7 @@ use respool_lab::cluster;
 use respool_lab::decay;
 use respool_lab::report::Report;
 use respool_lab::window;
-use respool_testkit::servers::{self, Flavour, Server};
+use respool_testkit::servers::{self, Flavour, ServerProcess};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const LAB: &str = env!("CARGO_BIN_EXE_respool-lab");
@@ -92,7 +92,7 @@ fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> R
             );
             assert_eq!(
                 round.proxy.is_none(),
-                case.case.target == respool_lab::case::Target::Direct
+                case.case.target == respool_lab::case::LoadTarget::Direct
             );
             let server = round.server.as_ref().map_or(1.0, |usage| usage.used_s);
             let proxy = round.proxy.as_ref().map_or(1.0, |usage| usage.used_s);
@@ -285,7 +285,8 @@ fn window_offers_every_target_the_same_rates() {
     }
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();
-    let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
+    let server =
+        ServerProcess::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
     let chosen = format!("{},{}", server.address(), server.pid());
     // Another proxy before the same server: the server itself.
     let peer = format!("itself={chosen}");
@@ -386,7 +387,7 @@ fn cluster_counts_what_all_servers_of_a_pool_did() {
         assert_eq!(pooled.proxy_to_envoy.is_some(), has_envoy);
     }
     // The facts have all nodes of each pool with one command line for each.
-    let nodes = |facts: &respool_lab::targets::Facts| facts.address.split(',').count();
+    let nodes = |facts: &respool_lab::targets::ProcessFacts| facts.address.split(',').count();
     let several = report.pools.iter().filter(|facts| nodes(facts) == 3);
     assert!(several.count() >= 1, "{:?}", report.pools);
     let said = text(&output.stdout);
@@ -470,7 +471,8 @@ fn impossible_options_are_refused_at_once() {
 
 #[test]
 fn an_open_loop_sends_at_its_rate_and_not_as_fast_as_it_can() {
-    let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
+    let server =
+        ServerProcess::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
     let target = server.address().to_string();
     let args = [
         "load",
@@ -494,7 +496,8 @@ fn an_open_loop_sends_at_its_rate_and_not_as_fast_as_it_can() {
 
 #[test]
 fn a_wrong_reply_is_counted_named_and_fails_the_run() {
-    let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
+    let server =
+        ServerProcess::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
     let target = server.address().to_string();
     // No key was written, so every GET returns null.
     let args = [
@@ -818,9 +821,9 @@ fn idle_connections_are_opened_through_the_proxy_and_weighed() {
 #[test]
 fn the_cpu_of_all_processes_of_one_name_is_added_up() {
     let binary = servers::find(Flavour::Redis70).unwrap();
-    let [idle, busy] = [(); 2].map(|()| Server::start::<&str>(&binary, &[]).unwrap());
+    let [idle, busy] = [(); 2].map(|()| ServerProcess::start::<&str>(&binary, &[]).unwrap());
     let target = busy.address().to_string();
-    let watch = |server: &Server| format!("server={}", server.pid());
+    let watch = |server: &ServerProcess| format!("server={}", server.pid());
     let (idle, busy) = (watch(&idle), watch(&busy));
     let mut args = vec!["load", "--target", &target, "--set", "--watch", &idle];
     args.extend(["--watch", &busy, "--seconds", "0.5"]);
@@ -837,7 +840,8 @@ fn the_cpu_of_all_processes_of_one_name_is_added_up() {
 
 #[test]
 fn idle_connections_beside_a_load_stay_open() {
-    let server = Server::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
+    let server =
+        ServerProcess::start::<&str>(&servers::find(Flavour::Redis70).unwrap(), &[]).unwrap();
     let target = server.address().to_string();
     let args = [
         "load",

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_lab::failover::{FailoverReport, FailoverRound, Settings, clients};
+use respool_lab::failover::{FailoverReport, FailoverRound, FailoverSettings, clients};
 use respool_testkit::client::Reply;
-use respool_testkit::scene::{By, Kind, Scene};
+use respool_testkit::scene::{By, Scene, TopologyKind};
 use respool_testkit::servers::{self, Flavour};
 use respool_testkit::time::clock_ns;
 
@@ -200,16 +200,16 @@ fn watched_primary_is_replaced_however_it_fails() {
 }
 
 /// Without respool: the servers do what the experiment is about, and the probe sees it.
-fn an_heir_takes_the_place(kind: Kind) {
+fn an_heir_takes_the_place(kind: TopologyKind) {
     let binary = match servers::find(Flavour::Redis70) {
         Ok(binary) => binary,
         Err(reason) => return servers::leave_out("servers", reason),
     };
     for by in By::ALL {
-        let settings = Settings {
+        let settings = FailoverSettings {
             kind,
             by,
-            ..Settings::default()
+            ..FailoverSettings::default()
         };
         let scene = Scene::start(&settings.scene(), &binary).unwrap();
         let before = scene.holder(0).unwrap().address();
@@ -244,12 +244,12 @@ fn an_heir_takes_the_place(kind: Kind) {
 
 #[test]
 fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
-    an_heir_takes_the_place(Kind::Cluster);
+    an_heir_takes_the_place(TopologyKind::Cluster);
 }
 
 #[test]
 fn under_sentinels_a_replica_takes_the_place_of_its_primary() {
-    an_heir_takes_the_place(Kind::Sentinel);
+    an_heir_takes_the_place(TopologyKind::Sentinel);
 }
 
 /// Options that exclude each other, and values out of range, are refused at once.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement};
+use respool_protocol::hashing::{Distribution, Hash, HashTag, Placement, TwemproxyNode};
 use respool_testkit::random;
 use respool_testkit::servers::{ReservedPort, find_program, leave_out};
 
@@ -31,7 +31,7 @@ fn twemproxy_and_we_choose_the_same_server() {
     let Some(nutcracker) = Nutcracker::find() else {
         return;
     };
-    let mut random = Random::seeded();
+    let mut random = SeededKeys::seeded();
     let mut vectors = String::from(VECTORS_HEAD);
     let mut keys = interesting_keys();
     keys.resize_with(VECTOR_KEYS, || random.key());
@@ -72,13 +72,13 @@ fn random_lists_of_servers_are_spread_alike() {
     let Some(nutcracker) = Nutcracker::find() else {
         return;
     };
-    let mut random = Random::seeded();
+    let mut random = SeededKeys::seeded();
     let pools = [
         (Hash::Fnv1aWide, Distribution::Ketama),
         (Hash::Murmur, Distribution::Modula),
     ];
     for _ in 0..RANDOM_ROUNDS {
-        let lists: Vec<List> = (0..RANDOM_LISTS).map(|list| random.list(list)).collect();
+        let lists: Vec<ServerList> = (0..RANDOM_LISTS).map(|list| random.list(list)).collect();
         let peer = nutcracker.start(&lists, &pools);
         for (index, list) in lists.iter().enumerate() {
             let keys: Vec<Vec<u8>> = (0..KEYS).map(|_| random.key()).collect();
@@ -96,7 +96,7 @@ fn random_of_twemproxy_ignores_keys_and_weights() {
     let Some(nutcracker) = Nutcracker::find() else {
         return;
     };
-    let list = List::new("random", None, ["0:1 a", "1:1000 b", "2:1 c"]);
+    let list = ServerList::new("random", None, ["0:1 a", "1:1000 b", "2:1 c"]);
     let pools = [(Hash::Fnv1aWide, Distribution::Random)];
     let peer = nutcracker.start(std::slice::from_ref(&list), &pools);
     let mut counts = [0; 3];
@@ -116,13 +116,13 @@ fn an_ejected_server_is_as_one_that_is_not_listed() {
     let Some(nutcracker) = Nutcracker::find() else {
         return;
     };
-    let mut random = Random::seeded();
+    let mut random = SeededKeys::seeded();
     let lines = ["0:3 delta", "1:1 gamma", "2:7 beta", "3:2 alphabet"];
     let pools = [Distribution::Ketama, Distribution::Modula].map(|d| (Hash::Murmur, d));
     for dead in 0..lines.len() {
-        let mut all = List::new("all", None, lines);
+        let mut all = ServerList::new("all", None, lines);
         all.dead = Some(dead);
-        let mut live = List::new("live", None, lines);
+        let mut live = ServerList::new("live", None, lines);
         live.lines.remove(dead);
         let peer = nutcracker.start(std::slice::from_ref(&all), &pools);
         let keys: Vec<Vec<u8>> = (0..KEYS).map(|_| random.key()).collect();
@@ -137,7 +137,7 @@ fn an_ejected_server_is_as_one_that_is_not_listed() {
 }
 
 /// A list of servers as in twemproxy's configuration, with the hash tag of its pools.
-struct List {
+struct ServerList {
     name: String,
     tag: Option<&'static str>,
     lines: Vec<String>,
@@ -145,15 +145,15 @@ struct List {
     dead: Option<usize>,
 }
 
-impl List {
+impl ServerList {
     /// From lines without the folder of their sockets.
     fn new<L: AsRef<str>>(
         name: &str,
         tag: Option<&'static str>,
         lines: impl IntoIterator<Item = L>,
-    ) -> List {
+    ) -> ServerList {
         let lines = lines.into_iter();
-        List {
+        ServerList {
             name: name.to_owned(),
             tag,
             lines: lines
@@ -163,9 +163,11 @@ impl List {
         }
     }
 
-    fn nodes(&self) -> Vec<Node> {
+    fn nodes(&self) -> Vec<TwemproxyNode> {
         let lines = self.lines.iter();
-        lines.map(|line| Node::parse(line).unwrap()).collect()
+        lines
+            .map(|line| TwemproxyNode::parse(line).unwrap())
+            .collect()
     }
 
     fn compare(&self, hash: Hash, distribution: Distribution, keys: &[Vec<u8>], theirs: &[usize]) {
@@ -194,47 +196,47 @@ impl List {
 }
 
 /// The lists for every hash function, with the ports that some of them name.
-fn lists() -> (Vec<List>, Vec<ReservedPort>) {
+fn lists() -> (Vec<ServerList>, Vec<ReservedPort>) {
     let mut lists = vec![
-        List::new("one server", None, ["0:7 alone"]),
-        List::new(
+        ServerList::new("one server", None, ["0:7 alone"]),
+        ServerList::new(
             "names in no order",
             None,
             ["0:1 gamma", "1:1 beta", "2:1 alphabet", "3:1 Beta"],
         ),
-        List::new(
+        ServerList::new(
             "weights, braces",
             Some("{}"),
             ["0:1 a", "1:5 b", "2:2 c", "3:10 d"],
         ),
-        List::new(
+        ServerList::new(
             "weights far apart, twice the same character",
             Some("$$"),
             ["0:100000 heavy", "1:1 light", "2:30000 medium"],
         ),
-        List::new(
+        ServerList::new(
             "shares of the points that floats of 32 bits round below a whole number",
             None,
             ["0:1 a", "1:2 b", "2:4 c", "3:6 d", "4:12 e"],
         ),
-        List::new(
+        ServerList::new(
             "names of which two have the same point, 2608162388",
             None,
             ["0:1 node1174", "1:1 node601"],
         ),
-        List::new(
+        ServerList::new(
             "paths as names",
             Some("<>"),
             ["delta:1", "b:3", "a:1", "omega:1"],
         ),
-        List::new(
+        ServerList::new(
             "long names",
             None,
             [('n', 40), ('m', 200), ('l', 200), ('k', 269)].map(|(letter, length)| {
                 format!("{letter}:2 {}", letter.to_string().repeat(length))
             }),
         ),
-        List::new(
+        ServerList::new(
             "many servers",
             None,
             (0..20).map(|server| format!("{server}:1 node{server}")),
@@ -244,7 +246,7 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
     // Addresses as names need ports.
     let ports: Vec<ReservedPort> = (0..5).map(|_| ReservedPort::new().unwrap()).collect();
     let address = |port| format!("127.0.0.1:{port}:1");
-    lists.push(List {
+    lists.push(ServerList {
         name: "addresses as names".to_owned(),
         tag: None,
         lines: ports[..3].iter().map(|port| address(port.port)).collect(),
@@ -255,7 +257,7 @@ fn lists() -> (Vec<List>, Vec<ReservedPort>) {
         leave_out(&what, format!("port {KETAMA_PORT} is taken: {error}"));
         return (lists, ports);
     }
-    lists.push(List {
+    lists.push(ServerList {
         name: "an address with libmemcached's port".to_owned(),
         tag: None,
         lines: [ports[3].port, KETAMA_PORT, ports[4].port]
@@ -321,7 +323,7 @@ impl Nutcracker {
     }
 
     /// Starts it with a pool for each list and each of `pools`, numbered list by list.
-    fn start(&self, lists: &[List], pools: &[(Hash, Distribution)]) -> Peer {
+    fn start(&self, lists: &[ServerList], pools: &[(Hash, Distribution)]) -> RunningNutcracker {
         let dir = tempfile::Builder::new()
             .prefix("respool-")
             .tempdir()
@@ -370,7 +372,7 @@ impl Nutcracker {
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut peer = Peer {
+        let mut peer = RunningNutcracker {
             child,
             _servers: servers,
             dir,
@@ -391,7 +393,7 @@ impl Nutcracker {
 }
 
 /// A running `nutcracker` with its servers, ended when dropped.
-struct Peer {
+struct RunningNutcracker {
     child: Child,
     // Dropped before the folder of their sockets.
     _servers: Vec<Numbered>,
@@ -399,7 +401,7 @@ struct Peer {
     _statistics: ReservedPort,
 }
 
-impl Peer {
+impl RunningNutcracker {
     /// The server that a pool sends each key to.
     fn owners(&self, pool: usize, keys: &[Vec<u8>]) -> Vec<usize> {
         let replies = self.replies(pool, keys).into_iter();
@@ -438,7 +440,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for RunningNutcracker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -540,15 +542,15 @@ fn number(connection: &mut impl BufRead, kind: u8) -> Option<usize> {
 }
 
 /// Keys and lists from a seed that is printed.
-struct Random(random::Random);
+struct SeededKeys(random::Random);
 
-impl Random {
-    fn seeded() -> Random {
+impl SeededKeys {
+    fn seeded() -> SeededKeys {
         let named = std::env::var("RESPOOL_SEED").ok();
         let seed = named.and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(random::seed);
         eprintln!("RESPOOL_SEED={seed}");
-        Random(random::Random::new(seed))
+        SeededKeys(random::Random::new(seed))
     }
 
     fn below(&mut self, end: u32) -> u32 {
@@ -580,7 +582,7 @@ impl Random {
 
     /// Some servers with random names and weights. The sockets of each list have names of their
     /// own.
-    fn list(&mut self, list: u32) -> List {
+    fn list(&mut self, list: u32) -> ServerList {
         let weights = [1, 2, 10, 1_000][self.below(4) as usize];
         let lines = (0..2 + self.below(15)).map(|server| {
             let weight = 1 + self.below(weights);
@@ -591,7 +593,7 @@ impl Random {
             format!("{list}-{server}:{weight} {name}{server}")
         });
         let lines: Vec<String> = lines.collect();
-        List::new("random", None, lines)
+        ServerList::new("random", None, lines)
     }
 }
 

@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use respool_lab::case::{Case, Target, Verb, Workload};
-use respool_lab::cpu::{Clock, Usage};
+use respool_lab::case::{Case, LoadTarget, Verb, Workload};
+use respool_lab::cpu::{Clock, CpuUsage};
 use respool_lab::files;
 use respool_lab::load::Latency;
 use respool_lab::machine::Machine;
-use respool_lab::options::Options;
+use respool_lab::options::RunOptions;
 use respool_lab::report::{CaseReport, Report, Round};
-use respool_lab::targets::Facts;
+use respool_lab::targets::ProcessFacts;
 
 fn ratios(folders: &[&Path]) -> Output {
     let mut lab = Command::new(env!("CARGO_BIN_EXE_respool-lab"));
@@ -19,8 +19,8 @@ fn ratios(folders: &[&Path]) -> Output {
     lab.output().expect("the lab starts")
 }
 
-fn usage(used_s: f64) -> Usage {
-    Usage {
+fn usage(used_s: f64) -> CpuUsage {
+    CpuUsage {
         used_s,
         user_s: None,
         system_s: None,
@@ -61,7 +61,7 @@ fn round(number: u32, requests: u64, p50_us: f64, server_s: f64, proxy_s: f64) -
     }
 }
 
-fn case(verb: Verb, pipeline: usize, target: Target, rounds: Vec<Round>) -> CaseReport {
+fn case(verb: Verb, pipeline: usize, target: LoadTarget, rounds: Vec<Round>) -> CaseReport {
     let workload = Workload {
         verb,
         pipeline,
@@ -80,10 +80,10 @@ fn report(server: &str, generator: &str, cases: Vec<CaseReport>) -> Report {
         started: "2026-11-21T20:30:05Z".into(),
         took_s: 1.0,
         command: Vec::new(),
-        options: Options::default(),
+        options: RunOptions::default(),
         machine: Machine::look(),
         generator: generator.into(),
-        server: Facts {
+        server: ProcessFacts {
             name: "server".into(),
             version: server.into(),
             command: String::new(),
@@ -101,7 +101,7 @@ fn report(server: &str, generator: &str, cases: Vec<CaseReport>) -> Report {
     }
 }
 
-const RESPOOL: Target = Target::Respool { threads: 1 };
+const RESPOOL: LoadTarget = LoadTarget::Respool { threads: 1 };
 
 #[test]
 fn every_ratio_is_the_median_of_those_within_a_round() {
@@ -112,7 +112,7 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
             case(
                 Verb::Get,
                 20,
-                Target::Direct,
+                LoadTarget::Direct,
                 vec![
                     round(1, 100_000, 400.0, 1.0, 0.0),
                     round(2, 50_000, 800.0, 1.0, 0.0),
@@ -134,7 +134,7 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
             case(
                 Verb::Get,
                 20,
-                Target::Floor,
+                LoadTarget::Floor,
                 vec![
                     round(2, 100_000, 1.0, 0.0, 0.4),
                     round(3, 200_000, 1.0, 0.0, 0.2),
@@ -144,14 +144,14 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
             case(
                 Verb::Get,
                 20,
-                Target::Respool { threads: 3 },
+                LoadTarget::Respool { threads: 3 },
                 vec![round(1, 1, 1.0, 1.0, 1.0)],
             ),
             // The direct server alone.
             case(
                 Verb::Set,
                 1,
-                Target::Direct,
+                LoadTarget::Direct,
                 vec![round(1, 100, 1.0, 1.0, 0.0)],
             ),
         ],
@@ -163,7 +163,7 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
             case(
                 Verb::Mget(100),
                 1,
-                Target::Direct,
+                LoadTarget::Direct,
                 vec![round(1, 1_000, 100.0, 0.5, 0.0)],
             ),
             case(

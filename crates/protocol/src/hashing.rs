@@ -76,11 +76,11 @@ impl Placement {
         hash: Hash,
         distribution: Distribution,
         tag: Option<HashTag>,
-        nodes: &[Node],
+        nodes: &[TwemproxyNode],
     ) -> Result<Placement, PlacementError> {
         let servers = count(nodes.len())?;
         // Twemproxy sorts its servers by name first.
-        let mut sorted: Vec<(u32, &Node)> = (0..).zip(nodes).collect();
+        let mut sorted: Vec<(u32, &TwemproxyNode)> = (0..).zip(nodes).collect();
         sorted.sort_by_key(|(_, node)| (node.name.len(), &node.name));
         for pair in sorted.windows(2) {
             if pair[0].1.name == pair[1].1.name {
@@ -193,7 +193,7 @@ impl Hashing {
     /// # Errors
     /// As [`Placement::twemproxy`] and [`Placement::predixy`]. For predixy also weights, and a
     /// server that is listed twice: predixy does not have these, so its data does not follow them.
-    pub fn placement(self, nodes: &[Node]) -> Result<Placement, PlacementError> {
+    pub fn placement(self, nodes: &[TwemproxyNode]) -> Result<Placement, PlacementError> {
         match self {
             Hashing::Twemproxy {
                 hash,
@@ -204,7 +204,7 @@ impl Hashing {
                 if nodes.iter().any(|node| node.weight.get() > 1) {
                     return Err(PlacementError::Weighted);
                 }
-                let mut sorted: Vec<&Node> = nodes.iter().collect();
+                let mut sorted: Vec<&TwemproxyNode> = nodes.iter().collect();
                 sorted.sort_by_key(|node| &node.address);
                 for pair in sorted.windows(2) {
                     if pair[0].address == pair[1].address {
@@ -283,7 +283,7 @@ fn at_or_after(points: &[Point], value: u32) -> u32 {
 /// Ketama, described by Richard Jones in 2007, as twemproxy does it. A server of average weight has
 /// 160 points, four from each MD5 of `NAME-0` to `NAME-39`. The arithmetic is twemproxy's, with
 /// 32-bit floats, because its rounding decides the number of points.
-fn ketama_points(sorted: &[(u32, &Node)], total: u32) -> Box<[Point]> {
+fn ketama_points(sorted: &[(u32, &TwemproxyNode)], total: u32) -> Box<[Point]> {
     let mut points = Vec::with_capacity(sorted.len() * 160);
     let mut text = Vec::new();
     for &(server, node) in sorted {
@@ -313,9 +313,9 @@ fn ketama_points(sorted: &[(u32, &Node)], total: u32) -> Box<[Point]> {
 }
 
 /// Each server has as many consecutive slots as its weight.
-fn modula_points(sorted: &[(u32, &Node)]) -> Box<[Point]> {
+fn modula_points(sorted: &[(u32, &TwemproxyNode)]) -> Box<[Point]> {
     let mut slots = 0;
-    let point = |&(server, node): &(u32, &Node)| {
+    let point = |&(server, node): &(u32, &TwemproxyNode)| {
         slots += node.weight.get();
         let value = slots - 1;
         Point { value, server }
@@ -545,7 +545,7 @@ fn has_zero(bytes: u64) -> bool {
 /// A server in twemproxy's configuration: `host:port:weight [name]`, or `/path:weight [name]` for a
 /// Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct TwemproxyNode {
     /// `host:port` or `/path`.
     pub address: String,
     /// Its share of the keys relative to the other servers.
@@ -554,11 +554,11 @@ pub struct Node {
     pub name: String,
 }
 
-impl Node {
+impl TwemproxyNode {
     /// A server with its own name. It keeps its keys when its address changes.
-    pub fn named(address: &str, weight: NonZeroU32, name: &str) -> Node {
+    pub fn named(address: &str, weight: NonZeroU32, name: &str) -> TwemproxyNode {
         let (address, name) = (address.to_owned(), name.to_owned());
-        Node {
+        TwemproxyNode {
             address,
             weight,
             name,
@@ -567,7 +567,7 @@ impl Node {
 
     /// A server whose name is its address as written, with twemproxy's two exceptions. Port 11211,
     /// libmemcached's default, is left out. The path of a Unix socket gets a colon.
-    pub fn unnamed(address: &str, weight: NonZeroU32) -> Node {
+    pub fn unnamed(address: &str, weight: NonZeroU32) -> TwemproxyNode {
         let name = if address.starts_with('/') {
             format!("{address}:")
         } else {
@@ -577,7 +577,7 @@ impl Node {
             }
         };
         let address = address.to_owned();
-        Node {
+        TwemproxyNode {
             address,
             weight,
             name,
@@ -588,7 +588,7 @@ impl Node {
     ///
     /// # Errors
     /// When the line is malformed; the error names the fault.
-    pub fn parse(line: &str) -> Result<Node, NodeError> {
+    pub fn parse(line: &str) -> Result<TwemproxyNode, NodeError> {
         // The line is read from its end, as in twemproxy: a name has no space, but an address may
         // have colons.
         let (rest, name) = match line.rsplit_once(' ') {
@@ -609,9 +609,9 @@ impl Node {
             .and_then(NonZeroU32::new)
             .ok_or(NodeError::Weight)?;
         match name {
-            None => Ok(Node::unnamed(address, weight)),
+            None => Ok(TwemproxyNode::unnamed(address, weight)),
             Some("") => Err(NodeError::Form),
-            Some(name) => Ok(Node::named(address, weight, name)),
+            Some(name) => Ok(TwemproxyNode::named(address, weight, name)),
         }
     }
 }
@@ -692,8 +692,8 @@ impl Error for NodeError {}
 mod tests {
     use super::*;
 
-    fn node(line: &str) -> Node {
-        Node::parse(line).expect(line)
+    fn node(line: &str) -> TwemproxyNode {
+        TwemproxyNode::parse(line).expect(line)
     }
 
     fn never() -> u32 {
@@ -754,7 +754,7 @@ mod tests {
             ("10.0.0.1:6379:+1", NodeError::Weight),
             ("10.0.0.1:6379: a", NodeError::Weight),
         ] {
-            assert_eq!(Node::parse(line), Err(error), "{line:?}");
+            assert_eq!(TwemproxyNode::parse(line), Err(error), "{line:?}");
         }
     }
 
@@ -865,7 +865,7 @@ mod tests {
     /// Lists of servers that a proxy would refuse, or that exceed a bound, are errors.
     #[test]
     fn impossible_pools_are_refused() {
-        let refusal = |nodes: &[Node]| {
+        let refusal = |nodes: &[TwemproxyNode]| {
             Placement::twemproxy(Hash::Md5, Distribution::Ketama, None, nodes).unwrap_err()
         };
         assert_eq!(refusal(&[]), PlacementError::NoServer);
@@ -881,7 +881,7 @@ mod tests {
             hash: PredixyHash::Crc16,
             tag: None,
         };
-        let refusal = |nodes: &[Node]| predixy.placement(nodes).unwrap_err();
+        let refusal = |nodes: &[TwemproxyNode]| predixy.placement(nodes).unwrap_err();
         assert_eq!(
             refusal(&[node("h:1:1"), node("h:2:2")]),
             PlacementError::Weighted

@@ -16,11 +16,11 @@ const FILES: [(&str, [usize; 4]); 4] = [
     (include_str!("cluster/valkey-9.1.txt"), [11, 11, 13, 9]),
 ];
 
-type Reader = fn(&[u8], &str) -> Result<View, ViewError>;
+type ViewReader = fn(&[u8], &str) -> Result<View, ViewError>;
 
 /// The setup of a Cluster, and the answers of its nodes. Nodes are named by their ports.
 #[derive(Default)]
-struct Situation {
+struct ClusterSituation {
     name: String,
     /// Host of the node that answered.
     asked: String,
@@ -37,7 +37,7 @@ struct Situation {
     errors: Vec<Vec<u8>>,
 }
 
-impl Situation {
+impl ClusterSituation {
     fn port(&self, node: &ClusterNode) -> u16 {
         let endpoint = node.endpoint.as_ref().expect("every node has an endpoint");
         let prefers_names = self.name == "preferred endpoint: hostname";
@@ -98,18 +98,18 @@ impl Situation {
     }
 }
 
-fn situations(file: &str) -> Vec<Situation> {
-    let mut situations: Vec<Situation> = Vec::new();
+fn situations(file: &str) -> Vec<ClusterSituation> {
+    let mut situations: Vec<ClusterSituation> = Vec::new();
     for line in file
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
     {
         let (word, rest) = line.split_once(' ').expect(line);
         if word == "==" {
-            situations.push(Situation {
+            situations.push(ClusterSituation {
                 name: rest.to_owned(),
                 owners: vec![None; usize::from(SLOTS)],
-                ..Situation::default()
+                ..ClusterSituation::default()
             });
             continue;
         }
@@ -161,7 +161,7 @@ fn bytes(escaped: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-fn reader(command: &str) -> Reader {
+fn reader(command: &str) -> ViewReader {
     match command {
         "slots" => View::from_slots,
         "shards" => View::from_shards,

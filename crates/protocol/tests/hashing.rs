@@ -3,7 +3,9 @@
 //!
 //! The lab's test of the same name compares many more keys with a running twemproxy.
 
-use respool_protocol::hashing::{Distribution, Hash, HashTag, Node, Placement, PredixyHash};
+use respool_protocol::hashing::{
+    Distribution, Hash, HashTag, Placement, PredixyHash, TwemproxyNode,
+};
 
 /// Keys are placed as by twemproxy, for each hash function and each distribution by key, on all
 /// kinds of server lists.
@@ -22,7 +24,7 @@ fn keys_are_placed_as_by_twemproxy() {
                 tag = rest.split(' ').next().and_then(HashTag::named);
                 nodes.clear();
             }
-            "server" => nodes.push(Node::parse(rest).expect(rest)),
+            "server" => nodes.push(TwemproxyNode::parse(rest).expect(rest)),
             _ => {
                 let hash = Hash::named(word).expect(word);
                 let (distribution, servers) = rest.split_once(' ').expect(line);

@@ -40,7 +40,7 @@ const COUNTS: [(&str, usize); 16] = [
 
 /// The setup of servers and Sentinels, and the answers about it. Servers are named by their ports.
 #[derive(Default)]
-struct Situation {
+struct SentinelSituation {
     name: String,
     /// Host of all servers and Sentinels.
     host: String,
@@ -71,7 +71,7 @@ struct PrimarySetup {
     health: InstanceHealth,
 }
 
-impl Situation {
+impl SentinelSituation {
     fn at(&self, port: u16) -> Endpoint {
         let host = self.host.clone();
         Endpoint { host, port }
@@ -103,8 +103,11 @@ impl Situation {
         assert_eq!(primary.quorum, setup.quorum, "{situation}: {name}");
         if *name == self.about {
             let (replicas, sentinels) = (&self.replicas, &self.sentinels);
-            assert_eq!(primary.replicas, Situation::count(replicas, name));
-            assert_eq!(primary.other_sentinels, Situation::count(sentinels, name));
+            assert_eq!(primary.replicas, SentinelSituation::count(replicas, name));
+            assert_eq!(
+                primary.other_sentinels,
+                SentinelSituation::count(sentinels, name)
+            );
         }
     }
 
@@ -209,18 +212,18 @@ impl Situation {
     }
 }
 
-fn situations(file: &str) -> Vec<Situation> {
-    let mut situations: Vec<Situation> = Vec::new();
+fn situations(file: &str) -> Vec<SentinelSituation> {
+    let mut situations: Vec<SentinelSituation> = Vec::new();
     for line in file
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
     {
         let (word, rest) = line.split_once(' ').expect(line);
         if word == "==" {
-            situations.push(Situation {
+            situations.push(SentinelSituation {
                 name: rest.to_owned(),
                 host: "127.0.0.1".to_owned(),
-                ..Situation::default()
+                ..SentinelSituation::default()
             });
             continue;
         }

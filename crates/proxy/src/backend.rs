@@ -17,7 +17,7 @@ use crate::options::parse_path;
 use percent::{percent_decode, percent_encode};
 use reads::PARAMETERS;
 use sentinels::SentinelServers;
-use sharded::Shards;
+use sharded::ShardedServers;
 
 const ONLY_DB: &str = "the parameters after `?` are db and password-file";
 
@@ -33,7 +33,7 @@ pub(crate) enum BackendServers {
     /// One server at this address.
     Single(Address),
     /// Several servers that share the keys.
-    Sharded(Shards),
+    Sharded(ShardedServers),
     /// The seed nodes of a Cluster.
     Cluster(Vec<Address>),
     /// Primaries that Sentinels monitor.
@@ -307,7 +307,7 @@ struct Parameters<'a> {
     db: Option<u32>,
     password_file: Option<PathBuf>,
     reads: Reads,
-    /// Decoded parameters for [`Shards`] or [`SentinelServers`].
+    /// Decoded parameters for [`ShardedServers`] or [`SentinelServers`].
     others: Vec<(&'a str, String)>,
     /// The name of each parameter but `db`.
     names: Vec<&'a str>,
@@ -394,7 +394,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     let servers = match servers {
         Some(servers) => servers,
         None if url.scheme == Scheme::Sharded => {
-            BackendServers::Sharded(Shards::parse(url.host, others)?)
+            BackendServers::Sharded(ShardedServers::parse(url.host, others)?)
         }
         None => BackendServers::Sentinel(SentinelServers::parse(
             url.host,

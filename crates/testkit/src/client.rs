@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::frame::Frame;
-use crate::reply::ReplyScanner;
+use crate::reply::ReplyFramer;
 
 /// How long a reply may take before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -338,7 +338,7 @@ impl Client {
     /// # Errors
     /// When the connection ends, or the bytes are no reply.
     pub fn try_reply_bytes(&mut self) -> io::Result<Vec<u8>> {
-        let mut scanner = ReplyScanner::default();
+        let mut scanner = ReplyFramer::default();
         let mut bytes = Vec::new();
         loop {
             let read = match self.reader.fill_buf() {

@@ -18,7 +18,7 @@ pub const HANDED_ON: Duration = Duration::from_secs(20);
 
 /// The failures that a run allows a session to meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowed {
+pub enum AllowedFailures {
     /// None, except that a request for several keys of one slot may fail while the slot moves.
     Nothing,
     /// Errors that say what became of the request: a connection was lost, or a server has only just
@@ -31,7 +31,7 @@ pub enum Allowed {
 
 /// A key that one session only increments.
 #[derive(Debug)]
-struct Count {
+struct KeyCount {
     key: String,
     /// Its value by the last reply.
     last: i64,
@@ -41,9 +41,9 @@ struct Count {
     kept: Option<i64>,
 }
 
-impl Count {
-    fn new(key: String, first: i64) -> Count {
-        Count {
+impl KeyCount {
+    fn new(key: String, first: i64) -> KeyCount {
+        KeyCount {
             key,
             last: first,
             unknown: 0,
@@ -96,7 +96,7 @@ impl Steps {
 
 /// A request, with the indexes of its counts or texts.
 #[derive(Clone, Debug)]
-enum Asked {
+enum CountingRequest {
     Incr(usize),
     Get(usize),
     Mget(Vec<usize>),
@@ -111,12 +111,12 @@ enum Asked {
 pub struct Counting {
     client: Client,
     random: Random,
-    counts: Vec<Count>,
+    counts: Vec<KeyCount>,
     /// Keys that it sets and deletes, with their values.
     texts: Vec<(String, Reply)>,
-    allowed: Allowed,
+    allowed: AllowedFailures,
     /// The request whose reply is read now.
-    asked: Option<Asked>,
+    asked: Option<CountingRequest>,
     /// How often it got each error.
     errors: BTreeMap<String, u64>,
     answered: u64,
@@ -132,14 +132,14 @@ pub const TOGETHER: usize = 4;
 
 impl Counting {
     /// The session with this number. Two sessions share neither keys nor values of counts.
-    fn start(mut client: Client, number: u64, seed: u64, allowed: Allowed) -> Counting {
+    fn start(mut client: Client, number: u64, seed: u64, allowed: AllowedFailures) -> Counting {
         let key = |place: usize| match place < TOGETHER {
             true => format!("{{t{number}}}:{place}"),
             false => format!("c{number}:{place}"),
         };
         let first = |place| (number as i64 * COUNTS as i64 + place as i64 + 1) * 1_000_000;
-        let counts = (0..COUNTS).map(|place| Count::new(key(place), first(place)));
-        let counts: Vec<Count> = counts.collect();
+        let counts = (0..COUNTS).map(|place| KeyCount::new(key(place), first(place)));
+        let counts: Vec<KeyCount> = counts.collect();
         for count in &counts {
             let set = client.call(&format!("SET {} {}", count.key, count.last));
             assert_eq!(set, Reply::ok());
@@ -175,30 +175,30 @@ impl Counting {
         all
     }
 
-    fn ask(&mut self, out: &mut Vec<u8>) -> Asked {
+    fn ask(&mut self, out: &mut Vec<u8>) -> CountingRequest {
         let place = self.place();
         let key = self.counts[place].key.clone();
         let kinds = match self.allowed {
-            Allowed::Nothing => 100,
+            AllowedFailures::Nothing => 100,
             // Without the requests that set texts: an uncertain SET or DEL leaves two possible
             // values.
-            Allowed::Cuts | Allowed::Loss => 82,
+            AllowedFailures::Cuts | AllowedFailures::Loss => 82,
         };
         match self.random.below(kinds) {
             0..40 => {
                 out.extend(words(&format!("INCR {key}")));
-                Asked::Incr(place)
+                CountingRequest::Incr(place)
             }
             40..60 => {
                 out.extend(words(&format!("GET {key}")));
-                Asked::Get(place)
+                CountingRequest::Get(place)
             }
             60..68 => {
                 let places = self.some(COUNTS);
                 let keys = places.iter().map(|place| self.counts[*place].key.as_str());
                 let asked: Vec<&str> = ["MGET"].into_iter().chain(keys).collect();
                 out.extend(request(&asked));
-                Asked::Mget(places)
+                CountingRequest::Mget(places)
             }
             68..75 => {
                 let one = self.random.below(TOGETHER as u64) as usize;
@@ -206,12 +206,12 @@ impl Counting {
                 let (a, b) = (&self.counts[one].key, &self.counts[other].key);
                 let block = format!("MULTI;INCR {a};INCR {b};EXEC");
                 out.extend(block.split(';').flat_map(words));
-                Asked::Block(one, other)
+                CountingRequest::Block(one, other)
             }
             75..82 => {
                 let script = "return redis.call('INCR',KEYS[1])";
                 out.extend(request(&["EVAL", script, "1", &key]));
-                Asked::Eval(place)
+                CountingRequest::Eval(place)
             }
             82..88 => {
                 let places = self.some(self.texts.len());
@@ -223,7 +223,7 @@ impl Counting {
                     set.push((place, value));
                 }
                 out.extend(request(&asked));
-                Asked::Mset(set)
+                CountingRequest::Mset(set)
             }
             kind => {
                 let places = self.some(self.texts.len());
@@ -232,9 +232,9 @@ impl Counting {
                 let asked: Vec<&str> = [name].into_iter().chain(keys).collect();
                 out.extend(request(&asked));
                 if kind < 92 {
-                    Asked::Del(places)
+                    CountingRequest::Del(places)
                 } else {
-                    Asked::Read(places)
+                    CountingRequest::Read(places)
                 }
             }
         }
@@ -245,15 +245,17 @@ impl Counting {
         let text = reply.error().unwrap_or("nil");
         let word = text.split(' ').next().unwrap_or_default();
         // A script can return this text itself, so respool does not retry it. Nothing has run.
-        if matches!(self.asked, Some(Asked::Eval(_))) && word == "CLUSTERDOWN" {
+        if matches!(self.asked, Some(CountingRequest::Eval(_))) && word == "CLUSTERDOWN" {
             self.refused += 1;
             return false;
         }
         let is_allowed = match self.allowed {
-            Allowed::Nothing => is_several && matches!(word, "TRYAGAIN" | "NOTSENT" | "EXECABORT"),
-            Allowed::Cuts | Allowed::Loss => {
+            AllowedFailures::Nothing => {
+                is_several && matches!(word, "TRYAGAIN" | "NOTSENT" | "EXECABORT")
+            }
+            AllowedFailures::Cuts | AllowedFailures::Loss => {
                 let ours = is_not_executed(text);
-                let restarts = self.allowed == Allowed::Cuts && word == "LOADING";
+                let restarts = self.allowed == AllowedFailures::Cuts && word == "LOADING";
                 ours || text.starts_with("UNKNOWN respool: ")
                     || restarts
                     || is_several && word == "EXECABORT"
@@ -288,21 +290,24 @@ impl Counting {
         self.answered += 1;
     }
 
-    fn take_reply(&mut self, asked: Asked) {
+    fn take_reply(&mut self, asked: CountingRequest) {
         let reply = self.client.reply();
         self.asked = Some(asked.clone());
         match asked {
-            Asked::Incr(place) | Asked::Eval(place) => self.incremented(place, &reply, false),
-            Asked::Get(_) | Asked::Mget(_) if reply.error().is_some() => {
+            CountingRequest::Incr(place) | CountingRequest::Eval(place) => {
+                self.incremented(place, &reply, false)
+            }
+            CountingRequest::Get(_) | CountingRequest::Mget(_) if reply.error().is_some() => {
                 let together = |places: &[usize]| {
                     let together = places.iter().filter(|place| **place < TOGETHER);
                     together.count() > 1
                 };
-                let is_several = matches!(&asked, Asked::Mget(places) if together(places));
+                let is_several =
+                    matches!(&asked, CountingRequest::Mget(places) if together(places));
                 self.failed(&reply, is_several);
             }
-            Asked::Get(place) => self.is_read(place, &reply),
-            Asked::Mget(places) => {
+            CountingRequest::Get(place) => self.is_read(place, &reply),
+            CountingRequest::Mget(places) => {
                 let Reply::Array(values) = reply else {
                     panic!("MGET answers {reply:?}")
                 };
@@ -311,7 +316,7 @@ impl Counting {
                     self.is_read(place, value);
                 }
             }
-            Asked::Block(one, other) => {
+            CountingRequest::Block(one, other) => {
                 let queued = self.client.replies(2);
                 let executed = self.client.reply();
                 match &executed {
@@ -333,14 +338,14 @@ impl Counting {
                     }
                 }
             }
-            Asked::Mset(set) => {
+            CountingRequest::Mset(set) => {
                 assert_eq!(reply, Reply::ok());
                 for (place, value) in set {
                     self.texts[place].1 = Reply::bulk(value);
                 }
                 self.answered += 1;
             }
-            Asked::Del(places) => {
+            CountingRequest::Del(places) => {
                 let there = |place: &&usize| self.texts[**place].1 != Reply::Null;
                 let there = places.iter().filter(there).count();
                 assert_eq!(reply, Reply::Integer(there as i64));
@@ -349,7 +354,7 @@ impl Counting {
                 }
                 self.answered += 1;
             }
-            Asked::Read(places) => {
+            CountingRequest::Read(places) => {
                 let there = places.iter().map(|place| self.texts[*place].1.clone());
                 assert_eq!(reply, Reply::Array(there.collect()));
                 self.answered += 1;
@@ -368,7 +373,7 @@ impl Counting {
             }
             let mut out = Vec::new();
             let depth = 1 + self.random.below(20);
-            let asked: Vec<Asked> = (0..depth).map(|_| self.ask(&mut out)).collect();
+            let asked: Vec<CountingRequest> = (0..depth).map(|_| self.ask(&mut out)).collect();
             let before = self.refused;
             let sent = Instant::now();
             self.client.send(&out);
@@ -435,7 +440,7 @@ pub fn number(reply: &Reply) -> i64 {
 pub fn counted<T>(
     address: SocketAddr,
     served: &mut T,
-    allowed: Allowed,
+    allowed: AllowedFailures,
     trouble: impl FnOnce(&mut T),
 ) -> BTreeMap<String, u64> {
     counted_in_steps(address, served, allowed, |served, _| trouble(served))
@@ -445,7 +450,7 @@ pub fn counted<T>(
 pub fn counted_in_steps<T>(
     address: SocketAddr,
     served: &mut T,
-    allowed: Allowed,
+    allowed: AllowedFailures,
     trouble: impl FnOnce(&mut T, &Steps),
 ) -> BTreeMap<String, u64> {
     let seed = seed();
@@ -470,7 +475,7 @@ pub fn counted_in_steps<T>(
             .collect();
         thread::sleep(Duration::from_millis(200));
         let troubled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            if allowed == Allowed::Loss {
+            if allowed == AllowedFailures::Loss {
                 steps.hand_on();
             }
             trouble(&mut *served, &steps);
@@ -510,7 +515,7 @@ mod tests {
     /// A doubled increment is noticed although earlier ones were uncertain.
     #[test]
     fn doubled_count_is_noticed_behind_uncertain_ones() {
-        let mut count = Count::new("key".to_owned(), 100);
+        let mut count = KeyCount::new("key".to_owned(), 100);
         count.unknown = 2;
         assert!(count.take(104, 1).is_err());
         assert_eq!(count.take(102, 1), Ok(()));
@@ -528,7 +533,7 @@ mod tests {
     /// A lost increment is noticed if a replica had it.
     #[test]
     fn lost_count_is_noticed_if_a_replica_had_it() {
-        let mut count = Count::new("key".to_owned(), 100);
+        let mut count = KeyCount::new("key".to_owned(), 100);
         assert_eq!(count.take(101, 1), Ok(()));
         assert!(count.take(100, 0).is_err());
         assert!(count.take(101, 1).is_err());

@@ -9,7 +9,7 @@ use std::thread;
 use crate::client::{Client, Reply};
 
 /// A request to a node, and what a script may use to answer it.
-pub struct Asked<'a> {
+pub struct NodeRequest<'a> {
     /// The index of the node.
     pub node: usize,
     /// The addresses of all nodes.
@@ -18,7 +18,7 @@ pub struct Asked<'a> {
     pub words: &'a [String],
 }
 
-impl Asked<'_> {
+impl NodeRequest<'_> {
     /// Whether these are the words of the request; case does not count.
     pub fn is(&self, words: &str) -> bool {
         let own = self.words.join(" ");
@@ -32,19 +32,19 @@ impl Asked<'_> {
 }
 
 /// A reply in wire format. `None` stands for the reply of a healthy Cluster node, see [`in_order`].
-pub type Answer = Option<String>;
+pub type FakeAnswer = Option<String>;
 
-type Script = dyn Fn(&Asked<'_>) -> Answer + Send + Sync;
+type FakeScript = dyn Fn(&NodeRequest<'_>) -> FakeAnswer + Send + Sync;
 
 /// Several nodes with one script, which end when this is dropped.
 pub struct Fakes {
     addresses: Vec<SocketAddr>,
-    shared: Arc<Shared>,
+    shared: Arc<FakeNodesState>,
 }
 
-struct Shared {
+struct FakeNodesState {
     addresses: Vec<SocketAddr>,
-    script: Box<Script>,
+    script: Box<FakeScript>,
     asked: Mutex<Vec<(usize, Vec<String>)>>,
     open: Mutex<Vec<TcpStream>>,
     ended: AtomicBool,
@@ -54,13 +54,13 @@ impl Fakes {
     /// Starts so many nodes on free ports.
     pub fn start(
         count: usize,
-        script: impl Fn(&Asked<'_>) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&NodeRequest<'_>) -> FakeAnswer + Send + Sync + 'static,
     ) -> Fakes {
         let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let listeners: Vec<TcpListener> = (0..count).map(listen).collect();
         let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
         let addresses: Vec<SocketAddr> = listeners.iter().map(address).collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FakeNodesState {
             addresses: addresses.clone(),
             script: Box::new(script),
             asked: Mutex::default(),
@@ -115,8 +115,8 @@ impl Drop for Fakes {
     }
 }
 
-impl Shared {
-    fn accept(self: Arc<Shared>, node: usize, listener: &TcpListener) {
+impl FakeNodesState {
+    fn accept(self: Arc<FakeNodesState>, node: usize, listener: &TcpListener) {
         for stream in listener.incoming() {
             if self.ended.load(Ordering::SeqCst) {
                 return;
@@ -143,7 +143,7 @@ impl Shared {
                 return;
             };
             name.make_ascii_uppercase();
-            let asked = Asked {
+            let asked = NodeRequest {
                 node,
                 all: &self.addresses,
                 words: &request,
@@ -160,7 +160,7 @@ impl Shared {
 }
 
 /// The reply of a healthy node that owns as many slots as the others.
-pub fn in_order(asked: &Asked<'_>) -> String {
+pub fn in_order(asked: &NodeRequest<'_>) -> String {
     match asked.name() {
         "HELLO" => {
             "*4\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n".to_owned()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::reply::ReplyScanner;
+use crate::reply::ReplyFramer;
 
 use crate::words;
 
@@ -120,7 +120,7 @@ pub struct Frames {
     bytes: Vec<u8>,
     /// Bytes that the scanner has seen.
     scanned: usize,
-    scanner: ReplyScanner,
+    scanner: ReplyFramer,
 }
 
 impl Frames {

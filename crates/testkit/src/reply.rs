@@ -6,14 +6,14 @@
 /// It keeps one counter instead of a tree: the values that are missing until the reply is whole. An
 /// array of three is one value that adds three more.
 #[derive(Clone, Debug, Default)]
-pub struct ReplyScanner {
-    state: State,
+pub struct ReplyFramer {
+    state: FramerState,
     /// Missing values; 0 between replies.
     open: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum FramerState {
     /// At the first byte of a value.
     #[default]
     Type,
@@ -29,7 +29,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-impl ReplyScanner {
+impl ReplyFramer {
     /// Takes the next bytes. `Ok(Some(n))`: the first `n` bytes complete a reply, and the next call
     /// begins a new one with the rest. `Ok(None)`: it took all bytes and needs more.
     ///
@@ -39,15 +39,15 @@ impl ReplyScanner {
         let mut at = 0;
         while at < bytes.len() {
             match self.state {
-                State::Type => {
+                FramerState::Type => {
                     // An attribute comes in addition to its value.
                     if self.open == 0 {
                         self.open = 1;
                     }
                     self.state = match bytes[at] {
-                        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => State::Simple,
+                        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => FramerState::Simple,
                         of @ (b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|') => {
-                            State::Length {
+                            FramerState::Length {
                                 of,
                                 value: 0,
                                 negative: false,
@@ -57,22 +57,22 @@ impl ReplyScanner {
                     };
                     at += 1;
                 }
-                State::Simple => match bytes[at..].iter().position(|&byte| byte == b'\n') {
+                FramerState::Simple => match bytes[at..].iter().position(|&byte| byte == b'\n') {
                     None => return Ok(None),
                     Some(end) => {
                         at += end + 1;
-                        self.state = State::Type;
+                        self.state = FramerState::Type;
                         self.open -= 1;
                     }
                 },
-                State::Length {
+                FramerState::Length {
                     of,
                     value,
                     negative,
                 } => {
                     match bytes[at] {
                         b'-' => {
-                            self.state = State::Length {
+                            self.state = FramerState::Length {
                                 of,
                                 value,
                                 negative: true,
@@ -84,7 +84,7 @@ impl ReplyScanner {
                                 .and_then(|value| value.checked_add(u64::from(digit - b'0')))
                                 .filter(|&value| value <= LENGTH_MAX)
                                 .ok_or(Malformed)?;
-                            self.state = State::Length {
+                            self.state = FramerState::Length {
                                 of,
                                 value,
                                 negative,
@@ -96,12 +96,12 @@ impl ReplyScanner {
                     }
                     at += 1;
                 }
-                State::Bulk(left) => {
+                FramerState::Bulk(left) => {
                     let here = left.min((bytes.len() - at) as u64);
                     at += here as usize;
-                    self.state = State::Bulk(left - here);
+                    self.state = FramerState::Bulk(left - here);
                     if left == here {
-                        self.state = State::Type;
+                        self.state = FramerState::Type;
                         self.open -= 1;
                     }
                 }
@@ -114,9 +114,9 @@ impl ReplyScanner {
     }
 
     fn end_of_length(&mut self, of: u8, value: u64, negative: bool) {
-        self.state = State::Type;
+        self.state = FramerState::Type;
         match of {
-            b'$' | b'=' | b'!' if !negative => self.state = State::Bulk(value + 2),
+            b'$' | b'=' | b'!' if !negative => self.state = FramerState::Bulk(value + 2),
             b'*' | b'~' | b'>' if !negative => self.open = self.open - 1 + value,
             b'%' if !negative => self.open = self.open - 1 + 2 * value,
             // The pairs, and the value itself still to come.
@@ -165,7 +165,7 @@ mod tests {
 
     /// The ends of all replies in a stream that is cut at these places.
     fn ends(stream: &[u8], cuts: &[usize]) -> Result<Vec<usize>, Malformed> {
-        let mut scanner = ReplyScanner::default();
+        let mut scanner = ReplyFramer::default();
         let mut found = Vec::new();
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
         places.extend([0, stream.len()]);
@@ -197,7 +197,7 @@ mod tests {
 
         #[test]
         fn no_bytes_bring_it_down(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut scanner = ReplyScanner::default();
+            let mut scanner = ReplyFramer::default();
             let mut from = 0;
             while let Ok(Some(length)) = scanner.feed(&bytes[from..]) {
                 prop_assert!(length > 0);
@@ -216,7 +216,7 @@ mod tests {
             b"\r\n",
         ] {
             assert_eq!(
-                ReplyScanner::default().feed(bytes),
+                ReplyFramer::default().feed(bytes),
                 Err(Malformed),
                 "{bytes:?}"
             );

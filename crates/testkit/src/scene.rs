@@ -9,14 +9,14 @@ use crate::client::{Client, Reply};
 use serde::{Deserialize, Serialize};
 
 use crate::topologies::{
-    Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings, Shards, cluster_url,
+    ClusterSettings, Node, Sentinels, SentinelsSettings, Shards, TestCluster, cluster_url,
     sentinel_url, sharded_url,
 };
 
 /// A topology of several servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum TopologyKind {
     /// A Cluster of three primaries with a replica each.
     Cluster,
     /// A primary with a replica that three Sentinels watch.
@@ -25,16 +25,20 @@ pub enum Kind {
     Sharded,
 }
 
-impl Kind {
+impl TopologyKind {
     /// All kinds.
-    pub const ALL: [Kind; 3] = [Kind::Cluster, Kind::Sentinel, Kind::Sharded];
+    pub const ALL: [TopologyKind; 3] = [
+        TopologyKind::Cluster,
+        TopologyKind::Sentinel,
+        TopologyKind::Sharded,
+    ];
 
     /// A word for options and tables.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Cluster => "cluster",
-            Kind::Sentinel => "sentinel",
-            Kind::Sharded => "sharded",
+            TopologyKind::Cluster => "cluster",
+            TopologyKind::Sentinel => "sentinel",
+            TopologyKind::Sharded => "sharded",
         }
     }
 }
@@ -69,7 +73,7 @@ impl By {
 #[derive(Clone, Copy, Debug)]
 pub struct SceneSettings {
     /// The topology.
-    pub kind: Kind,
+    pub kind: TopologyKind,
     /// Whether a Cluster serves its other slots while those of the failed primary have no owner.
     pub is_partial: bool,
     /// The silence after which other nodes or Sentinels take a server for failed.
@@ -81,7 +85,7 @@ pub struct SceneSettings {
 #[derive(Debug)]
 pub enum Scene {
     /// Three primaries with a replica each.
-    Cluster(Cluster),
+    Cluster(TestCluster),
     /// One primary with one replica.
     Sentinel(Sentinels),
     /// Three independent servers.
@@ -100,11 +104,11 @@ const DEATH: Duration = Duration::from_secs(5);
 const ASK: Duration = Duration::from_secs(10);
 
 /// respool's URL for these servers. For Sentinels, with the name of the primary.
-pub fn url(kind: Kind, addresses: &[SocketAddr]) -> String {
+pub fn url(kind: TopologyKind, addresses: &[SocketAddr]) -> String {
     match kind {
-        Kind::Cluster => cluster_url(addresses),
-        Kind::Sentinel => sentinel_url(addresses, WATCHED),
-        Kind::Sharded => sharded_url(addresses),
+        TopologyKind::Cluster => cluster_url(addresses),
+        TopologyKind::Sentinel => sentinel_url(addresses, WATCHED),
+        TopologyKind::Sharded => sharded_url(addresses),
     }
 }
 
@@ -115,7 +119,7 @@ impl Scene {
     /// When they do not.
     pub fn start(settings: &SceneSettings, binary: &Path) -> io::Result<Scene> {
         Ok(match settings.kind {
-            Kind::Cluster => Scene::Cluster(Cluster::start(
+            TopologyKind::Cluster => Scene::Cluster(TestCluster::start(
                 binary,
                 ClusterSettings {
                     primaries: GROUPS,
@@ -127,7 +131,7 @@ impl Scene {
                     ..ClusterSettings::default()
                 },
             )?),
-            Kind::Sentinel => {
+            TopologyKind::Sentinel => {
                 let settings = SentinelsSettings {
                     watched: 1,
                     down_after: settings.silence,
@@ -135,16 +139,16 @@ impl Scene {
                 };
                 Scene::Sentinel(Sentinels::start(binary, &settings)?)
             }
-            Kind::Sharded => Scene::Sharded(Shards::start::<&str>(binary, GROUPS, &[])?),
+            TopologyKind::Sharded => Scene::Sharded(Shards::start::<&str>(binary, GROUPS, &[])?),
         })
     }
 
     /// respool's URL for it.
     pub fn url(&self) -> String {
         let kind = match self {
-            Scene::Cluster(_) => Kind::Cluster,
-            Scene::Sentinel(_) => Kind::Sentinel,
-            Scene::Sharded(_) => Kind::Sharded,
+            Scene::Cluster(_) => TopologyKind::Cluster,
+            Scene::Sentinel(_) => TopologyKind::Sentinel,
+            Scene::Sharded(_) => TopologyKind::Sharded,
         };
         url(kind, &self.addresses())
     }

@@ -165,30 +165,30 @@ pub fn version(binary: &Path) -> io::Result<String> {
 
 /// A Redis or Valkey server without persistence, killed and reaped when dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerProcess {
     process: Process,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts it on a free port and returns when it answers PING.
     ///
     /// # Errors
     /// When it does not start, ends at once or does not answer. The text has its log.
-    pub fn start<A: AsRef<OsStr>>(binary: &Path, extra_args: &[A]) -> io::Result<Server> {
-        Server::start_on(ReservedPort::new, binary, extra_args)
+    pub fn start<A: AsRef<OsStr>>(binary: &Path, extra_args: &[A]) -> io::Result<ServerProcess> {
+        ServerProcess::start_on(ReservedPort::new, binary, extra_args)
     }
 
     /// Starts a Cluster node: its bus port, [`BUS_DISTANCE`] above its own, is reserved as well.
     pub(crate) fn start_with_bus<A: AsRef<OsStr>>(
         binary: &Path,
         extra_args: &[A],
-    ) -> io::Result<Server> {
-        Server::start_on(ReservedPort::with_bus, binary, extra_args)
+    ) -> io::Result<ServerProcess> {
+        ServerProcess::start_on(ReservedPort::with_bus, binary, extra_args)
     }
 
     /// Starts the same binary as a Sentinel with this configuration. It writes what it learns into
     /// the file, so it keeps that over a restart.
-    pub(crate) fn start_sentinel(binary: &Path, configuration: &str) -> io::Result<Server> {
+    pub(crate) fn start_sentinel(binary: &Path, configuration: &str) -> io::Result<ServerProcess> {
         let mut written = Ok(());
         let process = Process::start(Ready::Sentinel, &mut |port, dir| {
             let file = dir.join("sentinel.conf");
@@ -200,14 +200,14 @@ impl Server {
             command
         });
         written?;
-        Ok(Server { process: process? })
+        Ok(ServerProcess { process: process? })
     }
 
     fn start_on<A: AsRef<OsStr>>(
         port: fn() -> io::Result<ReservedPort>,
         binary: &Path,
         extra_args: &[A],
-    ) -> io::Result<Server> {
+    ) -> io::Result<ServerProcess> {
         let extra_args: Vec<OsString> = extra_args.iter().map(|a| a.as_ref().to_owned()).collect();
         let process = Process::start_on(port, Ready::Ping, &mut |port, dir| {
             let mut command = Command::new(binary);
@@ -216,20 +216,20 @@ impl Server {
             command.arg("--dir").arg(dir).args(&extra_args);
             command
         })?;
-        Ok(Server { process })
+        Ok(ServerProcess { process })
     }
 
     /// Starts it again, empty, on the same port and with the same arguments; kills it first if it
     /// runs. It keeps its files: a node its Cluster, a Sentinel its primaries.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// As [`ServerProcess::start`].
     pub fn restart(&mut self) -> io::Result<()> {
         self.process.restart()
     }
 }
 
-impl Deref for Server {
+impl Deref for ServerProcess {
     type Target = Process;
     fn deref(&self) -> &Process {
         &self.process
@@ -476,7 +476,7 @@ impl Process {
     /// ready.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// As [`ServerProcess::start`].
     pub fn start(
         ready: Ready,
         command: &mut dyn FnMut(u16, &Path) -> Command,
@@ -794,12 +794,12 @@ fn read_lossy(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn server() -> Server {
+    fn server() -> ServerProcess {
         let binary = find(Flavour::Redis70).expect("redis-server is required");
-        Server::start::<&str>(&binary, &[]).expect("redis-server starts")
+        ServerProcess::start::<&str>(&binary, &[]).expect("redis-server starts")
     }
 
-    fn ask(server: &Server, line: &str) -> String {
+    fn ask(server: &ServerProcess, line: &str) -> String {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.write_all(line.as_bytes()).unwrap();
         stream.write_all(b"\r\nQUIT\r\n").unwrap();
@@ -818,7 +818,7 @@ mod tests {
                     continue;
                 }
             };
-            let server = Server::start::<&str>(&binary, &[]).unwrap();
+            let server = ServerProcess::start::<&str>(&binary, &[]).unwrap();
             assert!(
                 ask(&server, "INFO server").contains(&format!("process_id:{}\r\n", server.pid()))
             );
@@ -879,7 +879,7 @@ mod tests {
     #[test]
     fn start_error_carries_the_servers_log() {
         let binary = find(Flavour::Redis70).expect("redis-server is required");
-        let error = Server::start(&binary, &["--no-such-option", "1"]).unwrap_err();
+        let error = ServerProcess::start(&binary, &["--no-such-option", "1"]).unwrap_err();
         assert!(error.to_string().contains("no-such-option"), "{error}");
     }
 

@@ -1,9 +1,9 @@
 //! Topologies of real servers, started for one test or experiment and ended with it.
 //!
-//! There are a [`Cluster`] of primaries and replicas, [`Sentinels`] with the primaries that they
-//! watch, and plain [`Shards`]. All consist of [`Node`]s, which a test can query, kill, freeze and
-//! restart one by one. Functions that wait look at what the nodes report, and never wait for a
-//! fixed time. After a bound they fail and say what was missing.
+//! There are a [`TestCluster`] of primaries and replicas, [`Sentinels`] with the primaries that
+//! they watch, and plain [`Shards`]. All consist of [`Node`]s, which a test can query, kill, freeze
+//! and restart one by one. Functions that wait look at the reports of the nodes, and never wait for
+//! a fixed time. After a bound they fail and name what is missing.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,23 +13,23 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::client::{Client, Reply};
-use crate::servers::{Process, Server};
+use crate::servers::{Process, ServerProcess};
 
 mod cluster;
 mod sentinels;
 
-pub use cluster::{Cluster, ClusterSettings, Seen};
+pub use cluster::{ClusterSettings, Seen, TestCluster};
 pub use sentinels::{Sentinels, SentinelsSettings, Watched};
 
 /// One process of a topology, killed and reaped when dropped.
 #[derive(Debug)]
 pub struct Node {
-    server: Server,
+    server: ServerProcess,
     password: Option<String>,
 }
 
 impl Node {
-    fn new(server: Server, password: Option<&str>) -> Node {
+    fn new(server: ServerProcess, password: Option<&str>) -> Node {
         let password = password.map(str::to_owned);
         Node { server, password }
     }
@@ -107,7 +107,7 @@ impl Shards {
     /// # Errors
     /// When one does not start.
     pub fn start<A: AsRef<OsStr>>(binary: &Path, count: usize, args: &[A]) -> io::Result<Shards> {
-        let start = |_| Ok(Node::new(Server::start(binary, args)?, None));
+        let start = |_| Ok(Node::new(ServerProcess::start(binary, args)?, None));
         let nodes = (0..count).map(start).collect::<io::Result<_>>()?;
         Ok(Shards { nodes })
     }

@@ -72,7 +72,7 @@ pub fn escape(bytes: &[u8]) -> String {
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct LineWord {
     /// Its bytes, without quotes and escapes.
     pub bytes: Vec<u8>,
     /// Whether it had quotes, and so is no keyword.
@@ -83,7 +83,7 @@ pub struct Word {
 ///
 /// # Errors
 /// With what is wrong with it.
-pub fn split(line: &str) -> Result<Vec<Word>, String> {
+pub fn split(line: &str) -> Result<Vec<LineWord>, String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
     while !rest.is_empty() && !rest.starts_with('#') {
@@ -100,7 +100,7 @@ pub fn split(line: &str) -> Result<Vec<Word>, String> {
             }
             let bytes = pattern.iter().copied().cycle().take(length).collect();
             (
-                Word {
+                LineWord {
                     bytes,
                     is_quoted: true,
                 },
@@ -109,7 +109,7 @@ pub fn split(line: &str) -> Result<Vec<Word>, String> {
         } else if let Some(quoted) = rest.strip_prefix('"') {
             let (bytes, after) = unquote(quoted)?;
             (
-                Word {
+                LineWord {
                     bytes,
                     is_quoted: true,
                 },
@@ -119,7 +119,7 @@ pub fn split(line: &str) -> Result<Vec<Word>, String> {
             let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
             let bytes = rest.as_bytes()[..end].to_vec();
             (
-                Word {
+                LineWord {
                     bytes,
                     is_quoted: false,
                 },

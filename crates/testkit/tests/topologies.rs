@@ -17,7 +17,7 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 use respool_testkit::client::Reply;
 use respool_testkit::servers::{self, Flavour, Process};
 use respool_testkit::topologies::{
-    Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings, Shards,
+    ClusterSettings, Node, Sentinels, SentinelsSettings, Shards, TestCluster,
 };
 
 /// Enough for what takes a few seconds, on a busy machine.
@@ -68,7 +68,7 @@ fn first_line(mut stream: TcpStream, request: &[u8]) -> String {
 
 /// The servers' own Cluster: all slots are assigned, each replica has its primary's keys, and a
 /// node without the slot redirects.
-fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &Cluster) {
+fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &TestCluster) {
     for node in 0..6 {
         let info = cluster.node(node).order(&["CLUSTER", "INFO"]).unwrap();
         let info = String::from_utf8_lossy(info.text().unwrap()).into_owned();
@@ -105,7 +105,7 @@ fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &Cluster) {
 
 /// With keys of a slot at both nodes there is ASK. After the move there is MOVED, and the keys are
 /// at its target.
-fn slots_move_with_their_keys(cluster: &mut Cluster) {
+fn slots_move_with_their_keys(cluster: &mut TestCluster) {
     let slot = 100;
     let keys = keys_of(slot, 250);
     for key in &keys {
@@ -148,7 +148,7 @@ fn a_cluster_of_redis_forms_and_its_slots_move_with_their_keys() {
     let Some(binary) = binary(Flavour::Redis70) else {
         return;
     };
-    let mut cluster = Cluster::start(&binary, ClusterSettings::default()).unwrap();
+    let mut cluster = TestCluster::start(&binary, ClusterSettings::default()).unwrap();
     a_cluster_has_all_slots_and_replicas_that_follow(&cluster);
     slots_move_with_their_keys(&mut cluster);
 }
@@ -162,7 +162,7 @@ fn a_cluster_of_valkey_with_a_password_does_the_same() {
         password: Some("secret".to_owned()),
         ..ClusterSettings::default()
     };
-    let mut cluster = Cluster::start(&binary, settings).unwrap();
+    let mut cluster = TestCluster::start(&binary, settings).unwrap();
     let stranger = TcpStream::connect(cluster.node(4).address()).unwrap();
     assert!(first_line(stranger, b"GET k\r\n").starts_with("-NOAUTH"));
     a_cluster_has_all_slots_and_replicas_that_follow(&cluster);
@@ -180,7 +180,7 @@ fn redis_before_7_and_after_it_form_a_cluster_too() {
             replicas: 0,
             ..ClusterSettings::default()
         };
-        let cluster = Cluster::start(&binary, settings).unwrap();
+        let cluster = TestCluster::start(&binary, settings).unwrap();
         let key = &keys_of(3, 1)[0];
         cluster.node(0).order(&["SET", key, "v"]).unwrap();
         cluster.move_slots(0..8, 0, 1).unwrap();
@@ -201,7 +201,7 @@ fn replica_replaces_a_killed_primary() {
     let Some(binary) = binary(Flavour::Redis70) else {
         return;
     };
-    let mut cluster = Cluster::start(&binary, ClusterSettings::default()).unwrap();
+    let mut cluster = TestCluster::start(&binary, ClusterSettings::default()).unwrap();
     let key = &keys_of(0, 1)[0];
     set_and_wait(cluster.node(0), key);
 
@@ -228,7 +228,7 @@ fn a_frozen_node_is_missed_and_one_that_goes_on_is_not() {
         replicas: 0,
         ..ClusterSettings::default()
     };
-    let cluster = Cluster::start(&binary, settings).unwrap();
+    let cluster = TestCluster::start(&binary, settings).unwrap();
     cluster.node(1).stop();
     // At first no node has noticed.
     let deadline = Instant::now() + LIMIT;
@@ -359,7 +359,7 @@ fn nothing_is_left_of_a_topology_also_when_a_test_panics() {
             primaries: 1,
             ..ClusterSettings::default()
         };
-        let cluster = Cluster::start(&binary, settings).unwrap();
+        let cluster = TestCluster::start(&binary, settings).unwrap();
         let settings = SentinelsSettings {
             sentinels: 1,
             quorum: 1,

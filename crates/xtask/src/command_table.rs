@@ -29,7 +29,7 @@ use policy::{
 use respool_testkit::servers::{self, Flavour};
 
 use crate::wrap::wrapped;
-use snapshot::{BeginEntry, Entry, FindEntry, KeyEntry, Snapshot};
+use snapshot::{BeginEntry, CommandEntry, FindEntry, KeyEntry, Snapshot};
 
 /// The servers that the table is generated from, each with the file of its snapshot.
 const SOURCES: [(Flavour, &str); 2] = [
@@ -77,7 +77,7 @@ fn generated(root: &Path) -> Result<[(PathBuf, String); 2], String> {
     }
     let policy: Policy = toml::from_str(&read(&data(root, "policy.toml"))?)
         .map_err(|error| format!("policy.toml: {error}"))?;
-    let table = Table::join(&snapshots, policy)?;
+    let table = JoinedTable::join(&snapshots, policy)?;
     Ok([
         (
             root.join("crates/protocol/src/commands/table.rs"),
@@ -151,7 +151,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 /// The joined table, sorted as it is written.
 #[derive(Debug)]
-struct Table {
+struct JoinedTable {
     rows: Vec<Row>,
 }
 
@@ -188,9 +188,9 @@ const ALLOWING: [&str; 6] = [
     "allow_busy",
 ];
 
-impl Table {
-    fn join(snapshots: &[Snapshot], policy: Policy) -> Result<Table, String> {
-        let mut said: BTreeMap<(String, String), Vec<(&str, &Entry)>> = BTreeMap::new();
+impl JoinedTable {
+    fn join(snapshots: &[Snapshot], policy: Policy) -> Result<JoinedTable, String> {
+        let mut said: BTreeMap<(String, String), Vec<(&str, &CommandEntry)>> = BTreeMap::new();
         for snapshot in snapshots {
             for entry in &snapshot.commands {
                 let (container, sub) = entry.name.split_once('|').unwrap_or((&entry.name, ""));
@@ -224,7 +224,7 @@ impl Table {
         apply("replica", &policy.replica, &mut rows, |row| {
             &mut row.replica
         })?;
-        Ok(Table { rows })
+        Ok(JoinedTable { rows })
     }
 
     fn subcommands(&self, nth: usize) -> (usize, usize) {
@@ -378,7 +378,7 @@ fn shown_name(name: &str) -> String {
 
 impl Row {
     /// The safe union of what the servers say of one command.
-    fn join(said: &[(&str, &Entry)]) -> Result<Row, String> {
+    fn join(said: &[(&str, &CommandEntry)]) -> Result<Row, String> {
         let (_, first) = said[0];
         let mut row = Row {
             name: first.name.clone(),
@@ -678,9 +678,9 @@ impl Row {
 }
 
 /// What the servers say differently of one command.
-fn differences(said: &[(&str, &Entry)]) -> Vec<String> {
+fn differences(said: &[(&str, &CommandEntry)]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut compare = |what: &str, of: &dyn Fn(&Entry) -> String| {
+    let mut compare = |what: &str, of: &dyn Fn(&CommandEntry) -> String| {
         let told: Vec<String> = said.iter().map(|(_, entry)| of(entry)).collect();
         if told.windows(2).any(|pair| pair[0] != pair[1]) {
             let told: Vec<String> = said
@@ -693,7 +693,7 @@ fn differences(said: &[(&str, &Entry)]) -> Vec<String> {
     };
     compare("arity", &|entry| entry.arity.to_string());
     // Only what not all of them say.
-    let only = |entry: &Entry, of: &dyn Fn(&Entry) -> Vec<String>| {
+    let only = |entry: &CommandEntry, of: &dyn Fn(&CommandEntry) -> Vec<String>| {
         let own = of(entry);
         let rest = own
             .iter()

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`folders`] | a folder of the engine imports only folders on lower floors | `arrows.txt` |
 //! | [`columns`] | a comment or a line of Markdown has at most 100 columns | `wide-files.txt` |
-//! | [`names`] | a type name is declared once in the shipped crates | `shared-names.txt` |
+//! | [`names`] | a type name is declared once in all crates | `shared-names.txt` |
 //! | [`functions`] | a function has at most 100 lines | `long-functions.txt` |
 //! | [`commits`] | a commit subject is `area: imperative`, at most 72 characters | none |
 //!
@@ -21,7 +21,7 @@ mod sources;
 
 use std::path::Path;
 
-use list::{List, Offence};
+use list::{ExceptionList, Offence};
 use sources::Sources;
 
 /// A check with a list of known offenders.
@@ -47,7 +47,7 @@ const CHECKS: [Check; 4] = [
     },
     Check {
         list: "shared-names.txt",
-        head: "# Type names that the shipped crates still declare more than once.",
+        head: "# Type names that the crates still declare more than once.",
         find: names::offences,
     },
     Check {
@@ -65,7 +65,7 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
     let sources = Sources::read(root)?;
     let mut report = String::new();
     for check in &CHECKS {
-        let list = List::read(root, check.list)?;
+        let list = ExceptionList::read(root, check.list)?;
         report.push_str(&list.compare(&(check.find)(&sources)));
     }
     match commits::subjects(root) {
@@ -86,7 +86,7 @@ pub(crate) fn accept(root: &Path) -> Result<(), String> {
     let sources = Sources::read(root)?;
     let mut report = String::new();
     for check in &CHECKS {
-        let list = List::read(root, check.list)?;
+        let list = ExceptionList::read(root, check.list)?;
         report.push_str(&list.accept(root, check.head, &(check.find)(&sources))?);
     }
     match report.is_empty() {

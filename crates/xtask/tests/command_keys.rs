@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use respool_protocol::commands::{self, Command, KeyFlags};
 use respool_testkit::client::{self, Client, Reply};
 use respool_testkit::random;
-use respool_testkit::servers::{Flavour, Server, find, leave_out};
+use respool_testkit::servers::{Flavour, ServerProcess, find, leave_out};
 
 /// A request: its arguments.
-type Request = Vec<Vec<u8>>;
+type CommandLine = Vec<Vec<u8>>;
 
 /// Requests with keys in every way there is. `""` is an empty argument.
 const LINES: &[&str] = &[
@@ -125,13 +125,13 @@ const WORDS: &[&str] = &[
 /// cannot pass: each server says for itself where it sees keys.
 #[test]
 fn servers_find_keys_where_the_table_does() {
-    let mut random = Random::new();
+    let mut random = SeededWords::new();
     let seed = random.seed;
     let mut compared = 0;
     for (flavour, server) in servers(&[Flavour::Redis70, Flavour::Redis82, Flavour::Valkey91]) {
         let mut link = Client::connect(server.address());
         let mut known = HashMap::new();
-        let mut requests: Vec<Request> = LINES.iter().map(|line| words(line)).collect();
+        let mut requests: Vec<CommandLine> = LINES.iter().map(|line| words(line)).collect();
         // Every command with every small number of arguments ...
         for id in commands::all() {
             let name: Vec<&str> = id.get().name.split('|').collect();
@@ -206,7 +206,7 @@ fn servers_wait_only_when_the_table_says_so() {
         "BLOCK",
         "BLOCK -1",
     ];
-    let mut random = Random::new();
+    let mut random = SeededWords::new();
     let seed = random.seed;
     for (flavour, server) in servers(&[
         Flavour::Redis62,
@@ -248,11 +248,13 @@ fn servers_wait_only_when_the_table_says_so() {
 }
 
 /// The installed servers of these versions.
-fn servers(flavours: &[Flavour]) -> Vec<(Flavour, Server)> {
+fn servers(flavours: &[Flavour]) -> Vec<(Flavour, ServerProcess)> {
     let mut running = Vec::new();
     for &flavour in flavours {
         match find(flavour) {
-            Ok(binary) => running.push((flavour, Server::start::<&str>(&binary, &[]).unwrap())),
+            Ok(binary) => {
+                running.push((flavour, ServerProcess::start::<&str>(&binary, &[]).unwrap()))
+            }
             Err(reason) => leave_out("servers", reason),
         }
     }
@@ -375,7 +377,7 @@ fn waits(link: &mut Client, watcher: &mut Client) -> bool {
 }
 
 /// The arguments of a line.
-fn words(line: &str) -> Request {
+fn words(line: &str) -> CommandLine {
     line.split(' ')
         .map(|word| {
             if word == "\"\"" {
@@ -396,19 +398,19 @@ fn shown(request: &[Vec<u8>]) -> String {
 }
 
 /// Words from a seed that is printed.
-struct Random {
+struct SeededWords {
     seed: u64,
     numbers: random::Random,
 }
 
-impl Random {
-    fn new() -> Random {
+impl SeededWords {
+    fn new() -> SeededWords {
         let seed = match std::env::var("RESPOOL_SEED") {
             Ok(seed) => seed.parse().expect("RESPOOL_SEED is a number"),
             Err(_) => random::seed(),
         };
         let numbers = random::Random::new(seed);
-        Random { seed, numbers }
+        SeededWords { seed, numbers }
     }
 
     fn below(&mut self, bound: usize) -> usize {

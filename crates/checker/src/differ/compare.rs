@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use super::PREFIX;
 use super::script::name;
-use super::side::{Connection, Exchange, Messages, Side};
+use super::side::{Exchange, Messages, Side, SideConnection};
 use super::state::{sorted, sorted_pairs, without_times};
 use respool_testkit::frame::{Frame, REFUSAL};
 use respool_testkit::words;
 
 /// A forgiven difference, its commands and its reason.
-struct Rule {
+struct ForgivenDifference {
     /// Names of commands, with the subcommand where there is one.
     commands: &'static [&'static str],
     why: &'static str,
@@ -22,8 +22,8 @@ struct Rule {
 
 /// Two servers without respool differ in these as well, except where a rule says that only respool
 /// needs it.
-const RULES: &[Rule] = &[
-    Rule {
+const RULES: &[ForgivenDifference] = &[
+    ForgivenDifference {
         commands: &[
             "SMEMBERS",
             "SINTER",
@@ -44,12 +44,12 @@ const RULES: &[Rule] = &[
         why: "hash tables answer in the order of a seed that every server draws anew",
         same: |_, one, two| sorted(one) == sorted(two),
     },
-    Rule {
+    ForgivenDifference {
         commands: &["COMMAND"],
         why: "hash tables answer in the order of a seed that every server draws anew (commands, and subcommands in each)",
         same: |_, one, two| one.items().len() == two.items().len(),
     },
-    Rule {
+    ForgivenDifference {
         commands: &["HGETALL", "HRANDFIELD", "ZRANDMEMBER", "CONFIG GET"],
         why: "hash tables answer in the order of a seed that every server draws anew (pairs)",
         same: |args, one, two| {
@@ -61,7 +61,7 @@ const RULES: &[Rule] = &[
             }
         },
     },
-    Rule {
+    ForgivenDifference {
         commands: &["SCAN", "SSCAN", "HSCAN", "ZSCAN"],
         why: "a scan goes through a hash table in the order of its seed (here always to its end: the cursor must be 0)",
         same: |args, one, two| {
@@ -79,12 +79,12 @@ const RULES: &[Rule] = &[
             }
         },
     },
-    Rule {
+    ForgivenDifference {
         commands: &["RANDOMKEY"],
         why: "which key is left to chance; whether there is one is not",
         same: |_, one, two| one.class() == two.class(),
     },
-    Rule {
+    ForgivenDifference {
         commands: &[
             "TTL",
             "PTTL",
@@ -101,12 +101,12 @@ const RULES: &[Rule] = &[
             near(one, two, tolerance)
         },
     },
-    Rule {
+    ForgivenDifference {
         commands: &["OBJECT IDLETIME", "OBJECT FREQ", "MEMORY USAGE"],
         why: "idle seconds go by, access counters are probabilistic, an allocator rounds as its history is",
         same: |_, one, two| one.class() == two.class(),
     },
-    Rule {
+    ForgivenDifference {
         commands: &[
             "XINFO STREAM",
             "XINFO GROUPS",
@@ -117,23 +117,23 @@ const RULES: &[Rule] = &[
         why: "times at which entries were delivered and consumers seen, and how long ago that is",
         same: |_, one, two| without_idle(&without_times(one)) == without_idle(&without_times(two)),
     },
-    Rule {
+    ForgivenDifference {
         commands: &["DUMP"],
         why: "hash tables are written in the order of a seed that every server draws anew (contents are compared at the \
               end), streams with times",
         same: |_, one, two| one.class() == two.class(),
     },
-    Rule {
+    ForgivenDifference {
         commands: &["CLIENT ID", "TIME", "LASTSAVE", "CLIENT GETREDIR"],
         why: "ids of connections and times are each server's own",
         same: |_, one, two| shape(one) == shape(two),
     },
-    Rule {
+    ForgivenDifference {
         commands: &["HELLO"],
         why: "its field id is each server's own",
         same: |_, one, two| without_fields(one, &["id"]) == without_fields(two, &["id"]),
     },
-    Rule {
+    ForgivenDifference {
         commands: &["HELLO"],
         why: "respool does not tell which modules its server has (only respool needs this rule)",
         same: |_, one, two| {
@@ -141,7 +141,7 @@ const RULES: &[Rule] = &[
             without_fields(one, &fields) == without_fields(two, &fields)
         },
     },
-    Rule {
+    ForgivenDifference {
         commands: &[
             "CLIENT INFO",
             "CLIENT LIST",
@@ -152,7 +152,7 @@ const RULES: &[Rule] = &[
         why: "what it tells is about the process that answers (its addresses, ages, memory): text for text",
         same: |_, one, two| one.class() == two.class(),
     },
-    Rule {
+    ForgivenDifference {
         commands: &["UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"],
         why: "who leaves all channels is told so in the order of a hash table; each once, and the counts go down in order",
         // Several frames make up the reply: see `same_confirmations`.
@@ -185,8 +185,8 @@ impl Difference {
 /// The first difference between the replies to two connections in a round.
 pub(crate) fn connections(
     index: usize,
-    direct: &Connection,
-    other: &Connection,
+    direct: &SideConnection,
+    other: &SideConnection,
     forgiven: &mut Forgiven,
 ) -> Option<Difference> {
     let place = |what: &str| format!("connection {index}: {}", words::cut(what));
@@ -225,7 +225,7 @@ pub(crate) fn connections(
         });
     }
     if direct.is_open() != other.is_open() {
-        let state = |connection: &Connection| {
+        let state = |connection: &SideConnection| {
             let state = if connection.is_open() {
                 "open"
             } else {
@@ -249,7 +249,7 @@ pub(crate) fn connections(
         });
     }
     if !same_messages(&direct.messages, &other.messages, forgiven) {
-        let list = |connection: &Connection| {
+        let list = |connection: &SideConnection| {
             let channels = connection.messages.iter().map(|(channel, payloads)| {
                 let channel: Vec<String> = channel.iter().map(Frame::to_string).collect();
                 let payloads: Vec<String> = payloads.iter().map(Frame::to_string).collect();
@@ -406,7 +406,7 @@ fn frames(args: &[Vec<u8>], one: &Frame, two: &Frame, forgiven: &mut Forgiven) -
     rule.is_some()
 }
 
-fn rules(request: &str) -> impl Iterator<Item = &'static Rule> + use<'_> {
+fn rules(request: &str) -> impl Iterator<Item = &'static ForgivenDifference> + use<'_> {
     RULES
         .iter()
         .filter(move |rule| rule.commands.contains(&request))

@@ -11,17 +11,17 @@ use std::io;
 use respool_protocol::commands::{self, CommandFlags};
 use respool_testkit::random::Random;
 
-use super::script::{Args, Request, Round, Step, name};
-use super::session::{Replies, Session, blocks_without_end, subscription};
+use super::script::{Args, RoundStep, ScriptRequest, ScriptRound, name};
+use super::session::{ReplySwitch, SessionModel, blocks_without_end, subscription};
 use super::side::{Control, Side};
 use super::templates::{
-    CACHE, CLASSES, Class, ENDLESS, EXACT, FUNCTIONS, LIBRARIES, NOT_QUEUED, QUEUED, SCRIPTS, SOLO,
-    Template, WAYS, WRONG,
+    CACHE, CLASSES, ENDLESS, EXACT, FUNCTIONS, LIBRARIES, NOT_QUEUED, QUEUED, RequestClass,
+    SCRIPTS, SOLO, Template, WAYS, WRONG,
 };
 
 /// The ingredients of a case.
 #[derive(Clone, Debug)]
-pub(crate) struct Recipe {
+pub(crate) struct CaseRecipe {
     pub(crate) connections: usize,
     /// Requests, about.
     pub(crate) steps: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Recipe {
     pub(crate) omitted: Vec<String>,
 }
 
-impl Recipe {
+impl CaseRecipe {
     fn omits(&self, args: &[Vec<u8>]) -> bool {
         let name = name(args);
         self.omitted.iter().any(|omitted| {
@@ -69,8 +69,8 @@ pub(crate) fn class_names() -> Vec<&'static str> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Generator<'a> {
-    recipe: &'a Recipe,
+pub(crate) struct RoundGenerator<'a> {
+    recipe: &'a CaseRecipe,
     random: Random,
     left: usize,
     /// Scripts with their SHA1 from the server.
@@ -82,10 +82,10 @@ pub(crate) struct Generator<'a> {
 }
 
 /// What one connection may do in a round.
-struct Allowed<'a> {
+struct AllowedRequests<'a> {
     connection: usize,
     /// Its state after the requests of this round.
-    session: Session,
+    session: SessionModel,
     /// Keys and channels that it owns in this round.
     owned: &'a BTreeSet<&'static [u8]>,
     has_cache: bool,
@@ -114,17 +114,17 @@ const TIME_FAR: i64 = 4_000_000_000;
 /// Above respool's bound for a held request.
 const HUGE_BYTES: usize = 300_000;
 
-impl<'a> Generator<'a> {
+impl<'a> RoundGenerator<'a> {
     pub(crate) fn new(
-        recipe: &'a Recipe,
+        recipe: &'a CaseRecipe,
         seed: u64,
         scripts: Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Generator<'a> {
+    ) -> RoundGenerator<'a> {
         let mut random = Random::new(seed);
         // Neighbouring seeds begin far apart.
         let mut random = Random::new(random.next_u64());
         let left = recipe.steps / 2 + random.below(recipe.steps + 1);
-        Generator {
+        RoundGenerator {
             recipe,
             random,
             left,
@@ -139,7 +139,7 @@ impl<'a> Generator<'a> {
     }
 
     /// The next round; `None` when the case is long enough.
-    pub(crate) fn round(&mut self, direct: &Side) -> Option<Round> {
+    pub(crate) fn round(&mut self, direct: &Side) -> Option<ScriptRound> {
         if self.left == 0 {
             return None;
         }
@@ -153,12 +153,12 @@ impl<'a> Generator<'a> {
             let server = *self.random.pick(&free);
             let requests = self.serve(direct, waiter, &direct.connections[server].session);
             self.left = self.left.saturating_sub(requests.len());
-            let steps = vec![Step {
+            let steps = vec![RoundStep {
                 connection: server,
                 requests,
                 cuts: Vec::new(),
             }];
-            return Some(Round { steps });
+            return Some(ScriptRound { steps });
         }
         if self.has("together") && free.len() > 1 && self.random.one_in(4) {
             let round = self.together(direct, &free);
@@ -167,14 +167,14 @@ impl<'a> Generator<'a> {
             return Some(round);
         }
         let is_alone = free.len() == 1 || self.random.one_in(2);
-        let mut round = Round::default();
+        let mut round = ScriptRound::default();
         let everything: BTreeSet<&'static [u8]> = all_names().into_iter().collect();
         if is_alone {
             let connection = *self.random.pick(&free);
             let may_wait = free.len() > 1;
             let session = direct.connections[connection].session.clone();
             let owned = &everything;
-            let allowed = Allowed {
+            let allowed = AllowedRequests {
                 connection,
                 session,
                 owned,
@@ -187,7 +187,7 @@ impl<'a> Generator<'a> {
             for (connection, (owned, has_cache)) in self.deal(direct, &free) {
                 let session = direct.connections[connection].session.clone();
                 let owned = &owned;
-                let allowed = Allowed {
+                let allowed = AllowedRequests {
                     connection,
                     session,
                     owned,
@@ -205,7 +205,7 @@ impl<'a> Generator<'a> {
 
     /// A round with requests that may be fused: all connections read any keys, or some write their
     /// own, or both.
-    fn together(&mut self, direct: &Side, free: &[usize]) -> Round {
+    fn together(&mut self, direct: &Side, free: &[usize]) -> ScriptRound {
         let only_reads = self.random.one_in(2);
         let only_writes = !only_reads && self.random.one_in(2);
         let dealt: BTreeMap<_, _> = if only_reads {
@@ -214,17 +214,17 @@ impl<'a> Generator<'a> {
         } else {
             self.deal(direct, free)
         };
-        let mut round = Round::default();
+        let mut round = ScriptRound::default();
         for (connection, (owned, has_cache)) in dealt {
             let session = direct.connections[connection].session.clone();
             let is_fit = session.queue.is_none()
                 && !session.is_subscribed()
                 && !session.is_tracking
-                && session.replies == Replies::On;
+                && session.replies == ReplySwitch::On;
             if !is_fit {
                 continue;
             }
-            let allowed = Allowed {
+            let allowed = AllowedRequests {
                 connection,
                 session,
                 owned: &owned,
@@ -233,18 +233,18 @@ impl<'a> Generator<'a> {
                 may_wait: false,
             };
             let count = 1 + self.random.below(12);
-            let wanted = |class: &Class| match class.name {
+            let wanted = |class: &RequestClass| match class.name {
                 "reads" => !only_writes,
                 "texts" => !only_reads,
                 _ => false,
             };
             let recipe = self.recipe;
-            let requests: Vec<Request> = (0..count)
+            let requests: Vec<ScriptRequest> = (0..count)
                 .filter_map(|_| self.of_class(&allowed, wanted))
                 .filter(|args| !recipe.omits(args))
-                .map(Request::Array)
+                .map(ScriptRequest::Array)
                 .collect();
-            let mut step = Step {
+            let mut step = RoundStep {
                 connection,
                 requests,
                 cuts: Vec::new(),
@@ -339,7 +339,7 @@ impl<'a> Generator<'a> {
     }
 
     /// The requests of one connection in a round.
-    fn step(&mut self, mut allowed: Allowed<'_>) -> Step {
+    fn step(&mut self, mut allowed: AllowedRequests<'_>) -> RoundStep {
         let connection = allowed.connection;
         let count = match self.random.below(10) {
             0..3 => 1,
@@ -350,12 +350,12 @@ impl<'a> Generator<'a> {
         while requests.len() < count {
             if self.has("protocol") && self.random.one_in(100) {
                 let request = self.raw();
-                let closes = matches!(request, Request::Closes(_));
+                let closes = matches!(request, ScriptRequest::Closes(_));
                 // Redis 8.2 does not answer a protocol error behind a command that waited, until
                 // more bytes come. With replies switched off there is no answer, and no server
                 // closes before it has answered.
-                let waits = |request: &Request| may_wait(request.args());
-                let is_mute = allowed.session.replies != Replies::On;
+                let waits = |request: &ScriptRequest| may_wait(request.args());
+                let is_mute = allowed.session.replies != ReplySwitch::On;
                 if closes && (is_mute || requests.iter().any(waits)) {
                     continue;
                 }
@@ -376,9 +376,9 @@ impl<'a> Generator<'a> {
             let is_short = args.iter().map(Vec::len).sum::<usize>() < 2000;
             let is_inline = self.has("inline") && is_short && self.random.one_in(25);
             requests.push(if is_inline {
-                Request::Inline(args)
+                ScriptRequest::Inline(args)
             } else {
-                Request::Array(args)
+                ScriptRequest::Array(args)
             });
             if is_last {
                 break;
@@ -402,10 +402,10 @@ impl<'a> Generator<'a> {
         }
         // Replies that were switched off are switched on in the same write, so that the round has
         // an end.
-        if allowed.session.replies != Replies::On {
+        if allowed.session.replies != ReplySwitch::On {
             requests.push(array(&["CLIENT", "REPLY", "ON"]));
         }
-        let mut step = Step {
+        let mut step = RoundStep {
             connection,
             requests,
             cuts: Vec::new(),
@@ -416,7 +416,7 @@ impl<'a> Generator<'a> {
         step
     }
 
-    fn cuts(&mut self, step: &Step) -> Vec<usize> {
+    fn cuts(&mut self, step: &RoundStep) -> Vec<usize> {
         let mut bytes = Vec::new();
         for request in &step.requests {
             request.encode(&mut bytes, &|_| 0);
@@ -434,7 +434,7 @@ impl<'a> Generator<'a> {
     }
 
     /// One request that is not left out.
-    fn request(&mut self, allowed: &Allowed<'_>) -> Option<Args> {
+    fn request(&mut self, allowed: &AllowedRequests<'_>) -> Option<Args> {
         let recipe = self.recipe;
         // Where every fitting request is left out, the step ends.
         let mut attempts = (0..20).map_while(|_| self.any_request(allowed));
@@ -442,7 +442,7 @@ impl<'a> Generator<'a> {
     }
 
     /// One request that fits the state of the connection.
-    fn any_request(&mut self, allowed: &Allowed<'_>) -> Option<Args> {
+    fn any_request(&mut self, allowed: &AllowedRequests<'_>) -> Option<Args> {
         let words = |line: &str| {
             Some(
                 line.split(' ')
@@ -483,7 +483,7 @@ impl<'a> Generator<'a> {
                 }
                 _ => {}
             }
-        } else if session.replies != Replies::On {
+        } else if session.replies != ReplySwitch::On {
             // Requests for data, whose effects show later; and sooner or later an end.
             if self.random.one_in(4) {
                 return words("CLIENT REPLY ON");
@@ -507,8 +507,8 @@ impl<'a> Generator<'a> {
 
     fn of_class(
         &mut self,
-        allowed: &Allowed<'_>,
-        is_wanted: impl Fn(&Class) -> bool,
+        allowed: &AllowedRequests<'_>,
+        is_wanted: impl Fn(&RequestClass) -> bool,
     ) -> Option<Args> {
         let wants_errors = self.has("errors");
         let fits = |template: &Template| {
@@ -521,7 +521,7 @@ impl<'a> Generator<'a> {
                 && (flags & QUEUED == 0 || allowed.session.queue.is_some())
         };
         let classes = &self.recipe.classes;
-        let weight = |class: &Class| {
+        let weight = |class: &RequestClass| {
             let is_wanted = is_wanted(class)
                 && classes.contains(class.name)
                 && class.templates.iter().any(fits);
@@ -581,10 +581,10 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn raw(&mut self) -> Request {
+    fn raw(&mut self) -> ScriptRequest {
         if self.random.one_in(2) {
             let nothing: &[&[u8]] = &[b"\r\n", b"*0\r\n", b"*-1\r\n", b"\n"];
-            return Request::Silent(self.random.pick(nothing).to_vec());
+            return ScriptRequest::Silent(self.random.pick(nothing).to_vec());
         }
         let broken: &[&[u8]] = &[
             b"*1\r\nfoo\r\n",
@@ -597,11 +597,16 @@ impl<'a> Generator<'a> {
             b"GET \"unbalanced\r\n",
             b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n*1\r\n",
         ];
-        Request::Closes(self.random.pick(broken).to_vec())
+        ScriptRequest::Closes(self.random.pick(broken).to_vec())
     }
 
     /// Requests that serve a blocked connection.
-    fn serve(&mut self, direct: &Side, waiter: usize, session: &Session) -> Vec<Request> {
+    fn serve(
+        &mut self,
+        direct: &Side,
+        waiter: usize,
+        session: &SessionModel,
+    ) -> Vec<ScriptRequest> {
         let args = direct
             .blocked_in(waiter)
             .map(|request| request.args().to_vec())
@@ -624,7 +629,7 @@ impl<'a> Generator<'a> {
         };
         let mut requests = Vec::new();
         let mut ask = |args: &[&[u8]]| {
-            requests.push(Request::Array(
+            requests.push(ScriptRequest::Array(
                 args.iter().map(|arg| arg.to_vec()).collect(),
             ))
         };
@@ -665,7 +670,7 @@ impl<'a> Generator<'a> {
     }
 
     /// Makes a request of a template.
-    fn fill(&mut self, template: &str, allowed: &Allowed<'_>) -> Args {
+    fn fill(&mut self, template: &str, allowed: &AllowedRequests<'_>) -> Args {
         let words: Vec<&str> = template
             .split(' ')
             .filter(|word| !word.is_empty())
@@ -675,7 +680,7 @@ impl<'a> Generator<'a> {
         args
     }
 
-    fn fill_words(&mut self, words: &[&str], allowed: &Allowed<'_>, args: &mut Args) {
+    fn fill_words(&mut self, words: &[&str], allowed: &AllowedRequests<'_>, args: &mut Args) {
         let mut at = 0;
         while at < words.len() {
             match words[at] {
@@ -712,7 +717,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn fill_word(&mut self, what: &str, allowed: &Allowed<'_>, args: &mut Args) {
+    fn fill_word(&mut self, what: &str, allowed: &AllowedRequests<'_>, args: &mut Args) {
         let random = &mut self.random;
         let text = |number: i64| number.to_string().into_bytes();
         let arg = match what {
@@ -794,13 +799,13 @@ impl<'a> Generator<'a> {
         args.push(arg);
     }
 
-    fn any_key(&mut self, allowed: &Allowed<'_>) -> Vec<u8> {
+    fn any_key(&mut self, allowed: &AllowedRequests<'_>) -> Vec<u8> {
         let keys = *self.random.pick(&KEYS);
         self.owned(keys.1, allowed)
     }
 
     /// One of these names that the connection owns, or else a name that only it uses.
-    fn owned(&mut self, names: &[&'static [u8]], allowed: &Allowed<'_>) -> Vec<u8> {
+    fn owned(&mut self, names: &[&'static [u8]], allowed: &AllowedRequests<'_>) -> Vec<u8> {
         let owned: Vec<&[u8]> = names
             .iter()
             .copied()
@@ -838,8 +843,8 @@ impl<'a> Generator<'a> {
     }
 }
 
-fn array(words: &[&str]) -> Request {
-    Request::Array(words.iter().map(|word| word.as_bytes().to_vec()).collect())
+fn array(words: &[&str]) -> ScriptRequest {
+    ScriptRequest::Array(words.iter().map(|word| word.as_bytes().to_vec()).collect())
 }
 
 /// Keys and channels.
@@ -908,7 +913,7 @@ fn may_wait(args: &[Vec<u8>]) -> bool {
 
 /// Whether EXEC would send a message to its own connection. Up to Redis 7.0 such a message becomes
 /// one extra element of the reply, which no client can parse.
-fn tells_itself(session: &Session, args: &[Vec<u8>]) -> bool {
+fn tells_itself(session: &SessionModel, args: &[Vec<u8>]) -> bool {
     let Some(queue) = &session.queue else {
         return false;
     };
@@ -931,9 +936,9 @@ fn reads(args: &[Vec<u8>]) -> bool {
 }
 
 /// Assumes that a request succeeds: only the choice of the next requests depends on it.
-fn assume(session: &mut Session, args: &Args) {
+fn assume(session: &mut SessionModel, args: &Args) {
     use respool_testkit::frame::Frame;
-    let request = Request::Array(args.clone());
+    let request = ScriptRequest::Array(args.clone());
     let name = name(args);
     let ends_queue =
         ["EXEC", "DISCARD", "RESET", "QUIT", "MULTI", "WATCH"].contains(&name.as_str());
@@ -983,17 +988,17 @@ mod tests {
 
     #[test]
     fn every_template_can_be_filled() {
-        let recipe = Recipe {
+        let recipe = CaseRecipe {
             connections: 1,
             steps: 1,
             classes: class_names().into_iter().collect(),
             omitted: Vec::new(),
         };
         let mut generator =
-            Generator::new(&recipe, 1, vec![(b"return 1".to_vec(), b"e0e1".to_vec())]);
+            RoundGenerator::new(&recipe, 1, vec![(b"return 1".to_vec(), b"e0e1".to_vec())]);
         let owned: BTreeSet<&'static [u8]> = all_names().into_iter().collect();
-        let session = Session::default();
-        let allowed = Allowed {
+        let session = SessionModel::default();
+        let allowed = AllowedRequests {
             connection: 0,
             session,
             owned: &owned,

@@ -4,14 +4,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::compare::{self, Difference, Forgiven};
-use super::script::{Request, Round, Script, Step};
+use super::script::{DifferScript, RoundStep, ScriptRequest, ScriptRound};
 use super::side::{Control, Side};
-use super::state::State;
+use super::state::DataState;
 use respool_testkit::frame::Frame;
 
 /// The result of a script.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum ScriptOutcome {
     Same,
     Different(Difference),
     /// The direct side answered as no server may: so nothing follows for the other side.
@@ -19,10 +19,10 @@ pub(crate) enum Outcome {
 }
 
 /// The source of rounds: a script, or a generator that sees the state of the direct side.
-pub(crate) type Source<'a> = &'a mut dyn FnMut(&Side) -> Option<Round>;
+pub(crate) type RoundSource<'a> = &'a mut dyn FnMut(&Side) -> Option<ScriptRound>;
 
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub(crate) struct SidePair {
     pub(crate) direct: Side,
     pub(crate) other: Side,
     /// How long a reply may take.
@@ -32,9 +32,9 @@ pub(crate) struct Pair {
     pub(crate) has_left_something: bool,
 }
 
-impl Pair {
-    pub(crate) fn new(direct: Side, other: Side, patience: Duration) -> Pair {
-        Pair {
+impl SidePair {
+    pub(crate) fn new(direct: Side, other: Side, patience: Duration) -> SidePair {
+        SidePair {
             direct,
             other,
             patience,
@@ -47,7 +47,7 @@ impl Pair {
     ///
     /// # Errors
     /// When a server has ended.
-    pub(crate) fn play(&mut self, script: &Script) -> Result<Outcome, String> {
+    pub(crate) fn play(&mut self, script: &DifferScript) -> Result<ScriptOutcome, String> {
         let mut rounds = script.rounds.iter();
         let (_, outcome) = self.run(script.connections, &mut |_| rounds.next().cloned())?;
         Ok(outcome)
@@ -60,17 +60,17 @@ impl Pair {
     pub(crate) fn run(
         &mut self,
         connections: usize,
-        source: Source<'_>,
-    ) -> Result<(Script, Outcome), String> {
+        source: RoundSource<'_>,
+    ) -> Result<(DifferScript, ScriptOutcome), String> {
         for side in [&mut self.direct, &mut self.other] {
             empty(&mut side.control)?;
             side.begin(connections);
         }
-        let mut played = Script {
+        let mut played = DifferScript {
             connections,
             rounds: Vec::new(),
         };
-        let mut outcome = Outcome::Same;
+        let mut outcome = ScriptOutcome::Same;
         while let Some(mut round) = source(&self.direct) {
             // A blocked connection sends nothing meanwhile.
             round
@@ -78,32 +78,32 @@ impl Pair {
                 .retain(|step| !self.direct.is_blocked(step.connection));
             played.rounds.push(round.clone());
             outcome = self.play_round(&round)?;
-            if !matches!(outcome, Outcome::Same) {
+            if !matches!(outcome, ScriptOutcome::Same) {
                 break;
             }
         }
-        if matches!(outcome, Outcome::Same) {
+        if matches!(outcome, ScriptOutcome::Same) {
             outcome = self.finish()?;
         }
         self.direct.end();
         self.other.end();
         let left_behind = self.wait_until_left()?;
         self.has_left_something = left_behind.is_some();
-        if let (Outcome::Same, Some(difference)) = (&outcome, left_behind) {
-            outcome = Outcome::Different(difference);
+        if let (ScriptOutcome::Same, Some(difference)) = (&outcome, left_behind) {
+            outcome = ScriptOutcome::Different(difference);
         }
         played.tidy();
         Ok((played, outcome))
     }
 
-    fn play_round(&mut self, round: &Round) -> Result<Outcome, String> {
+    fn play_round(&mut self, round: &ScriptRound) -> Result<ScriptOutcome, String> {
         self.direct.lay_out(round)?;
         let goal = match self.direct.settle(self.patience) {
             Ok(goal) => goal,
-            Err(problem) => return Ok(Outcome::Unsound(problem)),
+            Err(problem) => return Ok(ScriptOutcome::Unsound(problem)),
         };
         if let Err(problem) = self.other.lay_out(round) {
-            return Ok(Outcome::Different(Difference {
+            return Ok(ScriptOutcome::Different(Difference {
                 about: "a new connection".to_owned(),
                 direct: "accepted, and CLIENT ID answered".to_owned(),
                 other: problem,
@@ -113,15 +113,15 @@ impl Pair {
         let blocked = self.other.follow(&goal, self.patience)?;
         let difference = compare::sides(&self.direct, &self.other, &mut self.forgiven)
             .or_else(|| compare::blocked(goal.blocked, blocked));
-        Ok(difference.map_or(Outcome::Same, Outcome::Different))
+        Ok(difference.map_or(ScriptOutcome::Same, ScriptOutcome::Different))
     }
 
     /// One more reply on every connection shows a duplicate. Then the data of the servers is
     /// compared.
-    fn finish(&mut self) -> Result<Outcome, String> {
-        let ping = |connection| Step {
+    fn finish(&mut self) -> Result<ScriptOutcome, String> {
+        let ping = |connection| RoundStep {
             connection,
-            requests: vec![Request::Array(vec![b"PING".to_vec()])],
+            requests: vec![ScriptRequest::Array(vec![b"PING".to_vec()])],
             cuts: Vec::new(),
         };
         let connections = 0..self.direct.connections.len();
@@ -129,21 +129,21 @@ impl Pair {
             .filter(|&connection| !self.direct.is_blocked(connection))
             .map(ping)
             .collect();
-        let outcome = self.play_round(&Round { steps })?;
-        if !matches!(outcome, Outcome::Same) {
+        let outcome = self.play_round(&ScriptRound { steps })?;
+        if !matches!(outcome, ScriptOutcome::Same) {
             return Ok(outcome);
         }
         let read = |side: &mut Side| {
-            State::read(&mut side.control, side.prefix)
+            DataState::read(&mut side.control, side.prefix)
                 .map_err(|error| format!("the server: {error}"))
         };
         let (one, two) = (read(&mut self.direct)?, read(&mut self.other)?);
         Ok(match one.difference(&two) {
-            None => Outcome::Same,
+            None => ScriptOutcome::Same,
             Some((about, direct, other)) => {
                 let kind = about.split(' ').next().unwrap_or_default();
                 let signature = format!("state: {kind}");
-                Outcome::Different(Difference {
+                ScriptOutcome::Different(Difference {
                     about: format!("in the end, {about}"),
                     direct,
                     other,

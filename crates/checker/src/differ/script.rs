@@ -28,29 +28,29 @@ use respool_testkit::words;
 pub(crate) type Args = Vec<Vec<u8>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Script {
+pub(crate) struct DifferScript {
     pub(crate) connections: usize,
-    pub(crate) rounds: Vec<Round>,
+    pub(crate) rounds: Vec<ScriptRound>,
 }
 
 /// Requests that are written before any reply is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Round {
+pub(crate) struct ScriptRound {
     /// At most one for each connection.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<RoundStep>,
 }
 
 /// The requests of one connection in a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct RoundStep {
     pub(crate) connection: usize,
-    pub(crate) requests: Vec<Request>,
+    pub(crate) requests: Vec<ScriptRequest>,
     /// Increasing offsets at which the bytes are cut: each piece is a write of its own.
     pub(crate) cuts: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum ScriptRequest {
     /// An array of bulk strings.
     Array(Args),
     /// A line of words.
@@ -61,28 +61,28 @@ pub(crate) enum Request {
     Closes(Vec<u8>),
 }
 
-impl Request {
+impl ScriptRequest {
     /// Its arguments; none for raw bytes.
     pub(crate) fn args(&self) -> &[Vec<u8>] {
         match self {
-            Request::Array(args) | Request::Inline(args) => args,
-            Request::Silent(_) | Request::Closes(_) => &[],
+            ScriptRequest::Array(args) | ScriptRequest::Inline(args) => args,
+            ScriptRequest::Silent(_) | ScriptRequest::Closes(_) => &[],
         }
     }
 
     /// The name of its command in capitals, or a name for raw bytes.
     pub(crate) fn name(&self) -> String {
         match self {
-            Request::Array(args) | Request::Inline(args) => name(args),
-            Request::Silent(_) | Request::Closes(_) => "(raw bytes)".to_owned(),
+            ScriptRequest::Array(args) | ScriptRequest::Inline(args) => name(args),
+            ScriptRequest::Silent(_) | ScriptRequest::Closes(_) => "(raw bytes)".to_owned(),
         }
     }
 
     /// The request with this prefix in front of its keys, and of a key pattern that begins with a
     /// letter.
-    pub(crate) fn behind(&self, prefix: &[u8]) -> Request {
+    pub(crate) fn behind(&self, prefix: &[u8]) -> ScriptRequest {
         let mut request = self.clone();
-        let (Request::Array(args) | Request::Inline(args)) = &mut request else {
+        let (ScriptRequest::Array(args) | ScriptRequest::Inline(args)) = &mut request else {
             return request;
         };
         let row = match args.is_empty() || prefix.is_empty() {
@@ -116,11 +116,11 @@ impl Request {
     /// Appends its bytes. `id` gives the ids of the connections.
     pub(crate) fn encode(&self, out: &mut Vec<u8>, id: &dyn Fn(usize) -> i64) {
         match self {
-            Request::Array(args) => {
+            ScriptRequest::Array(args) => {
                 let args: Args = args.iter().map(|arg| with_id(arg, id)).collect();
                 respool_protocol::encode::request(out, &args);
             }
-            Request::Inline(args) => {
+            ScriptRequest::Inline(args) => {
                 for (index, arg) in args.iter().enumerate() {
                     if index > 0 {
                         out.push(b' ');
@@ -136,7 +136,9 @@ impl Request {
                 }
                 out.extend_from_slice(b"\r\n");
             }
-            Request::Silent(bytes) | Request::Closes(bytes) => out.extend_from_slice(bytes),
+            ScriptRequest::Silent(bytes) | ScriptRequest::Closes(bytes) => {
+                out.extend_from_slice(bytes)
+            }
         }
     }
 
@@ -147,14 +149,14 @@ impl Request {
             words.join(" ")
         };
         match self {
-            Request::Array(args) if args.first().is_some_and(|name| is_keyword(name)) => {
+            ScriptRequest::Array(args) if args.first().is_some_and(|name| is_keyword(name)) => {
                 let rest = words(&args[1..].to_vec());
                 format!("{} {rest}", words::quote(&args[0]))
             }
-            Request::Array(args) => words(args),
-            Request::Inline(args) => format!("inline {}", words(args)),
-            Request::Silent(bytes) => format!("raw silent {}", words::write(bytes)),
-            Request::Closes(bytes) => format!("raw closes {}", words::write(bytes)),
+            ScriptRequest::Array(args) => words(args),
+            ScriptRequest::Inline(args) => format!("inline {}", words(args)),
+            ScriptRequest::Silent(bytes) => format!("raw silent {}", words::write(bytes)),
+            ScriptRequest::Closes(bytes) => format!("raw closes {}", words::write(bytes)),
         }
     }
 }
@@ -206,7 +208,7 @@ fn with_id(arg: &[u8], id: &dyn Fn(usize) -> i64) -> Vec<u8> {
     }
 }
 
-impl Script {
+impl DifferScript {
     /// The requests of all connections.
     pub(crate) fn requests(&self) -> usize {
         let steps = self.rounds.iter().flat_map(|round| &round.steps);
@@ -246,12 +248,12 @@ impl Script {
         text
     }
 
-    /// Reads a script by [`Script::write`] or by hand.
+    /// Reads a script by [`DifferScript::write`] or by hand.
     ///
     /// # Errors
     /// With the line that cannot be read, and why.
-    pub(crate) fn read(text: &str) -> Result<Script, String> {
-        let mut script = Script::default();
+    pub(crate) fn read(text: &str) -> Result<DifferScript, String> {
+        let mut script = DifferScript::default();
         for (number, line) in text.lines().enumerate() {
             read_line(&mut script, line)
                 .map_err(|problem| format!("line {}: {problem}", number + 1))?;
@@ -263,12 +265,12 @@ impl Script {
     }
 }
 
-fn read_line(script: &mut Script, line: &str) -> Result<(), String> {
+fn read_line(script: &mut DifferScript, line: &str) -> Result<(), String> {
     let words = words::split(line)?;
     let Some((first, rest)) = words.split_first() else {
         return Ok(());
     };
-    let number = |word: &words::Word| -> Option<usize> {
+    let number = |word: &words::LineWord| -> Option<usize> {
         std::str::from_utf8(&word.bytes).ok()?.parse().ok()
     };
     match (first.bytes.as_slice(), rest) {
@@ -277,7 +279,7 @@ fn read_line(script: &mut Script, line: &str) -> Result<(), String> {
             return Ok(());
         }
         (b"round", []) => {
-            script.rounds.push(Round::default());
+            script.rounds.push(ScriptRound::default());
             return Ok(());
         }
         _ => {}
@@ -293,9 +295,9 @@ fn read_line(script: &mut Script, line: &str) -> Result<(), String> {
         .iter()
         .position(|step| step.connection == connection);
     let at = at.unwrap_or_else(|| {
-        round.steps.push(Step {
+        round.steps.push(RoundStep {
             connection,
-            ..Step::default()
+            ..RoundStep::default()
         });
         round.steps.len() - 1
     });
@@ -305,7 +307,7 @@ fn read_line(script: &mut Script, line: &str) -> Result<(), String> {
         Some(word) if word.is_quoted => b"".as_slice(),
         Some(word) => &word.bytes,
     };
-    let args = |words: &[words::Word]| {
+    let args = |words: &[words::LineWord]| {
         words
             .iter()
             .map(|word| word.bytes.clone())
@@ -320,17 +322,19 @@ fn read_line(script: &mut Script, line: &str) -> Result<(), String> {
                 .ok_or("numbers are expected")?;
             step.cuts.sort_unstable();
         }
-        (b"inline", [_, words @ ..]) => step.requests.push(Request::Inline(args(words))),
+        (b"inline", [_, words @ ..]) => step.requests.push(ScriptRequest::Inline(args(words))),
         (b"raw", [_, what, bytes]) if what.bytes == b"silent" => {
-            step.requests.push(Request::Silent(bytes.bytes.clone()));
+            step.requests
+                .push(ScriptRequest::Silent(bytes.bytes.clone()));
         }
         (b"raw", [_, what, bytes]) if what.bytes == b"closes" => {
-            step.requests.push(Request::Closes(bytes.bytes.clone()));
+            step.requests
+                .push(ScriptRequest::Closes(bytes.bytes.clone()));
         }
         (b"raw", _) => {
             return Err("`raw silent BYTES` or `raw closes BYTES` is expected".to_owned());
         }
-        _ => step.requests.push(Request::Array(args(rest))),
+        _ => step.requests.push(ScriptRequest::Array(args(rest))),
     }
     Ok(())
 }
@@ -343,14 +347,14 @@ mod tests {
     fn a_script_reads_as_it_was_written() {
         let text = "connections 2\nround\n0 SET s1 \"a\\x00b\"\n0 GET s1\n0 cut 5 17\n1 inline GET s1\nround\n\
                     1 raw closes \"*1\\r\\nfoo\\r\\n\"\n0 raw silent \"\\r\\n\"\n0 \"raw\" x\n0 CLIENT KILL ID {id1}\n";
-        let script = Script::read(text).expect("a script");
+        let script = DifferScript::read(text).expect("a script");
         let [first, second] = &script.rounds[..] else {
             panic!("two rounds")
         };
         assert_eq!(first.steps[0].cuts, [5, 17]);
         assert_eq!(
             first.steps[1].requests,
-            [Request::Inline(vec![b"GET".to_vec(), b"s1".to_vec()])]
+            [ScriptRequest::Inline(vec![b"GET".to_vec(), b"s1".to_vec()])]
         );
         let mut bytes = Vec::new();
         second.steps[1].requests[2].encode(&mut bytes, &|connection| 100 + connection as i64);
@@ -360,7 +364,7 @@ mod tests {
         );
         // Lines of one connection are written together.
         let written = script.write();
-        assert_eq!(Script::read(&written), Ok(script));
+        assert_eq!(DifferScript::read(&written), Ok(script));
     }
 
     /// A line that cannot be read is named with its number.
@@ -372,7 +376,7 @@ mod tests {
             ("connections 1\nround\n1 GET k\n", "no connection 1"),
             ("connections 1\nround\n0 raw odd x\n", "line 3: `raw silent"),
         ] {
-            let problem = Script::read(text).expect_err(text);
+            let problem = DifferScript::read(text).expect_err(text);
             assert!(problem.contains(part), "{text}: {problem}");
         }
     }

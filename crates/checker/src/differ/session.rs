@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::script::{Args, Request, name};
+use super::script::{Args, ScriptRequest, name};
 use respool_testkit::frame::Frame;
 
 /// What a request brings.
@@ -22,7 +22,7 @@ pub(crate) enum Expect {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Replies {
+pub(crate) enum ReplySwitch {
     #[default]
     On,
     Off,
@@ -32,20 +32,20 @@ pub(crate) enum Replies {
 
 /// The state of a connection, by its requests and replies.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Session {
+pub(crate) struct SessionModel {
     is_resp3: bool,
     pub(crate) db: usize,
     /// Requests between MULTI and EXEC.
     pub(crate) queue: Option<Vec<Args>>,
     pub(crate) watched: Vec<Vec<u8>>,
-    pub(crate) replies: Replies,
+    pub(crate) replies: ReplySwitch,
     /// Whether it gets invalidations of what it has read.
     pub(crate) is_tracking: bool,
     /// Channels, patterns, shard channels.
     subscriptions: [BTreeSet<Vec<u8>>; 3],
 }
 
-impl Session {
+impl SessionModel {
     pub(crate) fn is_subscribed(&self) -> bool {
         self.subscriptions.iter().any(|names| !names.is_empty())
     }
@@ -60,11 +60,11 @@ impl Session {
         !self.is_resp3 && self.is_subscribed()
     }
 
-    pub(crate) fn expects(&self, request: &Request) -> Expect {
+    pub(crate) fn expects(&self, request: &ScriptRequest) -> Expect {
         let args = request.args();
         match request {
-            Request::Silent(_) => return Expect::Nothing,
-            Request::Closes(_) => return Expect::Close,
+            ScriptRequest::Silent(_) => return Expect::Nothing,
+            ScriptRequest::Closes(_) => return Expect::Close,
             _ if args.is_empty() => return Expect::Nothing,
             _ => {}
         }
@@ -80,7 +80,7 @@ impl Session {
                 _ => {}
             }
         }
-        if self.replies != Replies::On {
+        if self.replies != ReplySwitch::On {
             return Expect::Nothing;
         }
         if self.queue.is_some() {
@@ -158,23 +158,23 @@ impl Session {
     }
 
     /// Takes the result of a request. `reply` is `None` when none was due.
-    pub(crate) fn handle_reply(&mut self, request: &Request, reply: Option<&Frame>) {
+    pub(crate) fn handle_reply(&mut self, request: &ScriptRequest, reply: Option<&Frame>) {
         let args = request.args();
         if args.is_empty() {
             return;
         }
         let name = name(args);
         let is_reply_mode = name == "CLIENT REPLY" && self.queue.is_none() && !self.is_restricted();
-        if self.replies == Replies::Skip && !is_reply_mode {
-            self.replies = Replies::On;
+        if self.replies == ReplySwitch::Skip && !is_reply_mode {
+            self.replies = ReplySwitch::On;
         }
         // A request without a reply is taken for a success.
         let has_failed = reply.is_some_and(Frame::is_error);
         if is_reply_mode && args.len() == 3 && !has_failed {
             match (args[2].to_ascii_uppercase().as_slice(), self.replies) {
-                (b"ON", _) => self.replies = Replies::On,
-                (b"OFF", _) => self.replies = Replies::Off,
-                (b"SKIP", Replies::On) => self.replies = Replies::Skip,
+                (b"ON", _) => self.replies = ReplySwitch::On,
+                (b"OFF", _) => self.replies = ReplySwitch::Off,
+                (b"SKIP", ReplySwitch::On) => self.replies = ReplySwitch::Skip,
                 _ => {}
             }
             return;
@@ -225,7 +225,7 @@ impl Session {
                     .get(2)
                     .is_some_and(|arg| arg.eq_ignore_ascii_case(b"ON"))
             }
-            "RESET" => *self = Session::default(),
+            "RESET" => *self = SessionModel::default(),
             "SELECT" => {
                 let db = args
                     .get(1)
@@ -285,8 +285,8 @@ pub(crate) fn blocks_without_end(args: &[Vec<u8>]) -> bool {
 mod tests {
     use super::*;
 
-    fn request(line: &str) -> Request {
-        Request::Array(
+    fn request(line: &str) -> ScriptRequest {
+        ScriptRequest::Array(
             line.split(' ')
                 .map(|word| word.as_bytes().to_vec())
                 .collect(),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_number_of_replies_follows_from_what_went_before() {
-        let mut session = Session::default();
+        let mut session = SessionModel::default();
         assert_eq!(session.expects(&request("BLPOP k 0")), Expect::Someday);
         assert_eq!(session.expects(&request("BLPOP k 0.1")), Expect::One);
         assert_eq!(
@@ -343,7 +343,7 @@ mod tests {
     /// A reply that CLIENT REPLY suppresses is not waited for.
     #[test]
     fn client_reply_off_expects_no_reply() {
-        let mut session = Session::default();
+        let mut session = SessionModel::default();
         assert_eq!(
             session.expects(&request("CLIENT REPLY SKIP")),
             Expect::Nothing

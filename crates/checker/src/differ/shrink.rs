@@ -2,24 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use super::script::{Args, Request, Script};
+use super::script::{Args, DifferScript, ScriptRequest};
 
 /// The longest time to spend on it.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Tries scripts; each attempt is one run of both sides.
 pub(crate) struct Shrink<'a> {
-    best: Script,
+    best: DifferScript,
     /// Whether a script fails in the same way.
-    fails: &'a mut dyn FnMut(&Script) -> Result<bool, String>,
+    fails: &'a mut dyn FnMut(&DifferScript) -> Result<bool, String>,
     deadline: Instant,
     pub(crate) runs: u32,
 }
 
 impl<'a> Shrink<'a> {
     pub(crate) fn new(
-        script: Script,
-        fails: &'a mut dyn FnMut(&Script) -> Result<bool, String>,
+        script: DifferScript,
+        fails: &'a mut dyn FnMut(&DifferScript) -> Result<bool, String>,
     ) -> Shrink<'a> {
         Shrink {
             best: script,
@@ -33,7 +33,7 @@ impl<'a> Shrink<'a> {
     ///
     /// # Errors
     /// When a server has ended.
-    pub(crate) fn run(mut self) -> Result<Script, String> {
+    pub(crate) fn run(mut self) -> Result<DifferScript, String> {
         loop {
             let before = self.best.clone();
             self.without_requests()?;
@@ -48,7 +48,7 @@ impl<'a> Shrink<'a> {
     }
 
     /// Keeps a script if it still fails.
-    fn attempt(&mut self, mut script: Script) -> Result<bool, String> {
+    fn attempt(&mut self, mut script: DifferScript) -> Result<bool, String> {
         script.tidy();
         if script == self.best || Instant::now() > self.deadline {
             return Ok(false);
@@ -179,8 +179,8 @@ impl<'a> Shrink<'a> {
             let Some(request) = request(&self.best, at) else {
                 continue;
             };
-            if let Request::Inline(args) = &request {
-                self.attempt(with(&self.best, at, Request::Array(args.clone())))?;
+            if let ScriptRequest::Inline(args) = &request {
+                self.attempt(with(&self.best, at, ScriptRequest::Array(args.clone())))?;
             }
             for index in (1..request.args().len()).rev() {
                 // The current request: each success changes it.
@@ -209,15 +209,15 @@ impl<'a> Shrink<'a> {
     }
 }
 
-fn rebuilt(request: &Request, args: Args) -> Request {
+fn rebuilt(request: &ScriptRequest, args: Args) -> ScriptRequest {
     match request {
-        Request::Inline(_) => Request::Inline(args),
-        _ => Request::Array(args),
+        ScriptRequest::Inline(_) => ScriptRequest::Inline(args),
+        _ => ScriptRequest::Array(args),
     }
 }
 
 /// The script without requests `start..end`, counted over all rounds.
-fn without(script: &Script, start: usize, end: usize) -> Script {
+fn without(script: &DifferScript, start: usize, end: usize) -> DifferScript {
     let mut shorter = script.clone();
     let mut at = 0;
     for step in shorter.rounds.iter_mut().flat_map(|round| &mut round.steps) {
@@ -229,12 +229,12 @@ fn without(script: &Script, start: usize, end: usize) -> Script {
     shorter
 }
 
-fn request(script: &Script, at: usize) -> Option<Request> {
+fn request(script: &DifferScript, at: usize) -> Option<ScriptRequest> {
     let steps = script.rounds.iter().flat_map(|round| &round.steps);
     steps.flat_map(|step| &step.requests).nth(at).cloned()
 }
 
-fn with(script: &Script, at: usize, request: Request) -> Script {
+fn with(script: &DifferScript, at: usize, request: ScriptRequest) -> DifferScript {
     let mut changed = script.clone();
     let steps = changed.rounds.iter_mut().flat_map(|round| &mut round.steps);
     if let Some(place) = steps.flat_map(|step| &mut step.requests).nth(at) {
@@ -257,9 +257,9 @@ mod tests {
                 number % 3
             ));
         }
-        let script = Script::read(&text).expect("a script");
+        let script = DifferScript::read(&text).expect("a script");
         // Fails if k7 is set before k20 is read.
-        let mut fails = |script: &Script| {
+        let mut fails = |script: &DifferScript| {
             let names: Vec<String> = (0..)
                 .map_while(|at| request(script, at))
                 .map(|request| request.line())

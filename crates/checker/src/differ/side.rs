@@ -15,17 +15,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, request};
-use respool_testkit::servers::Server;
+use respool_testkit::servers::ServerProcess;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::script::{Request, Round};
-use super::session::{Expect, Replies, Session};
+use super::script::{ScriptRequest, ScriptRound};
+use super::session::{Expect, ReplySwitch, SessionModel};
 use respool_testkit::frame::{Frame, Frames};
 
 /// The result of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    pub(crate) request: Request,
+    pub(crate) request: ScriptRequest,
     /// Its reply; several for a subscription, none where none is due.
     pub(crate) frames: Vec<Frame>,
     /// Whether the connection ended with it.
@@ -39,15 +39,15 @@ pub(crate) type Messages = BTreeMap<Vec<Frame>, Vec<Frame>>;
 
 /// One client.
 #[derive(Debug, Default)]
-pub(crate) struct Connection {
+pub(crate) struct SideConnection {
     stream: Option<TcpStream>,
     id: i64,
     frames: Frames,
-    pub(crate) session: Session,
+    pub(crate) session: SessionModel,
     /// Pieces to be written, one write each.
     outbox: VecDeque<Vec<u8>>,
     /// Requests without a complete reply; `part` belongs to the first one.
-    asked: VecDeque<Request>,
+    asked: VecDeque<ScriptRequest>,
     expect: Option<Expect>,
     /// The frames of the first request so far.
     part: Vec<Frame>,
@@ -80,7 +80,7 @@ pub(crate) struct Side {
     pub(crate) prefix: &'static [u8],
     /// A direct connection to the server.
     pub(crate) control: Control,
-    pub(crate) connections: Vec<Connection>,
+    pub(crate) connections: Vec<SideConnection>,
 }
 
 /// With this pause between them, pieces arrive one by one.
@@ -99,7 +99,7 @@ impl Side {
     /// When the server cannot be reached.
     pub(crate) fn new(
         address: SocketAddr,
-        server: &Server,
+        server: &ServerProcess,
         prefix: &'static [u8],
     ) -> Result<Side, String> {
         let control =
@@ -114,7 +114,9 @@ impl Side {
 
     /// Opens so many new connections.
     pub(crate) fn begin(&mut self, connections: usize) {
-        self.connections = (0..connections).map(|_| Connection::default()).collect();
+        self.connections = (0..connections)
+            .map(|_| SideConnection::default())
+            .collect();
     }
 
     /// Ends all connections.
@@ -128,7 +130,7 @@ impl Side {
     }
 
     /// The request in which it is blocked.
-    pub(crate) fn blocked_in(&self, connection: usize) -> Option<&Request> {
+    pub(crate) fn blocked_in(&self, connection: usize) -> Option<&ScriptRequest> {
         self.connections[connection].asked.front()
     }
 
@@ -136,7 +138,7 @@ impl Side {
     ///
     /// # Errors
     /// When a connection cannot be made.
-    pub(crate) fn lay_out(&mut self, round: &Round) -> Result<(), String> {
+    pub(crate) fn lay_out(&mut self, round: &ScriptRound) -> Result<(), String> {
         for connection in &mut self.connections {
             connection.done.clear();
             connection.messages.clear();
@@ -145,7 +147,7 @@ impl Side {
         // All connections come first: a request may name the id of any.
         for index in 0..self.connections.len() {
             if self.connections[index].stream.is_none() {
-                let opened = Connection::open(self.address);
+                let opened = SideConnection::open(self.address);
                 self.connections[index] =
                     opened.map_err(|error| format!("a new connection: {error}"))?;
             }
@@ -189,7 +191,7 @@ impl Side {
             .map(Vec::len)
             .sum::<usize>();
         let done = self.pump(deadline, |side| {
-            side.connections.iter().all(Connection::is_settled)
+            side.connections.iter().all(SideConnection::is_settled)
         })?;
         if !done {
             let stuck = self
@@ -199,7 +201,7 @@ impl Side {
             let request = stuck.and_then(|connection| connection.asked.front());
             return Err(format!(
                 "no reply to {}",
-                request.map(Request::line).unwrap_or_default()
+                request.map(ScriptRequest::line).unwrap_or_default()
             ));
         }
         let blocked = loop {
@@ -225,7 +227,7 @@ impl Side {
             }
             if self.progress() != before && Instant::now() < deadline {
                 self.pump(deadline, |side| {
-                    side.connections.iter().all(Connection::is_settled)
+                    side.connections.iter().all(SideConnection::is_settled)
                 })?;
                 continue;
             }
@@ -267,7 +269,7 @@ impl Side {
     /// When the server cannot be reached.
     pub(crate) fn follow(&mut self, goal: &Goal, patience: Duration) -> Result<i64, String> {
         let deadline = Instant::now() + patience;
-        let is_refused = |side: &Side| side.connections.iter().any(Connection::is_refused);
+        let is_refused = |side: &Side| side.connections.iter().any(SideConnection::is_refused);
         let has_all = |side: &Side| {
             side.connections
                 .iter()
@@ -291,7 +293,7 @@ impl Side {
                 thread::sleep(COUNT_PAUSE);
                 blocked = self.blocked_clients()?;
             }
-            if self.connections.iter().any(Connection::ended_silently) {
+            if self.connections.iter().any(SideConnection::ended_silently) {
                 thread::sleep(SILENT_PAUSE);
             }
         }
@@ -399,9 +401,9 @@ impl Side {
     }
 }
 
-impl Connection {
+impl SideConnection {
     /// Connects and asks for the id, which also proves that the server answers.
-    fn open(address: SocketAddr) -> io::Result<Connection> {
+    fn open(address: SocketAddr) -> io::Result<SideConnection> {
         let mut control = Control::connect(address)?;
         let id = control.call(&["CLIENT", "ID"])?;
         let id = id
@@ -409,10 +411,10 @@ impl Connection {
             .ok_or_else(|| io::Error::other(format!("CLIENT ID was answered with {id}")))?;
         let stream = control.0.into_stream();
         stream.set_nonblocking(true)?;
-        Ok(Connection {
+        Ok(SideConnection {
             stream: Some(stream),
             id,
-            ..Connection::default()
+            ..SideConnection::default()
         })
     }
 
@@ -438,7 +440,7 @@ impl Connection {
         let is_silent =
             |exchange: &Exchange| !exchange.request.args().is_empty() && exchange.frames.is_empty();
         last.is_some_and(|exchange| is_silent(exchange) && !exchange.has_closed)
-            || self.session.replies != Replies::On && last.is_some()
+            || self.session.replies != ReplySwitch::On && last.is_some()
     }
 
     fn write_piece(&mut self) {
@@ -577,7 +579,7 @@ impl Connection {
         // The server never read the requests behind it.
         self.asked.clear();
         self.expect = None;
-        self.session = Session::default();
+        self.session = SessionModel::default();
     }
 }
 

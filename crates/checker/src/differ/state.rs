@@ -9,14 +9,14 @@ use respool_testkit::words;
 
 /// All that requests may have changed, by database and key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
-    keys: BTreeMap<(usize, Vec<u8>), Key>,
+pub(crate) struct DataState {
+    keys: BTreeMap<(usize, Vec<u8>), KeyState>,
     /// Functions and the digest of all data.
     others: BTreeMap<&'static str, Frame>,
 }
 
 #[derive(Clone, Debug)]
-struct Key {
+struct KeyState {
     /// Type, encoding and content.
     is: Vec<Frame>,
     /// Its expiry: a time in ms, or the time left until then.
@@ -28,13 +28,13 @@ const EXPIRES_TOLERANCE_MS: i64 = 60_000;
 /// Integers from here on are times in ms.
 const TIME_MIN_MS: i64 = 1_000_000_000_000;
 
-impl State {
+impl DataState {
     /// Reads all of it. Names of keys are without the prefix, which they may have or have lost.
     ///
     /// # Errors
     /// When the server does not answer.
-    pub(crate) fn read(server: &mut Control, prefix: &[u8]) -> io::Result<State> {
-        let mut state = State::default();
+    pub(crate) fn read(server: &mut Control, prefix: &[u8]) -> io::Result<DataState> {
+        let mut state = DataState::default();
         let info = server.call(&["INFO", "keyspace"])?;
         let info = String::from_utf8_lossy(info.text().unwrap_or_default()).into_owned();
         let databases = info
@@ -130,13 +130,13 @@ impl State {
             let name = name
                 .strip_prefix(prefix)
                 .map_or(name.clone(), <[u8]>::to_vec);
-            self.keys.insert((db, name), Key { is, expires_ms });
+            self.keys.insert((db, name), KeyState { is, expires_ms });
         }
         Ok(())
     }
 
     /// The first difference: its subject, and the value of each server.
-    pub(crate) fn difference(&self, other: &State) -> Option<(String, String, String)> {
+    pub(crate) fn difference(&self, other: &DataState) -> Option<(String, String, String)> {
         let names: std::collections::BTreeSet<_> =
             self.keys.keys().chain(other.keys.keys()).collect();
         for name in names {
@@ -154,7 +154,7 @@ impl State {
                 _ => false,
             };
             if !is_same {
-                let show = |key: Option<&Key>| match key {
+                let show = |key: Option<&KeyState>| match key {
                     None => "not there".to_owned(),
                     Some(key) => {
                         let is: Vec<String> = key.is.iter().map(Frame::to_string).collect();

@@ -36,7 +36,7 @@ pub(crate) const QUEUED: u8 = 64;
 pub(crate) type Template = (u32, u8, &'static str);
 
 /// A class of requests that a run includes or leaves out.
-pub(crate) struct Class {
+pub(crate) struct RequestClass {
     pub(crate) name: &'static str,
     pub(crate) weight: u32,
     pub(crate) templates: &'static [Template],
@@ -61,8 +61,8 @@ pub(crate) const WAYS: [(&str, &str); 6] = [
     ("cuts", "bytes cut anywhere"),
 ];
 
-pub(crate) const CLASSES: &[Class] = &[
-    Class {
+pub(crate) const CLASSES: &[RequestClass] = &[
+    RequestClass {
         name: "strings",
         weight: 16,
         templates: &[
@@ -103,7 +103,7 @@ pub(crate) const CLASSES: &[Class] = &[
         ],
     },
     // Requests that may be fused with those of others.
-    Class {
+    RequestClass {
         name: "texts",
         weight: 3,
         templates: &[
@@ -115,7 +115,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "INCR $str"),
         ],
     },
-    Class {
+    RequestClass {
         name: "reads",
         weight: 3,
         templates: &[
@@ -130,7 +130,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "MGET $str $str $any"),
         ],
     },
-    Class {
+    RequestClass {
         name: "keys",
         weight: 10,
         templates: &[
@@ -159,7 +159,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "MEMORY USAGE $any"),
         ],
     },
-    Class {
+    RequestClass {
         name: "lists",
         weight: 12,
         templates: &[
@@ -181,7 +181,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (2, 0, "LMPOP 2 $list $list [ LEFT | RIGHT ] [ COUNT $u | ]"),
         ],
     },
-    Class {
+    RequestClass {
         name: "hashes",
         weight: 10,
         templates: &[
@@ -209,7 +209,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "HGETEX $hash PERSIST FIELDS 1 $f"),
         ],
     },
-    Class {
+    RequestClass {
         name: "sets",
         weight: 10,
         templates: &[
@@ -232,7 +232,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "SSCAN $set 0 COUNT 100000"),
         ],
     },
-    Class {
+    RequestClass {
         name: "zsets",
         weight: 12,
         templates: &[
@@ -284,7 +284,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "ZRANDMEMBER $zset 100000 [ WITHSCORES | ]"),
         ],
     },
-    Class {
+    RequestClass {
         name: "streams",
         weight: 12,
         templates: &[
@@ -346,7 +346,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "XINFO HELP"),
         ],
     },
-    Class {
+    RequestClass {
         name: "hyperloglog",
         weight: 3,
         templates: &[
@@ -355,7 +355,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "PFMERGE $hll ( $hll )+"),
         ],
     },
-    Class {
+    RequestClass {
         name: "bitmaps",
         weight: 5,
         templates: &[
@@ -369,7 +369,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "BITFIELD_RO $bits GET u8 0"),
         ],
     },
-    Class {
+    RequestClass {
         name: "geo",
         weight: 4,
         templates: &[
@@ -396,7 +396,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "GEORADIUSBYMEMBER $geo $m 200 km ASC"),
         ],
     },
-    Class {
+    RequestClass {
         name: "expire",
         weight: 6,
         templates: &[
@@ -416,7 +416,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "[ EXPIRETIME | PEXPIRETIME ] $any"),
         ],
     },
-    Class {
+    RequestClass {
         name: "sort",
         weight: 4,
         templates: &[
@@ -430,7 +430,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "SORT $list BY nosort"),
         ],
     },
-    Class {
+    RequestClass {
         name: "databases",
         weight: 5,
         templates: &[
@@ -442,7 +442,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT | SOLO, "FLUSHALL [ ASYNC | SYNC | ]"),
         ],
     },
-    Class {
+    RequestClass {
         name: "scripts",
         weight: 7,
         templates: &[
@@ -460,7 +460,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "SCRIPT HELP"),
         ],
     },
-    Class {
+    RequestClass {
         name: "functions",
         weight: 3,
         templates: &[
@@ -478,7 +478,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "FUNCTION HELP"),
         ],
     },
-    Class {
+    RequestClass {
         name: "connection",
         weight: 6,
         templates: &[
@@ -542,7 +542,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT | SOLO | QUEUED, "CLIENT [ PAUSE 0 | UNPAUSE ]"),
         ],
     },
-    Class {
+    RequestClass {
         name: "replies",
         weight: 2,
         // The generator adds what follows and ends it.
@@ -555,7 +555,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT | QUEUED, "CLIENT REPLY [ ON | MAYBE ]"),
         ],
     },
-    Class {
+    RequestClass {
         name: "transactions",
         weight: 12,
         templates: &[
@@ -568,7 +568,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "WATCH"),
         ],
     },
-    Class {
+    RequestClass {
         name: "blocking",
         weight: 6,
         templates: &[
@@ -617,7 +617,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, EXACT, "WAITAOF 0 0 20"),
         ],
     },
-    Class {
+    RequestClass {
         name: "pubsub",
         weight: 7,
         templates: &[
@@ -644,7 +644,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (1, 0, "PUBSUB HELP"),
         ],
     },
-    Class {
+    RequestClass {
         name: "tracking",
         weight: 2,
         templates: &[
@@ -666,7 +666,7 @@ pub(crate) const CLASSES: &[Class] = &[
             (2, EXACT | NOT_QUEUED | SOLO, "HELLO 3"),
         ],
     },
-    Class {
+    RequestClass {
         name: "server",
         weight: 3,
         templates: &[

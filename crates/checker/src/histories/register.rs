@@ -78,7 +78,7 @@ impl fmt::Display for Contradiction {
 }
 
 /// A write and the reads of its value.
-struct Cluster {
+struct ValueCluster {
     value: u64,
     written_from: Option<u64>,
     first_end: u64,
@@ -155,17 +155,17 @@ pub fn check_order(clients: &[Vec<Operation>]) -> Result<(), Contradiction> {
     Ok(())
 }
 
-fn clusters(operations: &[Operation]) -> HashMap<u64, Cluster> {
+fn clusters(operations: &[Operation]) -> HashMap<u64, ValueCluster> {
     let unwritten = Operation {
         start: 0,
         end: 0,
         value: UNWRITTEN,
         writes: true,
     };
-    let mut clusters: HashMap<u64, Cluster> = HashMap::new();
+    let mut clusters: HashMap<u64, ValueCluster> = HashMap::new();
     for operation in std::iter::once(&unwritten).chain(operations) {
         let value = operation.value;
-        let cluster = clusters.entry(value).or_insert(Cluster {
+        let cluster = clusters.entry(value).or_insert(ValueCluster {
             value,
             written_from: None,
             first_end: u64::MAX,

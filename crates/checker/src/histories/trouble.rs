@@ -15,11 +15,11 @@ use std::time::Duration;
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::Reply;
 use respool_testkit::random::Random;
-use respool_testkit::scene::{Kind, Scene, SceneSettings};
+use respool_testkit::scene::{Scene, SceneSettings, TopologyKind};
 use respool_testkit::time::clock_ns;
-use respool_testkit::topologies::{Cluster, Node, Sentinels};
+use respool_testkit::topologies::{Node, Sentinels, TestCluster};
 
-use super::{Inherited, Settings, UNWRITTEN, register_key};
+use super::{HistorySettings, Inherited, UNWRITTEN, register_key};
 
 /// The trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,11 +76,11 @@ impl Trouble {
 
     /// Whether such servers survive it without a loss, apart from what is read in between. After
     /// SENTINEL FAILOVER the old primary acknowledges writes while the new one takes them already.
-    pub fn suits(self, kind: Kind) -> bool {
+    pub fn suits(self, kind: TopologyKind) -> bool {
         match self {
             Trouble::Nothing | Trouble::Cuts => true,
-            Trouble::Kill | Trouble::Freeze => kind != Kind::Sharded,
-            _ => kind == Kind::Cluster,
+            Trouble::Kill | Trouble::Freeze => kind != TopologyKind::Sharded,
+            _ => kind == TopologyKind::Cluster,
         }
     }
 
@@ -88,7 +88,11 @@ impl Trouble {
     ///
     /// # Errors
     /// When a server refuses, or the servers do not recover.
-    pub fn happen(self, settings: &Settings, scene: &mut Scene) -> io::Result<Vec<Inherited>> {
+    pub fn happen(
+        self,
+        settings: &HistorySettings,
+        scene: &mut Scene,
+    ) -> io::Result<Vec<Inherited>> {
         match (self, scene) {
             (Trouble::Nothing, _) => thread::sleep(Duration::from_secs(2)),
             (Trouble::Cuts, scene) => cut(scene)?,
@@ -114,7 +118,11 @@ impl Trouble {
         Ok(Vec::new())
     }
 
-    fn end_primary(self, settings: &Settings, cluster: &mut Cluster) -> io::Result<Vec<Inherited>> {
+    fn end_primary(
+        self,
+        settings: &HistorySettings,
+        cluster: &mut TestCluster,
+    ) -> io::Result<Vec<Inherited>> {
         self.end(cluster.node(0));
         let slots = cluster.share(0);
         let is_its = |key: &usize| slots.contains(&hash_slot(&register_key(0, *key)));
@@ -134,7 +142,7 @@ impl Trouble {
 
     fn end_watched(
         self,
-        settings: &Settings,
+        settings: &HistorySettings,
         sentinels: &mut Sentinels,
     ) -> io::Result<Vec<Inherited>> {
         self.end(sentinels.watched(0).server(0));
@@ -170,7 +178,7 @@ impl Trouble {
 ///
 /// # Errors
 /// When they do not start.
-pub fn scene(kind: Kind, binary: &Path) -> io::Result<Scene> {
+pub fn scene(kind: TopologyKind, binary: &Path) -> io::Result<Scene> {
     let settings = SceneSettings {
         kind,
         is_partial: true,
@@ -243,7 +251,7 @@ fn cut(scene: &Scene) -> io::Result<()> {
 
 /// Moves slots of written keys, one key at a time, so that both nodes have some of a slot's keys.
 /// Where nodes can migrate a slot at once, every second slot moves so.
-fn move_slots(settings: &Settings, cluster: &Cluster) -> io::Result<()> {
+fn move_slots(settings: &HistorySettings, cluster: &TestCluster) -> io::Result<()> {
     let mut random = Random::new(settings.seed);
     for turn in 0..MOVES {
         let slot = hash_slot(&register_key(0, random.below(settings.keys)));
@@ -262,7 +270,7 @@ fn move_slots(settings: &Settings, cluster: &Cluster) -> io::Result<()> {
     Ok(())
 }
 
-fn join_and_leave(settings: &Settings, cluster: &mut Cluster) -> io::Result<()> {
+fn join_and_leave(settings: &HistorySettings, cluster: &mut TestCluster) -> io::Result<()> {
     let joined = cluster.add_node()?;
     let mut taken = Vec::new();
     for key in 0..settings.keys {
@@ -288,7 +296,7 @@ fn join_and_leave(settings: &Settings, cluster: &mut Cluster) -> io::Result<()> 
     Ok(())
 }
 
-fn fail_over(cluster: &Cluster, primary: usize, replica: usize) -> io::Result<()> {
+fn fail_over(cluster: &TestCluster, primary: usize, replica: usize) -> io::Result<()> {
     let slot = *cluster.share(primary % PRIMARIES).start();
     cluster.begin_failover(replica)?;
     match cluster.wait_for_other_owner(slot, primary, LIMIT)? {
@@ -297,7 +305,7 @@ fn fail_over(cluster: &Cluster, primary: usize, replica: usize) -> io::Result<()
     }
 }
 
-fn restart_all(cluster: &mut Cluster) -> io::Result<()> {
+fn restart_all(cluster: &mut TestCluster) -> io::Result<()> {
     for primary in 0..PRIMARIES {
         let replica = primary + PRIMARIES;
         cluster.node_mut(replica).restart()?;

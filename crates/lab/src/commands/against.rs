@@ -9,12 +9,12 @@ use clap::Args;
 use super::{experiment, fail};
 use crate::against::AGAINST;
 use crate::case::Verb;
-use crate::flags::{self, List, WIDTH, positive, seconds, wrap};
-use crate::options::{LoadArgs, Options, PaceArgs, PlaceArgs, put, verbs};
+use crate::flags::{self, ValueList, WIDTH, positive, seconds, wrap};
+use crate::options::{LoadArgs, PaceArgs, PlaceArgs, RunOptions, put, verbs};
 use crate::report::Verdict;
 
 #[derive(Args)]
-struct Arguments {
+struct AgainstArgs {
     /// The other build of respool.
     #[arg(long, value_name = "PATH", value_parser = file)]
     base: PathBuf,
@@ -32,15 +32,15 @@ struct Arguments {
     load: LoadArgs,
     /// Of set, get and multi (a transaction of both).
     #[arg(long, value_name = "LIST", value_parser = verbs)]
-    verbs: Option<List<Verb>>,
+    verbs: Option<ValueList<Verb>>,
     #[command(flatten)]
     pace: PaceArgs,
     #[command(flatten)]
     place: PlaceArgs,
 }
 
-impl Arguments {
-    fn apply(self, options: &mut Options) {
+impl AgainstArgs {
+    fn apply(self, options: &mut RunOptions) {
         options.base = Some(self.base);
         put(self.allow, &mut options.allow_percent);
         put(self.seconds.map(Some), &mut options.seconds);
@@ -86,9 +86,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
 }
 
 fn judge(args: &[OsString]) -> Result<ExitCode, String> {
-    let mut options = Options::default();
+    let mut options = RunOptions::default();
     (AGAINST.adapt)(&mut options);
-    let Some(given) = flags::parse::<Arguments>(&about(), args)? else {
+    let Some(given) = flags::parse::<AgainstArgs>(&about(), args)? else {
         return Ok(ExitCode::SUCCESS);
     };
     given.apply(&mut options);

@@ -8,21 +8,21 @@ use clap::Args;
 use super::{experiment, fail, read};
 use crate::case::{Verb, Way};
 use crate::cluster::{CLUSTER, SERVERS_MAX};
-use crate::flags::{List, WIDTH, list, positive, wrap};
-use crate::options::{LoadArgs, Options, PlaceArgs, TimeArgs, put};
+use crate::flags::{ValueList, WIDTH, list, positive, wrap};
+use crate::options::{LoadArgs, PlaceArgs, RunOptions, TimeArgs, put};
 
 #[derive(Args)]
-struct Arguments {
+struct ClusterArgs {
     /// Of sharded (respool before plain servers), cluster (respool before a Cluster) and envoy
     /// (Envoy before the same Cluster) [all].
     #[arg(long, value_name = "LIST", value_parser = ways)]
-    ways: Option<List<Way>>,
+    ways: Option<ValueList<Way>>,
     /// How many servers are behind each, several numbers with commas [1,3,6]. Ratios are to 1.
     #[arg(long, value_name = "LIST", value_parser = server_counts)]
-    servers: Option<List<u16>>,
+    servers: Option<ValueList<u16>>,
     /// Of set, get, mget and mset [all].
     #[arg(long, value_name = "LIST", value_parser = verbs)]
-    verbs: Option<List<Verb>>,
+    verbs: Option<ValueList<Verb>>,
     /// Do not ask one server directly beside them.
     #[arg(long)]
     no_direct: bool,
@@ -37,8 +37,8 @@ struct Arguments {
     place: PlaceArgs,
 }
 
-impl Arguments {
-    fn apply(self, options: &mut Options) {
+impl ClusterArgs {
+    fn apply(self, options: &mut RunOptions) {
         put(self.ways, &mut options.ways);
         put(self.servers, &mut options.servers);
         put(self.verbs, &mut options.verbs);
@@ -53,7 +53,7 @@ impl Arguments {
     }
 }
 
-fn ways(value: &str) -> Result<List<Way>, String> {
+fn ways(value: &str) -> Result<ValueList<Way>, String> {
     let mut ways = Vec::new();
     for word in value.split(',').map(str::trim) {
         let way = Way::ALL.into_iter().find(|way| way.name() == word);
@@ -65,14 +65,14 @@ fn ways(value: &str) -> Result<List<Way>, String> {
     Ok(ways)
 }
 
-fn server_counts(value: &str) -> Result<List<u16>, String> {
+fn server_counts(value: &str) -> Result<ValueList<u16>, String> {
     let numbers: Vec<u32> = list(value)?;
     let number = |n: u32| u16::try_from(n).ok().filter(|&n| n <= SERVERS_MAX);
     let numbers: Option<Vec<u16>> = numbers.into_iter().map(number).collect();
     numbers.ok_or(format!("{SERVERS_MAX} servers at most"))
 }
 
-fn verbs(value: &str) -> Result<List<Verb>, String> {
+fn verbs(value: &str) -> Result<ValueList<Verb>, String> {
     let verb = |word: &str| match word.trim() {
         "set" => Ok(Verb::Set),
         "get" => Ok(Verb::Get),
@@ -85,9 +85,9 @@ fn verbs(value: &str) -> Result<List<Verb>, String> {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut options = Options::default();
+    let mut options = RunOptions::default();
     (CLUSTER.adapt)(&mut options);
-    let given: Arguments = match read(CLUSTER.name, &about(&options), args) {
+    let given: ClusterArgs = match read(CLUSTER.name, &about(&options), args) {
         Ok(given) => given,
         Err(code) => return code,
     };
@@ -98,7 +98,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn about(options: &Options) -> String {
+fn about(options: &RunOptions) -> String {
     let ends = format!(
         "For each way and number of servers: throughput, the time of a request, and the CPU per request of the proxy, of all servers \
          together and of the generator; what it is to one server, to Envoy, and to one server asked directly; and the bars \

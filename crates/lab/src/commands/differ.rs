@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use respool_checker::differ::{self, Report, Settings};
+use respool_checker::differ::{self, DifferReport, DifferSettings};
 use respool_testkit::servers::{self, Flavour};
 
 use super::{fail, read, say};
-use crate::flags::{List, duration, positive};
+use crate::flags::{ValueList, duration, positive};
 use crate::targets::Programs;
 
 const NAME: &str = "differ";
@@ -27,7 +27,7 @@ Usage: respool-lab differ [OPTIONS]
 Example: respool-lab differ --server valkey-9.1 --seed 7 --cases 500 --respool-arg --threads=3";
 
 #[derive(Args)]
-struct Arguments {
+struct DifferArgs {
     /// Seed of the first case; the next case has the next seed.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -45,16 +45,16 @@ struct Arguments {
     connections: usize,
     /// Only these classes of requests; `--classes ?` names them [all].
     #[arg(long, value_name = "A,B,…", value_parser = names)]
-    classes: Option<List<String>>,
+    classes: Option<ValueList<String>>,
     /// All but these classes of requests.
     #[arg(long, value_name = "A,B,…", value_parser = names)]
-    without: Option<List<String>>,
+    without: Option<ValueList<String>>,
     /// Never send these commands: CLIENT LIST,READONLY. May be repeated.
     #[arg(long, value_name = "A,B,…")]
     omit: Vec<String>,
     /// redis-6.2, redis-7.0, redis-8.2, valkey-9.1, or all that are installed: all.
     #[arg(long, value_name = "NAME", value_parser = flavours, default_value = "redis-7.0")]
-    server: List<Flavour>,
+    server: ValueList<Flavour>,
     /// The respool to test [the one next to respool-lab, or from PATH].
     #[arg(long, value_name = "PATH")]
     respool: Option<PathBuf>,
@@ -79,10 +79,10 @@ struct Arguments {
     self_check: bool,
 }
 
-impl Arguments {
-    fn settings(&self) -> Settings {
+impl DifferArgs {
+    fn settings(&self) -> DifferSettings {
         let omitted = self.omit.iter().flat_map(|names| names.split(','));
-        Settings {
+        DifferSettings {
             seed: self.seed,
             cases: self.cases,
             time_max: self.seconds,
@@ -95,12 +95,12 @@ impl Arguments {
             patience: self.patience,
             accepts_refusals: self.refusals,
             strips: self.strip,
-            ..Settings::default()
+            ..DifferSettings::default()
         }
     }
 }
 
-fn flavours(value: &str) -> Result<List<Flavour>, String> {
+fn flavours(value: &str) -> Result<ValueList<Flavour>, String> {
     match value {
         "all" => {
             let all = Flavour::ALL.into_iter();
@@ -112,7 +112,7 @@ fn flavours(value: &str) -> Result<List<Flavour>, String> {
     }
 }
 
-fn names(value: &str) -> Result<List<String>, String> {
+fn names(value: &str) -> Result<ValueList<String>, String> {
     match value {
         "?" => Err(format!("the classes are {}", differ::classes())),
         names => Ok(names
@@ -124,7 +124,7 @@ fn names(value: &str) -> Result<List<String>, String> {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let arguments: Arguments = match read(NAME, ABOUT, args) {
+    let arguments: DifferArgs = match read(NAME, ABOUT, args) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
@@ -136,7 +136,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
 }
 
 /// Whether nothing differed on any server.
-fn run_all(arguments: &Arguments) -> Result<bool, String> {
+fn run_all(arguments: &DifferArgs) -> Result<bool, String> {
     let mut settings = arguments.settings();
     if !arguments.self_check {
         settings.respool = Programs::find(arguments.respool.as_deref(), 0)?.respool?;
@@ -159,7 +159,7 @@ fn run_all(arguments: &Arguments) -> Result<bool, String> {
             differ::self_check(&settings, &mut tell)?;
             continue;
         }
-        let report: Report = match &script {
+        let report: DifferReport = match &script {
             Some(script) => differ::replay(&settings, script)?,
             None => differ::run(&settings, &mut tell)?,
         };

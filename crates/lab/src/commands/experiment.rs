@@ -11,14 +11,14 @@ use super::{fail, read};
 use crate::experiment::Experiment;
 use crate::files;
 use crate::flags::{WIDTH, wrap};
-use crate::options::{ExperimentArgs, Options};
+use crate::options::{ExperimentArgs, RunOptions};
 use crate::report::Report;
 use crate::run;
 use crate::table;
 
 /// Runs it.
 pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
-    let mut options = Options::default();
+    let mut options = RunOptions::default();
     (experiment.adapt)(&mut options);
     let given: ExperimentArgs = match read(experiment.name, &about(experiment, &options), args) {
         Ok(given) => given,
@@ -35,7 +35,7 @@ pub fn run(experiment: &Experiment, args: &[OsString]) -> ExitCode {
 ///
 /// # Errors
 /// One line: why it did not finish, which replies were wrong, or which file cannot be written.
-pub fn measured(experiment: &Experiment, options: &Options) -> Result<Report, String> {
+pub fn measured(experiment: &Experiment, options: &RunOptions) -> Result<Report, String> {
     let report = run::run(experiment, options, &stop_flag()?)?;
     let folder = options.out.clone();
     let folder = folder.unwrap_or_else(|| new_folder(&report.experiment, &report.started));
@@ -110,7 +110,7 @@ pub(super) fn show(
     written.map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-fn about(experiment: &Experiment, options: &Options) -> String {
+fn about(experiment: &Experiment, options: &RunOptions) -> String {
     let Experiment {
         name, title, about, ..
     } = experiment;

@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use clap::Args;
 use respool_checker::differ;
-use respool_testkit::scene::{By, Kind};
+use respool_testkit::scene::{By, TopologyKind};
 use respool_testkit::servers::Flavour;
 
 use super::experiment::{failed, new_folder, show, stop_flag, style};
 use super::{fail, read};
-use crate::failover::{self, ABOUT, NAME, READS, Settings, TITLE, Through, page};
+use crate::failover::{self, ABOUT, FailoverSettings, NAME, READS, TITLE, Through, page};
 use crate::flags::{WIDTH, kind, positive, seconds, threads, wrap};
 use crate::run::command_line;
 
 #[derive(Args)]
-struct Arguments {
+struct FailoverArgs {
     /// What stands behind the proxy: cluster, three primaries with a replica each; sentinel, a
     /// primary and a replica that three Sentinels watch; sharded, three plain servers, of which one
     /// comes back empty.
     #[arg(long, value_parser = kind, default_value = "cluster")]
-    kind: Kind,
+    kind: TopologyKind,
     /// How the server goes: SIGKILL; SIGSTOP, its connections stay and nothing answers; or CLUSTER
     /// FAILOVER or SENTINEL FAILOVER, while it runs.
     #[arg(long, value_name = "kill|freeze|command", value_parser = by, default_value = "kill")]
@@ -83,9 +83,9 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-impl Arguments {
-    fn settings(&self) -> Settings {
-        Settings {
+impl FailoverArgs {
+    fn settings(&self) -> FailoverSettings {
+        FailoverSettings {
             kind: self.kind,
             by: self.by,
             through: self.through,
@@ -127,7 +127,7 @@ fn reads(value: &str) -> Result<String, String> {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let arguments: Arguments = match read(NAME, &about(), args) {
+    let arguments: FailoverArgs = match read(NAME, &about(), args) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
@@ -137,7 +137,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn measured(arguments: &Arguments) -> Result<(), String> {
+fn measured(arguments: &FailoverArgs) -> Result<(), String> {
     let stop = stop_flag()?;
     let respool = arguments.respool.as_deref();
     let report = failover::run(&arguments.settings(), respool, command_line(), &stop)?;

@@ -22,7 +22,7 @@ calls per ready client. Put load on it: respool-lab load --values filler --targe
 Usage: respool-lab floor --listen HOST:PORT [OPTIONS]";
 
 #[derive(Args)]
-struct Settings {
+struct FloorArgs {
     /// Where to listen.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     listen: SocketAddr,
@@ -36,7 +36,7 @@ struct Settings {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let settings: Settings = match read(NAME, ABOUT, args) {
+    let settings: FloorArgs = match read(NAME, ABOUT, args) {
         Ok(settings) => settings,
         Err(code) => return code,
     };

@@ -10,10 +10,10 @@ use std::time::Duration;
 use clap::Args;
 use respool_checker::differ;
 use respool_checker::histories::trouble::{self, Trouble};
-use respool_checker::histories::{self, Report, Settings};
+use respool_checker::histories::{self, HistoryReport, HistorySettings};
 use respool_testkit::client::{Client, Reply};
-use respool_testkit::scene::Kind;
-use respool_testkit::servers::{self, Flavour, Proxy, Server};
+use respool_testkit::scene::TopologyKind;
+use respool_testkit::servers::{self, Flavour, Proxy, ServerProcess};
 
 use super::{fail, read, say};
 use crate::flags::{duration, kind, positive};
@@ -37,7 +37,7 @@ Usage: respool-lab histories [OPTIONS]
 Example: respool-lab histories --requests 10000000 --server valkey-9.1 --respool-arg --threads=3";
 
 #[derive(Args)]
-struct Arguments {
+struct HistoriesArgs {
     /// Seed of the first round; the next round has the next seed.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -61,7 +61,7 @@ struct Arguments {
     /// primary and a replica that three Sentinels watch; sharded, three plain servers. Clients ask
     /// for as long as the trouble takes.
     #[arg(long, value_parser = kind)]
-    kind: Option<Kind>,
+    kind: Option<TopologyKind>,
     /// What happens to them: nothing; cuts, of connections; kill or freeze, of a primary; and, to a
     /// Cluster, moves of slots, members that join and leave, failovers by command, restarts of all
     /// in turn.
@@ -81,16 +81,16 @@ struct Arguments {
     is_direct: bool,
 }
 
-impl Arguments {
-    fn settings(&self) -> Settings {
-        Settings {
+impl HistoriesArgs {
+    fn settings(&self) -> HistorySettings {
+        HistorySettings {
             seed: self.seed,
             requests: self.requests,
             clients: self.clients,
             pipeline: self.pipeline,
             keys: self.keys,
             cuts: self.cut_every,
-            ..Settings::default()
+            ..HistorySettings::default()
         }
     }
 }
@@ -103,7 +103,7 @@ fn trouble_of(value: &str) -> Result<Trouble, &'static str> {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let arguments: Arguments = match read(NAME, ABOUT, args) {
+    let arguments: HistoriesArgs = match read(NAME, ABOUT, args) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
@@ -114,7 +114,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn ask(arguments: &Arguments) -> Result<Report, String> {
+fn ask(arguments: &HistoriesArgs) -> Result<HistoryReport, String> {
     let binary = servers::find(arguments.server)?;
     let version = servers::version(&binary).map_err(|error| error.to_string())?;
     let mut tell = |text: &str| say(&format!("{text}\n"));
@@ -206,13 +206,13 @@ impl Shown {
         })
     }
 
-    fn enough(&self, arguments: &Arguments, requests: u64) -> Result<(), String> {
+    fn enough(&self, arguments: &HistoriesArgs, requests: u64) -> Result<(), String> {
         let at_once = arguments.clients.saturating_mul(arguments.pipeline);
         if requests < REQUESTS_MIN || at_once < AT_ONCE_MIN {
             return Ok(());
         }
         // Two requests of a batch are rarely for one slot there.
-        let fuses = self.fuses && arguments.kind != Some(Kind::Cluster);
+        let fuses = self.fuses && arguments.kind != Some(TopologyKind::Cluster);
         let collapses = self.collapses && arguments.keys <= KEYS_MAX;
         for (is_on, count, what, option) in [
             (fuses, self.fused_gets, "no GETs were fused", "fuse"),
@@ -235,11 +235,11 @@ impl Shown {
 }
 
 fn ask_one(
-    arguments: &Arguments,
+    arguments: &HistoriesArgs,
     binary: &Path,
     tell: &mut dyn FnMut(&str),
-) -> Result<(Report, Option<(Proxy, Shown)>), String> {
-    let server = Server::start::<&str>(binary, &[]).map_err(|error| error.to_string())?;
+) -> Result<(HistoryReport, Option<(Proxy, Shown)>), String> {
+    let server = ServerProcess::start::<&str>(binary, &[]).map_err(|error| error.to_string())?;
     let proxy = match arguments.is_direct {
         true => None,
         false => Some(proxy(arguments, &format!("redis://{}", server.address()))?),
@@ -257,10 +257,10 @@ fn ask_one(
 }
 
 fn ask_several(
-    arguments: &Arguments,
-    kind: Kind,
+    arguments: &HistoriesArgs,
+    kind: TopologyKind,
     binary: &Path,
-) -> Result<(Report, Option<(Proxy, Shown)>), String> {
+) -> Result<(HistoryReport, Option<(Proxy, Shown)>), String> {
     let trouble = arguments.trouble;
     if arguments.is_direct || arguments.cut_every.is_some() || !trouble.suits(kind) {
         let (trouble, kind) = (trouble.name(), kind.name());
@@ -270,7 +270,7 @@ fn ask_several(
     }
     let mut scene = trouble::scene(kind, binary).map_err(|error| error.to_string())?;
     let proxy = proxy(arguments, &scene.url())?;
-    let settings = Settings {
+    let settings = HistorySettings {
         may_fail: trouble.may_fail(),
         ..arguments.settings()
     };
@@ -288,7 +288,7 @@ fn with_shown(proxy: Proxy) -> Result<(Proxy, Shown), String> {
     Ok((proxy, shown))
 }
 
-fn proxy(arguments: &Arguments, url: &str) -> Result<Proxy, String> {
+fn proxy(arguments: &HistoriesArgs, url: &str) -> Result<Proxy, String> {
     let respool = Programs::find(arguments.respool.as_deref(), 0)?.respool?;
     let mut args = vec![format!("--backend={url}")];
     args.extend(arguments.respool_args.iter().cloned());
@@ -299,7 +299,7 @@ fn proxy(arguments: &Arguments, url: &str) -> Result<Proxy, String> {
 mod tests {
     use super::*;
 
-    fn arguments() -> Arguments {
+    fn arguments() -> HistoriesArgs {
         let given = crate::flags::parse("", &[]);
         given.unwrap().expect("no help is asked for")
     }
@@ -378,8 +378,8 @@ mod tests {
         unjoined
             .enough(&many, REQUESTS_MIN)
             .expect("there are many keys");
-        let cluster = Arguments {
-            kind: Some(Kind::Cluster),
+        let cluster = HistoriesArgs {
+            kind: Some(TopologyKind::Cluster),
             ..arguments()
         };
         let unfused = Shown {

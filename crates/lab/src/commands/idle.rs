@@ -11,13 +11,13 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{fail, read};
-use crate::case::Target;
-use crate::cpu::{self, Memory};
+use crate::case::LoadTarget;
+use crate::cpu::{self, ProcessMemory};
 use crate::figure;
 use crate::load;
 use crate::machine::{self, Machine};
-use crate::options::{Options, PlaceArgs, peer};
-use crate::targets::{Backend, Facts, Programs, Running};
+use crate::options::{PlaceArgs, RunOptions, peer};
+use crate::targets::{ProcessFacts, Programs, RunningTarget, TargetServers};
 
 const NAME: &str = "idle";
 const ABOUT: &str = "\
@@ -32,7 +32,7 @@ Usage: respool-lab idle [OPTIONS]
 Example: respool-lab idle --connections 4000 --peer twemproxy";
 
 #[derive(Args)]
-struct Arguments {
+struct IdleArgs {
     #[command(flatten)]
     place: PlaceArgs,
     /// Measure without respool.
@@ -41,7 +41,7 @@ struct Arguments {
     /// Another proxy: twemproxy, envoy, or NAME=HOST:PORT,PID for one that already runs before the
     /// same server. May be given several times.
     #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
-    peers: Vec<Target>,
+    peers: Vec<LoadTarget>,
 }
 
 /// Connections that come first and do not count.
@@ -51,12 +51,12 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 /// The result of one target.
 #[derive(Debug, Serialize)]
-struct Found {
+struct IdleResult {
     target: String,
-    facts: Facts,
+    facts: ProcessFacts,
     connections: usize,
-    before: Memory,
-    after: Memory,
+    before: ProcessMemory,
+    after: ProcessMemory,
     rss_bytes_per_connection: f64,
     pss_bytes_per_connection: f64,
 }
@@ -67,18 +67,18 @@ struct IdleReport {
     experiment: &'static str,
     started: String,
     machine: Machine,
-    server: Facts,
-    found: Vec<Found>,
+    server: ProcessFacts,
+    found: Vec<IdleResult>,
 }
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut options = Options {
+    let mut options = RunOptions {
         connections: vec![4000],
         threads: vec![1],
-        ..Options::default()
+        ..RunOptions::default()
     };
-    let given: Arguments = match read(NAME, ABOUT, args) {
+    let given: IdleArgs = match read(NAME, ABOUT, args) {
         Ok(given) => given,
         Err(code) => return code,
     };
@@ -96,20 +96,20 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn measure(options: &Options) -> Result<IdleReport, String> {
+fn measure(options: &RunOptions) -> Result<IdleReport, String> {
     let most = options.connections.iter().max().copied().unwrap_or(0);
     load::allow_descriptors(most + FIRST + 1000)?;
     let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
     let started = machine::utc(machine::now());
     let machine = Machine::look();
-    let server = Backend::start(&options.server)?;
-    let mut targets: Vec<Target> = Vec::new();
+    let server = TargetServers::start(&options.server)?;
+    let mut targets: Vec<LoadTarget> = Vec::new();
     if !options.is_without_respool {
         targets.extend(
             options
                 .threads
                 .iter()
-                .map(|&threads| Target::Respool { threads }),
+                .map(|&threads| LoadTarget::Respool { threads }),
         );
     }
     targets.extend(options.peers.iter().cloned());
@@ -120,7 +120,7 @@ fn measure(options: &Options) -> Result<IdleReport, String> {
     for target in &targets {
         for &connections in &options.connections {
             // A new process each time, as processes seldom give memory back.
-            let running = Running::start(target, &server, &programs)?;
+            let running = RunningTarget::start(target, &server, &programs)?;
             found.push(measure_one(&running, connections)?);
         }
     }
@@ -134,7 +134,7 @@ fn measure(options: &Options) -> Result<IdleReport, String> {
     })
 }
 
-fn measure_one(running: &Running, connections: usize) -> Result<Found, String> {
+fn measure_one(running: &RunningTarget, connections: usize) -> Result<IdleResult, String> {
     let target = running.target.to_string();
     let pid = running
         .pid
@@ -155,7 +155,7 @@ fn measure_one(running: &Running, connections: usize) -> Result<Found, String> {
     let _idle = open(connections)?;
     let after = memory()?;
     let each = |before: u64, after: u64| (after as f64 - before as f64) / connections as f64;
-    Ok(Found {
+    Ok(IdleResult {
         target,
         facts: running
             .facts

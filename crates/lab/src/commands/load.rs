@@ -10,9 +10,9 @@ use clap::Args;
 use super::{end_with_parent, fail, read};
 use crate::case::Verb;
 use crate::flags::{address, positive, seconds, value_bytes};
-use crate::load::{self, Event, Load};
+use crate::load::{self, LoadEvent, LoadSettings};
 use crate::options::theta;
-use crate::tape::{Recipe, Values};
+use crate::tape::{TapeRecipe, TapeValues};
 
 const NAME: &str = "load";
 const ABOUT: &str = "\
@@ -29,7 +29,7 @@ Usage: respool-lab load --target HOST:PORT [OPTIONS]
 Example: respool-lab load --target 127.0.0.1:6379 --preload --get --pipeline 20 --seconds 5";
 
 #[derive(Args)]
-struct Settings {
+struct LoadCommandArgs {
     /// The server or proxy to load.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     target: SocketAddr,
@@ -56,7 +56,7 @@ struct Settings {
     /// The value of a key: made from the key, so that a reply that belongs to another request
     /// shows; or the same for all, as the floor answers.
     #[arg(long, value_name = "key|filler", value_parser = values, default_value = "key")]
-    values: Values,
+    values: TapeValues,
     /// Length of the measured window.
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "5")]
     seconds: f64,
@@ -118,8 +118,8 @@ impl VerbArgs {
     }
 }
 
-impl Settings {
-    fn load(&self) -> Load {
+impl LoadCommandArgs {
+    fn load(&self) -> LoadSettings {
         let mut watch: Vec<(String, Vec<u32>)> = Vec::new();
         for (name, pid) in &self.watch {
             match watch.iter_mut().find(|(other, _)| other == name) {
@@ -127,9 +127,9 @@ impl Settings {
                 None => watch.push((name.clone(), vec![*pid])),
             }
         }
-        Load {
+        LoadSettings {
             target: self.target,
-            recipe: Recipe {
+            recipe: TapeRecipe {
                 verb: self.verb.verb(),
                 pipeline: self.pipeline,
                 keys: self.keys,
@@ -148,10 +148,10 @@ impl Settings {
     }
 }
 
-fn values(value: &str) -> Result<Values, &'static str> {
+fn values(value: &str) -> Result<TapeValues, &'static str> {
     match value {
-        "key" => Ok(Values::OfKey),
-        "filler" => Ok(Values::Filler),
+        "key" => Ok(TapeValues::OfKey),
+        "filler" => Ok(TapeValues::Filler),
         _ => Err("key or filler is expected"),
     }
 }
@@ -163,7 +163,7 @@ fn watched(value: &str) -> Result<(String, u32), String> {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let settings: Settings = match read(NAME, ABOUT, args) {
+    let settings: LoadCommandArgs = match read(NAME, ABOUT, args) {
         Ok(settings) => settings,
         Err(code) => return code,
     };
@@ -185,7 +185,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
         Err(problem) => fail(NAME, &problem),
         Ok(result) => {
             let is_good = result.wrong == 0 && result.stalled == 0;
-            let event = Event::Result(Box::new(result));
+            let event = LoadEvent::Result(Box::new(result));
             print_json(&event, !settings.tells_progress);
             if is_good {
                 ExitCode::SUCCESS
@@ -196,7 +196,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn print_json(event: &Event, is_pretty: bool) {
+fn print_json(event: &LoadEvent, is_pretty: bool) {
     let text = if is_pretty {
         serde_json::to_string_pretty(event)
     } else {

@@ -23,7 +23,7 @@ Usage: respool-lab ratios FOLDER...
 ";
 
 #[derive(Args)]
-struct Arguments {
+struct RatiosArgs {
     /// The --out folders of `respool-lab eight` and the like.
     #[arg(value_name = "FOLDER", required = true)]
     folders: Vec<PathBuf>,
@@ -31,7 +31,7 @@ struct Arguments {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let arguments: Arguments = match read(NAME, ABOUT, args) {
+    let arguments: RatiosArgs = match read(NAME, ABOUT, args) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 use respool_checker::differ;
-use respool_testkit::scene::Kind;
+use respool_testkit::scene::TopologyKind;
 use respool_testkit::servers::{self, Flavour};
 use respool_testkit::topologies::{
-    Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url,
+    ClusterSettings, Sentinels, SentinelsSettings, Shards, TestCluster, cluster_url, sentinel_url,
     sharded_url,
 };
 
@@ -29,11 +29,11 @@ Usage: respool-lab servers [OPTIONS]
 Example: respool-lab servers --kind cluster --server valkey-9.1";
 
 #[derive(Args)]
-struct Settings {
+struct ServersArgs {
     /// cluster, three primaries with a replica each; sentinel, a primary and a replica that three
     /// Sentinels watch; sharded, two plain servers.
     #[arg(long, value_parser = kind, default_value = "cluster")]
-    kind: Kind,
+    kind: TopologyKind,
     /// redis-6.2, redis-7.0, redis-8.2 or valkey-9.1.
     #[arg(long, value_name = "NAME", value_parser = differ::flavour, default_value = "redis-7.0")]
     server: Flavour,
@@ -49,7 +49,7 @@ const SHARDS: usize = 2;
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let settings: Settings = match read(NAME, ABOUT, args) {
+    let settings: ServersArgs = match read(NAME, ABOUT, args) {
         Ok(settings) => settings,
         Err(code) => return code,
     };
@@ -59,20 +59,21 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn serve(settings: Settings) -> Result<(), String> {
+fn serve(settings: ServersArgs) -> Result<(), String> {
     let binary = servers::find(settings.server)?;
     let args = settings.args;
     match settings.kind {
-        Kind::Cluster => {
+        TopologyKind::Cluster => {
             let settings = ClusterSettings {
                 node_timeout: SILENCE,
                 args,
                 ..ClusterSettings::default()
             };
-            let cluster = Cluster::start(&binary, settings).map_err(|error| error.to_string())?;
+            let cluster =
+                TestCluster::start(&binary, settings).map_err(|error| error.to_string())?;
             hold(cluster_url, &cluster.addresses());
         }
-        Kind::Sentinel => {
+        TopologyKind::Sentinel => {
             let settings = SentinelsSettings {
                 watched: 1,
                 down_after: SILENCE,
@@ -84,7 +85,7 @@ fn serve(settings: Settings) -> Result<(), String> {
             let name = sentinels.watched(0).name();
             hold(|some| sentinel_url(some, name), &sentinels.addresses());
         }
-        Kind::Sharded => {
+        TopologyKind::Sharded => {
             let started = Shards::start(&binary, SHARDS, &args);
             let shards = started.map_err(|error| error.to_string())?;
             hold(named, &shards.addresses());

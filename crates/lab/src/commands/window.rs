@@ -6,17 +6,19 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{experiment, fail, read};
-use crate::case::{Target, Verb};
-use crate::flags::{List, WIDTH, list, positive, wrap};
-use crate::options::{LoadArgs, Options, PlaceArgs, TimeArgs, Variant, peer, put, variant, verbs};
+use crate::case::{LoadTarget, Verb};
+use crate::flags::{ValueList, WIDTH, list, positive, wrap};
+use crate::options::{
+    LoadArgs, PlaceArgs, RunOptions, TimeArgs, Variant, peer, put, variant, verbs,
+};
 use crate::window::WINDOW;
 
 #[derive(Args)]
-struct Arguments {
+struct WindowArgs {
     /// Open loops, requests per second, several numbers with commas [2000,10000,30000,60000]. The
     /// closed loop is always measured.
     #[arg(long, value_name = "LIST", value_parser = list::<u32>)]
-    rates: Option<List<u32>>,
+    rates: Option<ValueList<u32>>,
     /// Measure again, up to twice, where a hypervisor took more than so many cores away [0.05]; a
     /// fifth more measurements at most.
     #[arg(long, value_name = "CORES", value_parser = cores)]
@@ -30,7 +32,7 @@ struct Arguments {
     load: LoadArgs,
     /// Of set, get and multi (a transaction of both).
     #[arg(long, value_name = "LIST", value_parser = verbs)]
-    verbs: Option<List<Verb>>,
+    verbs: Option<ValueList<Verb>>,
     #[command(flatten)]
     place: PlaceArgs,
     /// respool once more in the same rounds, with options of its own, a blank between them. May be
@@ -40,11 +42,11 @@ struct Arguments {
     /// Another proxy in the same rounds: twemproxy, envoy, or NAME=HOST:PORT,PID for one that
     /// already runs before the same server. May be given several times.
     #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
-    peers: Vec<Target>,
+    peers: Vec<LoadTarget>,
 }
 
-impl Arguments {
-    fn apply(self, options: &mut Options) -> Result<(), String> {
+impl WindowArgs {
+    fn apply(self, options: &mut RunOptions) -> Result<(), String> {
         put(self.rates, &mut options.rates);
         put(self.stolen_max.map(Some), &mut options.stolen_cores_max);
         put(
@@ -69,9 +71,9 @@ fn cores(value: &str) -> Result<f64, &'static str> {
 
 /// Runs it.
 pub fn run(args: &[OsString]) -> ExitCode {
-    let mut options = Options::default();
+    let mut options = RunOptions::default();
     (WINDOW.adapt)(&mut options);
-    let given: Arguments = match read(WINDOW.name, &about(&options), args) {
+    let given: WindowArgs = match read(WINDOW.name, &about(&options), args) {
         Ok(given) => given,
         Err(code) => return code,
     };
@@ -82,7 +84,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn about(options: &Options) -> String {
+fn about(options: &RunOptions) -> String {
     let ends = format!(
         "For each load and target: the part of the due requests that were done, requests per batch, p50 and p99, their ratios to \
          latency in the same round, and CPU per request of server and proxy. Every reply is checked. All {} cases take \

@@ -12,7 +12,7 @@ use respool_testkit::random::Random;
 use respool_testkit::scene::WATCHED;
 use respool_testkit::time::clock_ns;
 
-use super::Settings;
+use super::FailoverSettings;
 use crate::schedule::Schedule;
 
 /// How long a client waits for a reply: longer than any proxy delays one.
@@ -29,7 +29,7 @@ const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A key that clients write to or read.
 #[derive(Clone, Debug)]
-pub struct Key {
+pub struct LoadKey {
     /// Its name.
     pub name: String,
     /// Whether it is a list for writes. Otherwise it is a string to read, with its own name as its
@@ -41,7 +41,7 @@ pub struct Key {
 
 /// One request and its result.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct LoggedRequest {
     /// Index of its key.
     pub key: usize,
     /// The number that it appended; `None`: a read.
@@ -51,19 +51,19 @@ pub struct Asked {
     /// When its reply came, or when it was given up.
     pub end_ns: u64,
     /// Its result.
-    pub outcome: Outcome,
+    pub outcome: RequestOutcome,
 }
 
-impl Asked {
+impl LoggedRequest {
     /// Whether it is a read without the right value.
     pub fn is_failed_read(&self) -> bool {
-        self.written.is_none() && self.outcome != Outcome::Done
+        self.written.is_none() && self.outcome != RequestOutcome::Done
     }
 }
 
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// The reply was as expected.
     Done,
     /// The reply was an error or empty, or there was none.
@@ -106,33 +106,34 @@ pub fn is_not_executed(kind: &str) -> bool {
 
 /// All clients of a round.
 #[derive(Debug)]
-pub struct Load<'a> {
+pub struct FailoverLoad<'a> {
     /// The proxy's address.
     pub address: SocketAddr,
     /// Keys to write and keys to read.
-    pub keys: &'a [Key],
+    pub keys: &'a [LoadKey],
     /// Number and pace of the clients.
-    pub settings: &'a Settings,
+    pub settings: &'a FailoverSettings,
     /// When the first request is due.
     pub start_ns: u64,
     /// Once set, clients send nothing more.
     pub over: AtomicBool,
 }
 
-impl Load<'_> {
+impl FailoverLoad<'_> {
     /// Starts the clients. Each returns its requests.
     pub fn begin<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
-    ) -> Vec<ScopedJoinHandle<'scope, Vec<Asked>>> {
-        let Settings {
+    ) -> Vec<ScopedJoinHandle<'scope, Vec<LoggedRequest>>> {
+        let FailoverSettings {
             writers, readers, ..
         } = *self.settings;
         let all = writers + readers;
         (0..all)
             .map(|number| {
                 // A writer has keys of its own, so a list is in the order of its writer.
-                let own = |(place, key): (usize, &Key)| match (number < writers, key.is_written) {
+                let own = |(place, key): (usize, &LoadKey)| match (number < writers, key.is_written)
+                {
                     (true, true) => (place % writers == number).then_some(place),
                     (false, false) => Some(place),
                     _ => None,
@@ -157,7 +158,7 @@ impl Load<'_> {
 
 /// One connection with one request in flight.
 struct FailoverClient<'a> {
-    load: &'a Load<'a>,
+    load: &'a FailoverLoad<'a>,
     keys: Vec<usize>,
     is_writer: bool,
     schedule: Schedule,
@@ -168,7 +169,7 @@ struct FailoverClient<'a> {
 }
 
 impl FailoverClient<'_> {
-    fn run(mut self) -> Vec<Asked> {
+    fn run(mut self) -> Vec<LoggedRequest> {
         let mut asked = Vec::new();
         if self.keys.is_empty() {
             return asked;
@@ -186,7 +187,7 @@ impl FailoverClient<'_> {
         asked
     }
 
-    fn ask(&mut self, due_ns: u64) -> Asked {
+    fn ask(&mut self, due_ns: u64) -> LoggedRequest {
         let key = self.keys[self.random.below(self.keys.len() as u64) as usize];
         let name = &self.load.keys[key].name;
         let reply = if self.is_writer {
@@ -201,14 +202,16 @@ impl FailoverClient<'_> {
         };
         let end_ns = clock_ns();
         let outcome = match reply {
-            Ok(Reply::Integer(1..)) if self.is_writer => Outcome::Done,
-            Ok(Reply::Bulk(value)) if !self.is_writer && value == name.as_bytes() => Outcome::Done,
+            Ok(Reply::Integer(1..)) if self.is_writer => RequestOutcome::Done,
+            Ok(Reply::Bulk(value)) if !self.is_writer && value == name.as_bytes() => {
+                RequestOutcome::Done
+            }
             Ok(Reply::Error(text)) => {
                 let kind = kind_of(&text).to_owned();
-                Outcome::Failed { kind, text }
+                RequestOutcome::Failed { kind, text }
             }
             Ok(Reply::Null) if !self.is_writer => failed("nil", "there was no value"),
-            Ok(other) => Outcome::Wrong(format!("{name}: {other:?}")),
+            Ok(other) => RequestOutcome::Wrong(format!("{name}: {other:?}")),
             Err(error) => {
                 self.connection = None;
                 match error.kind() {
@@ -223,7 +226,7 @@ impl FailoverClient<'_> {
                 }
             }
         };
-        Asked {
+        LoggedRequest {
             key,
             written: self.is_writer.then_some(self.last),
             due_ns,
@@ -233,8 +236,8 @@ impl FailoverClient<'_> {
     }
 }
 
-fn failed(kind: &str, text: &str) -> Outcome {
-    Outcome::Failed {
+fn failed(kind: &str, text: &str) -> RequestOutcome {
+    RequestOutcome::Failed {
         kind: kind.to_owned(),
         text: text.to_owned(),
     }
@@ -256,7 +259,7 @@ fn exchange(
 ///
 /// # Errors
 /// When a write is refused.
-pub fn write_first(address: SocketAddr, keys: &[Key]) -> io::Result<()> {
+pub fn write_first(address: SocketAddr, keys: &[LoadKey]) -> io::Result<()> {
     let mut connection = Client::open(address, PATIENCE)?;
     for key in keys {
         match key.is_written {

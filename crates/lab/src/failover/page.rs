@@ -6,13 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    ABOUT, ADDED_MS_MAX, BUCKET_MS, By, FailoverReport, FailoverRound, Kind, NAME, READS, TITLE,
+    ABOUT, ADDED_MS_MAX, BUCKET_MS, By, FailoverReport, FailoverRound, NAME, READS, TITLE,
+    TopologyKind,
 };
 use crate::chart::{self, Moment, Timeline, escape};
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
 use crate::html;
-use crate::report::Spread;
+use crate::report::FigureSpread;
 use crate::table::{Style, Table, heads};
 
 /// The word for a bar that is kept, missed, or unknown.
@@ -60,7 +61,7 @@ pub fn rounds(report: &FailoverReport) -> Table {
         .collect();
     if report.rounds.len() > 1 {
         let median = |time: &fn(&FailoverRound) -> Option<f64>| {
-            let spread = Spread::of(report.rounds.iter().filter_map(time));
+            let spread = FigureSpread::of(report.rounds.iter().filter_map(time));
             ms(spread.map(|spread| spread.median))
         };
         let mut row = vec!["median".to_owned()];
@@ -157,19 +158,19 @@ const FIRST_CHARS_MAX: usize = 100;
 fn manner(report: &FailoverReport) -> String {
     let settings = &report.settings;
     let how = match (settings.kind, settings.by) {
-        (Kind::Cluster, By::Kill) => "a primary of a Cluster is killed".to_owned(),
-        (Kind::Cluster, By::Freeze) => "a primary of a Cluster freezes".to_owned(),
-        (Kind::Cluster, By::Command) => "CLUSTER FAILOVER".to_owned(),
-        (Kind::Sentinel, By::Kill) => "a primary that Sentinels watch is killed".to_owned(),
-        (Kind::Sentinel, By::Freeze) => "a primary that Sentinels watch freezes".to_owned(),
-        (Kind::Sentinel, By::Command) => "SENTINEL FAILOVER".to_owned(),
-        (Kind::Sharded, _) => format!(
+        (TopologyKind::Cluster, By::Kill) => "a primary of a Cluster is killed".to_owned(),
+        (TopologyKind::Cluster, By::Freeze) => "a primary of a Cluster freezes".to_owned(),
+        (TopologyKind::Cluster, By::Command) => "CLUSTER FAILOVER".to_owned(),
+        (TopologyKind::Sentinel, By::Kill) => "a primary that Sentinels watch is killed".to_owned(),
+        (TopologyKind::Sentinel, By::Freeze) => "a primary that Sentinels watch freezes".to_owned(),
+        (TopologyKind::Sentinel, By::Command) => "SENTINEL FAILOVER".to_owned(),
+        (TopologyKind::Sharded, _) => format!(
             "a plain server is killed and comes back after {} s without what was written to it",
             settings.down_s
         ),
     };
     let silence = match (settings.kind, settings.by) {
-        (Kind::Cluster | Kind::Sentinel, By::Kill | By::Freeze) => {
+        (TopologyKind::Cluster | TopologyKind::Sentinel, By::Kill | By::Freeze) => {
             format!(", missed after {} ms", settings.silence.as_millis())
         }
         _ => String::new(),

@@ -15,7 +15,7 @@ use respool_protocol::sentinel::{NAME_BYTES_MAX, SENTINELS_MAX};
 
 use super::percent::percent_encode;
 use super::reads::PARAMETERS;
-use super::sharded::Shards;
+use super::sharded::ShardedServers;
 use crate::address::{SENTINEL_PORT, parse_server_at};
 use crate::options::parse_path;
 
@@ -30,7 +30,7 @@ pub(crate) struct SentinelServers {
     source: Option<PasswordSource>,
     primaries: Vec<String>,
     /// The function from keys to primaries, if there are several.
-    shards: Option<Shards>,
+    shards: Option<ShardedServers>,
 }
 
 impl SentinelServers {
@@ -104,7 +104,7 @@ impl SentinelServers {
         }
         let shards = match primaries.len() {
             1 => None,
-            _ => Some(Shards::named(&primaries, others.into_iter())?),
+            _ => Some(ShardedServers::named(&primaries, others.into_iter())?),
         };
         Ok(SentinelServers {
             sentinels,
@@ -163,7 +163,7 @@ impl SentinelServers {
     /// The parameters that parse as these Sentinels, without the password. Values are not encoded.
     pub(crate) fn parameters(&self) -> Vec<(&'static str, String)> {
         let user = self.user.clone().map(|user| ("sentinel-user", user));
-        let hashing = self.shards.as_ref().map(Shards::parameters);
+        let hashing = self.shards.as_ref().map(ShardedServers::parameters);
         let hashing = hashing.into_iter().flatten();
         let hashing = hashing.filter(|(name, _)| *name != "names");
         let file = self.password_file.as_ref().map(|path| {

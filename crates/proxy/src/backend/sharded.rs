@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use respool_engine::settings::{Address, PoolKind, ServerSettings};
 use respool_protocol::hashing::{
-    Distribution, Hash, HashTag, Hashing, Node, Placement, PredixyHash,
+    Distribution, Hash, HashTag, Hashing, Placement, PredixyHash, TwemproxyNode,
 };
 
 use super::percent::{percent_decode, percent_encode};
@@ -20,7 +20,7 @@ use crate::address::{parse_server, unix_path};
 
 /// The servers, and the function from keys to servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shards {
+pub(crate) struct ShardedServers {
     shards: Vec<Shard>,
     hashing: Hashing,
     placement: Placement,
@@ -34,12 +34,12 @@ struct Shard {
     name: Option<String>,
 }
 
-impl Shards {
+impl ShardedServers {
     /// Parses the list of servers and their parameters.
     pub(crate) fn parse<'a>(
         hosts: &str,
         parameters: impl Iterator<Item = (&'a str, String)>,
-    ) -> Result<Shards, String> {
+    ) -> Result<ShardedServers, String> {
         let shards: Result<Vec<_>, _> = hosts.split(',').map(Shard::parse).collect();
         let shards = shards?;
         if shards.len() < 2 {
@@ -49,14 +49,14 @@ impl Shards {
                     .into(),
             );
         }
-        Shards::of(shards, parameters)
+        ShardedServers::of(shards, parameters)
     }
 
     /// Servers with these names. Their addresses are not known yet.
     pub(crate) fn named<'a>(
         names: &[String],
         parameters: impl Iterator<Item = (&'a str, String)>,
-    ) -> Result<Shards, String> {
+    ) -> Result<ShardedServers, String> {
         let shard = |name: &String| Shard {
             address: Address::Tcp {
                 host: name.clone(),
@@ -65,14 +65,14 @@ impl Shards {
             weight: NonZeroU32::MIN,
             name: Some(name.clone()),
         };
-        Shards::of(names.iter().map(shard).collect(), parameters)
+        ShardedServers::of(names.iter().map(shard).collect(), parameters)
     }
 
     /// Parses the parameters for these servers.
     fn of<'a>(
         mut shards: Vec<Shard>,
         parameters: impl Iterator<Item = (&'a str, String)>,
-    ) -> Result<Shards, String> {
+    ) -> Result<ShardedServers, String> {
         let (mut like, mut hash, mut distribution, mut has_names) = (None, None, None, false);
         let mut tag = Some(HashTag::BRACES);
         for (name, value) in parameters {
@@ -141,7 +141,7 @@ impl Shards {
         let placement = hashing
             .placement(&nodes)
             .map_err(|error| error.to_string())?;
-        Ok(Shards {
+        Ok(ShardedServers {
             shards,
             hashing,
             placement,
@@ -196,14 +196,14 @@ fn one_of<T>(
 
 impl Shard {
     /// The server as a line of twemproxy's configuration names it.
-    fn node(&self) -> Node {
+    fn node(&self) -> TwemproxyNode {
         let address = match &self.address {
             Address::Unix(path) => path.display().to_string(),
             tcp => tcp.to_string(),
         };
         match &self.name {
-            Some(name) => Node::named(&address, self.weight, name),
-            None => Node::unnamed(&address, self.weight),
+            Some(name) => TwemproxyNode::named(&address, self.weight, name),
+            None => TwemproxyNode::unnamed(&address, self.weight),
         }
     }
 
@@ -237,7 +237,7 @@ impl Shard {
     }
 }
 
-impl Shards {
+impl ShardedServers {
     /// The parameters that parse as these servers, with values that are not encoded.
     pub(crate) fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut parameters = Vec::new();
@@ -271,7 +271,7 @@ impl Shards {
 }
 
 /// The list of servers, as the URL has it.
-impl fmt::Display for Shards {
+impl fmt::Display for ShardedServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, shard) in self.shards.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use respool_testkit::client::Client;
-use respool_testkit::servers::{self, Proxy, Server, any_server, installed};
+use respool_testkit::servers::{self, Proxy, ServerProcess, any_server, installed};
 
 /// How a test wants its respool and its server.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// As the server says it: 7.0 is (7, 0).
     pub(crate) version: (u32, u32),
-    pub(crate) server: Server,
+    pub(crate) server: ServerProcess,
     pub(crate) proxy: Option<Proxy>,
     /// Where clients connect.
     address: SocketAddr,
@@ -62,7 +62,7 @@ impl Target {
         if let Some(password) = options.password {
             args.extend(["--requirepass".into(), password.into()]);
         }
-        let server = Server::start(binary, &args).unwrap_or_else(|error| panic!("{error}"));
+        let server = ServerProcess::start(binary, &args).unwrap_or_else(|error| panic!("{error}"));
         let said = servers::version(binary).unwrap_or_else(|error| panic!("{error}"));
         let mut numbers = said.split([' ', '.']).filter_map(|word| word.parse().ok());
         let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

@@ -11,9 +11,9 @@ use crate::client::{Client, Reply};
 use respool_protocol::slot::SLOTS;
 
 use super::{FORM_LIMIT, Node, REPLICATION, check_replica, check_running, text, wait_until};
-use crate::servers::Server;
+use crate::servers::ServerProcess;
 
-/// The settings of a [`Cluster`].
+/// The settings of a [`TestCluster`].
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
     /// Nodes with slots, each with an equal share.
@@ -45,7 +45,7 @@ impl Default for ClusterSettings {
 /// slots; then a first replica of each in the same order, then a second of each. That is the start:
 /// later the nodes decide their roles.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct TestCluster {
     nodes: Vec<Node>,
     /// Node ids.
     ids: Vec<String>,
@@ -117,15 +117,15 @@ impl Seen {
     }
 }
 
-impl Cluster {
+impl TestCluster {
     /// Starts the nodes and forms the Cluster. Returns when each node reports it as whole and each
     /// replica has its primary's data.
     ///
     /// # Errors
     /// When a node does not start, or they do not form a Cluster.
-    pub fn start(binary: &Path, settings: ClusterSettings) -> io::Result<Cluster> {
+    pub fn start(binary: &Path, settings: ClusterSettings) -> io::Result<TestCluster> {
         let (primaries, replicas) = (settings.primaries, settings.replicas);
-        let mut cluster = Cluster {
+        let mut cluster = TestCluster {
             nodes: Vec::new(),
             ids: Vec::new(),
             binary: binary.to_owned(),
@@ -243,7 +243,8 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Makes an empty node a replica. [`Cluster::wait_until_whole`] waits until it has the keys.
+    /// Makes an empty node a replica. [`TestCluster::wait_until_whole`] waits until it has the
+    /// keys.
     ///
     /// # Errors
     /// When the node refuses.
@@ -253,7 +254,7 @@ impl Cluster {
     }
 
     /// Begins a failover (CLUSTER FAILOVER) from a running primary to this replica.
-    /// [`Cluster::wait_for_other_owner`] waits for its end.
+    /// [`TestCluster::wait_for_other_owner`] waits for its end.
     ///
     /// # Errors
     /// When the replica refuses.
@@ -324,7 +325,7 @@ impl Cluster {
         self.wait_for_owner(*slots.end(), to).map(|()| true)
     }
 
-    /// The first of three steps of [`Cluster::move_slots`]: from now on nodes may reply ASK and
+    /// The first of three steps of [`TestCluster::move_slots`]: from now on nodes may reply ASK and
     /// TRYAGAIN.
     ///
     /// # Errors
@@ -360,8 +361,8 @@ impl Cluster {
         wait_until(limit, || self.check_whole())
     }
 
-    /// As [`Cluster::wait_until_whole`], until another node than this one owns the slot: for the
-    /// end of a failover. Returns that node.
+    /// As [`TestCluster::wait_until_whole`], until the owner of the slot is another node than this
+    /// one: for the time after a primary has failed.
     ///
     /// # Errors
     /// When that takes too long. The text says what was missing.
@@ -402,7 +403,10 @@ impl Cluster {
             args.extend(["--requirepass", password, "--masterauth", password]);
         }
         args.extend(self.settings.args.iter().map(String::as_str));
-        let node = Node::new(Server::start_with_bus(&self.binary, &args)?, password);
+        let node = Node::new(
+            ServerProcess::start_with_bus(&self.binary, &args)?,
+            password,
+        );
         self.ids.push(text(&node.order(&["CLUSTER", "MYID"])?)?);
         self.nodes.push(node);
         Ok(())
@@ -636,7 +640,7 @@ mod tests {
     #[test]
     fn the_shares_of_the_primaries_are_all_slots_and_none_twice() {
         for primaries in 1..=7 {
-            let cluster = Cluster {
+            let cluster = TestCluster {
                 nodes: Vec::new(),
                 ids: Vec::new(),
                 binary: PathBuf::new(),

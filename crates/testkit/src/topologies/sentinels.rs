@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::client::Reply;
 
 use super::{FORM_LIMIT, Node, REPLICATION, check_replica, check_running, text, wait_until};
-use crate::servers::Server;
+use crate::servers::ServerProcess;
 
 /// The settings of [`Sentinels`].
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ impl Watched {
                 );
             }
             args.extend(settings.args.iter().cloned());
-            servers.push(Node::new(Server::start(binary, &args)?, password));
+            servers.push(Node::new(ServerProcess::start(binary, &args)?, password));
         }
         Ok(Watched { name, servers })
     }
@@ -135,7 +135,7 @@ impl Sentinels {
         };
         let configuration = started.configuration(settings);
         for _ in 0..settings.sentinels {
-            let server = Server::start_sentinel(binary, &configuration)?;
+            let server = ServerProcess::start_sentinel(binary, &configuration)?;
             let sentinel = Node::new(server, settings.sentinel_password.as_deref());
             hurry(&sentinel)?;
             started.sentinels.push(sentinel);

@@ -13,12 +13,12 @@ use respool_testkit::servers::{self, Flavour};
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Snapshot {
     pub(super) server: String,
-    pub(super) commands: Vec<Entry>,
+    pub(super) commands: Vec<CommandEntry>,
 }
 
 /// One command or subcommand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct CommandEntry {
     /// As the server writes it, in lower case: `config|get`.
     pub(super) name: String,
     pub(super) arity: i16,
@@ -72,12 +72,12 @@ impl Snapshot {
     pub(super) fn take(flavour: Flavour) -> Result<Snapshot, String> {
         let binary = servers::find(flavour)?;
         let failed = |error: io::Error| format!("{}: {error}", flavour.name());
-        let server = servers::Server::start::<&str>(&binary, &[]).map_err(failed)?;
+        let server = servers::ServerProcess::start::<&str>(&binary, &[]).map_err(failed)?;
         let commands = ask(&server, &["COMMAND"]).map_err(failed)?;
         let docs = ask(&server, &["COMMAND", "DOCS"]).map_err(failed)?;
         let mut entries = BTreeMap::new();
         for command in list(&commands) {
-            Entry::read(command, &docs, &mut entries)
+            CommandEntry::read(command, &docs, &mut entries)
                 .ok_or_else(|| format!("{}: cannot read {command:?}", flavour.name()))?;
         }
         Ok(Snapshot {
@@ -102,13 +102,13 @@ impl Snapshot {
     }
 }
 
-impl Entry {
+impl CommandEntry {
     /// Reads an element of COMMAND's reply and those of its subcommands:
     /// name, arity, flags, first key, last key, step, ACL categories, tips, key specs, subcommands.
     fn read(
         command: &Reply,
         docs: &Reply,
-        entries: &mut BTreeMap<(String, String), Entry>,
+        entries: &mut BTreeMap<(String, String), CommandEntry>,
     ) -> Option<()> {
         let fields = list(command);
         let name = text(fields.first()?)?.to_lowercase();
@@ -120,7 +120,7 @@ impl Entry {
         let mut tips = words(fields.get(7)?);
         tips.sort();
         let told = |key| doc.and_then(|doc| doc.get(key)).and_then(text);
-        let entry = Entry {
+        let entry = CommandEntry {
             arity: integer(fields.get(1)?)?,
             flags,
             acl,
@@ -141,7 +141,7 @@ impl Entry {
             .unwrap_or(&no_docs);
         list(fields.get(9)?)
             .iter()
-            .try_for_each(|sub| Entry::read(sub, sub_docs, entries))
+            .try_for_each(|sub| CommandEntry::read(sub, sub_docs, entries))
     }
 }
 
@@ -180,7 +180,7 @@ impl KeyEntry {
 
 /// Asks one question on a connection of its own. Old servers have no COMMAND DOCS: an error is a
 /// reply, too.
-fn ask(server: &servers::Server, words: &[&str]) -> io::Result<Reply> {
+fn ask(server: &servers::ServerProcess, words: &[&str]) -> io::Result<Reply> {
     Client::try_connect(server.address())?.ask(words)
 }
 

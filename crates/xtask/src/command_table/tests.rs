@@ -3,8 +3,8 @@
 use super::policy::Rule;
 use super::*;
 
-fn entry(name: &str, arity: i16, flags: &[&str]) -> Entry {
-    Entry {
+fn entry(name: &str, arity: i16, flags: &[&str]) -> CommandEntry {
+    CommandEntry {
         name: name.to_owned(),
         arity,
         flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
@@ -16,7 +16,7 @@ fn entry(name: &str, arity: i16, flags: &[&str]) -> Entry {
     }
 }
 
-fn snapshot(server: &str, commands: Vec<Entry>) -> Snapshot {
+fn snapshot(server: &str, commands: Vec<CommandEntry>) -> Snapshot {
     Snapshot {
         server: server.to_owned(),
         commands,
@@ -36,7 +36,7 @@ fn policy(text: &str) -> Policy {
 }
 
 /// A row joined from two servers' words for it.
-fn joined(redis: Entry, valkey: Entry) -> Result<Row, String> {
+fn joined(redis: CommandEntry, valkey: CommandEntry) -> Result<Row, String> {
     Row::join(&[("redis-8.2", &redis), ("valkey-9.1", &valkey)])
 }
 
@@ -124,10 +124,10 @@ fn what_cannot_be_joined_is_an_error() {
             .contains("how many key specs x has")
     );
 
-    let table = |change: &dyn Fn(&mut Entry)| {
+    let table = |change: &dyn Fn(&mut CommandEntry)| {
         let mut changed = redis.clone();
         change(&mut changed);
-        Table::join(&[snapshot("redis-8.2", vec![changed])], policy(""))
+        JoinedTable::join(&[snapshot("redis-8.2", vec![changed])], policy(""))
             .and_then(|table| table.code())
     };
     assert!(table(&|_| {}).is_ok());
@@ -167,7 +167,7 @@ fn a_rule_that_does_nothing_is_an_error() {
             entry("b", -2, &[]),
             entry("b|c", 2, &["readonly"]),
         ];
-        Table::join(&[snapshot("redis-8.2", commands)], policy(rules))
+        JoinedTable::join(&[snapshot("redis-8.2", commands)], policy(rules))
     };
     let rule = |commands: &str| {
         format!("[[retry]]\nclass = \"read\"\ncommands = [{commands}]\nreason = \"r\"\n")

@@ -10,7 +10,7 @@ const FILE: &str = "crates/xtask/src/tidy/commits.rs";
 const SUBJECT_CHARACTERS_MAX: usize = 72;
 
 /// The short hash and the subject of a commit.
-pub(super) struct Subject {
+pub(super) struct CommitSubject {
     hash: String,
     text: String,
 }
@@ -19,7 +19,7 @@ pub(super) struct Subject {
 ///
 /// # Errors
 /// Why they cannot be read: git is not there, or the history does not reach that commit.
-pub(super) fn subjects(root: &Path) -> Result<Vec<Subject>, String> {
+pub(super) fn subjects(root: &Path) -> Result<Vec<CommitSubject>, String> {
     let added = git_log(root, &["--diff-filter=A", "--format=%H", "--", FILE])?;
     let base = added
         .lines()
@@ -31,7 +31,7 @@ pub(super) fn subjects(root: &Path) -> Result<Vec<Subject>, String> {
     )?;
     let lines = text.lines().filter_map(|line| line.split_once(' '));
     Ok(lines
-        .map(|(hash, text)| Subject {
+        .map(|(hash, text)| CommitSubject {
             hash: hash.into(),
             text: text.into(),
         })
@@ -54,9 +54,9 @@ fn git_log(root: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 /// The report on all subjects.
-pub(super) fn report(subjects: &[Subject]) -> String {
+pub(super) fn report(subjects: &[CommitSubject]) -> String {
     let mut report = String::new();
-    for Subject { hash, text } in subjects {
+    for CommitSubject { hash, text } in subjects {
         if let Err(problem) = check(text) {
             let _ = writeln!(report, "commit {hash}: the subject `{text}` {problem}");
         }

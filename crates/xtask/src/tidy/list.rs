@@ -15,26 +15,26 @@ pub(super) struct Offence {
 }
 
 /// The entries of a list.
-pub(super) struct List {
+pub(super) struct ExceptionList {
     /// The file, from the root of the repository.
     path: PathBuf,
     /// `None` before the list is written for the first time.
     entries: Option<BTreeSet<String>>,
 }
 
-impl List {
+impl ExceptionList {
     /// Reads the list `name`.
     ///
     /// # Errors
     /// When the file exists and cannot be read.
-    pub(super) fn read(root: &Path, name: &str) -> Result<List, String> {
+    pub(super) fn read(root: &Path, name: &str) -> Result<ExceptionList, String> {
         let path = Path::new("crates/xtask/tidy").join(name);
         let entries = match fs::read_to_string(root.join(&path)) {
             Ok(text) => Some(parse(&text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
-        Ok(List { path, entries })
+        Ok(ExceptionList { path, entries })
     }
 
     /// The report on `offences`: those without an entry, and entries without an offence.
@@ -99,8 +99,8 @@ fn parse(text: &str) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    fn list(entries: &[&str]) -> List {
-        List {
+    fn list(entries: &[&str]) -> ExceptionList {
+        ExceptionList {
             path: "list.txt".into(),
             entries: Some(entries.iter().map(|&entry| entry.into()).collect()),
         }

@@ -486,7 +486,7 @@ fn write_pause_holds_writing_transactions_only() {
         assert_eq!(writer.reply(), Reply::Array(vec![Reply::ok()]));
         assert_eq!(reader.reply(), Reply::Simple("QUEUED".into()));
         let list = text(admin.call("CLIENT LIST"));
-        let multi = |line: &&Line| line["flags"] == "x" && line["multi"] == "1";
+        let multi = |line: &&ClientFields| line["flags"] == "x" && line["multi"] == "1";
         assert_eq!(lines(&list).iter().filter(multi).count(), 1, "{list}");
         assert_eq!(reader.call("EXEC"), Reply::Array(vec![Reply::ok()]));
         assert_eq!(admin.call("GET k"), Reply::bulk("other"));
@@ -652,10 +652,10 @@ fn id(client: &mut Client) -> i64 {
     }
 }
 
-type Line = BTreeMap<String, String>;
+type ClientFields = BTreeMap<String, String>;
 
 /// The fields of each line.
-fn lines(list: &str) -> Vec<Line> {
+fn lines(list: &str) -> Vec<ClientFields> {
     let field = |field: &str| {
         let (name, value) = field.split_once('=').expect("a field has a value");
         (name.to_owned(), value.to_owned())
@@ -664,6 +664,6 @@ fn lines(list: &str) -> Vec<Line> {
     list.lines().map(line).collect()
 }
 
-fn number(line: &Line) -> i64 {
+fn number(line: &ClientFields) -> i64 {
     line["id"].parse().expect("an id is a number")
 }

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, words};
-use respool_testkit::servers::{Proxy, Server, installed};
+use respool_testkit::servers::{Proxy, ServerProcess, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
-    Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url,
+    ClusterSettings, Sentinels, SentinelsSettings, Shards, TestCluster, cluster_url, sentinel_url,
     sharded_url,
 };
 use tempfile::TempDir;
@@ -118,8 +118,9 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
 #[test]
 fn newcomers_must_log_in_once_any_shard_wants_it() {
     for binary in installed() {
-        let start = |_| Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-        let servers: Vec<Server> = (0..3).map(start).collect();
+        let start =
+            |_| ServerProcess::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+        let servers: Vec<ServerProcess> = (0..3).map(start).collect();
         let hosts: Vec<String> = servers
             .iter()
             .map(|server| server.address().to_string())
@@ -152,31 +153,31 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
 }
 
 /// A pool of one kind.
-enum Kind {
-    Plain(Server),
+enum PoolOfKind {
+    Plain(ServerProcess),
     Sharded(Shards),
-    Cluster(Cluster),
+    Cluster(TestCluster),
     Watched(Sentinels),
     /// The second one has the keys that begin with `p:`.
-    Prefixes([Server; 2]),
+    Prefixes([ServerProcess; 2]),
 }
 
-impl Kind {
+impl PoolOfKind {
     /// One of each.
-    fn start_all() -> Vec<Kind> {
+    fn start_all() -> Vec<PoolOfKind> {
         let binary = some_server();
-        let server = || Server::start(&binary, &[""; 0]);
+        let server = || ServerProcess::start(&binary, &[""; 0]);
         let settings = SentinelsSettings {
             watched: 1,
             ..SentinelsSettings::default()
         };
-        let all = || -> std::io::Result<Vec<Kind>> {
+        let all = || -> std::io::Result<Vec<PoolOfKind>> {
             Ok(vec![
-                Kind::Plain(server()?),
-                Kind::Sharded(Shards::start(&binary, 2, &[""; 0])?),
-                Kind::Cluster(Cluster::start(&binary, primaries())?),
-                Kind::Watched(Sentinels::start(&sentinel::some_server(9), &settings)?),
-                Kind::Prefixes([server()?, server()?]),
+                PoolOfKind::Plain(server()?),
+                PoolOfKind::Sharded(Shards::start(&binary, 2, &[""; 0])?),
+                PoolOfKind::Cluster(TestCluster::start(&binary, primaries())?),
+                PoolOfKind::Watched(Sentinels::start(&sentinel::some_server(9), &settings)?),
+                PoolOfKind::Prefixes([server()?, server()?]),
             ])
         };
         all().unwrap_or_else(|error| panic!("{error}"))
@@ -184,26 +185,28 @@ impl Kind {
 
     fn name(&self) -> &'static str {
         match self {
-            Kind::Plain(_) => "plain",
-            Kind::Sharded(_) => "sharded",
-            Kind::Cluster(_) => "Cluster",
-            Kind::Watched(_) => "Sentinels",
-            Kind::Prefixes(_) => "prefixes",
+            PoolOfKind::Plain(_) => "plain",
+            PoolOfKind::Sharded(_) => "sharded",
+            PoolOfKind::Cluster(_) => "Cluster",
+            PoolOfKind::Watched(_) => "Sentinels",
+            PoolOfKind::Prefixes(_) => "prefixes",
         }
     }
 
     /// The servers that have keys.
     fn servers(&self) -> Vec<SocketAddr> {
         match self {
-            Kind::Plain(server) => vec![server.address()],
-            Kind::Sharded(shards) => shards.addresses(),
-            Kind::Cluster(cluster) => cluster.addresses(),
-            Kind::Watched(sentinels) => {
+            PoolOfKind::Plain(server) => vec![server.address()],
+            PoolOfKind::Sharded(shards) => shards.addresses(),
+            PoolOfKind::Cluster(cluster) => cluster.addresses(),
+            PoolOfKind::Watched(sentinels) => {
                 let primary = sentinels.primary(0);
                 let primary = primary.unwrap_or_else(|error| panic!("{error}"));
                 vec![sentinels.watched(0).server(primary).address()]
             }
-            Kind::Prefixes(servers) => servers.iter().map(|server| server.address()).collect(),
+            PoolOfKind::Prefixes(servers) => {
+                servers.iter().map(|server| server.address()).collect()
+            }
         }
     }
 
@@ -213,14 +216,14 @@ impl Kind {
         let file = folder.path().join("respool.toml");
         let servers = self.servers();
         let (backend, prefixes) = match self {
-            Kind::Plain(_) => (format!("redis://{}", servers[0]), String::new()),
-            Kind::Sharded(_) => (sharded_url(&servers), String::new()),
-            Kind::Cluster(_) => (cluster_url(&servers), String::new()),
-            Kind::Watched(sentinels) => {
+            PoolOfKind::Plain(_) => (format!("redis://{}", servers[0]), String::new()),
+            PoolOfKind::Sharded(_) => (sharded_url(&servers), String::new()),
+            PoolOfKind::Cluster(_) => (cluster_url(&servers), String::new()),
+            PoolOfKind::Watched(sentinels) => {
                 let name = sentinels.watched(0).name();
                 (sentinel_url(&sentinels.addresses(), name), String::new())
             }
-            Kind::Prefixes(_) => {
+            PoolOfKind::Prefixes(_) => {
                 let part = format!("[pool.all.prefixes]\n'p:' = 'redis://{}'\n", servers[1]);
                 (format!("redis://{}", servers[0]), part)
             }
@@ -256,7 +259,7 @@ fn accepted(direct: &mut Client) -> u64 {
 /// server.
 #[test]
 fn guesses_make_few_connections_before_every_kind() {
-    for kind in Kind::start_all() {
+    for kind in PoolOfKind::start_all() {
         let (proxy, _folder) = kind.proxy();
         let mut settled = Client::connect(proxy.address());
         let name = kind.name();
@@ -331,7 +334,7 @@ fn replica_that_wants_a_password_disturbs_no_session() {
 /// After the servers got a password, new clients must log in, in every kind of pool.
 #[test]
 fn newcomers_must_log_in_before_every_kind() {
-    for kind in Kind::start_all() {
+    for kind in PoolOfKind::start_all() {
         let (proxy, _folder) = kind.proxy();
         let name = kind.name();
         let client = || Client::connect(proxy.address());

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, one_of_each_worker};
-use respool_testkit::servers::{Proxy, Server, installed};
+use respool_testkit::servers::{Proxy, ServerProcess, installed};
 use respool_testkit::time::wait_until;
-use respool_testkit::topologies::{Cluster, ClusterSettings, Sentinels, SentinelsSettings};
+use respool_testkit::topologies::{ClusterSettings, Sentinels, SentinelsSettings, TestCluster};
 
 use crate::target::respool;
 use crate::topology::cluster::{primaries, some_server};
@@ -55,7 +55,7 @@ fn no_request_fails_when_the_file_has_the_new_password() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("password");
         write(&file, "one\n");
-        let server = Server::start(&binary, &["--requirepass", "one"]);
+        let server = ServerProcess::start(&binary, &["--requirepass", "one"]);
         let server = server.unwrap_or_else(|error| panic!("{error}"));
         let proxy = start(&[
             format!("--backend=redis://{}", server.address()),
@@ -98,7 +98,7 @@ fn file_that_changes_later_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("password");
     write(&file, "one");
-    let server = Server::start(&some_server(), &["--requirepass", "one"]);
+    let server = ServerProcess::start(&some_server(), &["--requirepass", "one"]);
     let server = server.unwrap_or_else(|error| panic!("{error}"));
     let proxy = start(&[format!(
         "--backend=redis://{}?password-file={}",
@@ -137,14 +137,14 @@ fn sighup_reads_every_password_file_again() {
         write(&path(name), "one");
     }
     let binary = some_server();
-    let servers: Vec<Server> = ["a", "b"]
+    let servers: Vec<ServerProcess> = ["a", "b"]
         .iter()
-        .map(|_| Server::start(&binary, &["--requirepass", "one"]))
+        .map(|_| ServerProcess::start(&binary, &["--requirepass", "one"]))
         .map(|server| server.unwrap_or_else(|error| panic!("{error}")))
         .collect();
     let config = path("respool.toml");
     let proxy = Proxy::start_with(&respool(), |port| {
-        let pool = |name: &str, listen: &str, server: &Server| {
+        let pool = |name: &str, listen: &str, server: &ServerProcess| {
             let (at, file) = (server.address(), path(name));
             let file = file.display();
             format!(
@@ -203,7 +203,7 @@ fn nodes_of_a_cluster_take_the_new_password() {
         password: Some("one".into()),
         ..primaries()
     };
-    let cluster = Cluster::start(&some_server(), settings);
+    let cluster = TestCluster::start(&some_server(), settings);
     let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
     let addresses = cluster.addresses();
     let proxy = start(&[

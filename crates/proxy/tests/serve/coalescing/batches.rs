@@ -13,7 +13,7 @@ use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
 
-use crate::faults::server_failures::{Fate, fate};
+use crate::faults::server_failures::{RequestFate, fate};
 use crate::target::{Options, Target};
 
 /// A client and its requests.
@@ -958,19 +958,19 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
     }
     fault_proxy.reset_all();
     target.server.cont();
-    assert_eq!(fate(&busy[0].reply()) == Fate::Replied, comes_back);
+    assert_eq!(fate(&busy[0].reply()) == RequestFate::Replied, comes_back);
     for (line, client) in sent.iter().zip(&mut were_sent) {
         let reply = client.reply();
         match (line.starts_with("GET"), comes_back) {
-            (false, _) => assert_eq!(fate(&reply), Fate::Unknown, "{line}: {reply:?}"),
-            (true, true) => assert_eq!(fate(&reply), Fate::Replied, "{line}: {reply:?}"),
-            (true, false) => assert_ne!(fate(&reply), Fate::Replied, "{line}: {reply:?}"),
+            (false, _) => assert_eq!(fate(&reply), RequestFate::Unknown, "{line}: {reply:?}"),
+            (true, true) => assert_eq!(fate(&reply), RequestFate::Replied, "{line}: {reply:?}"),
+            (true, false) => assert_ne!(fate(&reply), RequestFate::Replied, "{line}: {reply:?}"),
         }
     }
     let expected = if comes_back {
-        Fate::Replied
+        RequestFate::Replied
     } else {
-        Fate::NotExecuted
+        RequestFate::NotExecuted
     };
     for (line, client) in not_sent.iter().zip(&mut were_not_sent) {
         let reply = client.reply();

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, words};
-use respool_testkit::servers::{Proxy, Server, installed};
+use respool_testkit::servers::{Proxy, ServerProcess, installed};
 use respool_testkit::time::wait_until;
 
 use crate::target::{Options, Target, before_every_server, respool};
@@ -391,7 +391,7 @@ fn command_list_is_renewed_after_a_lost_connection() {
         };
         name("GET");
         let included = file.to_str().expect("UTF-8");
-        let server = Server::start(&binary, &["--include", included]);
+        let server = ServerProcess::start(&binary, &["--include", included]);
         let mut server = server.unwrap_or_else(|error| panic!("{error}"));
         let backend = format!("--backend=redis://{}", server.address());
         let args = [backend.as_str(), "--threads=1", "--request-timeout-ms=3s"];

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use respool_checker::differ::{self, Settings};
+use respool_checker::differ::{self, DifferSettings};
 use respool_testkit::random::seed;
 use respool_testkit::say;
 use respool_testkit::servers::{self, Flavour};
@@ -50,7 +50,7 @@ fn random_requests_get_equal_replies_without_prefix() {
         // of several servers. So are scripts, which show the keys that they got.
         let without = ["server", "pubsub", "tracking", "functions", "scripts"];
         let omitted = ["SCAN", "SCRIPT", "EVAL", "EVALSHA", "FUNCTION"];
-        let settings = Settings {
+        let settings = DifferSettings {
             seed,
             cases: 2 * CASES,
             time_max: Some(Duration::from_secs(10)),
@@ -62,7 +62,7 @@ fn random_requests_get_equal_replies_without_prefix() {
             accepts_refusals: true,
             patience: Duration::from_secs(20),
             strips: true,
-            ..Settings::default()
+            ..DifferSettings::default()
         };
         let report =
             differ::run(&settings, &mut |_| {}).unwrap_or_else(|problem| panic!("{problem}"));
@@ -89,7 +89,7 @@ fn compare(seed: u64, coalesced: &mut BTreeMap<&'static str, u64>) {
                 flavour.name(),
                 args.join(" ")
             ));
-            let settings = Settings {
+            let settings = DifferSettings {
                 seed,
                 cases: CASES,
                 time_max: Some(Duration::from_secs(10)),
@@ -101,7 +101,7 @@ fn compare(seed: u64, coalesced: &mut BTreeMap<&'static str, u64>) {
                 accepts_refusals: true,
                 // Only a missing reply is waited for so long.
                 patience: Duration::from_secs(20),
-                ..Settings::default()
+                ..DifferSettings::default()
             };
             let report =
                 differ::run(&settings, &mut |_| {}).unwrap_or_else(|problem| panic!("{problem}"));

@@ -9,7 +9,7 @@ use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::{Proxy, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
-    Cluster, ClusterSettings, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url,
+    ClusterSettings, Sentinels, SentinelsSettings, Shards, TestCluster, cluster_url, sentinel_url,
     sharded_url,
 };
 
@@ -17,10 +17,10 @@ use crate::target::{Options, Target, respool};
 use crate::topology::cluster::SOON;
 
 /// A kind of server, and which version of it.
-type Version = (&'static str, (u32, u32));
+type ServerVersion = (&'static str, (u32, u32));
 
 /// The versions of the files. respool frames requests as one of these does, before any server.
-const VERSIONS: [Version; 4] = [
+const VERSIONS: [ServerVersion; 4] = [
     ("redis", (6, 2)),
     ("redis", (7, 0)),
     ("redis", (8, 2)),
@@ -58,16 +58,16 @@ fn replies_have_the_types_of_the_protocol_that_the_client_chose() {
 /// Runs every case of a file directly and through respool, on every server, and reports all
 /// differences.
 fn check(name: &str) {
-    let file = File::read(&folder().join(name));
+    let file = GoldenFile::read(&folder().join(name));
     let options = Options {
         password: file.password,
         ..Options::default()
     };
     let mut failures = Vec::new();
-    let mut run = |stage: &Stage, versions: &[Version]| {
+    let mut run = |stage: &GoldenStage, versions: &[ServerVersion]| {
         for case in &file.cases {
             // Whichever variant comes nearest is shown: the one of this server.
-            let mut tried: Vec<Vec<Step>> = Vec::new();
+            let mut tried: Vec<Vec<GoldenStep>> = Vec::new();
             let mut first_failure = None;
             let passed = versions.iter().any(|version| {
                 let steps = case.steps(*version);
@@ -98,14 +98,17 @@ fn check(name: &str) {
     for binary in installed() {
         let target = Target::direct(&binary, &options);
         let own = version(&target);
-        run(&Stage::of(&target), &[own]);
+        run(&GoldenStage::of(&target), &[own]);
         // Its own version first: then the failure that is shown is the one to look at.
-        let any: Vec<Version> = [own].into_iter().chain(VERSIONS).collect();
+        let any: Vec<ServerVersion> = [own].into_iter().chain(VERSIONS).collect();
         let versions = match name {
             AS_ANY_VERSION => any.as_slice(),
             _ => &[own],
         };
-        run(&Stage::of(&Target::proxied(&binary, &options)), versions);
+        run(
+            &GoldenStage::of(&Target::proxied(&binary, &options)),
+            versions,
+        );
         before_several(&binary, file.password, |stage| run(stage, versions));
     }
     let count = failures.len();
@@ -126,16 +129,16 @@ fn is_other_in_a_cluster(case: &str) -> bool {
 }
 
 /// Where a case is played: at this address, on these servers.
-struct Stage {
+struct GoldenStage {
     name: String,
     is_cluster: bool,
     address: SocketAddr,
     servers: Vec<SocketAddr>,
 }
 
-impl Stage {
-    fn of(target: &Target) -> Stage {
-        Stage {
+impl GoldenStage {
+    fn of(target: &Target) -> GoldenStage {
+        GoldenStage {
             name: target.name.clone(),
             is_cluster: false,
             address: target.address(),
@@ -145,7 +148,7 @@ impl Stage {
 }
 
 /// The same before pools of several servers: a handshake and a wrong command get the same replies.
-fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&Stage)) {
+fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&GoldenStage)) {
     let mut play = |url: String, servers: Vec<SocketAddr>| {
         let user = password.map(|password| format!("://:{password}@"));
         let url = url.replacen("://", user.as_deref().unwrap_or("://"), 1);
@@ -161,7 +164,7 @@ fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&St
             auth.iter().for_each(|auth| drop(client.call(auth)));
             client.call("DBSIZE").error().is_none()
         });
-        run(&Stage {
+        run(&GoldenStage {
             name: format!("respool {url} before {}", binary.display()),
             is_cluster: url.starts_with("redis-cluster://"),
             address: proxy.address(),
@@ -197,7 +200,7 @@ fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&St
         password: own,
         ..ClusterSettings::default()
     };
-    let cluster = Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
+    let cluster = TestCluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
     play(cluster_url(&cluster.addresses()), cluster.addresses());
 }
 
@@ -205,7 +208,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/tests/golden")
 }
 
-fn version(target: &Target) -> Version {
+fn version(target: &Target) -> ServerVersion {
     (
         if target.name.starts_with("valkey") {
             "valkey"
@@ -218,7 +221,7 @@ fn version(target: &Target) -> Version {
 
 /// Plays a case on a connection of its own. Returns the expected and the real bytes where they
 /// differ.
-fn play(stage: &Stage, password: Option<&str>, steps: &[Step]) -> Result<(), String> {
+fn play(stage: &GoldenStage, password: Option<&str>, steps: &[GoldenStep]) -> Result<(), String> {
     for server in &stage.servers {
         let mut cleaner = Client::connect(*server);
         if let Some(password) = password {
@@ -318,17 +321,17 @@ impl Feed {
     }
 }
 
-struct File {
+struct GoldenFile {
     password: Option<&'static str>,
-    cases: Vec<Case>,
+    cases: Vec<GoldenCase>,
 }
 
-struct Case {
+struct GoldenCase {
     name: String,
-    lines: Vec<Line>,
+    lines: Vec<GoldenLine>,
 }
 
-enum Line {
+enum GoldenLine {
     Sent(Vec<u8>),
     Expected {
         condition: Option<String>,
@@ -337,7 +340,7 @@ enum Line {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Step {
+struct GoldenStep {
     sent: Vec<u8>,
     expected: Vec<Piece>,
     expected_text: Vec<String>,
@@ -353,11 +356,11 @@ enum Piece {
     Closed,
 }
 
-impl File {
-    fn read(path: &Path) -> File {
+impl GoldenFile {
+    fn read(path: &Path) -> GoldenFile {
         let text =
             std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let mut file = File {
+        let mut file = GoldenFile {
             password: None,
             cases: Vec::new(),
         };
@@ -367,7 +370,7 @@ impl File {
             } else if let Some(password) = line.strip_prefix("! password ") {
                 file.password = Some(password.to_owned().leak());
             } else if let Some(name) = line.strip_prefix("== ") {
-                file.cases.push(Case {
+                file.cases.push(GoldenCase {
                     name: name.to_owned(),
                     lines: Vec::new(),
                 });
@@ -376,11 +379,16 @@ impl File {
                     .cases
                     .last_mut()
                     .unwrap_or_else(|| panic!("{}: no case", place()));
-                case.lines
-                    .push(Line::parse(line).unwrap_or_else(|| panic!("{}: {line:?}", place())));
+                case.lines.push(
+                    GoldenLine::parse(line).unwrap_or_else(|| panic!("{}: {line:?}", place())),
+                );
             }
         }
-        let senders = |case: &Case| case.lines.iter().any(|line| matches!(line, Line::Sent(_)));
+        let senders = |case: &GoldenCase| {
+            case.lines
+                .iter()
+                .any(|line| matches!(line, GoldenLine::Sent(_)))
+        };
         assert!(
             !file.cases.is_empty() && file.cases.iter().all(senders),
             "every case sends something"
@@ -389,10 +397,10 @@ impl File {
     }
 }
 
-impl Line {
-    fn parse(line: &str) -> Option<Line> {
+impl GoldenLine {
+    fn parse(line: &str) -> Option<GoldenLine> {
         if let Some(text) = line.strip_prefix("> ") {
-            return Some(Line::Sent(unescape(text)));
+            return Some(GoldenLine::Sent(unescape(text)));
         }
         let line = line.strip_prefix('<')?;
         let (condition, text) = match line.strip_prefix('[') {
@@ -402,30 +410,30 @@ impl Line {
                 (Some(condition.to_owned()), text)
             }
         };
-        Some(Line::Expected {
+        Some(GoldenLine::Expected {
             condition,
             text: text.strip_prefix(' ')?.to_owned(),
         })
     }
 }
 
-impl Case {
+impl GoldenCase {
     /// Bytes for a server of this version, with the expected replies.
-    fn steps(&self, version: Version) -> Vec<Step> {
-        let mut steps: Vec<Step> = Vec::new();
+    fn steps(&self, version: ServerVersion) -> Vec<GoldenStep> {
+        let mut steps: Vec<GoldenStep> = Vec::new();
         let mut chosen: Option<&str> = None;
         let mut answered = true;
         for line in &self.lines {
             match line {
-                Line::Sent(bytes) => {
+                GoldenLine::Sent(bytes) => {
                     if answered {
-                        steps.push(Step::default());
+                        steps.push(GoldenStep::default());
                     }
                     let step = steps.last_mut().expect("pushed at the first line");
                     step.sent.extend_from_slice(bytes);
                     (chosen, answered) = (None, false);
                 }
-                Line::Expected { condition, text } => {
+                GoldenLine::Expected { condition, text } => {
                     answered = true;
                     if let Some(condition) = condition {
                         if chosen.is_none() && holds(condition, version) {
@@ -446,7 +454,7 @@ impl Case {
 }
 
 /// Whether `redis<7,valkey` means this version.
-fn holds(condition: &str, (kind, version): Version) -> bool {
+fn holds(condition: &str, (kind, version): ServerVersion) -> bool {
     condition.split(',').any(|one| {
         let (name, below) = one
             .split_once('<')
@@ -633,8 +641,8 @@ fn golden_file_uses_the_first_matching_version() {
     let lines = ["> x"]
         .into_iter()
         .chain(lines.split('|'))
-        .map(|line| Line::parse(line).unwrap());
-    let case = Case {
+        .map(|line| GoldenLine::parse(line).unwrap());
+    let case = GoldenCase {
         name: String::new(),
         lines: lines.collect(),
     };

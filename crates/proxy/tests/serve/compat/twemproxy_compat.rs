@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, request, text, words};
-use respool_testkit::servers::{self, Proxy, ReservedPort, Server, any_server};
+use respool_testkit::servers::{self, Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 
 use crate::target::respool;
@@ -23,7 +23,7 @@ const SOCKET: &str = "redis.sock";
 const KEYS: usize = 2_000;
 
 /// A pool's rule for the owner of a key. An option that twemproxy lacks is none for respool, too.
-struct Rule {
+struct HashRule {
     hash: &'static str,
     distribution: &'static str,
     tag: Option<&'static str>,
@@ -33,8 +33,8 @@ struct Rule {
     sockets: bool,
 }
 
-const RULES: [Rule; 7] = [
-    Rule {
+const RULES: [HashRule; 7] = [
+    HashRule {
         hash: "fnv1a_64",
         distribution: "ketama",
         tag: None,
@@ -42,7 +42,7 @@ const RULES: [Rule; 7] = [
         names: None,
         sockets: false,
     },
-    Rule {
+    HashRule {
         hash: "fnv1a_64",
         distribution: "ketama",
         tag: Some("{}"),
@@ -50,7 +50,7 @@ const RULES: [Rule; 7] = [
         names: Some(["gamma", "alpha", "Beta"]),
         sockets: false,
     },
-    Rule {
+    HashRule {
         hash: "murmur",
         distribution: "ketama",
         tag: Some("$$"),
@@ -58,7 +58,7 @@ const RULES: [Rule; 7] = [
         names: None,
         sockets: false,
     },
-    Rule {
+    HashRule {
         hash: "md5",
         distribution: "modula",
         tag: None,
@@ -66,7 +66,7 @@ const RULES: [Rule; 7] = [
         names: Some(["c", "a", "b"]),
         sockets: false,
     },
-    Rule {
+    HashRule {
         hash: "crc32a",
         distribution: "modula",
         tag: Some("{}"),
@@ -74,7 +74,7 @@ const RULES: [Rule; 7] = [
         names: None,
         sockets: false,
     },
-    Rule {
+    HashRule {
         hash: "fnv1a_64",
         distribution: "ketama",
         tag: None,
@@ -82,7 +82,7 @@ const RULES: [Rule; 7] = [
         names: None,
         sockets: true,
     },
-    Rule {
+    HashRule {
         hash: "murmur",
         distribution: "ketama",
         tag: Some("{}"),
@@ -92,16 +92,16 @@ const RULES: [Rule; 7] = [
     },
 ];
 
-impl Rule {
+impl HashRule {
     /// The name of a server in both configurations.
-    fn address_of(&self, server: &Server) -> String {
+    fn address_of(&self, server: &ServerProcess) -> String {
         match self.sockets {
             true => server.dir().join(SOCKET).display().to_string(),
             false => server.address().to_string(),
         }
     }
 
-    fn twemproxy(&self, port: u16, servers: &[Server]) -> String {
+    fn twemproxy(&self, port: u16, servers: &[ServerProcess]) -> String {
         let (hash, distribution) = (self.hash, self.distribution);
         let mut text = format!(
             "pool:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: {hash}\n  distribution: {distribution}\n"
@@ -125,8 +125,8 @@ impl Rule {
         text
     }
 
-    fn url(&self, servers: &[Server]) -> String {
-        let server = |(server, weight): (&Server, &u32)| {
+    fn url(&self, servers: &[ServerProcess]) -> String {
+        let server = |(server, weight): (&ServerProcess, &u32)| {
             let address = self.address_of(server).replace('/', "%2F");
             format!("{address}:{weight}")
         };
@@ -242,8 +242,8 @@ fn twemproxy_and_respool_read_each_others_keys() {
         Err(reason) => return servers::leave_out("nutcracker", reason),
     };
     for rule in &RULES {
-        let start = |_| Server::start(&any_server(), &["--unixsocket", SOCKET]);
-        let servers: Vec<Server> = (0..3)
+        let start = |_| ServerProcess::start(&any_server(), &["--unixsocket", SOCKET]);
+        let servers: Vec<ServerProcess> = (0..3)
             .map(start)
             .collect::<Result<_, _>>()
             .unwrap_or_else(|error| panic!("{error}"));

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, counter, request};
-use respool_testkit::servers::{Proxy, Server};
+use respool_testkit::servers::{Proxy, ServerProcess};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Sentinels, SentinelsSettings};
 
@@ -186,9 +186,10 @@ fn slow_script_below_the_limit_delays_others() {
     });
 }
 
-fn sharded(binary: &Path) -> (Vec<Server>, Proxy) {
-    let start = |_| Server::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-    let servers: Vec<Server> = (0..2).map(start).collect();
+fn sharded(binary: &Path) -> (Vec<ServerProcess>, Proxy) {
+    let start =
+        |_| ServerProcess::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let servers: Vec<ServerProcess> = (0..2).map(start).collect();
     let hosts: Vec<String> = servers
         .iter()
         .map(|one| one.address().to_string())

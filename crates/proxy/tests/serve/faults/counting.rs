@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, text};
-use respool_testkit::counting::{Allowed, HANDED_ON, Steps, counted_in_steps};
-use respool_testkit::servers::{Server, any_server};
+use respool_testkit::counting::{AllowedFailures, HANDED_ON, Steps, counted_in_steps};
+use respool_testkit::servers::{ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 
 use crate::target::{Options, proxied};
@@ -16,7 +16,8 @@ fn counting_run_notices_doubled_and_lost_writes() {
     let primary = proxied(&Options::default());
     let port = primary.server.port().to_string();
     let follows = ["--replicaof", "127.0.0.1", &port];
-    let replica = Server::start(&any_server(), &follows).unwrap_or_else(|error| panic!("{error}"));
+    let replica =
+        ServerProcess::start(&any_server(), &follows).unwrap_or_else(|error| panic!("{error}"));
     wait_until("it follows", HANDED_ON, || {
         let said = Client::connect(replica.address()).call("INFO replication");
         text(&said).contains("master_link_status:up")
@@ -49,4 +50,8 @@ fn counting_run_notices_doubled_and_lost_writes() {
     }
 }
 
-const ALL: [Allowed; 3] = [Allowed::Nothing, Allowed::Cuts, Allowed::Loss];
+const ALL: [AllowedFailures; 3] = [
+    AllowedFailures::Nothing,
+    AllowedFailures::Cuts,
+    AllowedFailures::Loss,
+];

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, Reply, counter, request, words};
-use respool_testkit::fake::{Asked, Fakes, info, range, shares};
+use respool_testkit::fake::{Fakes, NodeRequest, info, range, shares};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::ClusterSettings;
@@ -77,7 +77,7 @@ impl Refusing {
     /// `heir` is the next owner of its slots; the third node has none before.
     fn start(heir: usize) -> Refusing {
         let is_replica = Arc::new(AtomicBool::new(false));
-        let answer = move |asked: &Asked<'_>| {
+        let answer = move |asked: &NodeRequest<'_>| {
             let changed = is_replica.load(Ordering::SeqCst);
             let is_asked = matches!(asked.name(), "FLUSHALL" | "FUNCTION");
             match asked.name() {

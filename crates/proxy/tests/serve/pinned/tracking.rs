@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, request, words};
 use respool_testkit::random::{Random, seed};
-use respool_testkit::servers::{Proxy, Server, any_server, installed};
+use respool_testkit::servers::{Proxy, ServerProcess, any_server, installed};
 use respool_testkit::time::wait_until;
-use respool_testkit::topologies::{Cluster, Shards, cluster_url, sharded_url};
+use respool_testkit::topologies::{Shards, TestCluster, cluster_url, sharded_url};
 use tempfile::TempDir;
 
 use crate::target::{Options, proxied, respool};
@@ -183,20 +183,21 @@ fn client_is_told_by_all_shards() {
 
 /// A pool with keys at one server, in a Cluster, and at a server that sees them without their
 /// prefix.
-struct Parts {
-    single: Server,
-    short: Server,
-    cluster: Cluster,
+struct TrackedPools {
+    single: ServerProcess,
+    short: ServerProcess,
+    cluster: TestCluster,
     proxy: Proxy,
     _folder: TempDir,
 }
 
-impl Parts {
-    fn start() -> Parts {
+impl TrackedPools {
+    fn start() -> TrackedPools {
         let binary = any_server();
-        let start = || Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+        let start =
+            || ServerProcess::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
         let (single, short) = (start(), start());
-        let cluster = Cluster::start(&binary, primaries());
+        let cluster = TestCluster::start(&binary, primaries());
         let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let file = folder.path().join("respool.toml");
@@ -213,7 +214,7 @@ impl Parts {
             std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
             vec!["--config".to_owned(), file.display().to_string()]
         });
-        Parts {
+        TrackedPools {
             single,
             short,
             cluster,
@@ -226,7 +227,7 @@ impl Parts {
 /// An invalidation has the client's name of the key, even if the key has no prefix at its server.
 #[test]
 fn client_is_told_by_all_parts_of_a_pool() {
-    let parts = Parts::start();
+    let parts = TrackedPools::start();
     let each = [keys("x"), keys("c:"), keys("s:")];
     let some: Vec<String> = each.iter().flat_map(|keys| keys[..8].to_vec()).collect();
     tracks_like_one_server(parts.proxy.address(), &some);
@@ -248,7 +249,7 @@ fn client_is_told_by_all_parts_of_a_pool() {
 /// Reads of a session with CLIENT NO-TOUCH do not count as uses of a key, at any server.
 #[test]
 fn no_touch_holds_before_all_parts_of_a_pool() {
-    let parts = Parts::start();
+    let parts = TrackedPools::start();
     let mut client = Client::connect(parts.proxy.address());
     if client.call("CLIENT NO-TOUCH ON").error().is_some() {
         // Servers before Redis 7.2 do not know it.
@@ -495,7 +496,7 @@ fn cached_values_are_true_while_slots_move() {
 #[test]
 fn session_that_brings_its_password_tracks() {
     let (binary, args) = (any_server(), ["--requirepass", "secret"]);
-    let start = || Server::start(&binary, &args).expect("a server starts");
+    let start = || ServerProcess::start(&binary, &args).expect("a server starts");
     let servers = [start(), start()];
     let addresses = servers.iter().map(|server| server.address().to_string());
     let backend = format!(

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, Reply, pipelined, words};
-use respool_testkit::servers::{Proxy, Server, any_server};
+use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::ClusterSettings;
 
@@ -84,8 +84,9 @@ fn wait_waits_for_the_slowest_replica_of_a_cluster() {
 #[test]
 fn wait_returns_the_least_of_all_shards() {
     let binary = any_server();
-    let start = || Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-    let (servers, replicas): (Vec<Server>, Vec<Server>) =
+    let start =
+        || ServerProcess::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let (servers, replicas): (Vec<ServerProcess>, Vec<ServerProcess>) =
         (0..3).map(|_| (start(), start())).unzip();
     for (server, replica) in servers.iter().zip(&replicas) {
         let (host, port) = (server.address().ip(), server.address().port());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::servers::{Proxy, any_server};
 use respool_testkit::time::wait_until;
-use respool_testkit::topologies::{Cluster, ClusterSettings, Shards, cluster_url, sharded_url};
+use respool_testkit::topologies::{ClusterSettings, Shards, TestCluster, cluster_url, sharded_url};
 
 use crate::target::respool;
 use crate::topology::cluster::{
@@ -27,15 +27,15 @@ const SUBSCRIPTIONS: [(&str, &[&str]); 7] = [
 ];
 
 /// A subscriber, and its notifications of each SET.
-struct Listener {
+struct EventSubscriber {
     client: Client,
     asked: &'static str,
     events: &'static [&'static str],
 }
 
-impl Listener {
+impl EventSubscriber {
     /// Subscribes and reads the confirmations, of which there is one for each name.
-    fn start(address: SocketAddr, index: usize) -> Listener {
+    fn start(address: SocketAddr, index: usize) -> EventSubscriber {
         let (asked, events) = SUBSCRIPTIONS[index % SUBSCRIPTIONS.len()];
         let mut client = Client::connect(address);
         if index >= SUBSCRIPTIONS.len() {
@@ -48,7 +48,7 @@ impl Listener {
             let expected = [Reply::bulk(verb), Reply::bulk(name), Reply::Integer(count)];
             assert_eq!(said[..], expected, "{asked}");
         }
-        Listener {
+        EventSubscriber {
             client,
             asked,
             events,
@@ -114,14 +114,15 @@ fn plain(value: &Reply) -> String {
 }
 
 /// All kinds of subscribers, in both versions of the protocol.
-fn listeners(address: SocketAddr) -> Vec<Listener> {
+fn listeners(address: SocketAddr) -> Vec<EventSubscriber> {
     let all = 0..2 * SUBSCRIPTIONS.len();
-    all.map(|index| Listener::start(address, index)).collect()
+    all.map(|index| EventSubscriber::start(address, index))
+        .collect()
 }
 
 /// Sets keys, and checks that each listener gets their notifications. An ordinary message and the
 /// last one reach its subscribers once.
-fn each_gets_all(address: SocketAddr, listeners: &mut [Listener], keys: &[String]) {
+fn each_gets_all(address: SocketAddr, listeners: &mut [EventSubscriber], keys: &[String]) {
     let mut client = Client::connect(address);
     for key in keys {
         assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
@@ -208,7 +209,8 @@ fn events_of_all_parts_arrive_once() {
         shards.unwrap_or_else(|error| panic!("{error}"))
     };
     let (first, several) = (start(1), start(2));
-    let cluster = Cluster::start(&binary, primaries()).unwrap_or_else(|error| panic!("{error}"));
+    let cluster =
+        TestCluster::start(&binary, primaries()).unwrap_or_else(|error| panic!("{error}"));
     let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
     let file = folder.path().join("respool.toml");
     let proxy = Proxy::start_with(&respool(), |port| {
@@ -292,7 +294,7 @@ fn events_name_keys_with_their_prefix() {
 
 /// `*`, `_*` and the like bring an ordinary message once, though they are subscribed to at every
 /// owner.
-fn ordinary_messages_come_once(address: SocketAddr, all: &mut [Listener]) {
+fn ordinary_messages_come_once(address: SocketAddr, all: &mut [EventSubscriber]) {
     let mut client = Client::connect(address);
     client.call("PUBLISH news:1 hello");
     client.call("PUBLISH __keyboard last");
@@ -307,7 +309,7 @@ fn ordinary_messages_come_once(address: SocketAddr, all: &mut [Listener]) {
 }
 
 /// A subscriber that leaves gets nothing more, and everything when it has come back.
-fn leave_and_come_back(address: SocketAddr, all: &mut [Listener]) {
+fn leave_and_come_back(address: SocketAddr, all: &mut [EventSubscriber]) {
     let mut client = Client::connect(address);
     for listener in &mut *all {
         let words_of = listener.asked.split_once(' ').unwrap_or_default();

@@ -18,7 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::target::{Options, Target, before_every_server, on_every_target, proxied};
 
 /// A step of one of several clients.
-enum Step {
+enum SubscriberStep {
     /// Sends this line and reads this many replies or pushes, whose bytes are compared ...
     Asks(usize, String, usize),
     /// ... or do not: they name a version or an id.
@@ -27,26 +27,28 @@ enum Step {
     Gets(usize, usize),
 }
 
-fn asks(client: usize, line: &str, replies: usize) -> Step {
-    Step::Asks(client, line.to_owned(), replies)
+fn asks(client: usize, line: &str, replies: usize) -> SubscriberStep {
+    SubscriberStep::Asks(client, line.to_owned(), replies)
 }
 
 /// All bytes that the clients get, step by step.
-fn transcript(target: &Target, steps: &[Step]) -> Vec<String> {
+fn transcript(target: &Target, steps: &[SubscriberStep]) -> Vec<String> {
     let mut clients: HashMap<usize, Client> = HashMap::new();
     let mut lines = Vec::new();
     for step in steps {
         let (who, count, counts) = match step {
-            Step::Asks(who, _, count) | Step::Gets(who, count) => (*who, *count, true),
-            Step::AsksAny(who, _, count) => (*who, *count, false),
+            SubscriberStep::Asks(who, _, count) | SubscriberStep::Gets(who, count) => {
+                (*who, *count, true)
+            }
+            SubscriberStep::AsksAny(who, _, count) => (*who, *count, false),
         };
         let client = clients.entry(who).or_insert_with(|| target.client());
         let line = match step {
-            Step::Asks(_, line, _) | Step::AsksAny(_, line, _) => {
+            SubscriberStep::Asks(_, line, _) | SubscriberStep::AsksAny(_, line, _) => {
                 client.send(&words(line));
                 line.as_str()
             }
-            Step::Gets(..) => "",
+            SubscriberStep::Gets(..) => "",
         };
         let mut got = Vec::new();
         for _ in 0..count {
@@ -74,7 +76,7 @@ fn transcript(target: &Target, steps: &[Step]) -> Vec<String> {
 
 /// Compares direct replies and pushes with those through respool, on every server of at least this
 /// version.
-fn same_as_direct(at_least: (u32, u32), steps: &[Step]) {
+fn same_as_direct(at_least: (u32, u32), steps: &[SubscriberStep]) {
     for binary in installed() {
         let direct = Target::direct(&binary, &Options::default());
         if direct.version < at_least {
@@ -95,17 +97,17 @@ fn confirmations_and_messages_equal_the_servers_bytes() {
     for hello in ["HELLO 2", "HELLO 3"] {
         // Clients of the other version listen beside it.
         let base = if hello == "HELLO 2" { 0 } else { 10 };
-        steps.push(Step::AsksAny(base, hello.to_owned(), 1));
+        steps.push(SubscriberStep::AsksAny(base, hello.to_owned(), 1));
         steps.extend([
             asks(base, "SUBSCRIBE a b a", 3),
             asks(base, "SUBSCRIBE a", 1),
             asks(base, "PSUBSCRIBE p* [ab]", 2),
             asks(1, "SUBSCRIBE a", 1),
             asks(2, "PUBLISH a one", 1),
-            Step::Gets(base, 2),
-            Step::Gets(1, 1),
+            SubscriberStep::Gets(base, 2),
+            SubscriberStep::Gets(1, 1),
             asks(2, "PUBLISH pq two", 1),
-            Step::Gets(base, 1),
+            SubscriberStep::Gets(base, 1),
             asks(2, "PUBLISH nobody three", 1),
             asks(2, "PUBSUB NUMSUB a b none", 1),
             asks(2, "PUBSUB NUMSUB", 1),
@@ -120,8 +122,8 @@ fn confirmations_and_messages_equal_the_servers_bytes() {
             asks(base, "UNSUBSCRIBE", 1),
             asks(base, "PUNSUBSCRIBE p*", 1),
             asks(2, "PUBLISH a four", 1),
-            Step::Gets(base, 1),
-            Step::Gets(1, 1),
+            SubscriberStep::Gets(base, 1),
+            SubscriberStep::Gets(1, 1),
             asks(base, "PUNSUBSCRIBE", 1),
             asks(base, "PUNSUBSCRIBE", 1),
             asks(base, "PING", 1),
@@ -147,16 +149,16 @@ fn shard_channels_are_apart_and_counted_by_themselves() {
     let mut steps = Vec::new();
     for hello in ["HELLO 2", "HELLO 3"] {
         let base = if hello == "HELLO 2" { 0 } else { 10 };
-        steps.push(Step::AsksAny(base, hello.to_owned(), 1));
+        steps.push(SubscriberStep::AsksAny(base, hello.to_owned(), 1));
         steps.extend([
             asks(base, "SUBSCRIBE a", 1),
             asks(base, "SSUBSCRIBE a s", 2),
             asks(1, "SSUBSCRIBE s", 1),
             asks(2, "SPUBLISH s one", 1),
-            Step::Gets(base, 1),
-            Step::Gets(1, 1),
+            SubscriberStep::Gets(base, 1),
+            SubscriberStep::Gets(1, 1),
             asks(2, "SPUBLISH a two", 1),
-            Step::Gets(base, 1),
+            SubscriberStep::Gets(base, 1),
             asks(2, "PUBLISH s three", 1),
             asks(2, "PUBSUB SHARDNUMSUB a s none", 1),
             asks(2, "PUBSUB SHARDCHANNELS s*", 1),
@@ -194,13 +196,13 @@ fn resp2_subscriber_gets_redis_error_for_other_commands() {
             asks(0, "SUNSUBSCRIBE", 1),
             asks(0, "GET key", 1),
             // With the version the rule comes and goes.
-            Step::AsksAny(0, "HELLO 3".into(), 1),
+            SubscriberStep::AsksAny(0, "HELLO 3".into(), 1),
             asks(0, "SUBSCRIBE a", 1),
             asks(0, "SET key value", 1),
-            Step::AsksAny(0, "HELLO 2".into(), 1),
+            SubscriberStep::AsksAny(0, "HELLO 2".into(), 1),
             asks(0, "GET key", 1),
             asks(1, "PUBLISH a m", 1),
-            Step::Gets(0, 1),
+            SubscriberStep::Gets(0, 1),
             asks(0, "UNSUBSCRIBE a", 1),
             asks(0, "GET key", 1),
         ],
@@ -220,7 +222,7 @@ fn resp3_subscriber_sends_commands_in_order() {
     same_as_direct(
         (6, 0),
         &[
-            Step::AsksAny(0, "HELLO 3".into(), 1),
+            SubscriberStep::AsksAny(0, "HELLO 3".into(), 1),
             asks(0, "SET before 1", 1),
             asks(0, "SUBSCRIBE a", 1),
             asks(0, "GET before", 1),

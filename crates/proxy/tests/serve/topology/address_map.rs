@@ -10,7 +10,7 @@ use respool_testkit::client::{Client, Reply, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
-use respool_testkit::topologies::{Cluster, ClusterSettings, Sentinels, SentinelsSettings};
+use respool_testkit::topologies::{ClusterSettings, Sentinels, SentinelsSettings, TestCluster};
 
 use crate::target::respool;
 use crate::topology::cluster::some_server_of;
@@ -32,12 +32,12 @@ fn newer_server() -> PathBuf {
 }
 
 /// Primaries with a replica each, after this was said to every node; `{}` is the place of the node.
-fn announcing(binary: &Path, options: &[(&str, &str)], seen: &str) -> Cluster {
+fn announcing(binary: &Path, options: &[(&str, &str)], seen: &str) -> TestCluster {
     let settings = ClusterSettings {
         node_timeout: Duration::from_secs(5),
         ..ClusterSettings::default()
     };
-    let cluster = Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
+    let cluster = TestCluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
     for (place, node) in cluster.nodes().iter().enumerate() {
         for (option, value) in options {
             let port = (usize::from(ANNOUNCED) + place).to_string();

@@ -14,20 +14,20 @@ use respool_testkit::client::{Client, Reply, counter};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{self, Proxy, ReservedPort, any_server, installed};
 use respool_testkit::time::wait_until;
-use respool_testkit::topologies::{Cluster, ClusterSettings};
+use respool_testkit::topologies::{ClusterSettings, TestCluster};
 
 use crate::target::respool;
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// Three nodes with these arguments.
-fn cluster(binary: &Path, args: &[&str]) -> Cluster {
+fn cluster(binary: &Path, args: &[&str]) -> TestCluster {
     let settings = ClusterSettings {
         replicas: 0,
         args: args.iter().map(|&arg| arg.to_owned()).collect(),
         ..ClusterSettings::default()
     };
-    Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"))
+    TestCluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Runs `body` with every server since version 7: these can announce names and other ports.
@@ -40,14 +40,14 @@ fn from_7_on(body: impl Fn(&Path)) {
     }
 }
 
-fn order(cluster: &Cluster, node: usize, words: &[&str]) {
+fn order(cluster: &TestCluster, node: usize, words: &[&str]) {
     let ordered = cluster.node(node).order(words);
     ordered.unwrap_or_else(|error| panic!("{words:?}: {error}"));
 }
 
 /// Waits until all nodes give the expected addresses of all nodes, as clients read them; `asked`
 /// stands for a node without endpoint.
-fn wait_until_said(cluster: &Cluster, expected: &[(&str, u16)]) {
+fn wait_until_said(cluster: &TestCluster, expected: &[(&str, u16)]) {
     wait_until("the nodes know each other's places", SOON, || {
         cluster.nodes().iter().all(|node| {
             let mut asked = Client::connect(node.address());
@@ -69,7 +69,7 @@ fn wait_until_said(cluster: &Cluster, expected: &[(&str, u16)]) {
 
 /// A respool with one seed node finds the others at these addresses, and is redirected there when a
 /// slot moves.
-fn is_reached_there(cluster: &Cluster, seed: &str, places: &[String]) {
+fn is_reached_there(cluster: &TestCluster, seed: &str, places: &[String]) {
     let backend = format!("--backend=redis-cluster://{seed}");
     let args = [backend.as_str(), "--threads=1"];
     let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
@@ -128,7 +128,7 @@ fn servers_of(client: &mut Client) -> Vec<String> {
     said.map(|(_, said)| said.to_owned()).collect()
 }
 
-fn ports(cluster: &Cluster) -> Vec<u16> {
+fn ports(cluster: &TestCluster) -> Vec<u16> {
     let addresses = cluster.addresses();
     addresses.iter().map(|address| address.port()).collect()
 }

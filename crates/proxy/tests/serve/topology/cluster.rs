@@ -14,13 +14,15 @@ use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{
     Client, Reply, counter, one_of_each_worker, pipelined, request, text, texts, words,
 };
-use respool_testkit::counting::{Allowed, SESSIONS, TOGETHER, counted, number};
+use respool_testkit::counting::{AllowedFailures, SESSIONS, TOGETHER, counted, number};
 use respool_testkit::random::{Random, seed};
-use respool_testkit::servers::{self, Flavour, Proxy, ReservedPort, Server, any_server, installed};
+use respool_testkit::servers::{
+    self, Flavour, Proxy, ReservedPort, ServerProcess, any_server, installed,
+};
 use respool_testkit::time::{Watch, wait_until};
-use respool_testkit::topologies::{Cluster, ClusterSettings};
+use respool_testkit::topologies::{ClusterSettings, TestCluster};
 
-use crate::faults::server_failures::{Order, restart_costs_no_error};
+use crate::faults::server_failures::{ServerOrder, restart_costs_no_error};
 use crate::target::respool;
 use crate::topology::divided;
 
@@ -33,7 +35,7 @@ const HEARD: Duration = Duration::from_millis(1_200);
 
 /// A Cluster behind a respool.
 pub(crate) struct Served {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: TestCluster,
     pub(crate) proxy: Proxy,
 }
 
@@ -61,7 +63,8 @@ impl Served {
         query: &str,
     ) -> Served {
         let password = settings.password.clone();
-        let cluster = Cluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
+        let cluster =
+            TestCluster::start(binary, settings).unwrap_or_else(|error| panic!("{error}"));
         let seeds: Vec<String> = cluster
             .addresses()
             .iter()
@@ -174,12 +177,17 @@ fn counted_slots(count: usize, random: &mut Random) -> Vec<u16> {
 }
 
 /// Moves slots with keys, some of the keys at a time, from any node to another one of these.
-pub(crate) fn move_some(cluster: &Cluster, count: usize, nodes: &[usize], random: &mut Random) {
+pub(crate) fn move_some(cluster: &TestCluster, count: usize, nodes: &[usize], random: &mut Random) {
     let slots = counted_slots(count, random);
     move_slots(cluster, slots, nodes, random);
 }
 
-pub(crate) fn move_slots(cluster: &Cluster, slots: Vec<u16>, nodes: &[usize], random: &mut Random) {
+pub(crate) fn move_slots(
+    cluster: &TestCluster,
+    slots: Vec<u16>,
+    nodes: &[usize],
+    random: &mut Random,
+) {
     for slot in slots {
         let mut moved = || -> std::io::Result<()> {
             let from = cluster.owner(slot)?;
@@ -247,7 +255,7 @@ fn moving_slots_under_load_are_unnoticed() {
         counted(
             served.proxy.address(),
             &mut served,
-            Allowed::Nothing,
+            AllowedFailures::Nothing,
             |served| {
                 let mut random = Random::new(seed());
                 move_some(&served.cluster, 20, &[0, 1, 2], &mut random);
@@ -273,7 +281,7 @@ fn atomic_slot_migration_is_unnoticed() {
     for threads in ["--threads=1", "--threads=3"] {
         let mut served = Served::start(&binary, primaries(), &[threads]);
         let address = served.proxy.address();
-        counted(address, &mut served, Allowed::Nothing, |served| {
+        counted(address, &mut served, AllowedFailures::Nothing, |served| {
             let mut random = Random::new(seed());
             for slot in counted_slots(12, &mut random) {
                 let cluster = &served.cluster;
@@ -493,7 +501,7 @@ fn cluster_failover_by_command_is_unnoticed() {
         let errors = counted(
             served.proxy.address(),
             &mut served,
-            Allowed::Nothing,
+            AllowedFailures::Nothing,
             |served| {
                 for primary in 0..2 {
                     fail_over(&served.cluster, primary, primary + 3);
@@ -505,7 +513,7 @@ fn cluster_failover_by_command_is_unnoticed() {
 }
 
 /// A replica takes the place of its primary, which runs.
-pub(crate) fn fail_over(cluster: &Cluster, primary: usize, replica: usize) {
+pub(crate) fn fail_over(cluster: &TestCluster, primary: usize, replica: usize) {
     let slot = *cluster.share(primary % 3).start();
     let done = cluster
         .begin_failover(replica)
@@ -522,7 +530,7 @@ fn rolling_restart_of_a_cluster_is_unnoticed() {
     let errors = counted(
         served.proxy.address(),
         &mut served,
-        Allowed::Nothing,
+        AllowedFailures::Nothing,
         |served| {
             let restart = |served: &mut Served, node| {
                 let restarted = served.cluster.node_mut(node).restart();
@@ -545,7 +553,7 @@ fn rolling_restart_of_a_cluster_is_unnoticed() {
 fn lost_connections_double_and_lose_no_increment() {
     let mut served = Served::start(&some_server(), primaries(), &["--threads=2"]);
     let address = served.proxy.address();
-    let errors = counted(address, &mut served, Allowed::Cuts, |served| {
+    let errors = counted(address, &mut served, AllowedFailures::Cuts, |served| {
         for turn in 0..9 {
             let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
             let killed = served.cluster.node(turn % 3).order(&kill);
@@ -566,7 +574,7 @@ fn killed_cluster_primary_doubles_no_increment() {
         counted(
             served.proxy.address(),
             &mut served,
-            Allowed::Loss,
+            AllowedFailures::Loss,
             |served| {
                 served.cluster.node(0).kill9();
                 let other = served.cluster.wait_for_other_owner(0, 0, SOON);
@@ -589,8 +597,8 @@ fn restart_of_a_node_costs_time_and_no_error() {
         served.proxy.address(),
         [&count, &list],
         |order| match order {
-            Order::Kill => served.cluster.node(1).kill9(),
-            Order::Restart => {
+            ServerOrder::Kill => served.cluster.node(1).kill9(),
+            ServerOrder::Restart => {
                 let restarted = served.cluster.node_mut(1).restart();
                 restarted.unwrap_or_else(|error| panic!("{error}"));
             }
@@ -612,7 +620,7 @@ fn frozen_cluster_primary_is_replaced() {
         counted(
             served.proxy.address(),
             &mut served,
-            Allowed::Loss,
+            AllowedFailures::Loss,
             |served| {
                 let key = served.key_of(1, 0);
                 let mut waiting = served.client();
@@ -645,7 +653,7 @@ fn joining_node_is_used_and_leaving_node_forgotten() {
     counted(
         served.proxy.address(),
         &mut served,
-        Allowed::Nothing,
+        AllowedFailures::Nothing,
         |served| {
             let joined = served
                 .cluster
@@ -825,7 +833,7 @@ fn silent_owner_without_replica_fails_its_own_keys() {
 #[test]
 fn user_without_cluster_slots_is_refused_all_nodes() {
     with_every_server(|binary| {
-        let cluster = Cluster::start(binary, primaries());
+        let cluster = TestCluster::start(binary, primaries());
         let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
         let order = |rules: &str| {
             for node in cluster.addresses() {
@@ -999,7 +1007,7 @@ fn scan_finds_every_key_while_slots_move() {
 /// Two pools may stand before one Cluster. The log names the slot owners once for each pool.
 #[test]
 fn log_names_the_owners_once_per_pool() {
-    let cluster = Cluster::start(&some_server(), primaries());
+    let cluster = TestCluster::start(&some_server(), primaries());
     let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
     let seed = cluster.node(0).address();
     let args = |listen| {
@@ -1034,7 +1042,7 @@ fn clients_with_own_password_keep_their_messages() {
         password: Some("secret".to_owned()),
         ..primaries()
     };
-    let cluster = Cluster::start(&some_server(), settings);
+    let cluster = TestCluster::start(&some_server(), settings);
     let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
     let seeds: Vec<String> = cluster
         .addresses()
@@ -1166,8 +1174,9 @@ fn cluster_node_behind_a_plain_url_is_used_as_a_server() {
 #[test]
 fn plain_servers_behind_a_cluster_url_are_refused() {
     let binary = any_server();
-    let start = |_| Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-    let plain: [Server; 2] = [0, 1].map(start);
+    let start =
+        |_| ServerProcess::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let plain: [ServerProcess; 2] = [0, 1].map(start);
     let seeds = plain.each_ref().map(|server| server.address().to_string());
     let all = proxy(&seeds.join(","), &["--threads=1"]);
     let what = "use redis:// or redis-sharded:// for it";
@@ -1201,7 +1210,7 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
         assert_eq!(warned.count(), 1, "{log}");
     }
 
-    let cluster = Cluster::start(&some_server(), primaries());
+    let cluster = TestCluster::start(&some_server(), primaries());
     let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
     let mixed = [&seeds[1..], &[cluster.node(1).address().to_string()]].concat();
     // Each of them: the second one says it at debug.

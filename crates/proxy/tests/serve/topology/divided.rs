@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, texts, words};
 use respool_testkit::random::{Random, seed};
-use respool_testkit::servers::{Process, Proxy, Server};
+use respool_testkit::servers::{Process, Proxy, ServerProcess};
 use respool_testkit::time::{Watch, wait_until};
 
 /// Sends the same random requests to all servers behind an address and to a single one of the same
 /// kind, and compares the replies. Returns the number of keys at the end.
 pub(crate) fn answers_like_one_server(binary: &Path, address: SocketAddr) -> Reply {
-    let model = Server::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let model = ServerProcess::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
     let seed = seed();
     let mut random = Random::new(seed);
     let mut one = Client::connect(address);

@@ -11,7 +11,7 @@ use respool_testkit::client::{Client, Reply};
 use respool_testkit::fake::{Fakes, range, shares};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
-use respool_testkit::topologies::{Cluster, ClusterSettings, Node};
+use respool_testkit::topologies::{ClusterSettings, Node, TestCluster};
 
 use crate::target::respool;
 use crate::topology::cluster::{SOON, Served, some_server};
@@ -72,7 +72,7 @@ fn started(seeds: &[SocketAddr], threads: usize) -> Proxy {
 #[test]
 fn foreign_seed_node_does_not_take_the_pool_over() {
     let binary = some_server();
-    let start = |primaries| Cluster::start(&binary, nodes(primaries));
+    let start = |primaries| TestCluster::start(&binary, nodes(primaries));
     let [ours, mut theirs] = [2, 1].map(|primaries| start(primaries).expect("a Cluster"));
     replace(theirs.node_mut(0));
     let strange = theirs.node(0).address();

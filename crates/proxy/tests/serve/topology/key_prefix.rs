@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, request, words};
-use respool_testkit::servers::{Flavour, Proxy, Server, any_server, find, installed};
+use respool_testkit::servers::{Flavour, Proxy, ServerProcess, any_server, find, installed};
 use respool_testkit::time::wait_until;
 use tempfile::TempDir;
 
@@ -16,16 +16,16 @@ use crate::target::respool;
 const SOON: Duration = Duration::from_secs(10);
 
 /// `u:` and `g:` are taken off, `n:` is not. Those of `g:` are divided among two.
-struct Parts {
-    rest: Server,
-    users: Server,
-    groups: [Server; 2],
-    named: Server,
+struct PrefixPools {
+    rest: ServerProcess,
+    users: ServerProcess,
+    groups: [ServerProcess; 2],
+    named: ServerProcess,
     proxy: Proxy,
     _folder: TempDir,
 }
 
-impl Drop for Parts {
+impl Drop for PrefixPools {
     fn drop(&mut self) {
         let log = self.proxy.log();
         if thread::panicking() {
@@ -36,11 +36,12 @@ impl Drop for Parts {
     }
 }
 
-impl Parts {
-    fn start(binary: &Path, args: &[&str]) -> Parts {
-        let start = || Server::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+impl PrefixPools {
+    fn start(binary: &Path, args: &[&str]) -> PrefixPools {
+        let start =
+            || ServerProcess::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
         let [rest, users, named] = std::array::from_fn(|_| start());
-        let groups: [Server; 2] = std::array::from_fn(|_| start());
+        let groups: [ServerProcess; 2] = std::array::from_fn(|_| start());
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let file = folder.path().join("respool.toml");
         let proxy = Proxy::start_with(&respool(), |port| {
@@ -61,7 +62,7 @@ impl Parts {
             let args = args.iter().map(|&arg| arg.to_owned());
             own.into_iter().chain(args).collect()
         });
-        Parts {
+        PrefixPools {
             rest,
             users,
             groups,
@@ -81,7 +82,7 @@ impl Parts {
     }
 }
 
-fn keys_at(server: &Server) -> BTreeSet<String> {
+fn keys_at(server: &ServerProcess) -> BTreeSet<String> {
     names(&Client::connect(server.address()).call("KEYS *"))
 }
 
@@ -266,7 +267,7 @@ const SCRIPT: &[&str] = &[
 ];
 
 /// In the version of the protocol that is given; wrapped or not. Returns all replies.
-fn play(client: &mut Client, version: u8, way: Way) -> Vec<(String, Reply)> {
+fn play(client: &mut Client, version: u8, way: SendingWay) -> Vec<(String, Reply)> {
     if version == 3 {
         client.call("HELLO 3");
     }
@@ -274,7 +275,7 @@ fn play(client: &mut Client, version: u8, way: Way) -> Vec<(String, Reply)> {
     // Of all servers, and refused in a transaction.
     let is_of_all = |text: &&str| text.starts_with("KEYS");
     let script: Vec<&str> = match way {
-        Way::Transactions => SCRIPT
+        SendingWay::Transactions => SCRIPT
             .iter()
             .copied()
             .filter(|text| !is_of_all(text))
@@ -282,19 +283,19 @@ fn play(client: &mut Client, version: u8, way: Way) -> Vec<(String, Reply)> {
         _ => SCRIPT.to_vec(),
     };
     let replies = match way {
-        Way::OneByOne => script.iter().map(|text| client.call(text)).collect(),
-        Way::Pipelined => {
+        SendingWay::OneByOne => script.iter().map(|text| client.call(text)).collect(),
+        SendingWay::Pipelined => {
             let bytes: Vec<_> = script.iter().map(|text| words(text)).collect();
             client.exchange(bytes.concat(), script.len())
         }
-        Way::Inline => {
+        SendingWay::Inline => {
             let asked = script.iter().map(|text| {
                 client.send(format!("{text}\r\n").as_bytes());
                 client.reply()
             });
             asked.collect()
         }
-        Way::Transactions => script
+        SendingWay::Transactions => script
             .chunks(7)
             .flat_map(|texts| {
                 client.call("MULTI");
@@ -312,7 +313,7 @@ fn play(client: &mut Client, version: u8, way: Way) -> Vec<(String, Reply)> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum SendingWay {
     OneByOne,
     Pipelined,
     Inline,
@@ -325,14 +326,15 @@ enum Way {
 #[test]
 fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
     for binary in installed() {
-        let direct = Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-        let parts = Parts::start(&binary, &["--threads=1"]);
+        let direct =
+            ServerProcess::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+        let parts = PrefixPools::start(&binary, &["--threads=1"]);
         for version in [2, 3] {
             for way in [
-                Way::OneByOne,
-                Way::Pipelined,
-                Way::Inline,
-                Way::Transactions,
+                SendingWay::OneByOne,
+                SendingWay::Pipelined,
+                SendingWay::Inline,
+                SendingWay::Transactions,
             ] {
                 let expected = play(&mut Client::connect(direct.address()), version, way);
                 let found = play(&mut parts.client(), version, way);
@@ -391,7 +393,7 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
 /// Servers see keys without prefix. Replies that are merged from several servers have whole keys.
 #[test]
 fn servers_see_short_keys_and_clients_whole_ones() {
-    let parts = Parts::start(&any_server(), &["--threads=3"]);
+    let parts = PrefixPools::start(&any_server(), &["--threads=3"]);
     let mut clients: Vec<Client> = (0..20).map(|_| parts.client()).collect();
     let keys = |of: usize| {
         ["u:", "n:", "g:a", "g:b", "", "u:u:", "u"].map(|beginning| format!("{beginning}{of}"))
@@ -431,8 +433,8 @@ fn servers_see_short_keys_and_clients_whole_ones() {
     );
     let client = &mut clients[0];
     assert_eq!(client.call("DBSIZE"), Reply::Integer(140));
-    for way in [Way::OneByOne, Way::Pipelined] {
-        let all = keys(usize::from(way == Way::Pipelined)).join(" ");
+    for way in [SendingWay::OneByOne, SendingWay::Pipelined] {
+        let all = keys(usize::from(way == SendingWay::Pipelined)).join(" ");
         assert_eq!(client.call(&format!("DEL {all} u:none")), Reply::Integer(7));
     }
     assert_eq!(client.call("DBSIZE"), Reply::Integer(126));
@@ -471,8 +473,9 @@ impl ConcatKeys for [BTreeSet<String>; 2] {
 #[test]
 fn patterns_match_whole_keys() {
     for binary in installed() {
-        let direct = Server::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-        let parts = Parts::start(&binary, &["--threads=1"]);
+        let direct =
+            ServerProcess::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+        let parts = PrefixPools::start(&binary, &["--threads=1"]);
         let (mut here, mut there) = (Client::connect(direct.address()), parts.client());
         let keys = [
             "u:", "u:1", "u:12", "u:u:1", "u:vip", "u:*", "u:[x]", "u:a:vip", "g:1", "g:12",
@@ -564,7 +567,7 @@ fn patterns_match_whole_keys() {
 #[test]
 fn transactions_and_watch_use_the_short_keys() {
     for binary in installed() {
-        let parts = Parts::start(&binary, &["--threads=1"]);
+        let parts = PrefixPools::start(&binary, &["--threads=1"]);
         let (mut client, mut other) = (parts.client(), parts.client());
         assert_eq!(client.call("WATCH u:w"), Reply::ok());
         assert_eq!(other.call("SET u:w 1"), Reply::ok());
@@ -633,7 +636,7 @@ fn transactions_and_watch_use_the_short_keys() {
 #[test]
 fn blocked_client_gets_the_whole_key() {
     for binary in installed() {
-        let parts = Parts::start(&binary, &["--threads=1"]);
+        let parts = PrefixPools::start(&binary, &["--threads=1"]);
         let mut other = parts.client();
         for version in [2, 3] {
             let waits = [
@@ -708,7 +711,7 @@ fn blocked_client_gets_the_whole_key() {
 /// A request that is too large to be held goes to the key without prefix.
 #[test]
 fn streamed_request_goes_to_the_short_key() {
-    let parts = Parts::start(&any_server(), &["--threads=1"]);
+    let parts = PrefixPools::start(&any_server(), &["--threads=1"]);
     let mut client = parts.client();
     let large = "x".repeat(5 << 20);
     let asked = [
@@ -759,7 +762,7 @@ fn streamed_request_goes_to_the_short_key() {
 /// A command that cannot work without the prefix is refused and not done to another key.
 #[test]
 fn command_without_safe_prefix_is_refused() {
-    let parts = Parts::start(&any_server(), &["--threads=1"]);
+    let parts = PrefixPools::start(&any_server(), &["--threads=1"]);
     let mut client = parts.client();
     let mut direct = Client::connect(parts.users.address());
     for key in ["k", "u:k", "w_1"] {
@@ -848,8 +851,8 @@ fn command_without_safe_prefix_is_refused() {
 /// Reads that were lost with their connection are asked again, by the keys that their server knows.
 #[test]
 fn restarted_server_gets_short_keys_again() {
-    let mut parts = Parts::start(&any_server(), &["--threads=3", "--reconnect-max-ms=50"]);
-    let fill = |server: &Server| {
+    let mut parts = PrefixPools::start(&any_server(), &["--threads=3", "--reconnect-max-ms=50"]);
+    let fill = |server: &ServerProcess| {
         let mut direct = Client::connect(server.address());
         // Keys that would be found with the prefix left on, or taken off twice.
         for key in ["u:k", "k:k"] {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, words};
-use respool_testkit::servers::{Proxy, Server, any_server};
+use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 
 use crate::admin::runtime_config::coalesced;
@@ -17,15 +17,15 @@ const SOON: Duration = Duration::from_secs(10);
 const CLIENTS: usize = 24;
 
 /// One server with a password, and two with none among which keys are divided, behind one respool.
-struct Pools {
-    alone: Server,
-    shards: [Server; 2],
+struct TwoPools {
+    alone: ServerProcess,
+    shards: [ServerProcess; 2],
     proxy: Proxy,
     /// Where clients reach the shards.
     beside: SocketAddr,
 }
 
-impl Drop for Pools {
+impl Drop for TwoPools {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("its log:\n{}", self.proxy.log());
@@ -33,10 +33,10 @@ impl Drop for Pools {
     }
 }
 
-impl Pools {
-    fn start(threads: usize) -> Pools {
+impl TwoPools {
+    fn start(threads: usize) -> TwoPools {
         let start = |args: &[&str]| {
-            Server::start(&any_server(), args).unwrap_or_else(|error| panic!("{error}"))
+            ServerProcess::start(&any_server(), args).unwrap_or_else(|error| panic!("{error}"))
         };
         let alone = start(&["--requirepass", "of-the-one"]);
         let shards = [start(&[]), start(&[])];
@@ -57,7 +57,7 @@ impl Pools {
             ]
         });
         let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-        Pools {
+        TwoPools {
             alone,
             shards,
             beside: second_listener(&proxy, "many"),
@@ -66,9 +66,9 @@ impl Pools {
     }
 
     /// Runs a test with one worker and with three.
-    fn with_one_worker_and_with_three(body: impl Fn(&mut Pools)) {
+    fn with_one_worker_and_with_three(body: impl Fn(&mut TwoPools)) {
         for threads in [1, 3] {
-            body(&mut Pools::start(threads));
+            body(&mut TwoPools::start(threads));
         }
     }
 
@@ -119,7 +119,7 @@ fn id(client: &mut Client) -> i64 {
 /// Keys of one pool are never seen through the other one.
 #[test]
 fn pools_never_show_each_others_keys() {
-    Pools::with_one_worker_and_with_three(|pools| {
+    TwoPools::with_one_worker_and_with_three(|pools| {
         let mut ones: Vec<Client> = (0..CLIENTS).map(|_| pools.one()).collect();
         let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
         // The same keys, in batches that both pools have open at the same time.
@@ -193,7 +193,7 @@ fn pools_never_show_each_others_keys() {
 /// CONFIG SET in one pool leaves the other one as it was.
 #[test]
 fn config_set_changes_its_own_pool_alone() {
-    Pools::with_one_worker_and_with_three(|pools| {
+    TwoPools::with_one_worker_and_with_three(|pools| {
         let option = |client: &mut Client, name: &str| match client
             .call(&format!("CONFIG GET {name}"))
             .get(name)
@@ -227,7 +227,7 @@ fn config_set_changes_its_own_pool_alone() {
 
 #[test]
 fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
-    Pools::with_one_worker_and_with_three(|pools| {
+    TwoPools::with_one_worker_and_with_three(|pools| {
         let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
         let mut one = pools.one();
         assert_eq!(one.call("SET k 1"), Reply::ok());
@@ -269,7 +269,7 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
 
 #[test]
 fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
-    Pools::with_one_worker_and_with_three(|pools| {
+    TwoPools::with_one_worker_and_with_three(|pools| {
         let mut ones: Vec<Client> = (0..CLIENTS).map(|_| pools.one()).collect();
         let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
         let ids: Vec<i64> = ones.iter_mut().map(id).collect();
@@ -341,8 +341,10 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
 /// Options that the file sets for one pool hold there alone.
 #[test]
 fn file_options_of_a_pool_hold_there_alone() {
-    let server = Server::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-    let beside = Server::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let server =
+        ServerProcess::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let beside =
+        ServerProcess::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
     let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
     let file = folder.path().join("respool.toml");
     let proxy = Proxy::start_with(&respool(), |port| {
@@ -393,7 +395,7 @@ fn file_options_of_a_pool_hold_there_alone() {
 /// The reference explains every field of INFO.
 #[test]
 fn every_info_field_is_documented() {
-    let pools = Pools::start(1);
+    let pools = TwoPools::start(1);
     let (mut one, mut many) = (pools.one(), pools.many());
     assert_eq!(one.call("PING"), Reply::Simple("PONG".into()));
     assert_eq!(many.call("SET k 1"), Reply::ok());
@@ -421,7 +423,7 @@ fn every_info_field_is_documented() {
 /// has both.
 #[test]
 fn the_log_and_info_name_the_pool_of_each_server() {
-    let pools = Pools::start(1);
+    let pools = TwoPools::start(1);
     let (mut one, mut many) = (pools.one(), pools.many());
     assert_eq!(one.call("PING"), Reply::Simple("PONG".into()));
     assert_eq!(many.call("SET k 1"), Reply::ok());
@@ -474,8 +476,9 @@ fn the_log_and_info_name_the_pool_of_each_server() {
 /// Keys are at the server that their prefix names, and to a client all servers are one.
 #[test]
 fn prefixes_route_keys_to_their_servers() {
-    let start = || Server::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
-    let servers: [Server; 4] = std::array::from_fn(|_| start());
+    let start =
+        || ServerProcess::start(&any_server(), &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
+    let servers: [ServerProcess; 4] = std::array::from_fn(|_| start());
     let [rest, sessions, pages @ ..] = &servers;
     let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
     let file = folder.path().join("respool.toml");

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{Client, Reply, counter, pipelined, request, text, texts, words};
-use respool_testkit::counting::{Allowed, counted};
+use respool_testkit::counting::{AllowedFailures, counted};
 use respool_testkit::random::{Random, seed};
-use respool_testkit::servers::{self, Flavour, Proxy, Server};
+use respool_testkit::servers::{self, Flavour, Proxy, ServerProcess};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
-    Cluster, Sentinels, SentinelsSettings, Shards, cluster_url, sentinel_url, sharded_url,
+    Sentinels, SentinelsSettings, Shards, TestCluster, cluster_url, sentinel_url, sharded_url,
 };
 use tempfile::TempDir;
 
@@ -26,20 +26,20 @@ use crate::topology::sentinel;
 
 /// One of each kind.
 struct Kinds {
-    single: Server,
-    other: Server,
+    single: ServerProcess,
+    other: ServerProcess,
     shards: Shards,
-    cluster: Cluster,
+    cluster: TestCluster,
     sentinels: Sentinels,
 }
 
 /// A respool before them.
-struct Served {
+struct ServedKinds {
     kinds: Kinds,
     proxy: (Proxy, TempDir),
 }
 
-impl Drop for Served {
+impl Drop for ServedKinds {
     fn drop(&mut self) {
         let log = self.proxy.0.log();
         if thread::panicking() {
@@ -58,10 +58,10 @@ impl Kinds {
         };
         let kinds = || -> std::io::Result<Kinds> {
             Ok(Kinds {
-                single: Server::start(binary, &[""; 0])?,
-                other: Server::start(binary, &[""; 0])?,
+                single: ServerProcess::start(binary, &[""; 0])?,
+                other: ServerProcess::start(binary, &[""; 0])?,
                 shards: Shards::start(binary, 2, &[""; 0])?,
-                cluster: Cluster::start(binary, primaries())?,
+                cluster: TestCluster::start(binary, primaries())?,
                 sentinels: Sentinels::start(binary, &settings)?,
             })
         };
@@ -125,12 +125,12 @@ impl Kinds {
     }
 }
 
-impl Served {
+impl ServedKinds {
     /// `all`: for keys that begin in no named way; and the others.
-    fn start(binary: &Path, all: &str, prefixes: &[(&str, &str)], threads: u32) -> Served {
+    fn start(binary: &Path, all: &str, prefixes: &[(&str, &str)], threads: u32) -> ServedKinds {
         let kinds = Kinds::start(binary);
         let proxy = kinds.proxy(all, prefixes, threads);
-        Served { kinds, proxy }
+        ServedKinds { kinds, proxy }
     }
 
     fn client(&self) -> Client {
@@ -174,7 +174,7 @@ fn scanned(client: &mut Client) -> Vec<String> {
 fn prefixes_route_keys_to_any_kind_of_pool() {
     for (all, cluster) in [("sharded", "cluster"), ("cluster", "sharded")] {
         let prefixes = [("c:", cluster), ("w:", "sentinels"), ("c:s:", "single")];
-        let served = Served::start(&some_server(), all, &prefixes, 3);
+        let served = ServedKinds::start(&some_server(), all, &prefixes, 3);
         let mut client = served.client();
         let key = |number: usize| {
             let prefix = ["", "c:", "w:", "c:s:", "c", "other:"][number % 6];
@@ -240,7 +240,7 @@ fn prefixes_route_keys_to_any_kind_of_pool() {
 /// A request that one server has to run has keys of one subpool alone.
 #[test]
 fn single_server_request_needs_keys_of_one_subpool() {
-    let served = Served::start(&some_server(), "single", &MIXED, 2);
+    let served = ServedKinds::start(&some_server(), "single", &MIXED, 2);
     let mut client = served.client();
     let mut other = served.client();
     // Within each part everything is as there.
@@ -304,7 +304,7 @@ fn published_messages_reach_every_listener() {
     for all in ["single", "cluster", "sentinels"] {
         let prefixes: Vec<(&str, &str)> =
             MIXED.into_iter().filter(|(_, kind)| *kind != all).collect();
-        let served = Served::start(&sentinel::some_server(6), all, &prefixes, 2);
+        let served = ServedKinds::start(&sentinel::some_server(6), all, &prefixes, 2);
         let mut listeners: Vec<Client> = (0..4).map(|_| served.client()).collect();
         // A worker that has just met the Cluster subscribes at its first node as soon as that is
         // connected.
@@ -358,7 +358,7 @@ fn many_kinds_answer_like_one_server() {
     ];
     let binary = some_server();
     for prefixes in [whole, stripped] {
-        let served = Served::start(&binary, "single", &prefixes, 2);
+        let served = ServedKinds::start(&binary, "single", &prefixes, 2);
         let size = answers_like_one_server(&binary, served.proxy.0.address());
         assert_eq!(served.client().call("DBSIZE"), size);
     }
@@ -372,7 +372,7 @@ fn parts_of_any_kind_see_short_keys() {
         ("s:", "stripped sharded"),
         ("c:s:", "other"),
     ];
-    let served = Served::start(&some_server(), "single", &prefixes, 2);
+    let served = ServedKinds::start(&some_server(), "single", &prefixes, 2);
     let mut client = served.client();
     let keys = |of: usize| ["c:", "w:", "s:", "c:s:", ""].map(|prefix| format!("{prefix}k{of}"));
     // The first requests may come before its nodes have given their slots.
@@ -433,29 +433,29 @@ fn moving_slots_of_a_subpool_are_unnoticed() {
     let binary = some_server();
     let behind = [("c", "cluster"), ("d", "sentinels"), ("c1", "sharded")];
     let before = [("c", "sharded"), ("d", "sentinels"), ("c1", "single")];
-    let mut served = Served::start(&binary, "single", &behind, 3);
+    let mut served = ServedKinds::start(&binary, "single", &behind, 3);
     // Only keys that begin with `c` are in this pool.
     let errors = counted(
         served.proxy.0.address(),
         &mut served,
-        Allowed::Nothing,
+        AllowedFailures::Nothing,
         |served| {
             let mut random = Random::new(seed());
             move_some(&served.kinds.cluster, 40, &[0, 1, 2], &mut random);
         },
     );
     assert!(errors.is_empty(), "{errors:?}");
-    let met = |served: &Served, name: &str| {
+    let met = |served: &ServedKinds, name: &str| {
         wait_until(name, SOON, || counter(&mut served.client(), name) > 0);
     };
     met(&served, "redirected_moved");
     drop(served);
     let stripped = [("c", "stripped cluster"), ("d", "stripped sentinels")];
-    let mut served = Served::start(&binary, "single", &stripped, 3);
+    let mut served = ServedKinds::start(&binary, "single", &stripped, 3);
     counted(
         served.proxy.0.address(),
         &mut served,
-        Allowed::Nothing,
+        AllowedFailures::Nothing,
         |served| {
             let mut random = Random::new(seed());
             // Slots of keys by their names at the nodes.
@@ -468,11 +468,11 @@ fn moving_slots_of_a_subpool_are_unnoticed() {
     );
     met(&served, "redirected_moved");
     drop(served);
-    let mut served = Served::start(&binary, "cluster", &before, 3);
+    let mut served = ServedKinds::start(&binary, "cluster", &before, 3);
     counted(
         served.proxy.0.address(),
         &mut served,
-        Allowed::Nothing,
+        AllowedFailures::Nothing,
         |served| {
             let mut random = Random::new(seed());
             move_some(&served.kinds.cluster, 20, &[0, 1, 2], &mut random);
@@ -484,7 +484,7 @@ fn moving_slots_of_a_subpool_are_unnoticed() {
 /// SCAN finds every key though nodes of a subpool come and go.
 #[test]
 fn scan_finds_every_key_of_a_changing_subpool() {
-    let mut served = Served::start(&some_server(), "sharded", &SHARDED, 3);
+    let mut served = ServedKinds::start(&some_server(), "sharded", &SHARDED, 3);
     let mut client = served.client();
     let key = |number: usize| format!("{}{number}", ["", "c:", "w:", "c:s:"][number % 4]);
     let keys: Vec<String> = (0..600).map(key).collect();
@@ -562,7 +562,7 @@ fn scan_finds_every_key_of_a_changing_subpool() {
 /// While a primary of one subpool is replaced, keys of the others are answered.
 #[test]
 fn failover_of_one_subpool_leaves_the_others() {
-    let served = Served::start(&sentinel::some_server(7), "single", &MIXED, 2);
+    let served = ServedKinds::start(&sentinel::some_server(7), "single", &MIXED, 2);
     let mut client = served.client();
     assert_eq!(client.call("SET w:lost 0"), Reply::ok());
     let watched = served.kinds.sentinels.watched(0);
@@ -604,7 +604,7 @@ fn each_part_is_read_where_its_own_url_says() {
 /// `seen`: the name of the key `w:k` at its servers.
 fn is_read_where_its_url_says(read: &str, seen: &str) {
     let prefixes = [("w:", read), ("c:", "cluster")];
-    let served = Served::start(&sentinel::some_server(8), "single", &prefixes, 1);
+    let served = ServedKinds::start(&sentinel::some_server(8), "single", &prefixes, 1);
     let [primary, replica] = [0, 1].map(|server| {
         let watched = served.kinds.sentinels.watched(0);
         watched.server(server).address()
@@ -653,7 +653,8 @@ fn module_of_one_subpool_is_used_with_its_keys() {
     };
     let module = binary.with_file_name("falkordb.so");
     let module = module.to_str().expect("it is text");
-    let start = |args: &[&str]| Server::start(&binary, args).unwrap_or_else(|e| panic!("{e}"));
+    let start =
+        |args: &[&str]| ServerProcess::start(&binary, args).unwrap_or_else(|e| panic!("{e}"));
     let (all, graphs) = (start(&[]), start(&["--loadmodule", module]));
     let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
     let file = folder.path().join("respool.toml");
@@ -689,7 +690,7 @@ fn module_of_one_subpool_is_used_with_its_keys() {
 /// A subpool that is wholly dead fails its own keys alone.
 #[test]
 fn dead_subpool_fails_its_own_keys_alone() {
-    let served = Served::start(&some_server(), "single", &MIXED, 2);
+    let served = ServedKinds::start(&some_server(), "single", &MIXED, 2);
     let alive = ["k", "w:k", "s:k", "c:s:k"];
     let mut client = served.client();
     for key in alive.into_iter().chain(["c:k"]) {

@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{Client, Reply, counter, pipelined, request, text, words};
-use respool_testkit::fake::{Answer, Asked, Fakes, bulk, info};
+use respool_testkit::fake::{FakeAnswer, Fakes, NodeRequest, bulk, info};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
-use respool_testkit::servers::{Flavour, Proxy, Server, any_server, find, leave_out};
+use respool_testkit::servers::{Flavour, Proxy, ServerProcess, any_server, find, leave_out};
 use respool_testkit::time::wait_until;
-use respool_testkit::topologies::{Cluster, ClusterSettings, Node, Sentinels, SentinelsSettings};
+use respool_testkit::topologies::{
+    ClusterSettings, Node, Sentinels, SentinelsSettings, TestCluster,
+};
 
 use crate::target::respool;
 
@@ -113,30 +115,30 @@ pub(crate) fn wait_for_replicas(proxy: &Proxy, count: usize) {
 }
 
 /// A primary and its replicas, with a Sentinel that names the servers that a test wants.
-struct Scene {
+struct SentinelScene {
     /// The primary in front.
-    servers: Vec<Server>,
+    servers: Vec<ServerProcess>,
     sentinel: Fakes,
-    names: Arc<Mutex<Names>>,
+    names: Arc<Mutex<NamedServers>>,
     proxies: Vec<Front>,
 }
 
 #[derive(Clone)]
-struct Names {
+struct NamedServers {
     primary: SocketAddr,
     /// Hosts and ports.
     replicas: Vec<(String, u16)>,
 }
 
-impl Scene {
-    fn new(replicas: usize) -> Scene {
+impl SentinelScene {
+    fn new(replicas: usize) -> SentinelScene {
         let args: Vec<Vec<&str>> = vec![Vec::new(); replicas + 1];
-        Scene::of(&any_server(), &args)
+        SentinelScene::of(&any_server(), &args)
     }
 
     /// Each server gets its arguments, the primary first.
-    fn of(binary: &Path, args: &[Vec<&str>]) -> Scene {
-        let mut servers: Vec<Server> = Vec::new();
+    fn of(binary: &Path, args: &[Vec<&str>]) -> SentinelScene {
+        let mut servers: Vec<ServerProcess> = Vec::new();
         for own in args {
             let mut own: Vec<String> = own.iter().map(|&arg| arg.to_owned()).collect();
             own.extend(["--repl-diskless-sync-delay".into(), "0".into()]);
@@ -145,11 +147,11 @@ impl Scene {
                 let port = primary.port().to_string();
                 own.extend(["--replicaof".into(), "127.0.0.1".into(), port]);
             }
-            let server = Server::start(binary, &own);
+            let server = ServerProcess::start(binary, &own);
             servers.push(server.unwrap_or_else(|error| panic!("{error}")));
         }
-        let place = |server: &Server| ("127.0.0.1".to_owned(), server.port());
-        let names = Arc::new(Mutex::new(Names {
+        let place = |server: &ServerProcess| ("127.0.0.1".to_owned(), server.port());
+        let names = Arc::new(Mutex::new(NamedServers {
             primary: servers[0].address(),
             replicas: servers[1..].iter().map(place).collect(),
         }));
@@ -158,7 +160,7 @@ impl Scene {
             let names = shared.lock().expect("no holder panics").clone();
             sentinel_says(asked, &names)
         });
-        let scene = Scene {
+        let scene = SentinelScene {
             servers,
             sentinel,
             names,
@@ -208,7 +210,7 @@ impl Scene {
     }
 
     /// Changes its answers from now on, and publishes an event about it.
-    fn will_name(&self, change: impl FnOnce(&mut Names)) {
+    fn will_name(&self, change: impl FnOnce(&mut NamedServers)) {
         change(&mut self.names.lock().expect("no holder panics"));
         let (channel, news) = (bulk("+set"), bulk("master m 127.0.0.1 1 quorum 1"));
         self.sentinel
@@ -242,7 +244,7 @@ fn map(fields: &[(&str, &str)]) -> String {
     format!("*{}\r\n{}", 2 * fields.len(), all.collect::<String>())
 }
 
-fn sentinel_says(asked: &Asked<'_>, names: &Names) -> Answer {
+fn sentinel_says(asked: &NodeRequest<'_>, names: &NamedServers) -> FakeAnswer {
     let (ip, port) = (
         names.primary.ip().to_string(),
         names.primary.port().to_string(),
@@ -441,7 +443,8 @@ fn read_only(node: &Node) -> (usize, usize) {
 #[test]
 fn each_policy_reads_where_it_says_in_front_of_a_cluster() {
     let settings = ClusterSettings::default();
-    let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
+    let cluster =
+        TestCluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
     let all = cluster.addresses();
     let (owners, replicas) = all.split_at(3);
     let seeds = listed(&all);
@@ -478,7 +481,7 @@ fn each_policy_reads_where_it_says_in_front_of_a_cluster() {
 
 #[test]
 fn each_policy_reads_where_it_says_in_front_of_sentinels() {
-    let mut scene = Scene::new(2);
+    let mut scene = SentinelScene::new(2);
     let all = scene.addresses();
     fill(all[0]);
     scene.settle();
@@ -495,7 +498,7 @@ fn each_policy_reads_where_it_says_in_front_of_sentinels() {
 /// Several workers, other databases and RESP3 read from replicas, too.
 #[test]
 fn replica_reads_work_for_workers_databases_and_resp3() {
-    let mut scene = Scene::new(2);
+    let mut scene = SentinelScene::new(2);
     let mut primary = Client::connect(scene.address(0));
     for db in 0..3 {
         let set = pipelined(
@@ -531,7 +534,7 @@ fn replica_reads_work_for_workers_databases_and_resp3() {
 /// A session that has said READWRITE reads its own writes.
 #[test]
 fn readwrite_session_reads_its_own_writes() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica&own-writes-ms=0", &ONE_BY_ONE);
@@ -613,12 +616,12 @@ fn readwrite_session_reads_its_own_writes() {
 }
 
 /// Readers that go on until they are told to end. Their values never change.
-struct Load<'a> {
+struct SteadyReaders<'a> {
     over: &'a AtomicBool,
     answered: &'a AtomicU64,
 }
 
-impl Load<'_> {
+impl SteadyReaders<'_> {
     /// Reads without end, and panics at a value other than the written one. `Err`: the error that
     /// came instead.
     fn read(&self, address: SocketAddr, number: usize) {
@@ -653,7 +656,7 @@ impl Load<'_> {
 /// Many clients read of each of these while `trouble` happens: no read fails, and none is wrong.
 fn read_all_the_time(addresses: &[SocketAddr], trouble: impl FnOnce()) {
     let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
-    let load = Load {
+    let load = SteadyReaders {
         over: &over,
         answered: &answered,
     };
@@ -684,19 +687,19 @@ fn read_all_the_time(addresses: &[SocketAddr], trouble: impl FnOnce()) {
 /// Replicas come, freeze and go, and no reader notices.
 #[test]
 fn changing_replicas_are_hidden_from_readers() {
-    let mut scene = Scene::new(2);
+    let mut scene = SentinelScene::new(2);
     fill(scene.address(0));
     scene.settle();
     let policies = ["replica", "prefer-replica", "nearest"];
     let addresses =
         policies.map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
-    let said = |scene: &Scene, what: &str| {
+    let said = |scene: &SentinelScene, what: &str| {
         let all = scene.proxies.iter();
         all.map(|proxy| proxy.log().matches(what).count())
             .min()
             .unwrap_or(0)
     };
-    let label = |scene: &Scene, server: usize| scene.address(server).to_string();
+    let label = |scene: &SentinelScene, server: usize| scene.address(server).to_string();
     let scene = Mutex::new(scene);
     read_all_the_time(&addresses, || {
         let mut scene = scene.lock().expect("no holder panics");
@@ -732,10 +735,11 @@ fn changing_replicas_are_hidden_from_readers() {
 /// A replica that is back without its keys is not read.
 #[test]
 fn restarted_empty_replica_is_not_read() {
-    let mut scene = Scene::new(0);
+    let mut scene = SentinelScene::new(0);
     fill(scene.address(0));
     // Nothing but this tells it to: started again, it is a primary that has nothing.
-    let server = Server::start(&any_server(), &FORGETS).unwrap_or_else(|error| panic!("{error}"));
+    let server =
+        ServerProcess::start(&any_server(), &FORGETS).unwrap_or_else(|error| panic!("{error}"));
     let follow = format!("REPLICAOF 127.0.0.1 {}", scene.servers[0].port());
     assert_eq!(Client::connect(server.address()).call(&follow), Reply::ok());
     let place = ("127.0.0.1".to_owned(), server.port());
@@ -773,7 +777,7 @@ fn restarted_empty_replica_is_not_read() {
 /// A read that was lost with a replica twice is answered by the primary.
 #[test]
 fn read_lost_twice_goes_to_the_primary() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
@@ -799,7 +803,7 @@ fn read_lost_twice_goes_to_the_primary() {
 /// A read that was sent to a primary that freezes is answered by its replica.
 #[test]
 fn read_at_a_frozen_primary_moves_to_the_replica() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     let addresses = ["prefer-primary", "nearest"]
@@ -841,7 +845,8 @@ fn scattered_read_survives_one_frozen_primary() {
         node_timeout: Duration::from_secs(60),
         ..ClusterSettings::default()
     };
-    let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
+    let cluster =
+        TestCluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
     let url = format!(
         "redis-cluster://{}?reads=prefer-primary",
         listed(&cluster.addresses())
@@ -881,7 +886,7 @@ fn scattered_read_survives_one_frozen_primary() {
 /// A slow replica is waited for while its primary is gone.
 #[test]
 fn slow_replica_is_waited_for_without_its_primary() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     let addresses = ["prefer-primary", "prefer-replica", "nearest"]
@@ -900,14 +905,14 @@ fn slow_replica_is_waited_for_without_its_primary() {
 /// With `reads=replica`, the only replica is waited for.
 #[test]
 fn only_replica_is_waited_for_with_reads_replica() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     let address = scene.serve_all("reads=replica", &["--threads=1"]);
     read_while_slow(&mut [Client::connect(address)], &scene.servers[1]);
 }
 
-fn read_while_slow(clients: &mut [Client], replica: &Server) {
+fn read_while_slow(clients: &mut [Client], replica: &ServerProcess) {
     replica.stop();
     let ends = Instant::now() + Duration::from_millis(700);
     let mut asked = 0;
@@ -929,7 +934,7 @@ fn read_while_slow(clients: &mut [Client], replica: &Server) {
 /// A slow client's reads at a replica that goes away are answered by another server.
 #[test]
 fn slow_clients_read_moves_to_another_server() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     let value = "x".repeat(5_000);
     let set = Client::connect(scene.address(0)).call(&format!("SET large {value}"));
     assert_eq!(set, Reply::ok());
@@ -958,7 +963,7 @@ fn slow_clients_read_moves_to_another_server() {
 /// Where a replica takes no more connections, the primary answers its reads.
 #[test]
 fn full_replica_leaves_its_reads_to_the_primary() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     for policy in ["prefer-replica", "nearest"] {
@@ -991,7 +996,7 @@ fn full_replica_leaves_its_reads_to_the_primary() {
 /// A user that exists only at the primary reads there.
 #[test]
 fn user_unknown_to_a_replica_reads_at_the_primary() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
@@ -1019,7 +1024,7 @@ fn user_unknown_to_a_replica_reads_at_the_primary() {
 /// Reads wait while respool connects to the last replica again.
 #[test]
 fn reads_wait_for_the_last_replica_to_reconnect() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     scene.settle();
     let policies = ["prefer-primary", "prefer-replica", "nearest"];
@@ -1045,7 +1050,8 @@ fn reads_wait_for_the_last_replica_to_reconnect() {
 #[test]
 fn cluster_failover_does_not_stop_reads() {
     let settings = ClusterSettings::default();
-    let cluster = Cluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
+    let cluster =
+        TestCluster::start(&any_server(), settings).unwrap_or_else(|error| panic!("{error}"));
     let seeds = listed(&cluster.addresses());
     let policies = ["prefer-primary", "prefer-replica", "nearest"];
     let proxies = policies.map(|policy| {
@@ -1143,7 +1149,7 @@ fn seats_of(client: &mut Client, server: SocketAddr) -> u32 {
 }
 
 /// Of reads by many sessions, how many of a hundred this server has answered and not the other.
-fn share_of(scene: &Scene, address: SocketAddr, server: usize, other: usize) -> u64 {
+fn share_of(scene: &SentinelScene, address: SocketAddr, server: usize, other: usize) -> u64 {
     reset(&scene.addresses());
     let mut clients: Vec<Client> = (0..150).map(|_| Client::connect(address)).collect();
     for client in &mut clients {
@@ -1159,7 +1165,7 @@ fn share_of(scene: &Scene, address: SocketAddr, server: usize, other: usize) -> 
 
 #[test]
 fn reads_are_dealt_by_the_weights_of_replicas() {
-    let mut scene = Scene::new(2);
+    let mut scene = SentinelScene::new(2);
     fill(scene.address(0));
     scene.settle();
     let [one, other] = [1, 2].map(|server| scene.address(server));
@@ -1190,7 +1196,7 @@ fn reads_are_dealt_by_the_weights_of_replicas() {
 /// A slow replica is read less until it is as quick as the other one.
 #[test]
 fn slow_replica_is_read_less_until_it_recovers() {
-    let mut scene = Scene::new(2);
+    let mut scene = SentinelScene::new(2);
     fill(scene.address(0));
     scene.settle();
     let fault_proxy =
@@ -1222,12 +1228,12 @@ fn slow_replica_is_read_less_until_it_recovers() {
 #[test]
 fn own_zone_is_read_and_zero_weight_is_not() {
     // Zones by the beginning of host names.
-    let mut scene = Scene::new(2);
+    let mut scene = SentinelScene::new(2);
     fill(scene.address(0));
     scene.settle();
     scene.will_name(|names| names.replicas[1].0 = String::from("localhost"));
     let all = scene.addresses();
-    let shares = |scene: &mut Scene, reads: &str| -> Vec<bool> {
+    let shares = |scene: &mut SentinelScene, reads: &str| -> Vec<bool> {
         let address = scene.serve_all(reads, &ONE_BY_ONE);
         reset(&all);
         let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(address)).collect();
@@ -1270,7 +1276,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
         Err(reason) => return leave_out("servers", reason),
     };
     let args = ["here", "here", "there"].map(|zone| vec!["--availability-zone", zone]);
-    let mut scene = Scene::of(&valkey, &args);
+    let mut scene = SentinelScene::of(&valkey, &args);
     fill(scene.address(0));
     scene.settle();
     let all = scene.addresses();
@@ -1308,7 +1314,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
 }
 
 /// A primary and its replica, which answer as a test wants. A third node tells which is which.
-struct Said {
+struct FakePrimary {
     fakes: Fakes,
     proxy: Front,
     replica: Arc<Mutex<Behaviour>>,
@@ -1339,10 +1345,10 @@ const LOST: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_prog
 const SYNCS: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_progress:1\r\nmaster_link_down_since_seconds:3\r\n";
 const NEW: &str = "role:slave\r\nmaster_link_status:down\r\nmaster_sync_in_progress:0\r\nmaster_link_down_since_seconds:-1\r\n";
 
-impl Said {
+impl FakePrimary {
     /// Node 0 is the primary, 1 its replica. In a Cluster node 2 is a primary without slots;
     /// otherwise it is their Sentinel.
-    fn start(of_cluster: bool, reads: &str, info: &str) -> Said {
+    fn start(of_cluster: bool, reads: &str, info: &str) -> FakePrimary {
         let replica = Arc::new(Mutex::new(Behaviour {
             info: Some(bulk(info)),
             get: None,
@@ -1358,7 +1364,7 @@ impl Said {
             false => format!("redis-sentinel://{}/m", all[2]),
         };
         let proxy = start(&format!("{backend}?reads={reads}"), &ONE_BY_ONE);
-        Said {
+        FakePrimary {
             fakes,
             proxy,
             replica,
@@ -1411,7 +1417,7 @@ impl Said {
     }
 }
 
-fn said_by(asked: &Asked<'_>, replica: &Behaviour, of_cluster: bool) -> Answer {
+fn said_by(asked: &NodeRequest<'_>, replica: &Behaviour, of_cluster: bool) -> FakeAnswer {
     let place = |node: usize| {
         let at = asked.all[node];
         let id = bulk(&format!("{:040}", at.port()));
@@ -1434,7 +1440,7 @@ fn said_by(asked: &Asked<'_>, replica: &Behaviour, of_cluster: bool) -> Answer {
         }
         ("CLUSTER", _) => Some(info(3, 1)),
         (_, 2) if !of_cluster => {
-            let names = Names {
+            let names = NamedServers {
                 primary: asked.all[0],
                 replicas: vec![(asked.all[1].ip().to_string(), asked.all[1].port())],
             };
@@ -1476,7 +1482,7 @@ fn newer(name: &str) -> String {
 fn readwrite_covers_unknown_write_commands() {
     const WHILE: Duration = Duration::from_millis(600);
     for of_cluster in [true, false] {
-        let said = Said::start(of_cluster, "prefer-replica&own-writes-ms=600", FOLLOWS);
+        let said = FakePrimary::start(of_cluster, "prefer-replica&own-writes-ms=600", FOLLOWS);
         said.is_read();
         let mut client = said.client();
         assert_eq!(client.call("READWRITE"), Reply::ok());
@@ -1510,7 +1516,7 @@ fn readwrite_covers_unknown_write_commands() {
 #[test]
 fn refusing_replica_is_left_for_a_while() {
     for of_cluster in [true, false] {
-        let said = Said::start(of_cluster, "prefer-replica", FOLLOWS);
+        let said = FakePrimary::start(of_cluster, "prefer-replica", FOLLOWS);
         for refusal in [
             "-LOADING Redis is loading the dataset in memory\r\n",
             "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
@@ -1539,7 +1545,7 @@ fn refusing_replica_is_left_for_a_while() {
 /// A read that a replica has refused is not sent to it again.
 #[test]
 fn refused_read_is_not_sent_to_its_replica_again() {
-    let said = Said::start(true, "prefer-replica", FOLLOWS);
+    let said = FakePrimary::start(true, "prefer-replica", FOLLOWS);
     said.is_read();
     said.will_say(|its| its.get = Some("-LOADING not yet\r\n".to_owned()));
     let before = said.gets(1);
@@ -1553,7 +1559,7 @@ fn refused_read_is_not_sent_to_its_replica_again() {
 /// MOVED from a replica leads to the node that it names.
 #[test]
 fn moved_from_a_replica_is_followed() {
-    let said = Said::start(true, "prefer-replica", FOLLOWS);
+    let said = FakePrimary::start(true, "prefer-replica", FOLLOWS);
     said.is_read();
     let slot = hash_slot(b"key");
     for named in [0, 2] {
@@ -1581,7 +1587,7 @@ fn moved_from_a_replica_is_followed() {
 #[test]
 fn unsynchronised_replica_is_not_read() {
     for of_cluster in [true, false] {
-        let said = Said::start(of_cluster, "prefer-replica", FOLLOWS);
+        let said = FakePrimary::start(of_cluster, "prefer-replica", FOLLOWS);
         said.is_read();
         for (says, why) in [
             (Some(bulk(LOST)), "it has lost its primary, which is there"),
@@ -1612,7 +1618,7 @@ fn unsynchronised_replica_is_not_read() {
 /// between both, as a partition of the network between them would.
 #[test]
 fn silently_cut_off_replica_is_not_read() {
-    let mut scene = Scene::new(1);
+    let mut scene = SentinelScene::new(1);
     fill(scene.address(0));
     let between = FaultProxy::start(scene.address(0), FaultMode::Pass);
     let (port, replica) = (between.address().port(), scene.address(1));
@@ -1653,7 +1659,7 @@ fn silently_cut_off_replica_is_not_read() {
 #[test]
 fn reads_replica_without_replica_is_an_error() {
     for of_cluster in [true, false] {
-        let said = Said::start(of_cluster, "replica", NEW);
+        let said = FakePrimary::start(of_cluster, "replica", NEW);
         let mut client = said.client();
         wait_until("the primary is known", SOON, || {
             client.call("SET key 1") == Reply::ok()
@@ -1683,7 +1689,7 @@ fn reads_replica_without_replica_is_an_error() {
 /// Requests that do not only read go to the primary.
 #[test]
 fn writes_go_to_the_primary() {
-    let mut scene = Scene::new(2);
+    let mut scene = SentinelScene::new(2);
     fill(scene.address(0));
     scene.settle();
     let address = scene.serve_all("reads=replica", &["--threads=2"]);

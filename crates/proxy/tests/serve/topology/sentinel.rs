@@ -11,13 +11,13 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, text, words};
-use respool_testkit::counting::{Allowed, counted, counted_in_steps};
+use respool_testkit::counting::{AllowedFailures, counted, counted_in_steps};
 use respool_testkit::random::seed;
 use respool_testkit::servers::{Proxy, ReservedPort, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Node, Sentinels, SentinelsSettings, Watched};
 
-use crate::faults::server_failures::{Order, restart_costs_no_error};
+use crate::faults::server_failures::{ServerOrder, restart_costs_no_error};
 use crate::target::respool;
 use crate::topology::divided;
 
@@ -25,12 +25,12 @@ use crate::topology::divided;
 const SOON: Duration = Duration::from_secs(20);
 
 /// Primaries behind a respool, with their Sentinels.
-struct Served {
+struct ServedSentinels {
     sentinels: Sentinels,
     proxy: Proxy,
 }
 
-impl Drop for Served {
+impl Drop for ServedSentinels {
     fn drop(&mut self) {
         let log = self.proxy.log();
         if thread::panicking() {
@@ -41,11 +41,11 @@ impl Drop for Served {
     }
 }
 
-impl Served {
-    fn start(binary: &Path, settings: &SentinelsSettings, args: &[&str]) -> Served {
+impl ServedSentinels {
+    fn start(binary: &Path, settings: &SentinelsSettings, args: &[&str]) -> ServedSentinels {
         let sentinels = start(binary, settings);
         let proxy = proxy(&url(&sentinels, &sentinels.addresses(), settings), args);
-        Served { sentinels, proxy }
+        ServedSentinels { sentinels, proxy }
     }
 
     fn client(&self) -> Client {
@@ -193,11 +193,11 @@ fn sentinel_primaries_answer_as_one_server() {
 /// SENTINEL FAILOVER doubles no write, and every session goes on.
 #[test]
 fn sentinel_failover_by_command_doubles_nothing() {
-    let mut served = Served::start(&some_server(1), &one(), &[some_threads(1)]);
+    let mut served = ServedSentinels::start(&some_server(1), &one(), &[some_threads(1)]);
     let errors = counted(
         served.proxy.address(),
         &mut served,
-        Allowed::Loss,
+        AllowedFailures::Loss,
         |served| {
             let before = served.primary(0);
             served.switch(0);
@@ -213,11 +213,11 @@ fn sentinel_failover_by_command_doubles_nothing() {
 /// A killed primary is replaced, and gets no write when it is back.
 #[test]
 fn killed_watched_primary_is_replaced() {
-    let mut served = Served::start(&some_server(2), &one(), &["--threads=3"]);
+    let mut served = ServedSentinels::start(&some_server(2), &one(), &["--threads=3"]);
     let errors = counted(
         served.proxy.address(),
         &mut served,
-        Allowed::Loss,
+        AllowedFailures::Loss,
         |served| {
             let before = served.primary(0);
             served.sentinels.watched(0).server(before).kill9();
@@ -243,14 +243,14 @@ fn restart_of_a_primary_costs_time_and_no_error() {
         down_after: Duration::from_secs(10),
         ..one()
     };
-    let mut served = Served::start(&some_server(6), &settings, &["--threads=2"]);
+    let mut served = ServedSentinels::start(&some_server(6), &settings, &["--threads=2"]);
     let primary = served.primary(0);
     restart_costs_no_error(
         served.proxy.address(),
         ["count", "list"],
         |order| match order {
-            Order::Kill => served.sentinels.watched(0).server(primary).kill9(),
-            Order::Restart => {
+            ServerOrder::Kill => served.sentinels.watched(0).server(primary).kill9(),
+            ServerOrder::Restart => {
                 let old = served.sentinels.watched_mut(0).server_mut(primary);
                 old.restart().unwrap_or_else(|error| panic!("{error}"));
             }
@@ -266,7 +266,7 @@ fn waiting_requests_move_to_the_new_primary() {
         "--outage-hold-ms=20s",
         "--request-timeout-ms=20s",
     ];
-    let served = Served::start(&some_server(7), &one(), &args);
+    let served = ServedSentinels::start(&some_server(7), &one(), &args);
     let mut clients: Vec<Client> = (0..6).map(|_| served.client()).collect();
     for client in &mut clients {
         assert_eq!(client.call("SET count 0"), Reply::ok());
@@ -288,11 +288,11 @@ fn waiting_requests_move_to_the_new_primary() {
 /// A frozen primary is left, and gets no write when it goes on.
 #[test]
 fn frozen_watched_primary_is_left() {
-    let mut served = Served::start(&some_server(3), &one(), &[some_threads(3)]);
+    let mut served = ServedSentinels::start(&some_server(3), &one(), &[some_threads(3)]);
     let errors = counted(
         served.proxy.address(),
         &mut served,
-        Allowed::Loss,
+        AllowedFailures::Loss,
         |served| {
             let before = served.primary(0);
             served.sentinels.watched(0).server(before).stop();
@@ -320,13 +320,13 @@ fn frozen_watched_primary_is_left() {
 /// All servers and Sentinels restart in turn, and every session goes on.
 #[test]
 fn rolling_restart_under_sentinels_is_survived() {
-    let mut served = Served::start(&some_server(9), &one(), &["--threads=3"]);
+    let mut served = ServedSentinels::start(&some_server(9), &one(), &["--threads=3"]);
     let errors = counted_in_steps(
         served.proxy.address(),
         &mut served,
-        Allowed::Loss,
+        AllowedFailures::Loss,
         |served, steps| {
-            let whole = |served: &Served| {
+            let whole = |served: &ServedSentinels| {
                 let whole = served.sentinels.wait_until_whole(SOON);
                 whole.unwrap_or_else(|error| panic!("{error}"));
                 // The steps behind this lose no write that is acknowledged by now.
@@ -359,7 +359,7 @@ fn rolling_restart_under_sentinels_is_survived() {
 /// A write that a replica has is not lost.
 #[test]
 fn replicated_write_is_not_lost() {
-    let served = Served::start(&some_server(4), &one(), &["--threads=2"]);
+    let served = ServedSentinels::start(&some_server(4), &one(), &["--threads=2"]);
     let (over, taken_in) = (AtomicBool::new(false), AtomicUsize::new(0));
     let write = |number: u64| {
         let mut client = served.client();
@@ -416,7 +416,7 @@ fn replicated_write_is_not_lost() {
 /// While one primary is replaced, keys of the other one are answered.
 #[test]
 fn failover_of_one_primary_leaves_the_other() {
-    let served = Served::start(
+    let served = ServedSentinels::start(
         &some_server(5),
         &SentinelsSettings::default(),
         &["--threads=2"],
@@ -507,7 +507,7 @@ fn sentinel_and_server_passwords_stay_secret() {
         ..one()
     };
     let binary = some_server(7);
-    let served = Served::start(
+    let served = ServedSentinels::start(
         &binary,
         &settings,
         &["--threads=2", "--password=of-clients"],
@@ -593,7 +593,7 @@ fn sentinel_error_reaches_the_client_with_the_name() {
 /// Sessions that subscribe, block, watch or have an open transaction go on after a switch.
 #[test]
 fn stateful_sessions_survive_a_sentinel_switch() {
-    let served = Served::start(&some_server(8), &one(), &[some_threads(8)]);
+    let served = ServedSentinels::start(&some_server(8), &one(), &[some_threads(8)]);
     let mut other = served.client();
     let mut listening = served.client();
     listening.send(&words("SUBSCRIBE news"));

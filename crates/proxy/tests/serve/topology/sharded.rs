@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
 use respool_testkit::client::{Client, Reply, pipelined, request, text, texts, words};
-use respool_testkit::counting::{Allowed, counted};
-use respool_testkit::servers::{self, Flavour, Proxy, Server, any_server, installed};
+use respool_testkit::counting::{AllowedFailures, counted};
+use respool_testkit::servers::{self, Flavour, Proxy, ServerProcess, any_server, installed};
 use respool_testkit::time::{Watch, wait_until};
 
 use crate::target::respool;
@@ -17,12 +17,12 @@ use crate::topology::divided;
 const SOON: Duration = Duration::from_secs(10);
 
 /// Three servers behind a respool.
-struct Shards {
-    servers: Vec<Server>,
+struct ThreeShards {
+    servers: Vec<ServerProcess>,
     proxy: Proxy,
 }
 
-impl Drop for Shards {
+impl Drop for ThreeShards {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("its log:\n{}", self.proxy.log());
@@ -30,14 +30,14 @@ impl Drop for Shards {
     }
 }
 
-impl Shards {
-    fn start(args: &[&str]) -> Shards {
-        Shards::of(&any_server(), "", args)
+impl ThreeShards {
+    fn start(args: &[&str]) -> ThreeShards {
+        ThreeShards::of(&any_server(), "", args)
     }
 
     /// `parameters` is the part of the URL behind the servers.
-    fn of(binary: &std::path::Path, parameters: &str, args: &[&str]) -> Shards {
-        Shards::made_of(binary, &[], parameters, args)
+    fn of(binary: &std::path::Path, parameters: &str, args: &[&str]) -> ThreeShards {
+        ThreeShards::made_of(binary, &[], parameters, args)
     }
 
     /// `server_args`: for every server.
@@ -46,10 +46,10 @@ impl Shards {
         server_args: &[&str],
         parameters: &str,
         args: &[&str],
-    ) -> Shards {
+    ) -> ThreeShards {
         let start =
-            |_| Server::start(binary, server_args).unwrap_or_else(|error| panic!("{error}"));
-        let servers: Vec<Server> = (0..3).map(start).collect();
+            |_| ServerProcess::start(binary, server_args).unwrap_or_else(|error| panic!("{error}"));
+        let servers: Vec<ServerProcess> = (0..3).map(start).collect();
         let hosts: Vec<_> = servers
             .iter()
             .map(|server| server.address().to_string())
@@ -60,7 +60,7 @@ impl Shards {
         )];
         all.extend(args.iter().map(|&arg| arg.to_owned()));
         let proxy = Proxy::start(&respool(), &all).unwrap_or_else(|error| panic!("{error}"));
-        Shards { servers, proxy }
+        ThreeShards { servers, proxy }
     }
 
     fn address(&self) -> SocketAddr {
@@ -101,7 +101,7 @@ fn shards_answer_one_client_as_one_server() {
             &["--threads=1"][..],
             &["--threads=2", "--fuse=false", "--collapse=false"],
         ] {
-            let shards = Shards::of(&binary, "", args);
+            let shards = ThreeShards::of(&binary, "", args);
             let keys = divided::answers_like_one_server(&binary, shards.address());
             let all: usize = (0..3).map(|server| shards.keys_of(server).len()).sum();
             assert_eq!(Reply::Integer(all as i64), keys);
@@ -123,7 +123,7 @@ fn keys_are_where_the_rule_of_the_url_puts_them() {
     let by_atol: fn(usize) -> usize = |tag| tag % 3;
     for (hash, place) in [("crc16", by_crc16), ("atol", by_atol)] {
         let parameters = format!("/0?like=predixy&hash={hash}&hash-tag=%7B%7D");
-        let shards = Shards::of(&any_server(), &parameters, &[]);
+        let shards = ThreeShards::of(&any_server(), &parameters, &[]);
         let mut client = shards.client();
         let mut expected = vec![BTreeSet::new(); 3];
         for number in 0..200 {
@@ -141,7 +141,7 @@ fn keys_are_where_the_rule_of_the_url_puts_them() {
 /// DBSIZE, KEYS, SCAN and FLUSHALL cover the keys of all servers.
 #[test]
 fn keyspace_commands_cover_all_shards() {
-    let shards = Shards::start(&[]);
+    let shards = ThreeShards::start(&[]);
     let mut client = shards.client();
     let keys: BTreeSet<String> = (0..500).map(|key| format!("key:{key}")).collect();
     for key in &keys {
@@ -185,7 +185,7 @@ fn module_command_goes_where_its_keys_are() {
     };
     let module = binary.with_file_name("falkordb.so");
     let module = module.to_str().expect("it is text");
-    let shards = Shards::made_of(&binary, &["--loadmodule", module], "", &["--threads=1"]);
+    let shards = ThreeShards::made_of(&binary, &["--loadmodule", module], "", &["--threads=1"]);
     let keys = shards.a_key_each();
     let [a, b, _] = &keys[..] else {
         panic!("three servers")
@@ -223,7 +223,7 @@ fn module_command_goes_where_its_keys_are() {
 /// A request that must run as one runs where its keys are, or is refused.
 #[test]
 fn atomic_request_runs_where_its_keys_are_or_fails() {
-    let shards = Shards::start(&[]);
+    let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     let [a, b, _] = &keys[..] else {
         panic!("three servers")
@@ -364,7 +364,7 @@ fn atomic_request_runs_where_its_keys_are_or_fails() {
 #[test]
 fn shards_call_functions_where_their_keys_are() {
     for binary in installed() {
-        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         let keys = shards.a_key_each();
         divided::functions_are_called_where_their_keys_are(shards.address(), &keys, |at| {
             shards.servers[at].address()
@@ -375,7 +375,7 @@ fn shards_call_functions_where_their_keys_are() {
 /// BLPOP waits at the shard of its key, and SUBSCRIBE where messages are published.
 #[test]
 fn blocking_and_subscribing_use_the_right_shard() {
-    let shards = Shards::start(&["--threads=2"]);
+    let shards = ThreeShards::start(&["--threads=2"]);
     let keys = shards.a_key_each();
     let mut other = shards.client();
     for key in &keys {
@@ -405,7 +405,7 @@ fn blocking_and_subscribing_use_the_right_shard() {
 
 #[test]
 fn a_value_of_any_size_goes_to_its_server() {
-    let shards = Shards::start(&[]);
+    let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
     let value = |key: &str| key.repeat(200_000);
@@ -461,7 +461,7 @@ fn a_value_of_any_size_goes_to_its_server() {
 /// A server that is gone fails its own keys alone.
 #[test]
 fn gone_shard_fails_its_own_keys_alone() {
-    let mut shards = Shards::start(&["--reconnect-max-ms=100"]);
+    let mut shards = ThreeShards::start(&["--reconnect-max-ms=100"]);
     let keys = shards.a_key_each();
     let [a, b, gone] = &keys[..] else {
         panic!("three servers")
@@ -514,7 +514,7 @@ fn gone_shard_fails_its_own_keys_alone() {
 /// A silent server fails its own keys alone, and at once when it is given up.
 #[test]
 fn silent_shard_fails_its_own_keys_alone() {
-    let shards = Shards::start(&divided::GIVES_UP_SOON);
+    let shards = ThreeShards::start(&divided::GIVES_UP_SOON);
     let keys = shards.a_key_each();
     divided::a_silent_server_fails_its_own_keys_alone(&shards.proxy, &keys, &shards.servers[2]);
 }
@@ -526,9 +526,9 @@ fn rolling_restart_of_shards_loses_no_write() {
         // It writes to its file before it acknowledges.
         let durable = ["--appendonly", "yes", "--appendfsync", "always"];
         let args = ["--threads=3", "--reconnect-max-ms=100"];
-        let mut shards = Shards::made_of(&binary, &durable, "", &args);
+        let mut shards = ThreeShards::made_of(&binary, &durable, "", &args);
         let address = shards.address();
-        let errors = counted(address, &mut shards, Allowed::Cuts, |shards| {
+        let errors = counted(address, &mut shards, AllowedFailures::Cuts, |shards| {
             for server in &mut shards.servers {
                 server.restart().unwrap_or_else(|error| panic!("{error}"));
                 std::thread::sleep(Duration::from_millis(400));
@@ -541,7 +541,7 @@ fn rolling_restart_of_shards_loses_no_write() {
 /// A part that may have run makes the whole request unknown.
 #[test]
 fn unknown_part_makes_the_request_unknown() {
-    let shards = Shards::start(&["--request-timeout-ms=300", "--threads=1"]);
+    let shards = ThreeShards::start(&["--request-timeout-ms=300", "--threads=1"]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
     client.patience(Duration::from_secs(10));
@@ -569,14 +569,14 @@ fn unknown_part_makes_the_request_unknown() {
 
 #[test]
 fn many_clients_at_once_get_their_own_answers() {
-    let shards = Shards::start(&["--threads=2"]);
+    let shards = ThreeShards::start(&["--threads=2"]);
     divided::many_clients_get_their_own_answers(shards.address());
 }
 
 /// A request that is retried goes to the server of its key.
 #[test]
 fn retried_request_goes_to_its_own_shard() {
-    let shards = Shards::start(&[
+    let shards = ThreeShards::start(&[
         "--threads=1",
         "--flush-rule=server-cpu",
         "--max-delay-us=20000",
@@ -623,7 +623,7 @@ fn retried_request_goes_to_its_own_shard() {
 /// SUBSCRIBE inside a transaction listens where messages are published.
 #[test]
 fn subscribe_in_a_transaction_uses_the_publishing_shard() {
-    let shards = Shards::start(&[]);
+    let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     for key in &keys {
         let mut client = shards.client();
@@ -651,7 +651,7 @@ fn subscribe_in_a_transaction_uses_the_publishing_shard() {
 /// Subscribers get a script's message only if the script runs at the first server.
 #[test]
 fn scripts_publish_to_subscribers_at_the_first_shard() {
-    let shards = Shards::start(&[]);
+    let shards = ThreeShards::start(&[]);
     let mut listener = shards.client();
     listener.call("SUBSCRIBE news");
     let mut client = shards.client();
@@ -674,7 +674,7 @@ fn scripts_publish_to_subscribers_at_the_first_shard() {
 
 #[test]
 fn scripts_are_known_everywhere_until_they_are_flushed() {
-    let mut shards = Shards::start(&[]);
+    let mut shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
     let name = text(&client.call("SCRIPT LOAD return{KEYS[1]}"));
@@ -710,7 +710,7 @@ fn scripts_are_known_everywhere_until_they_are_flushed() {
 /// A request without keys is answered though the first server is gone.
 #[test]
 fn keyless_request_survives_a_gone_first_shard() {
-    let shards = Shards::start(&["--reconnect-max-ms=100", "--threads=1"]);
+    let shards = ThreeShards::start(&["--reconnect-max-ms=100", "--threads=1"]);
     let keys = shards.a_key_each();
     let mut before = shards.client();
     shards.servers[0].kill9();
@@ -734,7 +734,7 @@ fn keyless_request_survives_a_gone_first_shard() {
 /// A slow reader is not closed for replies that came before their turn.
 #[test]
 fn slow_reader_is_not_closed_for_early_replies() {
-    let shards = Shards::start(&[]);
+    let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
     client.patience(Duration::from_secs(20));
@@ -773,7 +773,7 @@ fn slow_reader_is_not_closed_for_early_replies() {
 /// Behind a link that a slow client holds, no request overtakes an earlier one.
 #[test]
 fn draining_link_keeps_the_request_order() {
-    let shards = Shards::start(&[
+    let shards = ThreeShards::start(&[
         "--threads=1",
         "--session-output-soft-bytes=65536",
         "--session-output-hard-bytes=1048576",
@@ -829,7 +829,7 @@ fn draining_link_keeps_the_request_order() {
 /// The error of a write of which a part is refused says that the rest was done.
 #[test]
 fn partly_refused_write_says_what_was_done() {
-    let shards = Shards::start(&[]);
+    let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     let mut full = Client::connect(shards.servers[1].address());
     assert_eq!(full.call("CONFIG SET maxmemory 1"), Reply::ok());
@@ -859,7 +859,7 @@ fn partly_refused_write_says_what_was_done() {
 /// Parts of replies that come before their turn stay within a bound.
 #[test]
 fn early_parts_are_bounded_in_memory() {
-    let shards = Shards::start(&["--threads=1"]);
+    let shards = ThreeShards::start(&["--threads=1"]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
     client.patience(Duration::from_secs(20));
@@ -886,7 +886,7 @@ fn early_parts_are_bounded_in_memory() {
 /// A merged reply above the bound is an error, and its session stays.
 #[test]
 fn oversized_merged_reply_is_an_error_and_no_close() {
-    let shards = Shards::start(&[
+    let shards = ThreeShards::start(&[
         "--threads=1",
         "--session-output-hard-bytes=4MiB",
         "--worker-memory-bytes-max=32MiB",
@@ -922,7 +922,7 @@ fn oversized_merged_reply_is_an_error_and_no_close() {
 /// Database and protocol of a session hold at every server.
 #[test]
 fn session_state_holds_at_every_shard() {
-    let shards = Shards::start(&["--threads=1"]);
+    let shards = ThreeShards::start(&["--threads=1"]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
     assert_eq!(client.call("SELECT 1"), Reply::ok());
@@ -972,7 +972,7 @@ fn number_in(info: &str, field: &str) -> u64 {
 #[test]
 fn info_is_that_of_all_servers_together_and_of_each() {
     for binary in installed() {
-        let mut shards = Shards::of(&binary, "", &["--threads=1"]);
+        let mut shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         shards.a_key_each();
         let mut client = shards.client();
         let mut direct: Vec<Client> = shards
@@ -1056,7 +1056,7 @@ fn info_is_that_of_all_servers_together_and_of_each() {
 #[test]
 fn figures_are_those_of_all_servers_together() {
     for binary in installed() {
-        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         let mut client = shards.client();
         shards.a_key_each();
         for hello in ["HELLO 2", "HELLO 3"] {
@@ -1102,7 +1102,7 @@ fn figures_are_those_of_all_servers_together() {
 #[test]
 fn script_kill_finds_the_shard_of_the_script() {
     for binary in installed() {
-        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         for server in &shards.servers {
             Client::connect(server.address()).call("CONFIG SET lua-time-limit 20");
         }
@@ -1152,7 +1152,7 @@ fn script_kill_finds_the_shard_of_the_script() {
 /// A server answers no client before its script has run for a while. SCRIPT KILL waits for it.
 #[test]
 fn script_kill_waits_until_its_server_answers() {
-    let shards = Shards::of(
+    let shards = ThreeShards::of(
         &any_server(),
         "",
         &["--threads=1", "--connect-timeout-ms=300"],
@@ -1177,7 +1177,7 @@ fn script_kill_waits_until_its_server_answers() {
 /// dropped.
 #[test]
 fn script_kill_ends_at_the_deadline_with_a_frozen_shard() {
-    let shards = Shards::start(&["--threads=1", "--request-timeout-ms=300"]);
+    let shards = ThreeShards::start(&["--threads=1", "--request-timeout-ms=300"]);
     let mut client = shards.client();
     client.patience(Duration::from_secs(5));
     let is_over = |reply: &Reply| reply.error().is_some_and(|text| text.contains("NOTBUSY"));
@@ -1204,7 +1204,7 @@ fn script_kill_ends_at_the_deadline_with_a_frozen_shard() {
 #[test]
 fn optional_keys_may_be_left_out() {
     for binary in installed() {
-        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         let keys = shards.a_key_each();
         let mut client = shards.client();
         for (server, key) in keys.iter().enumerate() {
@@ -1221,7 +1221,7 @@ fn optional_keys_may_be_left_out() {
 #[test]
 fn every_command_goes_where_the_table_says() {
     for binary in installed() {
-        let shards = Shards::of(&binary, "", &["--threads=1"]);
+        let shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         let keys = shards.a_key_each();
         let mut direct: Vec<Client> = shards
             .servers
@@ -1374,7 +1374,7 @@ fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
 /// A deleted user loses its links. Once it is created again, it does not wait for their back-off.
 #[test]
 fn recreated_user_is_served_at_once() {
-    let shards = Shards::start(&["--threads=1", "--reconnect-min-ms=2000"]);
+    let shards = ThreeShards::start(&["--threads=1", "--reconnect-min-ms=2000"]);
     let mut admin = shards.client();
     let keys = shards.a_key_each();
     for _ in 0..3 {
@@ -1401,7 +1401,7 @@ fn absent_shard_does_not_lock_clients_out() {
         "--link-stall-ms=1500",
         "--connect-timeout-ms=500",
     ];
-    let log_in = |shards: &Shards| {
+    let log_in = |shards: &ThreeShards| {
         let mut client = shards.client();
         assert_eq!(client.call("AUTH secret"), Reply::ok());
         client
@@ -1409,7 +1409,7 @@ fn absent_shard_does_not_lock_clients_out() {
     for away in [0, 2] {
         for freezes in [true, false] {
             let secret = ["--requirepass", "secret"];
-            let shards = Shards::made_of(&any_server(), &secret, "", &args);
+            let shards = ThreeShards::made_of(&any_server(), &secret, "", &args);
             let mut there = log_in(&shards);
             let keys: Vec<String> = (0..64).map(|key| format!("key:{key}")).collect();
             for key in &keys {
