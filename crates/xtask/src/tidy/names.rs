@@ -1,4 +1,4 @@
-//! A type name is declared once in the shipped crates, so that it means one thing everywhere.
+//! A type name is declared once in all crates, so that it means one thing everywhere.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::sources::{File, Sources, ident, inside, without_tests};
 const KEYWORDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
 
 pub(super) fn offences(sources: &Sources) -> Vec<Offence> {
-    of_files(sources.shipped())
+    of_files(sources.crates())
 }
 
 fn of_files<'a>(files: impl Iterator<Item = &'a File>) -> Vec<Offence> {

@@ -53,6 +53,17 @@ impl Sources {
             .iter()
             .filter(move |file| src.iter().any(|src| file.path.starts_with(src)) && !file.is_test())
     }
+
+    /// Rust files of all crates, without tests and benchmarks.
+    pub(super) fn crates(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|file| {
+            let path = file.path.strip_prefix("crates/");
+            let inside = path.and_then(|path| path.split_once('/'));
+            inside.is_some_and(|(_, inside)| inside.starts_with("src/"))
+                && file.is_rust()
+                && !file.is_test()
+        })
+    }
 }
 
 impl File {
