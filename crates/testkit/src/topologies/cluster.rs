@@ -362,7 +362,7 @@ impl TestCluster {
     }
 
     /// As [`TestCluster::wait_until_whole`], until the owner of the slot is another node than this
-    /// one: for the time after a primary has failed.
+    /// one: for the end of a failover. Returns the new owner.
     ///
     /// # Errors
     /// When that takes too long. The text says what was missing.
