@@ -72,24 +72,6 @@ impl Transaction {
 }
 
 impl Transactions {
-    /// Refuses MULTI or WATCH inside MULTI. Newer servers abort the transaction for it.
-    fn refuse_nested(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        request: &Request<'_>,
-        text: &str,
-    ) -> Dispatched {
-        if self.speaks_of_commands_in_transactions(plane, id) {
-            let text = format!(
-                "ERR Command '{}' not allowed inside a transaction",
-                request.command.name
-            );
-            return plane.refuse_queued(id, text.as_bytes());
-        }
-        plane.answer_error(id, format!("ERR {text}").as_bytes())
-    }
-
     /// Answers WATCH, UNWATCH and DISCARD, and a MULTI or EXEC that is out of place.
     pub(crate) fn answer(
         &mut self,
@@ -99,9 +81,9 @@ impl Transactions {
     ) -> Dispatched {
         let in_multi = plane.is_in_multi(id);
         match request.id {
-            id::MULTI => self.refuse_nested(plane, id, request, "MULTI calls can not be nested"),
+            id::MULTI => refuse_nested(plane, id, request, "MULTI calls can not be nested"),
             id::WATCH if in_multi => {
-                self.refuse_nested(plane, id, request, "WATCH inside MULTI is not allowed")
+                refuse_nested(plane, id, request, "WATCH inside MULTI is not allowed")
             }
             id::WATCH => match plane.pin(id, Pins::WATCH) {
                 Ok(()) => {
@@ -115,7 +97,7 @@ impl Transactions {
             id::UNWATCH => {
                 plane.forget_lost_watch(id);
                 match plane.watches(id) {
-                    true => self.unwatch(plane, id, request.bytes, None),
+                    true => unwatch(plane, id, request.bytes, None),
                     false => plane.dispatch_on_link(id, request.bytes, false, None),
                 }
             }
@@ -125,25 +107,6 @@ impl Transactions {
         }
     }
 
-    /// Ends the watch that a session has at the server. The client gets `instead`, or the server's
-    /// reply.
-    fn unwatch(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        request: &[u8],
-        instead: Option<&[u8]>,
-    ) -> Dispatched {
-        let instead = instead.map(<[u8]>::to_vec);
-        let completion = TransactionCompletion::Unwatch { instead };
-        let duty = Some(Completion::Transaction(completion));
-        let placed = plane.dispatch_on_link(id, request, false, duty);
-        if placed == Dispatched::Done {
-            plane.unpin(id, Pins::WATCH);
-        }
-        placed
-    }
-
     /// Ends a transaction that was not sent. The client gets this reply.
     pub(crate) fn leave_transaction(
         &mut self,
@@ -151,10 +114,12 @@ impl Transactions {
         id: SessionId,
         reply: &[u8],
     ) -> Dispatched {
-        let mut unwatch = Vec::new();
-        encode::request(&mut unwatch, &["UNWATCH"]);
         let placed = match plane.watches(id) {
-            true => self.unwatch(plane, id, &unwatch, Some(reply)),
+            true => {
+                let mut request = Vec::new();
+                encode::request(&mut request, &["UNWATCH"]);
+                unwatch(plane, id, &request, Some(reply))
+            }
             false => plane.answer_reply(id, reply),
         };
         if placed == Dispatched::Done {
@@ -215,13 +180,6 @@ impl Transactions {
         plane.deliver_to(entry, instead.as_deref().unwrap_or(reply));
     }
 
-    /// Whether the server's errors in a transaction name the command. Valkey 9 names it, and MULTI
-    /// and WATCH inside MULTI abort the transaction. Redis does neither.
-    fn speaks_of_commands_in_transactions(&self, plane: &DataPlane, id: SessionId) -> bool {
-        let release = plane.server_version_of(id);
-        release.is_some_and(|(server, (major, _))| server == "valkey" && major >= 9)
-    }
-
     /// Drops the state of a session that is closed.
     pub(crate) fn forget_session(&mut self, id: SessionId) {
         self.queued.remove(id);
@@ -268,4 +226,48 @@ impl Transactions {
         self.queued.remove(id);
         plane.charge(id, ChargeKind::Transaction, Charge::default());
     }
+}
+
+/// Refuses MULTI or WATCH inside MULTI. Newer servers abort the transaction for it.
+fn refuse_nested(
+    plane: &mut DataPlane,
+    id: SessionId,
+    request: &Request<'_>,
+    text: &str,
+) -> Dispatched {
+    if speaks_of_commands(plane, id) {
+        return plane.refuse_queued(id, not_in_multi(request).as_bytes());
+    }
+    plane.answer_error(id, format!("ERR {text}").as_bytes())
+}
+
+/// The error of newer servers for a command that no transaction may have.
+fn not_in_multi(request: &Request<'_>) -> String {
+    let name = request.command.name;
+    format!("ERR Command '{name}' not allowed inside a transaction")
+}
+
+/// Ends the watch that a session has at the server. The client gets `instead`, or the server's
+/// reply.
+fn unwatch(
+    plane: &mut DataPlane,
+    id: SessionId,
+    request: &[u8],
+    instead: Option<&[u8]>,
+) -> Dispatched {
+    let instead = instead.map(<[u8]>::to_vec);
+    let completion = TransactionCompletion::Unwatch { instead };
+    let duty = Some(Completion::Transaction(completion));
+    let placed = plane.dispatch_on_link(id, request, false, duty);
+    if placed == Dispatched::Done {
+        plane.unpin(id, Pins::WATCH);
+    }
+    placed
+}
+
+/// Whether the server's errors in a transaction name the command. Valkey 9 names it, and MULTI
+/// and WATCH inside MULTI abort the transaction. Redis does neither.
+fn speaks_of_commands(plane: &DataPlane, id: SessionId) -> bool {
+    let release = plane.server_version_of(id);
+    release.is_some_and(|(server, (major, _))| server == "valkey" && major >= 9)
 }

@@ -20,7 +20,7 @@ use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::scripts::{ScriptHash, names_in};
 use crate::data_plane::sent_request::{id_of, runs_code};
-use crate::transaction::Transactions;
+use crate::transaction::{Transactions, not_in_multi, speaks_of_commands};
 
 /// The outcome of a request of a session in MULTI.
 pub(crate) enum Queued {
@@ -97,6 +97,19 @@ impl Queueing {
 const NO_SSUBSCRIBE: &[u8] = b"-ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client\r\n";
 const NO_MONITOR: &[u8] = b"-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n";
 
+/// The error for a request that no transaction may have.
+fn refusal_in_multi(plane: &DataPlane, id: SessionId, request: &Request<'_>) -> Option<String> {
+    if !request.command.flags.has(CommandFlags::NO_MULTI) {
+        return None;
+    }
+    match speaks_of_commands(plane, id) {
+        true => Some(not_in_multi(request)),
+        // These servers allow it, though the table does not.
+        false if request.id == id::CLIENT_REPLY => None,
+        false => Some(String::from("ERR Command not allowed inside a transaction")),
+    }
+}
+
 impl Transactions {
     /// Queues a request of a session in MULTI.
     pub(crate) fn queue(
@@ -105,7 +118,7 @@ impl Transactions {
         id: SessionId,
         request: &Request<'_>,
     ) -> Queued {
-        if let Some(text) = self.refusal_in_multi(plane, id, request) {
+        if let Some(text) = refusal_in_multi(plane, id, request) {
             return Queued::Done(plane.refuse_queued(id, text.as_bytes()));
         }
         let names = plane.names_at(id, request.command);
@@ -126,29 +139,6 @@ impl Transactions {
                 }
                 Queued::Done(self.enqueue(plane, id, request.bytes, local_result))
             }
-        }
-    }
-
-    /// The error for a request that no transaction may have.
-    fn refusal_in_multi(
-        &self,
-        plane: &DataPlane,
-        id: SessionId,
-        request: &Request<'_>,
-    ) -> Option<String> {
-        if !request.command.flags.has(CommandFlags::NO_MULTI) {
-            return None;
-        }
-        match self.speaks_of_commands_in_transactions(plane, id) {
-            true => {
-                let name = request.command.name;
-                Some(format!(
-                    "ERR Command '{name}' not allowed inside a transaction"
-                ))
-            }
-            // These servers allow it, though the table does not.
-            false if request.id == id::CLIENT_REPLY => None,
-            false => Some(String::from("ERR Command not allowed inside a transaction")),
         }
     }
 
