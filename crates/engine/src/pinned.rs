@@ -24,10 +24,9 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, TrackingRedirect};
-use crate::data_plane::ingress::Blocked;
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::Tunnel;
-use crate::data_plane::link::{Link, LinkRole, Sends, Unblocking};
+use crate::data_plane::link::{Link, LinkRole, Sends, Tunnel, Unblocking};
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::holders::Holders;
@@ -158,9 +157,45 @@ impl Pinned {
 
 /// Links for a reason.
 impl Pinned {
+    /// CLIENT TRACKING, NO-TOUCH, IMPORT-SOURCE. While one is on, the session keeps a pinned link.
+    pub(crate) fn switch(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
+        // The replies to earlier requests tell whether it is on.
+        if plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
+        }
+        self.dispatch_switch(
+            plane,
+            id,
+            ConnectionSwitch::of(request),
+            None,
+            request.bytes,
+        )
+    }
+
+    /// Sends such a request. `bytes`: the request as the server gets it.
+    fn dispatch_switch(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        switch: ConnectionSwitch,
+        redirect: Option<TrackingRedirect>,
+        bytes: &[u8],
+    ) -> Dispatched {
+        let begun = self.begin_switch(plane, id, switch, redirect);
+        match begun {
+            Ok(completion) => plane.dispatch_on_link(id, bytes, false, Some(completion)),
+            Err(blocked) => plane.blocked(id, blocked),
+        }
+    }
+
     /// Prepares a link for CLIENT TRACKING, NO-TOUCH or IMPORT-SOURCE. While one is on, the session
     /// keeps a pinned link. Returns the completion of the request.
-    pub(crate) fn begin_switch(
+    fn begin_switch(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,

@@ -7,6 +7,7 @@ use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::quick_code::may_hold_up;
+use crate::data_plane::session::Pins;
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
@@ -176,5 +177,25 @@ impl DataPlane {
         };
         let kind = self.kind_of(session);
         self.server_in_reach(id, owner, request.command, kind)
+    }
+
+    /// Sends one request on a pinned link, because it may wait at the server (`waits`) or must not
+    /// wait behind others. It leaves no state behind but that of `pins`.
+    pub(crate) fn dispatch_alone(
+        &mut self,
+        id: SessionId,
+        bytes: &[u8],
+        (reads, completion): (bool, Option<Completion>),
+        pins: Pins,
+        waits: bool,
+    ) -> Dispatched {
+        if let Err(blocked) = self.pin(id, pins) {
+            return self.blocked(id, blocked);
+        }
+        let placed = self.dispatch_on_link(id, bytes, reads, completion);
+        if placed == Dispatched::Done {
+            self.unpin_behind(id, pins, waits);
+        }
+        placed
     }
 }

@@ -32,7 +32,9 @@ impl Engine {
         self.plane.counters.link_bytes_in += bytes.len() as u64;
         match &mut link.state {
             LinkState::Up if link.tunnel.is_some() => {
-                self.take_tunnel_bytes(id, bytes);
+                if let Some(session) = self.pinned.take_tunnel_bytes(&mut self.plane, id, bytes) {
+                    self.reset(session);
+                }
                 self.settle_losses();
             }
             LinkState::Up => {
@@ -198,8 +200,15 @@ impl Engine {
     /// Takes a push, which answers no request. On a session's own link it is for that session.
     fn take_push(&mut self, id: LinkId, push: &[u8]) {
         match self.plane.links.get(id).map(|link| link.role) {
-            Some(LinkRole::Pinned { by }) => self.take_own_push(id, by, push),
-            Some(LinkRole::Redirect { to }) => self.redirected(to, push),
+            Some(LinkRole::Pinned { by }) => {
+                self.pinned.take_own_push(&mut self.plane, id, by, push);
+            }
+            Some(LinkRole::Redirect { to }) => {
+                let query = self.pinned.take_redirected_push(&mut self.plane, to, push);
+                if let Some(query) = query {
+                    self.tell_all(query);
+                }
+            }
             Some(LinkRole::Hub(hub)) => self.take_hub_push(id, hub, push),
             Some(LinkRole::Sentinel) => self.take_sentinel_push(id, push),
             _ => {}

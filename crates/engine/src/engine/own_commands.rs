@@ -43,7 +43,7 @@ impl Engine {
                 plane.dispatch_on_link(id, request.bytes, false, Some(completion))
             }
             OwnCommand::Tracking => self.client_tracking(id, request),
-            OwnCommand::Switch => self.switch(id, request),
+            OwnCommand::Switch => self.pinned.switch(&mut self.plane, id, request),
         }
     }
 

@@ -156,7 +156,12 @@ impl Engine {
             PinnedCompletion::Dismissal { of } => {
                 self.pinned.dismissed(&mut self.plane, of, reply);
             }
-            PinnedCompletion::Poll(before) => self.settle_poll(entry, before, reply),
+            PinnedCompletion::Poll(before) => {
+                let plane = &mut self.plane;
+                if let Some(server) = self.pinned.settle_poll(plane, entry, before, reply) {
+                    self.discovery.request_refresh(plane, server);
+                }
+            }
             PinnedCompletion::Wait(waiting) => self.settle_wait(id, entry, *waiting, reply),
             PinnedCompletion::Switch {
                 switch,

@@ -295,10 +295,16 @@ impl Engine {
             _ if alone && may_wait(id) => {
                 self.dispatch_blocking(session_id, request, (reads, named))
             }
-            _ if alone && id == id::SHUTDOWN => {
-                self.dispatch_urgent(session_id, bytes, (false, Some(Completion::Shutdown)))
+            _ if alone && id == id::SHUTDOWN => self.pinned.dispatch_urgent(
+                &mut self.plane,
+                session_id,
+                bytes,
+                (false, Some(Completion::Shutdown)),
+            ),
+            _ if alone => {
+                self.pinned
+                    .dispatch_urgent(&mut self.plane, session_id, bytes, (reads, named))
             }
-            _ if alone => self.dispatch_urgent(session_id, bytes, (reads, named)),
             Answer::Conditional(Condition::Script) => {
                 let lane = self.plane.enter_code_lane(session_id, request);
                 if lane == CodeLane::Waits {

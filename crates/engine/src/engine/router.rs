@@ -602,9 +602,20 @@ impl Engine {
             Route::AsNode => return self.local.answer_as_node(&mut self.plane, id, request),
             Route::ChooseReading => self.plane.set_reading(id, request.id),
             Route::CacheNext => self.pinned.cache_next(&mut self.plane, id, request),
-            Route::Track => self.track_at_several(id, request),
+            Route::Track => {
+                match self
+                    .pinned
+                    .servers_for_tracking(&mut self.plane, id, request)
+                {
+                    Ok(servers) => self.ask_to_agree(id, request, &servers),
+                    Err(placed) => placed,
+                }
+            }
             Route::StopTracking => self.pinned.stop_tracking(&mut self.plane, id),
-            Route::Switch => self.switch_at_several(id, request),
+            Route::Switch => match self.pinned.servers_for_switch(&mut self.plane, id, request) {
+                Ok(servers) => self.ask_to_agree(id, request, &servers),
+                Err(placed) => placed,
+            },
             Route::StopSwitch => {
                 let pins = ConnectionSwitch::of(request).pins;
                 self.pinned.stop_switch(&mut self.plane, id, pins)
@@ -682,7 +693,10 @@ impl Engine {
                     false,
                 )
             }
-            Everywhere::Wait => (self.dispatch_wait_at_all(id, request), false),
+            Everywhere::Wait => {
+                let rest = self.pinned.begin_wait_at_all(&mut self.plane, id, request);
+                (self.dispatch_wait(id, request, rest), false)
+            }
             Everywhere::Mistake if is_wait(request.id) => {
                 let placed = self.plane.dispatch_on_link(id, request.bytes, false, None);
                 (placed, false)

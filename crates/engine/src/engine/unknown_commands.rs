@@ -49,7 +49,8 @@ impl Engine {
             UnknownStep::Dedicated => {
                 let mut pins = Pins::ONCE;
                 pins.add(Pins::UNKNOWN);
-                self.dispatch_alone(session_id, bytes, (false, None), pins, true)
+                self.plane
+                    .dispatch_alone(session_id, bytes, (false, None), pins, true)
             }
         }
     }

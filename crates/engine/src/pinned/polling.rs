@@ -22,14 +22,17 @@ use respool_protocol::slot::hash_slot;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::POLLS_PER_TICK;
 use crate::base::settings::WhenFull;
+use crate::data_plane::DataPlane;
+use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ExecPreamble, PinnedCompletion};
-use crate::data_plane::ingress::Request;
+use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkState;
 use crate::data_plane::polled::PolledCommand;
+use crate::data_plane::session::Pins;
+use crate::pinned::Pinned;
 use crate::pinned::checkout::patience_ms;
-use crate::pinned::{DataPlane, Pinned};
 use crate::routing::pool::ServerId;
 
 pub(crate) const OPENING: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
@@ -73,10 +76,51 @@ fn is_nil(result: &[u8]) -> bool {
     matches!(result, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
 }
 
+/// The way of a blocking command.
+pub(crate) enum BlockingStep {
+    /// On a link of its session's own, which it may have to wait for.
+    OwnLink,
+    /// It is polled, if its user may open transactions.
+    Poll,
+    /// The session waits for the replies to its earlier requests.
+    Wait,
+}
+
 impl Pinned {
+    /// Decides the way of a blocking command.
+    pub(crate) fn blocking_step(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> BlockingStep {
+        if !self.may_poll(plane, id, request) {
+            return BlockingStep::OwnLink;
+        }
+        if plane.hold_until_caught_up(id) {
+            return BlockingStep::Wait;
+        }
+        plane.note_bound(Bound::PinnedLinks);
+        BlockingStep::Poll
+    }
+
+    /// Sends a request that may wait at the server on a pinned link.
+    pub(crate) fn dispatch_blocking(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        completion: (bool, Option<Completion>),
+    ) -> Dispatched {
+        let was_waiting = plane.deadline_of(id).is_some();
+        let placed = plane.dispatch_alone(id, request.bytes, completion, Pins::ONCE, true);
+        self.note_wait(plane, id, request, (was_waiting, placed));
+        placed
+    }
+
     /// Whether a blocking command is polled: no pinned link is free. Otherwise it gets a link, or
     /// waits for one.
-    pub(crate) fn may_poll(&self, plane: &DataPlane, id: SessionId, request: &Request<'_>) -> bool {
+    fn may_poll(&self, plane: &DataPlane, id: SessionId, request: &Request<'_>) -> bool {
         let Some(session) = plane.sessions.get(id) else {
             return false;
         };

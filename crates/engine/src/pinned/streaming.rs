@@ -1,35 +1,145 @@
 //! Requests too large to hold. Each is cut through to the server on a streaming link, so that a
 //! client that sends slowly holds up no other client.
 
+use respool_protocol::commands;
 use respool_protocol::commands::CommandId;
-use respool_protocol::request::RequestScanner;
+use respool_protocol::request::{RequestScanner, Span};
 
+use crate::base::error_text::unknown_command;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkRole;
+use crate::data_plane::owners::Opening;
+use crate::data_plane::scripts::body_shown;
+use crate::data_plane::sent_request::runs_code;
 use crate::data_plane::session::{Flags, LargeRequest, Session};
 use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
 
 /// How a large request begins.
-pub(crate) struct LargeStart<'a> {
+struct LargeStart<'a> {
     /// The link that gets it. `None`: it was refused.
-    pub(crate) link: Option<LinkId>,
+    link: Option<LinkId>,
     /// The bytes that have come, as the server gets them.
-    pub(crate) sent: &'a [u8],
+    sent: &'a [u8],
     /// The completion of its reply, if that is not simply passed on.
-    pub(crate) completion: Option<Completion>,
+    completion: Option<Completion>,
     /// Whether it may leave state on the connection.
-    pub(crate) taints: bool,
+    taints: bool,
 }
 
 impl Pinned {
-    /// Begins a large request: it streams to its link, or is dropped.
+    /// Begins to stream a large request, or to swallow it. `rest`: the bytes that have come. `opening`:
+    /// the command. `counted`: the completion of its reply, if the reply counts subscribers. Returns
+    /// how many bytes of `rest` are used, or `None` if the request waits.
     pub(crate) fn begin_large(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        (scanner, rest): (&RequestScanner, &[u8]),
+        opening: Opening,
+        counted: Option<Completion>,
+    ) -> Option<usize> {
+        let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
+        let arg = |index: usize| args.get(index).copied().unwrap_or_default();
+        let (id, argc) = (commands::resolve(scanner.argc(), arg), scanner.argc());
+        let head = &rest[..scanner.scanned()];
+        let checked = self.check_large(plane, session_id, opening, (argc, scanner.spans()), head);
+        if checked.is_ok() && plane.is_paused_large(session_id, &args, argc) {
+            plane.hold_for_pause(session_id);
+            return None;
+        }
+        let (link, stripped) = match checked {
+            Ok(stripped) => (self.place_large(plane, session_id)?, stripped),
+            Err(text) => {
+                plane.counters.requests += 1;
+                plane.refuse_queued(session_id, &text);
+                (None, None)
+            }
+        };
+        let completion = match runs_code(id) {
+            true => Some(Completion::Local(LocalCompletion::Code {
+                shown: id.and_then(|id| body_shown(id, &args)),
+            })),
+            false => id.and_then(|id| counted.or_else(|| plane.naming_duty(session_id, id.get()))),
+        };
+        let large = LargeStart {
+            link,
+            sent: stripped.as_deref().unwrap_or(head),
+            completion,
+            taints: matches!(opening, Opening::Learned { alone: true, .. }),
+        };
+        self.start_large(plane, session_id, scanner, large);
+        Some(scanner.scanned())
+    }
+
+    /// Checks a large request by the arguments that have come, and switches to its server. Returns
+    /// the bytes without prefixes, if respool removes them, or the error.
+    fn check_large(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        opening: Opening,
+        (argc, spans): (usize, &[Span]),
+        head: &[u8],
+    ) -> Result<Option<Vec<u8>>, Vec<u8>> {
+        let args: Vec<&[u8]> = spans.iter().map(|span| span.of(head)).collect();
+        let row = match opening {
+            Opening::Row(row) => Some(row),
+            Opening::Learned { .. } => None,
+            Opening::Nothing => {
+                return Err(unknown_command(&args, plane.is_before_7(id)));
+            }
+        };
+        self.check_size(plane, id, &args, argc, row)?;
+        let queued = plane.queued_group(id);
+        let switched = plane.switch_large(id, opening, &args, argc, queued);
+        switched.map_err(<[u8]>::to_vec)?;
+        plane.strip_large(id, opening, (argc, spans), head)
+    }
+
+    /// The link for a large request. `Some(None)`: it was refused. `None`: it waits.
+    fn place_large(&mut self, plane: &mut DataPlane, id: SessionId) -> Option<Option<LinkId>> {
+        let link = match self.streaming_link(plane, id) {
+            Ok(link) => {
+                plane.counters.streamed_requests += 1;
+                Some(link)
+            }
+            Err(Blocked::Wait) => return None,
+            Err(Blocked::Refused(reply)) => {
+                plane.counters.failed_not_sent += 1;
+                plane.answer_reply(id, &reply);
+                None
+            }
+        };
+        plane.counters.requests += 1;
+        Some(link)
+    }
+
+    /// The link for one large request of this session.
+    fn streaming_link(&mut self, plane: &mut DataPlane, id: SessionId) -> Result<LinkId, Blocked> {
+        if plane.tracks_several(id) {
+            plane.attach_tracking(id)?;
+            plane.lack_caching(id);
+        }
+        let is_pinned = |session: &Session| !session.pins.is_empty();
+        if plane.sessions.get(id).is_some_and(is_pinned) {
+            if plane.wait_for_own_link(id) {
+                return Err(Blocked::Wait);
+            }
+            // A pinned session uses its pinned link, which holds its state at the server.
+            return plane.usable_link(id);
+        }
+        self.streaming_link_alone(plane, id)
+    }
+
+    /// Begins a large request: it streams to its link, or is dropped.
+    fn start_large(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -71,7 +181,7 @@ impl Pinned {
     }
 
     /// A streaming link for one large request of a session without a link of its own.
-    pub(crate) fn streaming_link(
+    fn streaming_link_alone(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -214,7 +324,7 @@ impl Pinned {
 
     /// Checks a large request by the arguments that have come, as any other request is checked.
     /// `row`: its row in the table, if it has one.
-    pub(crate) fn check_large(
+    fn check_size(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,

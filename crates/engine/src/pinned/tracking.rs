@@ -20,14 +20,15 @@
 //! CLIENT NO-TOUCH and CLIENT IMPORT-SOURCE use the same links. Each new link gets the options that
 //! are on.
 
+use respool_protocol::commands::Names;
 use respool_protocol::encode::{self, Version};
 
 use crate::base::error::is_servers_fault;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::redirect_asked;
-use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
+use crate::data_plane::completion::pinned::{ConnectionSwitch, redirect_asked};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::tracking::{INVALIDATE, SWITCHES, Tracker, TrackingSwitch, asks_for};
@@ -52,11 +53,20 @@ const NOT_OPTOUT: &[u8] =
 /// off sends no invalidations, and the session may send no request for long.
 const QUIET_MS: u32 = 2_000;
 
+/// The server that decides on the rights of a session that has no link of its own: its server, or
+/// another one if that cannot be reached.
+fn server_that_decides(plane: &DataPlane, session: &Session) -> ServerId {
+    match plane.is_reachable(session.server) {
+        true => session.server,
+        false => plane.first_up(usize::from(session.pool)),
+    }
+}
+
 /// The commands.
 impl Pinned {
     /// CLIENT TRACKING ON in a pool of several known servers: begins to track, unless the request
     /// is refused or waits. Then that is returned.
-    pub(crate) fn ask_to_track(
+    fn ask_to_track(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -82,13 +92,77 @@ impl Pinned {
         None
     }
 
-    /// A request waits for the agreement of all servers that are asked.
-    pub(crate) fn note_asked(
+    /// CLIENT TRACKING ON in a pool of several known servers: the servers that are asked. `Err`: the
+    /// request is refused or waits.
+    pub(crate) fn servers_for_tracking(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
+        request: &Request<'_>,
+    ) -> Result<Vec<ServerId>, Dispatched> {
+        if let Some(placed) = self.ask_to_track(plane, id, request) {
+            return Err(placed);
+        }
+        let asked = TrackingSwitch::Tracking(request.bytes.to_vec());
+        let broadcasts = asks_for(request.args(), b"BCAST");
+        self.servers_to_agree(plane, id, broadcasts, asked)
+    }
+
+    /// CLIENT NO-TOUCH ON or CLIENT IMPORT-SOURCE ON in a pool of several servers: the servers that
+    /// are asked. From then on the session has a pinned link to each server that it asks, as a
+    /// session that tracks. `Err`: the request is refused or waits.
+    pub(crate) fn servers_for_switch(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Result<Vec<ServerId>, Dispatched> {
+        if plane.hold_until_caught_up(id) {
+            return Err(Dispatched::Wait);
+        }
+        self.begin_to_spread(plane, id);
+        let asked = TrackingSwitch::Switch(ConnectionSwitch::of(request).pins);
+        self.servers_to_agree(plane, id, false, asked)
+    }
+
+    /// The servers that must agree to a request. The session has a link to each.
+    fn servers_to_agree(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        broadcasts: bool,
         asked: TrackingSwitch,
-    ) {
+    ) -> Result<Vec<ServerId>, Dispatched> {
+        let servers = self.servers_to_track(plane, id, broadcasts);
+        for server in &servers {
+            match plane.tracking_link(id, *server) {
+                Ok(_) => {}
+                Err(Blocked::Wait) => return Err(Dispatched::Wait),
+                Err(Blocked::Refused(reply)) => {
+                    self.settle_tracking(plane, id, &reply);
+                    return Err(plane.answer_reply(id, &reply));
+                }
+            }
+        }
+        self.note_asked(plane, id, asked);
+        Ok(servers)
+    }
+
+    /// The servers were asked, or respool refused the request itself.
+    pub(crate) fn asked_to_agree(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        placed: Dispatched,
+    ) -> Dispatched {
+        if placed == Dispatched::Done && !plane.hold_until_caught_up(id) {
+            self.settle_tracking(plane, id, b"");
+        }
+        placed
+    }
+
+    /// A request waits for the agreement of all servers that are asked.
+    fn note_asked(&mut self, plane: &mut DataPlane, id: SessionId, asked: TrackingSwitch) {
         if let Some(tracker) = plane.tracker_mut(id) {
             tracker.asked = Some(asked);
             plane.charge_tracker(id);
@@ -96,14 +170,13 @@ impl Pinned {
     }
 
     /// The servers at which a session begins to track. With BCAST these are all owners. Otherwise
-    /// these are the servers that it has links to. If there are none, `deciding` decides on the
+    /// these are the servers that it has links to. If there are none, one server decides on the
     /// right.
-    pub(crate) fn servers_to_track(
+    fn servers_to_track(
         &self,
         plane: &DataPlane,
         id: SessionId,
         broadcasts: bool,
-        deciding: ServerId,
     ) -> Vec<ServerId> {
         let Some(session) = plane.sessions.get(id) else {
             return Vec::new();
@@ -114,7 +187,7 @@ impl Pinned {
         let tracked = plane.tracking_links(id);
         match tracked.is_empty() {
             false => tracked.iter().map(|(server, _)| *server).collect(),
-            true => vec![deciding],
+            true => vec![server_that_decides(plane, session)],
         }
     }
 
@@ -223,30 +296,23 @@ impl Pinned {
 
 /// The invalidations.
 impl Pinned {
-    /// The keys in an invalidation on a tracking link, if they lack the prefix that respool
-    /// removes.
-    pub(crate) fn keys_invalidated<'a>(
+    /// The keys in an invalidation of a session, if they lack the prefix that respool removes.
+    fn keys_invalidated<'a>(
         &self,
         plane: &DataPlane,
-        link: LinkId,
         by: SessionId,
         push: &'a [u8],
     ) -> Option<&'a [u8]> {
         let keys = push.strip_prefix(INVALIDATE)?;
-        (plane.removes_prefix(by) && plane.is_tracking_link(by, link)).then_some(keys)
+        plane.removes_prefix(by).then_some(keys)
     }
 
     /// Handles a push on a tracking link. The session speaks RESP3.
-    fn take_invalidation(
-        &mut self,
-        plane: &mut DataPlane,
-        (by, end_of_parts): (SessionId, Option<u32>),
-        push: &[u8],
-    ) {
+    fn take_invalidation(&mut self, plane: &mut DataPlane, by: SessionId, push: &[u8]) {
         let Some(session) = plane.sessions.get(by) else {
             return;
         };
-        let Some(place) = session.end_of_early_replies(end_of_parts) else {
+        let Some(place) = session.end_of_early_replies(plane.end_of_parts(by)) else {
             return plane.push_to(by, push);
         };
         if let Some(tracker) = plane.tracker_mut(by) {
@@ -257,13 +323,12 @@ impl Pinned {
     }
 
     /// Handles a push on a pinned link. In a push that names the stand-in of a redirect, the id
-    /// becomes that of the target. `end_of_parts`: the place behind the session's last request of
-    /// which a part has come.
+    /// becomes that of the target.
     pub(crate) fn take_own_push(
         &mut self,
         plane: &mut DataPlane,
         link: LinkId,
-        (by, end_of_parts): (SessionId, Option<u32>),
+        by: SessionId,
         push: &[u8],
     ) {
         // The server sent the push before it read the session's HELLO 2, which is answered already.
@@ -272,7 +337,13 @@ impl Pinned {
             return;
         }
         if plane.is_tracking_link(by, link) {
-            return self.take_invalidation(plane, (by, end_of_parts), push);
+            let keys = self.keys_invalidated(plane, by, push);
+            let named = keys.map(|keys| {
+                let named = plane.named_by(link, Names::Each, None, keys);
+                [INVALIDATE, &named].concat()
+            });
+            let push = named.as_deref().unwrap_or(push);
+            return self.take_invalidation(plane, by, push);
         }
         match self.broken_redirect(plane, by, push) {
             Some(named) => plane.push_to(by, &named),
@@ -293,7 +364,7 @@ impl Pinned {
     }
 
     /// Gives a session a pinned link to each server that it asks from now on.
-    pub(crate) fn begin_to_spread(&mut self, plane: &mut DataPlane, id: SessionId) {
+    fn begin_to_spread(&mut self, plane: &mut DataPlane, id: SessionId) {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };

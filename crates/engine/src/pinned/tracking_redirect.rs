@@ -17,13 +17,15 @@ use std::sync::atomic::Ordering;
 use respool_protocol::encode::{self, Version};
 
 use crate::base::handle::{LinkId, SessionId};
+use crate::base::limits::REDIRECTS_QUEUED_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::TrackingRedirect;
-use crate::data_plane::ingress::{Blocked, Request, bound_reply};
+use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Pins, Session, TargetNews};
-use crate::data_plane::worker_query::TargetQuery;
+use crate::data_plane::session_state::Holds;
+use crate::data_plane::worker_query::{ReplyForm, TargetQuery, WorkerQuery};
 use crate::pinned::Pinned;
 
 /// A CLIENT TRACKING whose argument names the stand-in in place of the target.
@@ -34,22 +36,72 @@ pub(crate) struct RedirectedRequest {
 }
 
 /// The commands.
+/// The rest of the way of a CLIENT TRACKING with REDIRECT.
+pub(crate) enum RedirectStep {
+    /// It has left, waits, or was refused.
+    Placed(Dispatched),
+    /// All workers are asked for the target. The request goes on with their answer.
+    AskWorkers(WorkerQuery, ReplyForm),
+    /// The session is in MULTI, which queues the request.
+    Queue(ConnectionSwitch, RedirectedRequest),
+}
+
 impl Pinned {
     /// The answer of the workers to the search for a target, if it is not used yet.
-    pub(crate) fn target_found(
-        &self,
-        plane: &DataPlane,
-        id: SessionId,
-        to: u64,
-    ) -> Option<TargetNews> {
+    fn target_found(&self, plane: &DataPlane, id: SessionId, to: u64) -> Option<TargetNews> {
         let found = plane.sessions.get(id)?.rare.as_ref()?.redirect_found?;
         (found.to == to).then_some(found)
+    }
+
+    /// CLIENT TRACKING with REDIRECT to session `to`, which the argument at `at` names. `queued`:
+    /// the redirects to it that the session's transaction has already.
+    pub(crate) fn track_for(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        (at, to): (usize, u64),
+        queued: usize,
+    ) -> RedirectStep {
+        if plane.hold_until_caught_up(id) {
+            return RedirectStep::Placed(Dispatched::Wait);
+        }
+        let Some(found) = self.target_found(plane, id, to) else {
+            plane.hold(id, Holds::DRAIN);
+            let request = request.keep();
+            let form = ReplyForm::Target { to, request };
+            let pool = plane.pool_of_session(id);
+            let query = WorkerQuery::Target(TargetQuery::Find { to, pool });
+            return RedirectStep::AskWorkers(query, form);
+        };
+        let in_multi = plane.is_in_multi(id);
+        if found.is_here && in_multi && queued >= REDIRECTS_QUEUED_MAX {
+            let refused = Blocked::Refused(bound_reply("REDIRECTS_QUEUED_MAX"));
+            let placed = plane.blocked(id, refused);
+            return RedirectStep::Placed(self.redirect_placed(plane, id, placed));
+        }
+        let placed = match self.redirected_request(plane, id, (request, at), found, in_multi) {
+            Ok(Some(redirected)) => {
+                let switch = ConnectionSwitch::of(request);
+                if in_multi {
+                    return RedirectStep::Queue(switch, redirected);
+                }
+                let (redirect, bytes) = (redirected.redirect, &redirected.bytes);
+                self.dispatch_switch(plane, id, switch, redirect, bytes)
+            }
+            Ok(None) => {
+                let text = b"ERR The client ID you want redirect to does not exist";
+                plane.answer_error(id, text)
+            }
+            Err(blocked) => plane.blocked(id, blocked),
+        };
+        RedirectStep::Placed(self.redirect_placed(plane, id, placed))
     }
 
     /// Prepares a CLIENT TRACKING with REDIRECT, once the target is known. The argument at `at`
     /// names the target. `None`: there is no such target. In MULTI a request for no target is sent
     /// all the same, and the server refuses it.
-    pub(crate) fn redirected_request(
+    fn redirected_request(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -88,11 +140,35 @@ impl Pinned {
 
     /// A CLIENT TRACKING with REDIRECT is placed. The target may have left before the next request
     /// names it.
-    pub(crate) fn end_redirected_request(&mut self, plane: &mut DataPlane, id: SessionId) {
-        if let Some(session) = plane.sessions.get_mut(id) {
+    pub(crate) fn redirect_placed(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        placed: Dispatched,
+    ) -> Dispatched {
+        if placed == Dispatched::Done
+            && let Some(session) = plane.sessions.get_mut(id)
+        {
             session.rare().redirect_found = None;
             plane.unpin(id, Pins::ONCE);
         }
+        placed
+    }
+
+    /// Handles a push on a stand-in. Returns the query to all workers if the target of the redirect
+    /// is not at this one.
+    pub(crate) fn take_redirected_push(
+        &mut self,
+        plane: &mut DataPlane,
+        to: u64,
+        push: &[u8],
+    ) -> Option<WorkerQuery> {
+        if self.targets.contains_key(&to) {
+            self.tell_target(plane, to, push);
+            return None;
+        }
+        let push = push.to_vec();
+        (plane.worker.count > 1).then_some(WorkerQuery::Target(TargetQuery::Tell { to, push }))
     }
 
     /// The push that the redirect of a session is broken, with the id of the target. `None`: this

@@ -17,7 +17,7 @@ impl Pinned {
     /// The link for a command that stops the scripts of other sessions, or the server. It must not
     /// wait for a link that these sessions hold. If all pinned links are taken, it gets an
     /// emergency link, which is returned. `None`: the session is pinned to a link of its own.
-    pub(crate) fn link_for_urgent(
+    fn link_for_urgent(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -45,7 +45,7 @@ impl Pinned {
     }
 
     /// Sends a command on an emergency link.
-    pub(crate) fn put_urgent(
+    fn put_urgent(
         &mut self,
         plane: &mut DataPlane,
         (id, link): (SessionId, LinkId),
@@ -57,5 +57,21 @@ impl Pinned {
         // The session's next request goes to another link, so it waits for this reply.
         plane.hold_until_caught_up(id);
         Dispatched::Done
+    }
+
+    /// Places a command that stops the scripts of other sessions, or the server: SCRIPT KILL and
+    /// its like.
+    pub(crate) fn dispatch_urgent(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        bytes: &[u8],
+        (reads, completion): (bool, Option<Completion>),
+    ) -> Dispatched {
+        match self.link_for_urgent(plane, id) {
+            Ok(None) => plane.dispatch_alone(id, bytes, (reads, completion), Pins::ONCE, false),
+            Ok(Some(link)) => self.put_urgent(plane, (id, link), bytes, completion),
+            Err(blocked) => plane.blocked(id, blocked),
+        }
     }
 }

@@ -30,7 +30,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{
     OtherServers, PinnedCompletion, RedirectStandIn, WaitCommand,
 };
-use crate::data_plane::ingress::{Blocked, Request};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::link::{Link, LinkKind, LinkRole};
 use crate::data_plane::session::{Pins, Session};
 use crate::pinned::Pinned;
@@ -151,10 +151,53 @@ impl OtherServers {
 }
 
 impl Pinned {
+    /// Whether a session waits on a link of another user. Its own right to WAIT has to be known
+    /// first.
+    pub(crate) fn waits_as_another(&self, plane: &DataPlane, id: SessionId) -> bool {
+        let session = plane.sessions.get(id);
+        session.is_some_and(|session| self.kind_to_wait(plane, session).1)
+    }
+
+    /// Switches a session to the first of all servers at which it waits. Returns the others.
+    pub(crate) fn begin_wait_at_all(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> Option<Box<OtherServers>> {
+        let session = plane.sessions.get(id)?;
+        let first = plane.pools[usize::from(session.pool)].servers()[0];
+        let rest = OtherServers::of(request, plane.now);
+        plane.switch_server(id, first);
+        rest
+    }
+
+    /// Sends WAIT or WAITAOF to one server, or to all servers of a pool (`rest`) one after the
+    /// other.
+    pub(crate) fn dispatch_wait(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        rest: Option<Box<OtherServers>>,
+    ) -> Dispatched {
+        let Some(session) = plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let (kind, _) = self.kind_to_wait(plane, session);
+        match self.begin_wait(plane, id, kind, (request, rest)) {
+            Ok((bytes, completion)) => {
+                let completion = (false, Some(completion));
+                plane.dispatch_alone(id, &bytes, completion, Pins::ONCE, true)
+            }
+            Err(blocked) => plane.blocked(id, blocked),
+        }
+    }
+
     /// The kind of link on which a session waits. The configured user's is taken if it is up, since
     /// few users may publish to a channel. `true`: it is not the session's own user, so the
     /// session's right to WAIT has to be known first.
-    pub(crate) fn kind_to_wait(&self, plane: &DataPlane, session: &Session) -> (LinkKind, bool) {
+    fn kind_to_wait(&self, plane: &DataPlane, session: &Session) -> (LinkKind, bool) {
         let mut kind = plane.kind_of(session);
         let is_up = |link: &Link| link.kind == plane.first_link(kind.server) && link.is_up();
         let is_others = kind.user != CONFIGURED && plane.links.iter().any(|(_, link)| is_up(link));
@@ -166,7 +209,7 @@ impl Pinned {
 
     /// Pins a session to a link of this kind for WAIT or WAITAOF. Returns the bytes to send and
     /// their completion.
-    pub(crate) fn begin_wait(
+    fn begin_wait(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
