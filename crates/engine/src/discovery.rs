@@ -3,8 +3,10 @@
 pub(crate) mod cluster;
 pub(crate) mod introductions;
 pub(crate) mod next_server;
+mod primary_election;
 pub(crate) mod readonly;
 pub(crate) mod replicas;
+mod roster;
 pub(crate) mod sentinel;
 pub(crate) mod server_report;
 mod view_election;

@@ -1,13 +1,9 @@
-//! Primaries that Sentinels watch: requests to Sentinels, their answers, and which answer to
-//! believe.
+//! Primaries that Sentinels watch: requests to Sentinels, and their answers.
 //!
 //! ```text
-//! Sentinel:  ask_survey ──> five answers ──read──> Survey ──> its Answer ──┐
-//!                                                    │                     ├─choose─> address
-//!                                                    │      other Answers ─┘             │
-//!                                                    └──> Roster: Sentinel to ask next   │
-//!            ask_events ──> messages ─────read──> Event: use it, or ask again            │
-//! Primary:   role in HELLO, or ask_role ──> proof that the address is right <────────────┘
+//! Sentinel:  ask_survey ──> five answers ──read──> Survey: an address, other Sentinels, replicas
+//!            ask_events ──> messages ─────read──> Event: use it, or ask again
+//! Primary:   role in HELLO, or ask_role ──> proof that the address is right
 //! ```
 //!
 //! First subscribe to a Sentinel until every channel is [confirmed](Message::Subscribed), and then
@@ -15,7 +11,7 @@
 //! in RESP2.
 //!
 //! An answer may be old: the Sentinel may be cut off from the others or return after a long
-//! absence. So the chosen address is a claim. The server's own [`ReportedRole`], from ROLE or
+//! absence. So the address is a claim. The server's own [`ReportedRole`], from ROLE or
 //! HELLO, proves it. A replaced primary may still report itself as primary for a while. Config
 //! epochs show that another server has replaced it.
 
@@ -24,8 +20,6 @@ mod events;
 mod requests;
 mod role;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 
@@ -194,208 +188,7 @@ impl Survey {
             *endpoint = map(endpoint);
         }
     }
-
-    /// The part that [`choose`] compares with the answers of other Sentinels.
-    pub fn answer(&self) -> PrimaryAnswer {
-        let is_old = self.primary.endpoint.as_ref() != Some(&self.address);
-        PrimaryAnswer {
-            id: self.id.clone(),
-            address: self.address.clone(),
-            config_epoch: self.primary.config_epoch,
-            // During a failover the health is that of the old server, not of the new one.
-            health: match self.primary.health {
-                _ if is_old && self.primary.is_failing_over => InstanceHealth::Online,
-                health => health,
-            },
-        }
-    }
 }
-
-/// The address of a primary, as one Sentinel gives it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PrimaryAnswer {
-    /// Id of the Sentinel, if known.
-    pub id: Option<String>,
-    /// The address that it gives to clients.
-    pub address: Endpoint,
-    /// Epoch of the failover or configuration that made this address the primary.
-    pub config_epoch: u64,
-    /// Health of the server at the address, as the Sentinel sees it.
-    pub health: InstanceHealth,
-}
-
-/// Chooses the answer to believe among the last answers of several Sentinels about one primary.
-/// `None` if there are no answers. The last answer of a Sentinel that is gone may stay in the list,
-/// so that no older answer wins against it.
-///
-/// 1. Only answers with the highest config epoch count. Every failover raises the epoch, and only
-///    one Sentinel wins an epoch. A Sentinel with a lower epoch has not heard of the last failover.
-/// 2. Of these answers, the address that most Sentinels give wins. Addresses differ within an epoch
-///    if a Sentinel was changed by hand or has another configuration (host names, an address of
-///    another network). A Sentinel that is reached in two ways counts once.
-/// 3. Of addresses with equally many Sentinels, the one that fewer of them think is down wins.
-/// 4. Otherwise the winner does not depend on the order of the answers.
-pub fn choose(answers: &[PrimaryAnswer]) -> Option<&PrimaryAnswer> {
-    let epoch = answers.iter().map(|answer| answer.config_epoch).max()?;
-    let latest = answers.iter().filter(|answer| answer.config_epoch == epoch);
-    let mut by_address: BTreeMap<&Endpoint, Votes<'_>> = BTreeMap::new();
-    for answer in latest {
-        let votes = by_address.entry(&answer.address).or_default();
-        match &answer.id {
-            Some(id) => drop(votes.with_id.insert(id)),
-            None => votes.without_id += 1,
-        }
-        votes.answers.push(answer);
-    }
-    let (_, votes) = by_address.iter().max_by_key(|(address, votes)| {
-        // A Sentinel has no connection yet to a server that it has only just learned of. So
-        // Disconnected does not count as down.
-        let is_down = |answer: &&&PrimaryAnswer| answer.health >= InstanceHealth::Suspected;
-        let down = votes.answers.iter().filter(is_down).count();
-        let sentinels = votes.with_id.len() + votes.without_id;
-        (sentinels, Reverse(down), Reverse(*address))
-    })?;
-    votes
-        .answers
-        .iter()
-        .copied()
-        .min_by_key(|answer| (answer.health, &answer.id))
-}
-
-/// The answers with the same address.
-#[derive(Default)]
-struct Votes<'a> {
-    /// Ids of the Sentinels that gave them, each once.
-    with_id: BTreeSet<&'a str>,
-    /// Number of answers without an id.
-    without_id: usize,
-    answers: Vec<&'a PrimaryAnswer>,
-}
-
-/// The Sentinels that may be asked: configured ones, and ones that a Sentinel has named.
-///
-/// Configured Sentinels stay. Learned Sentinels last until the next answer. An address that no
-/// Sentinel names any more may belong to an unrelated Sentinel, which watches another server under
-/// the same name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Roster {
-    /// The configured Sentinels.
-    seeds: Vec<Endpoint>,
-    /// All Sentinels, in the order of attempts.
-    all: Vec<Endpoint>,
-}
-
-impl Roster {
-    /// A roster of the configured Sentinels, each once, in their order.
-    ///
-    /// # Errors
-    /// When there are none, or more than [`SENTINELS_MAX`].
-    pub fn new(seeds: impl IntoIterator<Item = Endpoint>) -> Result<Roster, RosterError> {
-        let mut unique: Vec<Endpoint> = Vec::new();
-        for seed in seeds {
-            if unique.contains(&seed) {
-                continue;
-            }
-            if unique.len() == SENTINELS_MAX {
-                return Err(RosterError::TooMany);
-            }
-            unique.push(seed);
-        }
-        if unique.is_empty() {
-            return Err(RosterError::Empty);
-        }
-        Ok(Roster {
-            all: unique.clone(),
-            seeds: unique,
-        })
-    }
-
-    /// The configured Sentinels.
-    pub fn seeds(&self) -> &[Endpoint] {
-        &self.seeds
-    }
-
-    /// All Sentinels in the order of attempts, at most twice [`SENTINELS_MAX`]. Configured ones are
-    /// first, then learned ones. Last are Sentinels of both kinds that the last answer reports as
-    /// down.
-    pub fn all(&self) -> &[Endpoint] {
-        &self.all
-    }
-
-    /// The Sentinel to try after this one, round robin. The first one if `tried` is `None` or no
-    /// longer in the roster.
-    pub fn after(&self, tried: Option<&Endpoint>) -> &Endpoint {
-        let at = tried.and_then(|tried| self.all.iter().position(|one| one == tried));
-        let next = at.map_or(0, |at| (at + 1) % self.all.len());
-        // A roster has at least one seed, and `all` has every seed.
-        &self.all[next]
-    }
-
-    /// Handles an answer that names the other Sentinels, for one primary or, concatenated, for
-    /// several. Returns whether the roster has changed.
-    ///
-    /// The Sentinel that answered is also learned, although it does not list itself. At most
-    /// [`SENTINELS_MAX`] are learned, the healthiest first.
-    pub fn handle_peers<'a>(
-        &mut self,
-        asked: &Endpoint,
-        peers: impl IntoIterator<Item = &'a SentinelPeer>,
-    ) -> bool {
-        // If a Sentinel is listed twice, its better health counts.
-        let mut listed = BTreeMap::from([(asked, InstanceHealth::Online)]);
-        for peer in peers {
-            let Some(endpoint) = &peer.endpoint else {
-                continue;
-            };
-            let health = listed.entry(endpoint).or_insert(peer.health);
-            *health = (*health).min(peer.health);
-        }
-        let is_down = |endpoint: &Endpoint| {
-            let health = listed.get(endpoint);
-            health.is_some_and(|&health| health >= InstanceHealth::Suspected)
-        };
-        let mut learned: Vec<(InstanceHealth, &Endpoint)> = listed
-            .iter()
-            .filter(|(endpoint, _)| !self.seeds.contains(endpoint))
-            .map(|(endpoint, health)| (*health, *endpoint))
-            .collect();
-        // The Sentinel that answered is first, so it is never cut off.
-        learned.sort_by_key(|&(health, endpoint)| (endpoint != asked, health, endpoint));
-        learned.truncate(SENTINELS_MAX);
-        learned.sort();
-        let learned = learned.into_iter().map(|(_, endpoint)| endpoint);
-        let mut all: Vec<Endpoint> = self.seeds.iter().chain(learned).cloned().collect();
-        // The sort is stable, so the other order stays.
-        all.sort_by_key(is_down);
-        let differ = |before: &[Endpoint], after: &[Endpoint]| {
-            let before: BTreeSet<&Endpoint> = before.iter().collect();
-            before != after.iter().collect()
-        };
-        let has_changed = differ(&self.all, &all);
-        self.all = all;
-        has_changed
-    }
-}
-
-/// The reason why a list of configured Sentinels is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RosterError {
-    /// The list is empty.
-    Empty,
-    /// The list has more than [`SENTINELS_MAX`] Sentinels.
-    TooMany,
-}
-
-impl fmt::Display for RosterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RosterError::Empty => f.write_str("at least one Sentinel is needed"),
-            RosterError::TooMany => write!(f, "at most {SENTINELS_MAX} Sentinels are allowed"),
-        }
-    }
-}
-
-impl Error for RosterError {}
 
 /// The reason why an answer or a message cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -451,115 +244,10 @@ mod tests {
         Endpoint { host, port }
     }
 
-    /// The answer of a Sentinel with this id; an empty id means none.
-    fn answer(id: &str, address: u16, config_epoch: u64) -> PrimaryAnswer {
-        PrimaryAnswer {
-            id: Some(id.to_owned()).filter(|id| !id.is_empty()),
-            address: at("h", address),
-            config_epoch,
-            health: InstanceHealth::Online,
-        }
-    }
-
-    /// The port of the chosen address, which is the same in any order of the answers.
-    fn chosen_port(answers: &[PrimaryAnswer]) -> u16 {
-        let mut reordered = answers.to_vec();
-        let first = choose(answers).expect("there are answers").clone();
-        for _ in answers {
-            reordered.rotate_left(1);
-            assert_eq!(choose(&reordered), Some(&first));
-        }
-        reordered.reverse();
-        assert_eq!(choose(&reordered), Some(&first));
-        first.address.port
-    }
-
-    fn peer(port: u16, health: InstanceHealth) -> SentinelPeer {
-        SentinelPeer {
-            id: Some(format!("{port:040x}")),
-            endpoint: Some(at("h", port)),
-            health,
-        }
-    }
-
-    fn ports(roster: &Roster) -> Vec<u16> {
-        roster.all().iter().map(|one| one.port).collect()
-    }
-
-    fn roster(ports: &[u16]) -> Roster {
-        Roster::new(ports.iter().map(|&port| at("h", port))).expect("some seeds")
-    }
-
-    /// Without answers no address is chosen.
+    /// The leading Sentinel of a failover still watches the old server, under the new epoch. A
+    /// Sentinel may refuse some requests of a survey.
     #[test]
-    fn no_answers_give_no_choice() {
-        assert_eq!(choose(&[]), None);
-    }
-
-    /// One answer with the highest config epoch wins against many with lower epochs.
-    #[test]
-    fn highest_config_epoch_wins_against_many() {
-        let old = [answer("a", 1, 4), answer("b", 1, 4), answer("c", 1, 0)];
-        let answers = [&old[..], &[answer("d", 2, 5)]].concat();
-        assert_eq!(chosen_port(&answers), 2);
-        assert_eq!(chosen_port(&old), 1);
-    }
-
-    /// Within an epoch the majority wins, even if it reports its server as down.
-    #[test]
-    fn majority_wins_within_an_epoch() {
-        let mut answers = vec![answer("a", 1, 5), answer("b", 2, 5), answer("c", 2, 5)];
-        for answer in &mut answers[1..] {
-            answer.health = InstanceHealth::Failed;
-        }
-        assert_eq!(chosen_port(&answers), 2);
-        // Answers of another epoch do not vote.
-        answers.extend([answer("d", 1, 4), answer("e", 1, 4)]);
-        assert_eq!(chosen_port(&answers), 2);
-        // Each answer without an id counts as one Sentinel.
-        answers.extend([answer("", 1, 5), answer("", 1, 5)]);
-        assert_eq!(chosen_port(&answers), 1);
-    }
-
-    /// A Sentinel that answers several times counts once.
-    #[test]
-    fn sentinel_that_answers_twice_counts_once() {
-        let mut answers = vec![answer("a", 1, 5), answer("a", 1, 5), answer("a", 1, 5)];
-        answers.extend([answer("b", 2, 5), answer("c", 2, 5)]);
-        assert_eq!(chosen_port(&answers), 2);
-    }
-
-    /// Of two addresses with equally many Sentinels, the server that is up wins.
-    #[test]
-    fn server_that_is_up_wins_a_tie() {
-        let mut answers = vec![answer("a", 1, 5), answer("b", 2, 5)];
-        for health in [InstanceHealth::Suspected, InstanceHealth::Failed] {
-            answers[0].health = health;
-            assert_eq!(chosen_port(&answers), 2);
-        }
-        // Disconnected is no disadvantage: a new primary has no connections yet.
-        answers[0].health = InstanceHealth::Disconnected;
-        assert_eq!(chosen_port(&answers), 1);
-    }
-
-    /// Of equal answers always the same one is chosen.
-    #[test]
-    fn choice_among_equal_answers_is_stable() {
-        assert_eq!(
-            chosen_port(&[answer("b", 2, 5), answer("a", 3, 5), answer("c", 1, 5)]),
-            1
-        );
-        // Of several answers with the chosen address, always the same one is returned.
-        let mut answers = vec![answer("b", 1, 5), answer("a", 1, 5), answer("", 1, 5)];
-        answers[2].health = InstanceHealth::Suspected;
-        assert_eq!(chosen_port(&answers), 1);
-        assert_eq!(choose(&answers), Some(&answers[1]));
-    }
-
-    /// During a failover a survey names the new primary, although the leading Sentinel still
-    /// watches the old server under the new epoch.
-    #[test]
-    fn survey_during_a_failover_names_the_new_primary() {
+    fn survey_is_read_during_a_failover_and_in_part() {
         let text = |fields: &[(&str, &str)]| {
             let mut out = Vec::new();
             encode::request(
@@ -590,17 +278,13 @@ mod tests {
         };
         let leading = survey(&primary(flags), new, b"$1\r\na\r\n").expect("a survey");
         assert!(leading.primary.is_failing_over);
-        assert_eq!(leading.answer(), answer("a", 2, 7));
-
-        // Before a replica is promoted, the health is that of the old primary.
-        let old = survey(&primary(flags), b"*2\r\n+h\r\n+1\r\n", b"$1\r\na\r\n");
-        let old = old.expect("a survey").answer();
-        assert_eq!((old.address.port, old.health), (1, InstanceHealth::Failed));
+        assert_eq!((leading.address.port, leading.primary.config_epoch), (2, 7));
+        assert_eq!(leading.id.as_deref(), Some("a"));
         // A Sentinel may refuse the requests that do not concern the primary.
         let refused = b"-NOPERM x\r\n";
         let alone = Survey::read([&primary("master"), new, refused, refused, refused]);
         let alone = alone.expect("a survey");
-        assert_eq!(alone.answer(), answer("", 2, 7));
+        assert_eq!((alone.id, alone.address.port), (None, 2));
         assert!(alone.peers.is_err() && alone.replicas.is_err());
         for (found, error) in [
             (
@@ -871,169 +555,7 @@ mod tests {
         }
     }
 
-    /// A roster has each seed once, and a bounded number of seeds.
-    #[test]
-    fn seeds_are_unique_and_bounded() {
-        assert_eq!(ports(&roster(&[5, 3, 5, 4])), [5, 3, 4]);
-        assert_eq!(Roster::new([]), Err(RosterError::Empty));
-        let many = |count: u16| Roster::new((1..=count).map(|port| at("h", port)));
-        let max = SENTINELS_MAX as u16;
-        assert_eq!(
-            many(max).map(|roster| roster.all().len()),
-            Ok(SENTINELS_MAX)
-        );
-        assert_eq!(many(max + 1), Err(RosterError::TooMany));
-    }
-
-    /// A Sentinel that the next answer does not name is forgotten, unless it is configured.
-    #[test]
-    fn learned_sentinels_last_until_the_next_answer() {
-        let mut roster = roster(&[5, 3]);
-        let online = |port| peer(port, InstanceHealth::Online);
-        assert!(roster.handle_peers(&at("h", 5), &[online(9), online(7)]));
-        assert_eq!(ports(&roster), [5, 3, 7, 9]);
-        assert!(!roster.handle_peers(&at("h", 5), &[online(7), online(9), online(7)]));
-        // The Sentinel that answers does not list itself. A Sentinel without an address is skipped.
-        let mut without_address = online(8);
-        without_address.endpoint = None;
-        assert!(roster.handle_peers(&at("h", 9), &[online(5), without_address]));
-        assert_eq!(ports(&roster), [5, 3, 9]);
-        assert!(roster.handle_peers(&at("h", 3), &[]));
-        assert_eq!((ports(&roster), roster.seeds().len()), (vec![5, 3], 2));
-    }
-
-    /// A Sentinel that another one reports as down is tried last, even a configured one.
-    #[test]
-    fn sentinels_reported_down_are_tried_last() {
-        let mut roster = roster(&[5, 3]);
-        let peers = [
-            peer(5, InstanceHealth::Suspected),
-            peer(6, InstanceHealth::Suspected),
-            peer(7, InstanceHealth::Disconnected),
-            peer(8, InstanceHealth::Online),
-            // The list for another primary has a better health.
-            peer(9, InstanceHealth::Suspected),
-            peer(9, InstanceHealth::Online),
-        ];
-        assert!(roster.handle_peers(&at("h", 3), &peers));
-        assert_eq!(ports(&roster), [3, 8, 9, 7, 5, 6]);
-        assert_eq!(roster.after(None).port, 3);
-        let mut tried = vec![roster.after(None).clone()];
-        for _ in 0..6 {
-            tried.push(roster.after(tried.last()).clone());
-        }
-        let tried: Vec<u16> = tried.iter().map(|one| one.port).collect();
-        assert_eq!(tried, [3, 8, 9, 7, 5, 6, 3]);
-        assert_eq!(roster.after(Some(&at("elsewhere", 8))).port, 3);
-        // A Sentinel that answers is up, whatever was reported before.
-        roster.handle_peers(&at("h", 5), &peers[1..2]);
-        assert_eq!(ports(&roster), [5, 3, 6]);
-    }
-
-    /// The number of learned Sentinels is bounded. The healthiest are learned, and the one that
-    /// answered always is.
-    #[test]
-    fn learned_sentinels_are_bounded() {
-        let mut roster = roster(&[1]);
-        let max = SENTINELS_MAX as u16;
-        let peers = |health| (100..100 + max).map(move |port| peer(port, health));
-        // The healthiest Sentinels are learned.
-        let mut many: Vec<SentinelPeer> = peers(InstanceHealth::Suspected).collect();
-        many.push(peer(999, InstanceHealth::Online));
-        roster.handle_peers(&at("h", 1), &many);
-        assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
-        assert_eq!(ports(&roster)[..3], [1, 999, 100]);
-        // The Sentinel that answered is learned, too.
-        let many: Vec<SentinelPeer> = peers(InstanceHealth::Online).collect();
-        roster.handle_peers(&at("z", 998), &many);
-        assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
-        assert!(roster.all().contains(&at("z", 998)));
-    }
-
-    fn any_health() -> impl Strategy<Value = InstanceHealth> {
-        prop::sample::select(vec![
-            InstanceHealth::Online,
-            InstanceHealth::Disconnected,
-            InstanceHealth::Suspected,
-            InstanceHealth::Failed,
-        ])
-    }
-
-    fn any_answer() -> impl Strategy<Value = PrimaryAnswer> {
-        ("[a-c]?", 1..4_u16, 0..3_u64, any_health()).prop_map(|(id, port, epoch, health)| {
-            PrimaryAnswer {
-                health,
-                ..answer(&id, port, epoch)
-            }
-        })
-    }
-
-    fn any_peer() -> impl Strategy<Value = SentinelPeer> {
-        (0..9_u16, any_health()).prop_map(|(port, health)| {
-            let mut peer = peer(port, health);
-            peer.endpoint = peer.endpoint.filter(|_| port != 0);
-            peer
-        })
-    }
-
     proptest! {
-        /// Most Sentinels of the highest epoch agree with the choice, in any order of the answers.
-        #[test]
-        fn majority_of_the_latest_epoch_is_chosen(
-            (answers, reordered) in prop::collection::vec(any_answer(), 1..9)
-                .prop_flat_map(|answers| (Just(answers.clone()), Just(answers).prop_shuffle())),
-        ) {
-            let chosen = choose(&answers).expect("there are answers");
-            prop_assert_eq!(choose(&reordered), Some(chosen));
-            let epoch = answers.iter().map(|answer| answer.config_epoch).max();
-            prop_assert_eq!(Some(chosen.config_epoch), epoch);
-            let votes = |port: u16| {
-                let votes: Vec<_> = answers
-                    .iter()
-                    .filter(|answer| Some(answer.config_epoch) == epoch && answer.address.port == port)
-                    .collect();
-                let mut ids: Vec<_> = votes.iter().filter_map(|answer| answer.id.clone()).collect();
-                let without_id = votes.len() - ids.len();
-                ids.sort();
-                ids.dedup();
-                ids.len() + without_id
-            };
-            prop_assert_eq!(Some(votes(chosen.address.port)), (1..4).map(votes).max());
-        }
-
-        /// A roster has its seeds, the Sentinel that answered last and the Sentinels that it named,
-        /// whatever came before.
-        #[test]
-        fn roster_has_its_seeds_and_the_last_answer(
-            seeds in prop::collection::vec(1..9_u16, 1..5),
-            asked in 1..9_u16,
-            (peers, reordered) in prop::collection::vec(any_peer(), 0..9)
-                .prop_flat_map(|peers| (Just(peers.clone()), Just(peers).prop_shuffle())),
-            before in prop::collection::vec(any_peer(), 0..9),
-        ) {
-            let mut one = roster(&seeds);
-            let mut other = one.clone();
-            one.handle_peers(&at("h", asked), &peers);
-            other.handle_peers(&at("h", 1), &before);
-            other.handle_peers(&at("h", asked), &reordered);
-            prop_assert_eq!(&one, &other);
-            prop_assert!(!one.handle_peers(&at("h", asked), &reordered));
-
-            let listed = peers.iter().filter_map(|peer| Some(peer.endpoint.as_ref()?.port));
-            let expected: BTreeSet<u16> = seeds.iter().copied().chain([asked]).chain(listed).collect();
-            let mut found = ports(&one);
-            found.sort_unstable();
-            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
-            // One round tries each Sentinel.
-            let mut tried = BTreeSet::new();
-            let mut at = one.after(None);
-            for _ in one.all() {
-                tried.insert(at.clone());
-                at = one.after(Some(at));
-            }
-            prop_assert_eq!(tried.len(), one.all().len());
-        }
-
         /// Reading any bytes gives an answer or an error, and never panics.
         #[test]
         fn any_bytes_are_an_answer_or_an_error(

@@ -2,12 +2,10 @@
 //! `sentinel/`, whose README describes their format.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::slice;
 
 use respool_protocol::sentinel::{
     AnswerError, CHANNELS, Endpoint, FailoverEvent, InstanceHealth, Kind, Message, Primary,
-    PrimaryAnswer, Progress, Replica, ReportedRole, Roster, SURVEY_ANSWERS, SentinelPeer, Survey,
-    choose, read_address, read_id,
+    Progress, Replica, ReportedRole, SURVEY_ANSWERS, SentinelPeer, Survey, read_address, read_id,
 };
 
 /// The answers and messages of each version.
@@ -519,69 +517,17 @@ fn subscription_is_confirmed_channel_by_channel() {
     }
 }
 
-/// After a promotion the new primary is chosen, even against Sentinels that do not know of it yet.
+/// The Sentinel that leads a failover still watches the old primary.
 #[test]
-fn new_primary_is_chosen_after_a_failover() {
+fn leading_sentinel_watches_the_old_primary() {
     for file in FILES {
         let situations = situations(file);
-        let answers = |name: &str| -> Vec<PrimaryAnswer> {
-            let asked = situations.iter().filter(|it| it.name.starts_with(name));
-            let surveys = asked.filter_map(|it| it.surveys().first().map(Survey::answer));
-            surveys.collect()
-        };
-        let before = answers("three Sentinels, asked");
-        let during = answers("a failover waits for a replica, asked");
-        let after = answers("after the failover, asked");
-        let died = answers("after they died, asked");
-        assert_eq!(
-            [&before, &during, &after, &died].map(Vec::len),
-            [3, 3, 3, 2]
-        );
-        let chosen = |answers: &[PrimaryAnswer]| choose(answers).expect("answers").address.port;
-        assert_eq!(chosen(&before), 17200);
-        assert_eq!(chosen(&after), 17202);
-        // One Sentinel with the new epoch wins against two with the old one.
-        for newer in &during {
-            assert!(newer.health < InstanceHealth::Suspected);
-            let answers = [&before[1..], slice::from_ref(newer)].concat();
-            assert_eq!(chosen(&answers), 17202);
-        }
-        let last = died[0].address.port;
-        assert!([17200, 17201].contains(&last));
-        let all = [&before[..], &during, &after, &died[1..]].concat();
-        assert_eq!(chosen(&all), last);
-
-        // The leading Sentinel still watched the old primary.
         let leading = situations
             .iter()
             .find(|it| it.name.starts_with("a failover waits"));
         for survey in leading.expect("every file has it").surveys() {
             assert!(survey.primary.is_failing_over);
             assert_ne!(survey.primary.endpoint, Some(survey.address));
-        }
-    }
-}
-
-/// All Sentinels are learned from a configured one. A dead one is tried last.
-#[test]
-fn roster_is_learned_from_one_sentinel() {
-    for file in FILES {
-        for situation in situations(file) {
-            let surveys = situation.surveys();
-            let (Some(survey), "m0") = (surveys.first(), situation.about.as_str()) else {
-                continue;
-            };
-            let asked = situation.at(1);
-            let mut roster = Roster::new([asked.clone()]).expect("a seed");
-            roster.handle_peers(&asked, survey.peers.iter().flatten());
-            let (down, up): (Vec<_>, Vec<_>) = situation
-                .sentinels
-                .iter()
-                .map(|((_, port), health)| (*port, *health))
-                .partition(|(_, health)| *health != InstanceHealth::Online);
-            let expected = [1].into_iter();
-            let expected = expected.chain(up.into_iter().chain(down).map(|(port, _)| port));
-            assert!(roster.all().iter().map(|it| it.port).eq(expected));
         }
     }
 }

@@ -13,7 +13,7 @@
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::encode::Version;
 use respool_protocol::sentinel::{
-    self, FailoverEvent, Message, Primary, PrimaryAnswer, Replica, Roster, SURVEY_ANSWERS, Survey,
+    FailoverEvent, Message, Primary, Replica, SURVEY_ANSWERS, Survey, ask_events, ask_survey,
 };
 
 use crate::base::handle::{CONFIGURED, LinkId};
@@ -29,6 +29,8 @@ use crate::data_plane::server::Server;
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
 use crate::discovery::cluster::ServersInUse;
+use crate::discovery::primary_election::{self, PrimaryAnswer};
+use crate::discovery::roster::Roster;
 use crate::routing::pool::{ServerId, WatchedPrimaries, endpoint_of};
 
 /// The time between two surveys of a Sentinel, milliseconds.
@@ -94,7 +96,7 @@ impl SentinelGroup {
             last_answers: vec![None; primaries.len()],
             promoted: vec![None; primaries.len()],
             primaries,
-            roster: watched.sentinels.clone(),
+            roster: Roster::new(watched.sentinels.clone()),
             template: watched.template.clone(),
             watchers: Vec::new(),
         }
@@ -252,7 +254,7 @@ impl Discovery {
         let me = endpoint_of(&plane.server(me).settings.address);
         let watch = self.groups.get_mut(&pool)?;
         let watcher = &mut watch.watchers[index];
-        let said = survey.answer();
+        let said = PrimaryAnswer::of(&survey);
         watcher.said[name] = Some(said.clone());
         watcher.wrong[name] = None;
         let epoch = survey.primary.config_epoch;
@@ -406,7 +408,7 @@ impl Discovery {
         let heir = heir.filter(|(_, from)| plane.now >= *from);
         let said = said.filter_map(|said| said[primary].as_ref());
         let said: Vec<PrimaryAnswer> = said.chain(heir.map(|(heir, _)| heir)).cloned().collect();
-        let chosen = sentinel::choose(&said)?;
+        let chosen = primary_election::choose(&said)?;
         let address = address_of(&chosen.address);
         let (name, server) = watch.primaries[primary].clone();
         let state = &plane.servers[usize::from(server.0)];
@@ -521,7 +523,7 @@ impl Discovery {
             .watcher_mut(plane, id)
             .is_some_and(|watcher| !watcher.refuses_events)
         {
-            sentinel::ask_events(&mut events);
+            ask_events(&mut events);
         }
         self.survey(plane, id, events);
     }
@@ -578,7 +580,7 @@ impl Discovery {
             .collect();
         let mut bytes = first;
         for (primary, name) in names.iter().enumerate() {
-            sentinel::ask_survey(&mut bytes, name);
+            ask_survey(&mut bytes, name);
             let duty = Completion::Discovery(DiscoveryCompletion::Survey {
                 primary: primary as u16,
                 answers: Vec::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::fan::Cursor;
 use respool_protocol::hashing::Placement;
-use respool_protocol::sentinel::Roster;
+use respool_protocol::sentinel::SENTINELS_MAX;
 use respool_protocol::slot::hash_slot;
 
 use crate::base::address_map::AddressMap;
@@ -69,7 +69,8 @@ pub(crate) struct Pool {
 /// The primaries of a pool that have Sentinels, as they are configured.
 #[derive(Debug)]
 pub(crate) struct WatchedPrimaries {
-    pub(crate) sentinels: Roster,
+    /// The configured Sentinels, each once: at least one, and at most [`SENTINELS_MAX`].
+    pub(crate) sentinels: Vec<Endpoint>,
     /// The settings of any Sentinel, without its address.
     pub(crate) template: ServerSettings,
     /// The names of the primaries, and the servers that stand for them.
@@ -84,11 +85,24 @@ impl WatchedPrimaries {
     ) -> Option<WatchedPrimaries> {
         let endpoint = |settings: &ServerSettings| endpoint_of(&settings.address);
         Some(WatchedPrimaries {
-            sentinels: Roster::new(sentinels.iter().filter_map(endpoint)).ok()?,
+            sentinels: each_once(sentinels.iter().filter_map(endpoint))?,
             template: sentinels.first()?.clone(),
             primaries,
         })
     }
+}
+
+/// The Sentinels at these addresses, each once. `None`: there are none, or too many.
+fn each_once(all: impl Iterator<Item = Endpoint>) -> Option<Vec<Endpoint>> {
+    let mut unique: Vec<Endpoint> = Vec::new();
+    for endpoint in all {
+        if !unique.contains(&endpoint) {
+            unique.push(endpoint);
+        }
+    }
+    (1..=SENTINELS_MAX)
+        .contains(&unique.len())
+        .then_some(unique)
 }
 
 pub(crate) fn endpoint_of(address: &Address) -> Option<Endpoint> {
@@ -788,6 +802,24 @@ mod tests {
             prop_assert_eq!(&met[..], pools[1].servers());
             prop_assert_eq!(met.iter().collect::<HashSet<_>>().len(), met.len());
         }
+    }
+
+    /// A Sentinel that is configured twice counts once. The number of Sentinels is bounded.
+    #[test]
+    fn sentinels_are_unique_and_bounded() {
+        let at = |port| {
+            let host = "sentinel".to_owned();
+            Endpoint { host, port }
+        };
+        let ports = |ports: &[u16]| {
+            let all = each_once(ports.iter().map(|port| at(*port)));
+            all.map(|all| all.iter().map(|one| one.port).collect::<Vec<_>>())
+        };
+        assert_eq!(ports(&[5, 3, 5, 4]), Some(vec![5, 3, 4]));
+        assert_eq!(ports(&[]), None);
+        let max = SENTINELS_MAX as u16;
+        let count = |count| each_once((1..=count).map(at)).map(|all| all.len());
+        assert_eq!((count(max), count(max + 1)), (Some(SENTINELS_MAX), None));
     }
 
     /// A Cluster of two thousand seeds does not get enough numbers beside many other Clusters.
