@@ -40,7 +40,7 @@ use respool_testkit::time::clock_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{self, Machine};
-use crate::progress::ProgressBar;
+use crate::progress;
 use crate::report::FigureSpread;
 use crate::targets::{self, HeldChild, Programs, first_line};
 
@@ -385,9 +385,9 @@ pub fn run(
         rounds: Vec::new(),
         failures: Vec::new(),
     };
-    let mut progress = ProgressBar::new(settings.rounds as usize);
+    let progress = progress::bar(settings.rounds as usize);
     for number in 1..=settings.rounds {
-        progress.begin(&format!("round {number}"));
+        progress.set_message(format!("round {number}"));
         let mut failed = |what: String| report.failures.push(format!("round {number}: {what}"));
         let (round, proxy_command) = RunningRound {
             settings,
@@ -400,7 +400,7 @@ pub fn run(
         .map_err(|problem| format!("round {number}: {problem}"))?;
         report.proxy_command = proxy_command;
         report.rounds.push(round);
-        progress.end_step();
+        progress.inc(1);
     }
     drop(progress);
     report.took_s = (clock_ns() - begin_ns) as f64 / 1e9;

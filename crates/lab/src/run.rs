@@ -16,7 +16,7 @@ use crate::load;
 use crate::machine::{self, Machine};
 use crate::measure::{self, Manner, STOPPED};
 use crate::options::RunOptions;
-use crate::progress::ProgressBar;
+use crate::progress;
 use crate::report::{CaseReport, Report, Round};
 use crate::targets::{Backends, Programs, RunningTarget, TargetServers, first_line};
 
@@ -121,10 +121,10 @@ pub fn run(
     let plan = (experiment.plan)(&cases, options.rounds());
     let repeated_max = plan.len() / REPEATED_PART;
     let mut repeated = 0;
-    let mut progress = ProgressBar::new(plan.len());
+    let progress = progress::bar(plan.len());
     for (number, place) in plan {
         let case = &cases[place];
-        progress.begin(&format!("round {number}: {case}"));
+        progress.set_message(format!("round {number}: {case}"));
         let target = running
             .iter_mut()
             .find(|running| running.target == case.target)
@@ -158,7 +158,7 @@ pub fn run(
             Err(problem) if problem == STOPPED => return Err(problem),
             Err(problem) => vec![format!("{case}, round {number}: {problem}")],
         };
-        progress.end_step();
+        progress.inc(1);
         if problems.is_empty() {
             continue;
         }
