@@ -19,6 +19,7 @@
 pub(crate) mod clients;
 pub(crate) mod composite;
 mod deadlines;
+mod dispatch_kind;
 mod link_bytes;
 pub(crate) mod link_events;
 pub(crate) mod logins;

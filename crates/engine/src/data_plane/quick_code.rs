@@ -26,7 +26,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{CODE_SLOW_MS, QUICK_CODE_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::Request;
+use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::scripts::{each_request, is_refusal};
 use crate::data_plane::sent_request::as_asked;
@@ -197,6 +197,21 @@ impl DataPlane {
             true => CodeLane::Waits,
             false => CodeLane::Visited,
         }
+    }
+
+    /// Places a request on the way that was chosen for it, unless the session waits.
+    pub(crate) fn on_code_lane(
+        &mut self,
+        id: SessionId,
+        lane: CodeLane,
+        place: impl FnOnce(&mut DataPlane) -> Dispatched,
+    ) -> Dispatched {
+        if lane == CodeLane::Waits {
+            return Dispatched::Wait;
+        }
+        let placed = place(self);
+        self.leave_code_lane(id, lane);
+        placed
     }
 
     /// The request has its place: the session's next request waits for the reply, and goes on the

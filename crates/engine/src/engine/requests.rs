@@ -1,19 +1,18 @@
 //! Requests that do not go straight to a server: the data plane takes the simple ones.
 
-use respool_protocol::commands::{self, Answer, CommandId, Condition, Retry, id};
+use respool_protocol::commands::{self, CommandId, Retry, id};
 use respool_protocol::encode;
 use respool_protocol::request::{self, Found, RequestScanner, Span, Violation};
 
 use crate::base::handle::SessionId;
 use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::{Dispatched, IngressStep, Read, Request, may_wait};
+use crate::data_plane::ingress::{Dispatched, IngressStep, Read, Request};
 use crate::data_plane::own_options::is_control;
-use crate::data_plane::quick_code::{CodeLane, may_hold_up};
-use crate::data_plane::session::{Flags, Session, SessionState};
+use crate::data_plane::session::{Flags, SessionState};
 use crate::engine::Engine;
-use crate::local::catalog::{CommandCheck, names_no_subcommand};
-use crate::pinned::wait_command::is_wait;
+use crate::engine::dispatch_kind::DispatchKind;
+use crate::local::catalog::{RequestAdmission, names_no_subcommand};
 
 impl Engine {
     /// Takes requests from `input` until it ends or the session must wait. Returns the number of
@@ -183,46 +182,26 @@ impl Engine {
         spans: &[Span],
         id: CommandId,
     ) -> Dispatched {
-        let arg = |index: usize| spans[index].of(bytes);
         let request = Request {
             bytes,
             spans,
             id,
             command: id.get(),
         };
-        let command = request.command;
         if self.plane.is_routed(session_id) {
             self.switch_from_dead_if_free(session_id);
-            self.plane.switch_from_replica(session_id, Some(command));
+            self.plane
+                .switch_from_replica(session_id, Some(request.command));
         }
-        let Some(check) = self.local.verdict(&mut self.plane, session_id, &request) else {
-            return Dispatched::Wait;
-        };
-        let server_refuses = check == CommandCheck::Itself;
-        let checked = match check {
-            CommandCheck::Refused(text) => Err(text),
-            CommandCheck::Unsaid => self
-                .plane
-                .check_shape(session_id, command, spans.len(), arg)
-                .and_then(|()| self.plane.check(session_id, command, id, spans.len(), arg)),
-            CommandCheck::Fine | CommandCheck::Itself => {
-                self.plane.check(session_id, command, id, spans.len(), arg)
+        let plane = &mut self.plane;
+        let server_refuses = match self.local.admit(plane, session_id, &request) {
+            RequestAdmission::Passed { server_refuses } => server_refuses,
+            RequestAdmission::Waits => return Dispatched::Wait,
+            RequestAdmission::Refused(text) if id == id::EXEC => {
+                return self.transactions.refuse_exec(plane, session_id, &text);
             }
+            RequestAdmission::Refused(text) => return plane.refuse_queued(session_id, &text),
         };
-        if let Err(text) = checked {
-            return match id {
-                id::EXEC => self
-                    .transactions
-                    .refuse_exec(&mut self.plane, session_id, &text),
-                _ => self.plane.refuse_queued(session_id, &text),
-            };
-        }
-        if let Some(session) = self.plane.sessions.get_mut(session_id) {
-            session.asked = Some(id);
-        }
-        if self.plane.is_paused(session_id, &request) {
-            return self.plane.hold_for_pause(session_id);
-        }
         if id == id::PING && self.plane.is_restricted(session_id) {
             return self.answer_locally(session_id, &request);
         }
@@ -248,88 +227,51 @@ impl Engine {
         placed
     }
 
-    /// Dispatches a request after its session has switched to its server.
+    /// Dispatches a request after its session has switched to its server. `server_refuses`: the
+    /// server answers it with an error of its own.
     pub(crate) fn dispatch_at_server(
         &mut self,
-        session_id: SessionId,
+        id: SessionId,
         request: &Request<'_>,
         server_refuses: bool,
     ) -> Dispatched {
-        let Request {
-            bytes,
-            spans,
-            id,
-            command,
-        } = *request;
-        let arg = |index: usize| spans[index].of(bytes);
-        let ends_multi = matches!(
-            id,
-            id::MULTI | id::EXEC | id::DISCARD | id::WATCH | id::QUIT | id::RESET
-        );
-        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
-        if !ends_multi && self.plane.sessions.get(session_id).is_some_and(in_multi) {
-            return match server_refuses {
-                true => self.transactions.queue_unknown(
-                    &mut self.plane,
-                    session_id,
-                    bytes,
-                    names_no_subcommand(request),
-                ),
-                false => self.queue(session_id, request),
-            };
-        }
-        let looked_into = matches!(command.answer, Answer::Conditional(_));
-        if server_refuses || looked_into && !command.arity_ok(spans.len()) {
-            return self.plane.dispatch_on_link(session_id, bytes, false, None);
-        }
-        let alone = match command.answer {
-            Answer::Session | Answer::Pinned => return self.answer_locally(session_id, request),
-            Answer::Alone => true,
-            Answer::Conditional(Condition::Block) => commands::asks_to_block(spans.len(), arg),
-            _ => false,
-        };
+        let plane = &mut self.plane;
+        let (bytes, command) = (request.bytes, request.command);
         let reads = command.retry == Retry::Read;
-        let named = self.plane.naming_duty(session_id, command);
-        match command.answer {
-            Answer::Alone if is_wait(id) => self.dispatch_wait(session_id, request, None),
-            _ if alone && may_wait(id) => {
-                self.dispatch_blocking(session_id, request, (reads, named))
+        match DispatchKind::of(request, plane.is_in_multi(id), server_refuses) {
+            DispatchKind::Queue => self.queue(id, request),
+            DispatchKind::QueueRefused => {
+                let taints = names_no_subcommand(request);
+                self.transactions.queue_unknown(plane, id, bytes, taints)
             }
-            _ if alone && id == id::SHUTDOWN => self.pinned.dispatch_urgent(
-                &mut self.plane,
-                session_id,
-                bytes,
-                (false, Some(Completion::Shutdown)),
-            ),
-            _ if alone => {
-                self.pinned
-                    .dispatch_urgent(&mut self.plane, session_id, bytes, (reads, named))
+            DispatchKind::ServersError => plane.dispatch_on_link(id, bytes, false, None),
+            DispatchKind::Here => self.answer_locally(id, request),
+            DispatchKind::Wait => self.dispatch_wait(id, request, None),
+            DispatchKind::Blocking => {
+                let named = plane.naming_duty(id, command);
+                self.dispatch_blocking(id, request, (reads, named))
             }
-            Answer::Conditional(Condition::Script) => {
-                let lane = self.plane.enter_code_lane(session_id, request);
-                if lane == CodeLane::Waits {
-                    return Dispatched::Wait;
-                }
-                let placed = self
-                    .local
-                    .dispatch_script(&mut self.plane, session_id, request);
-                self.plane.leave_code_lane(session_id, lane);
-                placed
+            DispatchKind::Shutdown => {
+                let completion = (false, Some(Completion::Shutdown));
+                self.pinned.dispatch_urgent(plane, id, bytes, completion)
             }
-            Answer::Conditional(Condition::Count) => {
-                self.pubsub
-                    .dispatch_counted(&mut self.plane, session_id, request)
+            DispatchKind::Urgent => {
+                let completion = (reads, plane.naming_duty(id, command));
+                self.pinned.dispatch_urgent(plane, id, bytes, completion)
             }
-            _ if may_hold_up(id) => {
-                let lane = self.plane.enter_code_lane(session_id, request);
-                if lane == CodeLane::Waits {
-                    return Dispatched::Wait;
-                }
-                let placed = self.plane.dispatch_on_link(session_id, bytes, reads, named);
-                self.plane.leave_code_lane(session_id, lane);
-                placed
+            DispatchKind::Script => self.local.dispatch_script(plane, id, request),
+            DispatchKind::Counted => self.pubsub.dispatch_counted(plane, id, request),
+            DispatchKind::Code => {
+                let lane = plane.enter_code_lane(id, request);
+                plane.on_code_lane(id, lane, |plane| {
+                    let named = plane.naming_duty(id, command);
+                    plane.dispatch_on_link(id, bytes, reads, named)
+                })
             }
-            _ => self.plane.dispatch_on_link(session_id, bytes, reads, named),
+            DispatchKind::Link => {
+                let named = plane.naming_duty(id, command);
+                plane.dispatch_on_link(id, bytes, reads, named)
+            }
         }
     }
 

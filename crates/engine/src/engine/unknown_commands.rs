@@ -4,7 +4,6 @@ use respool_protocol::request::Span;
 
 use crate::base::handle::SessionId;
 use crate::data_plane::ingress::Dispatched;
-use crate::data_plane::quick_code::CodeLane;
 use crate::data_plane::session::Pins;
 use crate::engine::Engine;
 use crate::local::unknown::{UnknownRequest, UnknownStep};
@@ -38,13 +37,10 @@ impl Engine {
                     .queue_unknown(&mut self.plane, session_id, bytes, taints)
             }
             UnknownStep::Share { reads } => {
-                let lane = self.plane.enter_code_lane_with(session_id, bytes);
-                if lane == CodeLane::Waits {
-                    return Dispatched::Wait;
-                }
-                let placed = self.plane.dispatch_on_link(session_id, bytes, reads, None);
-                self.plane.leave_code_lane(session_id, lane);
-                placed
+                let lane = plane.enter_code_lane_with(session_id, bytes);
+                plane.on_code_lane(session_id, lane, |plane| {
+                    plane.dispatch_on_link(session_id, bytes, reads, None)
+                })
             }
             UnknownStep::Dedicated => {
                 let mut pins = Pins::ONCE;

@@ -129,6 +129,17 @@ pub(crate) enum CommandCheck {
     Itself,
 }
 
+/// The outcome of the checks of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RequestAdmission {
+    /// It goes on. `server_refuses`: the server answers it with an error of its own.
+    Passed { server_refuses: bool },
+    /// The session waits: for the server's answer about the command, or for the end of a pause.
+    Waits,
+    /// The client gets this error.
+    Refused(Vec<u8>),
+}
+
 impl CommandCatalog {
     /// A user has authenticated again, or its rights may have changed.
     pub(crate) fn doubt_user(&mut self, user: u16) {
@@ -247,9 +258,46 @@ impl Local {
         known || !matches!(self.ask_to_open(plane, id, opening), Err(Blocked::Wait))
     }
 
+    /// Checks a request whose command is in the table.
+    pub(crate) fn admit(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> RequestAdmission {
+        let (id, command, argc) = (request.id, request.command, request.spans.len());
+        let arg = |index: usize| request.arg(index);
+        let Some(verdict) = self.verdict(plane, session_id, request) else {
+            return RequestAdmission::Waits;
+        };
+        let server_refuses = verdict == CommandCheck::Itself;
+        let checked = match verdict {
+            CommandCheck::Refused(text) => Err(text),
+            CommandCheck::Unsaid => plane
+                .check_shape(session_id, command, argc, arg)
+                .and_then(|()| plane.check(session_id, command, id, argc, arg)),
+            CommandCheck::Fine | CommandCheck::Itself => {
+                plane.check(session_id, command, id, argc, arg)
+            }
+        };
+        if let Err(text) = checked {
+            return RequestAdmission::Refused(text);
+        }
+        if let Some(session) = plane.sessions.get_mut(session_id) {
+            session.asked = Some(id);
+        }
+        match plane.is_paused(session_id, request) {
+            true => {
+                plane.hold_for_pause(session_id);
+                RequestAdmission::Waits
+            }
+            false => RequestAdmission::Passed { server_refuses },
+        }
+    }
+
     /// The judgement of a session's server on a request that the server may never see. `None`: the
     /// session waits for the answer.
-    pub(crate) fn verdict(
+    fn verdict(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,

@@ -257,6 +257,18 @@ impl Local {
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
+        let lane = plane.enter_code_lane(session_id, request);
+        plane.on_code_lane(session_id, lane, |plane| {
+            self.place_script(plane, session_id, request)
+        })
+    }
+
+    fn place_script(
+        &mut self,
+        plane: &mut DataPlane,
+        session_id: SessionId,
+        request: &Request<'_>,
+    ) -> Dispatched {
         let reads = request.command.retry == Retry::Read;
         let completion = match request.id {
             id::EVAL | id::EVAL_RO | id::SCRIPT_LOAD => Some(LocalCompletion::Script),
