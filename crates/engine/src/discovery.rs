@@ -2,9 +2,9 @@
 
 pub(crate) mod cluster;
 pub(crate) mod introductions;
-pub(crate) mod next_server;
 mod primary_election;
 pub(crate) mod readonly;
+mod refusals;
 pub(crate) mod replicas;
 mod roster;
 pub(crate) mod sentinel;

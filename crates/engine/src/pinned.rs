@@ -31,7 +31,6 @@ use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::holders::Holders;
 use crate::pinned::tracking::AWAY;
-use crate::routing::pool::ServerId;
 
 /// The component that gives sessions links of their own.
 #[derive(Default)]
@@ -285,14 +284,6 @@ impl Pinned {
             self.abandon(plane, link);
         }
         self.targets.remove(&gone.id).is_some()
-    }
-
-    /// A server has lost slots: its sessions wait for their replies, and lose their watches.
-    pub(crate) fn leave_lost_slots(&mut self, plane: &mut DataPlane, server: ServerId) {
-        plane.hold_sessions_at(server);
-        for session in plane.lost_watches(server) {
-            plane.lose_watch(session);
-        }
     }
 
     /// Writes the rest of a link's output, and then ends respool's side of the connection.

@@ -3,6 +3,7 @@
 pub(crate) mod conflicts;
 pub(crate) mod deferred;
 pub(crate) mod refusals;
+pub(crate) mod retry;
 
 use crate::base::handle::SessionId;
 use crate::base::session_map::SessionMap;

@@ -31,6 +31,18 @@ impl DataPlane {
         self.deliver_to(entry, reply);
     }
 
+    /// Takes the request in front off its link, and gives its session this reply.
+    pub(crate) fn answer_front(&mut self, id: LinkId, front: Entry, reply: &[u8]) {
+        if let Some(link) = self.links.get_mut(id) {
+            if front.duty {
+                link.duties.pop_front();
+            }
+            link.pop_answered(front);
+        }
+        self.counters.link_replies += 1;
+        self.pass_on(front, reply);
+    }
+
     /// Fails a request.
     pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
         let away = self.away_error_of(entry);

@@ -380,4 +380,12 @@ impl DataPlane {
             self.close_link(id);
         }
     }
+
+    /// A server has lost slots: its sessions wait for their replies, and lose their watches.
+    pub(crate) fn leave_lost_slots(&mut self, server: ServerId) {
+        self.hold_sessions_at(server);
+        for session in self.lost_watches(server) {
+            self.lose_watch(session);
+        }
+    }
 }

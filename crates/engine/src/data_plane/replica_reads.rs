@@ -12,6 +12,7 @@ use crate::data_plane::ingress::{Dispatched, OK};
 use crate::data_plane::link::{Link, LinkKind, LinkState};
 use crate::data_plane::session::Flags;
 use crate::data_plane::standing::SILENT_MS;
+use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
@@ -167,6 +168,29 @@ impl DataPlane {
         match self.may_be_read(owner) && !self.is_lost(owner) {
             true => Ok(owner),
             false => self.server_in_reach(id, owner, command, kind),
+        }
+    }
+
+    /// The server that gets a refused request of a session now. `asked`: the kind of the link that
+    /// carried it. `slot`: the slot of its first key. `heir`: the server that has taken over from the
+    /// owner behind that link.
+    pub(crate) fn next_server_of(
+        &mut self,
+        session: SessionId,
+        (asked, command): (LinkKind, Option<&Command>),
+        slot: Option<u16>,
+        next: NextServer,
+        heir: Option<ServerId>,
+    ) -> Result<ServerId, NoReader> {
+        let pool = usize::from(self.server(asked.server).pool);
+        let owner = match (next, slot, self.pools[pool].cluster()) {
+            (NextServer::Importer(server) | NextServer::Named(server), ..) => return Ok(server),
+            (NextServer::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
+            (NextServer::Owner, ..) => heir.unwrap_or_else(|| self.owner_behind(asked.server)),
+        };
+        match command {
+            Some(command) => self.server_at_last(session, owner, command, asked),
+            None => Ok(owner),
         }
     }
 

@@ -711,22 +711,22 @@ impl Discovery {
         }
     }
 
-    /// A node has redirected this slot to another owner. Returns whether that was new.
-    pub(crate) fn heal_slot(
+    /// A node has redirected this slot to another owner.
+    pub(super) fn heal_slot(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
         slot: u16,
         owner: ServerId,
-    ) -> bool {
+    ) {
         let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
-            return false;
+            return;
         };
         belief.healed.insert(slot);
         slots.unserved.retain(|other| *other != slot);
         let old = slots.set_owner(slot, owner);
         if old == owner {
-            return false;
+            return;
         }
         // The next refresh finds whether the old owner has lost its last slot.
         if !slots.servers().contains(&owner) {
@@ -738,7 +738,16 @@ impl Discovery {
         }
         self.request_refresh(plane, owner);
         plane.wake_deferred();
-        true
+        let whole = plane.pools[pool].whole;
+        plane.trackers.note_moved(whole);
+    }
+
+    /// Lets sessions of servers that lost slots wait for their replies. It runs once after each
+    /// read: during a read no session sends requests.
+    pub(crate) fn settle_lost_slots(&mut self, plane: &mut DataPlane) {
+        for server in std::mem::take(&mut self.lost_slots) {
+            plane.leave_lost_slots(server);
+        }
     }
 
     /// Chooses the node for publishing and subscribing. Any node will do, because nodes pass

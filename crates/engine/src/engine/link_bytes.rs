@@ -20,7 +20,7 @@ impl Engine {
     pub fn handle_link_bytes(&mut self, link: LinkId, bytes: &[u8]) {
         self.take_link_bytes(link, bytes);
         if !self.discovery.lost_slots.is_empty() {
-            self.settle_lost_slots();
+            self.discovery.settle_lost_slots(&mut self.plane);
         }
     }
 

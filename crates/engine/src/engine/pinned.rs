@@ -83,7 +83,7 @@ impl Engine {
         if let (Some(server), Some((why, redirect))) = (server, &refused) {
             match *redirect {
                 Some(refusal) => {
-                    self.follow_redirect(server, None, why, refusal);
+                    self.follow_refusal((server, None), why, refusal);
                 }
                 None => self
                     .discovery
@@ -96,7 +96,10 @@ impl Engine {
             .wait_at_next(&mut self.plane, entry.session, rest, refused);
         match next {
             Some(NextWait::Reply(reply)) => self.plane.pass_on(entry, &reply),
-            Some(NextWait::Ask(request, to)) => self.go_on_alone(link, entry, request, to),
+            Some(NextWait::Ask(request, to)) => {
+                self.redirects
+                    .go_on_elsewhere(&mut self.plane, link, entry, request, to);
+            }
             None => {}
         }
     }

@@ -54,7 +54,7 @@ impl Engine {
                     .discovery
                     .is_nobodys(&mut self.plane, server, said, slot);
                 if !has_no_owner {
-                    self.follow_redirect(server, slot, said, refused.refusal);
+                    self.follow_refusal((server, slot), said, refused.refusal);
                 }
                 let line = (link, refused.line);
                 self.pubsub

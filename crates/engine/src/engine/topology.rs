@@ -83,7 +83,7 @@ impl Engine {
         }
         // A session's later requests go to the new owner, and must not overtake.
         for server in &change.lost_slots {
-            self.pinned.leave_lost_slots(&mut self.plane, *server);
+            self.plane.leave_lost_slots(*server);
         }
         // Sessions of a server that has left switch to the new home.
         self.choose_home(pool);
@@ -93,22 +93,6 @@ impl Engine {
         }
         self.discovery.reach_owners(&mut self.plane, &change);
         self.know_replicas(pool, change.replicas, |_| true);
-    }
-
-    /// A node has redirected this slot to another owner.
-    pub(crate) fn heal_slot(&mut self, pool: usize, slot: u16, owner: ServerId) {
-        if self.discovery.heal_slot(&mut self.plane, pool, slot, owner) {
-            let whole = self.plane.pools[pool].whole;
-            self.plane.trackers.note_moved(whole);
-        }
-    }
-
-    /// Lets sessions of servers that lost slots wait for their replies. It runs once after each
-    /// read: during a read no session sends requests.
-    pub(crate) fn settle_lost_slots(&mut self) {
-        for server in std::mem::take(&mut self.discovery.lost_slots) {
-            self.pinned.leave_lost_slots(&mut self.plane, server);
-        }
     }
 
     /// Chooses the node of a Cluster for publishing and subscribing, and moves hubs to it.
@@ -125,23 +109,8 @@ impl Engine {
 
 /// Servers that come and go.
 impl Engine {
-    /// See [`crate::discovery::Discovery::known_server_at`].
-    pub(crate) fn known_server_at(
-        &mut self,
-        by: ServerId,
-        said: Endpoint,
-        ask: bool,
-    ) -> Option<ServerId> {
-        let in_use = self.servers_in_use();
-        let server = self
-            .discovery
-            .known_server_at(&mut self.plane, by, said, ask, &in_use);
-        self.forget_reused();
-        server
-    }
-
     /// The servers to which components refer. It is empty while no entry is reused.
-    fn servers_in_use(&self) -> ServersInUse {
+    pub(crate) fn servers_in_use(&self) -> ServersInUse {
         if !self.discovery.reuses_servers(&self.plane) {
             return ServersInUse::default();
         }
@@ -154,7 +123,7 @@ impl Engine {
     }
 
     /// Drops the answers of servers whose entries now belong to other servers.
-    fn forget_reused(&mut self) {
+    pub(crate) fn forget_reused(&mut self) {
         for server in self.discovery.reused.drain(..) {
             let learned = &mut self.plane.learned_commands;
             self.local.catalog.forget_server(learned, server);

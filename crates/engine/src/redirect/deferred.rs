@@ -119,19 +119,6 @@ impl RefusedFront<'_> {
     }
 }
 
-/// How a refused request leaves its link.
-pub(crate) enum Departure {
-    /// It is deferred, and has left the link.
-    Deferred,
-    /// It is deferred, and has left the link. The session leaves the link, too: it was its own.
-    LeavesOwnLink(SessionId),
-    /// It still is in front. Its client gets this reply.
-    Answer(Vec<u8>),
-    /// It is the WATCH of this session, which loses its watch. It still is in front, and its client
-    /// gets this reply.
-    WatchLost(SessionId, Vec<u8>),
-}
-
 /// The decision on an unproven request after the answer to the second question.
 pub(crate) enum ProofOutcome {
     /// The request has ended meanwhile.
@@ -369,27 +356,24 @@ impl Redirects {
         })
     }
 
-    /// Takes a refused request off its link, or says how its client is answered. `next`: the server
-    /// that gets it next.
+    /// Takes a refused request off its link: it is deferred, or its client is answered. `next`: the
+    /// server that gets it next.
     pub(crate) fn take_off(
         &mut self,
         plane: &mut DataPlane,
         refused: &RefusedFront<'_>,
         next: NextServer,
-    ) -> Departure {
+    ) {
         let (id, why) = (refused.link, refused.refusal);
         if refused.front.len == 0 {
             let mut told = Vec::new();
             let server = plane.label(id);
             error::append_reply(&mut told, Fate::NotSent, Cause::TooLargeToMove { server });
-            return Departure::Answer(told);
+            return plane.answer_front(id, refused.front, &told);
         }
         match refused.role {
             LinkRole::Pinned { by } => self.take_off_own_link(plane, refused, by, next),
-            _ => {
-                self.defer_front(plane, id, (next, None, why), false, &refused.reply);
-                Departure::Deferred
-            }
+            _ => self.defer_front(plane, id, (next, None, why), false, &refused.reply),
         }
     }
 
@@ -524,10 +508,10 @@ impl Redirects {
         refused: &RefusedFront<'_>,
         by: SessionId,
         next: NextServer,
-    ) -> Departure {
+    ) {
         let (id, why) = (refused.link, refused.refusal);
         let Some(link) = plane.links.get(id) else {
-            return Departure::Deferred;
+            return;
         };
         let is_watch = id_of(as_asked(link.first_bytes())) == Some(id::WATCH);
         let (is_block, watched) = match link.duties.front().filter(|_| refused.front.duty) {
@@ -536,7 +520,7 @@ impl Redirects {
         };
         let waits = link.waits;
         let Some(session) = plane.sessions.get(by) else {
-            return Departure::Answer(Vec::new());
+            return plane.answer_front(id, refused.front, b"");
         };
         let version = session.version;
         let pins = session.pins;
@@ -548,21 +532,22 @@ impl Redirects {
                 Refusal::Moved | Refusal::Ask => b"+OK\r\n".to_vec(),
                 _ => refused.reply.to_vec(),
             };
-            Departure::WatchLost(by, told)
+            plane.lose_watch(by);
+            plane.answer_front(id, refused.front, &told);
         } else if watched {
             // The watched keys have left this server, so EXEC answers that they may have changed.
             let mut nil = Vec::new();
             encode::null_array(&mut nil, version);
-            Departure::Answer(nil)
+            plane.answer_front(id, refused.front, &nil);
         } else if waits && is_own && !pins.bind() {
             // The session gets another link for itself.
             self.defer_front(plane, id, (next, None, why), true, &refused.reply);
-            Departure::LeavesOwnLink(by)
+            plane.leave_own_link(id, by);
         } else if waits || is_block && !pins.any(Pins::SPREAD) || !is_own {
-            Departure::Answer(moved_away(plane.label(id)))
+            let told = moved_away(plane.label(id));
+            plane.answer_front(id, refused.front, &told);
         } else {
             self.defer_front(plane, id, (next, None, why), false, &refused.reply);
-            Departure::Deferred
         }
     }
 
@@ -591,14 +576,9 @@ impl Redirects {
         }
     }
 
-    /// Begins a scan of the deferred requests of a session. `None`: nothing is due. `scattered`:
-    /// the session's scattered requests, and their parts without an answer.
-    pub(crate) fn begin_scan(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        scattered: (usize, usize),
-    ) -> Option<RetryScan> {
+    /// Begins a scan of the deferred requests of a session. `None`: nothing is due.
+    pub(crate) fn begin_scan(&mut self, plane: &mut DataPlane, id: SessionId) -> Option<RetryScan> {
+        let scattered = plane.scattered_of(id);
         let (now, wakes) = (plane.now, plane.retry_wakes);
         let session = plane.sessions.get_mut(id)?;
         let queue = self.queues.get_mut(id)?;
@@ -659,24 +639,24 @@ impl Redirects {
         }
     }
 
-    /// Ends the retries of a request. Returns the client's reply: the refusal, or respool's error
-    /// if the refusal is a redirect.
-    pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) -> (Entry, Vec<u8>) {
+    /// Ends the retries of a request. The client gets the refusal, or respool's error if the refusal
+    /// is a redirect.
+    pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) {
         if item.is_unproven() {
             // The request may have run: the reply may be its own text.
-            return (item.entry, item.refusal);
+            return plane.pass_on(item.entry, &item.refusal);
         }
         let reply = match item.is_named_elsewhere() {
             true => moved_away(&plane.server(item.asked.server).label),
             false => item.refusal,
         };
         plane.counters.failed_not_sent += 1;
-        (item.entry, reply)
+        plane.pass_on(item.entry, &reply);
     }
 
     /// Whether a deferred request waits for a server that is in back-off, because another server
     /// may soon take its place. The refusal decides.
-    pub(crate) fn may_wait_at(&self, plane: &DataPlane, link: &Link, item: &Deferred) -> bool {
+    pub(super) fn may_wait_at(&self, plane: &DataPlane, link: &Link, item: &Deferred) -> bool {
         if !matches!(link.state, LinkState::Backoff { .. }) {
             return false;
         }
@@ -695,7 +675,7 @@ impl Redirects {
 
     /// Makes the link of the next attempt connect. Returns the reply to the client if the server is
     /// in back-off: the request is not sent.
-    pub(crate) fn wake_link(
+    pub(super) fn wake_link(
         &mut self,
         plane: &mut DataPlane,
         link: LinkId,
@@ -1122,7 +1102,7 @@ impl Redirects {
         (server, due): (ServerId, Time),
     ) {
         let Some(own) = plane.links.get(link) else {
-            return;
+            return plane.leave_own_link(link, entry.session);
         };
         let item = Deferred {
             entry: Entry {
@@ -1142,6 +1122,7 @@ impl Redirects {
             overtaken: false,
         };
         self.defer(plane, link, item);
+        plane.leave_own_link(link, entry.session);
     }
 
     /// Takes requests from a lost link that another server can answer: its slot has another owner

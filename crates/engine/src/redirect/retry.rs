@@ -1,0 +1,200 @@
+//! Deferred requests that are sent again: the link of each attempt.
+
+use respool_protocol::commands::id;
+use respool_protocol::encode;
+
+use crate::base::error_text::NO_READER;
+use crate::base::handle::{LinkId, SessionId};
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::bound_reply;
+use crate::data_plane::ledger::Entry;
+use crate::data_plane::link::LinkKind;
+use crate::data_plane::sent_request::id_of;
+use crate::data_plane::session::Flags;
+use crate::redirect::Redirects;
+use crate::redirect::deferred::{Deferred, RetryScan};
+use crate::routing::next_server::NextServer;
+use crate::routing::pool::ServerId;
+use crate::routing::replica_table::NoReader;
+
+/// The effect of the answer of an heir on a deferred share of the same request.
+pub(crate) enum HeirAnswer {
+    /// There is none: the share is sent again.
+    Missing(Deferred),
+    /// It counts for this share of the entry's request, too.
+    Counts(Entry, u16, Vec<u8>),
+    /// The share is refused, so that nothing is counted twice.
+    Refused,
+}
+
+impl Redirects {
+    /// Settles a share of a scattered request whose server has no slots any more. Its heir must
+    /// have got a share of the same request. Then the heir's answer counts for both shares. A read
+    /// is refused, so that nothing is counted twice. The exceptions are FLUSHALL and FLUSHDB: keys
+    /// may have moved to the heir after it deleted its own. So the heir gets the command once more,
+    /// which is safe, because the session has no request behind it.
+    pub(crate) fn settle_by_heir(
+        &mut self,
+        plane: &mut DataPlane,
+        item: Deferred,
+        heir: Option<ServerId>,
+    ) -> HeirAnswer {
+        let Some(index) = item.share() else {
+            return HeirAnswer::Missing(item);
+        };
+        if matches!(id_of(item.request()), Some(id::FLUSHALL | id::FLUSHDB)) {
+            return HeirAnswer::Missing(item);
+        }
+        let has_moved = item.next_server() == NextServer::Owner && item.slot().is_none();
+        let heir = heir.filter(|_| has_moved);
+        match heir.and_then(|heir| plane.part_of(item.entry(), heir)) {
+            None => HeirAnswer::Missing(item),
+            Some(_) if item.reads() => {
+                self.give_up(plane, item);
+                HeirAnswer::Refused
+            }
+            Some(answer) => HeirAnswer::Counts(item.entry(), index, answer),
+        }
+    }
+
+    /// The link for the next attempt of a deferred request. `heir`: the server that has taken over
+    /// from the request's owner. `None`: the request stays, or its client has got an error.
+    pub(crate) fn leave(
+        &mut self,
+        plane: &mut DataPlane,
+        scan: &mut RetryScan,
+        item: Deferred,
+        heir: Option<ServerId>,
+    ) -> Option<(LinkId, Deferred)> {
+        let id = item.entry().session;
+        let link = if item.waits() {
+            match self.own_link_for(plane, id, &item, heir) {
+                Some(link) => link,
+                None => {
+                    scan.stay_without_link(item);
+                    return None;
+                }
+            }
+        } else if plane.tracks_several(id) {
+            match self.tracking_link_for(plane, id, &item, heir) {
+                Some(link) => link,
+                None => {
+                    // A link gets free, or the slot gets another owner.
+                    scan.stay_until_tick(plane, item);
+                    return None;
+                }
+            }
+        } else {
+            match link_for(plane, &item, heir) {
+                Ok(link) => link,
+                Err(told) => {
+                    plane.counters.failed_not_sent += 1;
+                    plane.pass_on(item.entry(), &told);
+                    return None;
+                }
+            }
+        };
+        let to = plane.links.get(link);
+        let is_in_back_off = to.is_some_and(|to| self.may_wait_at(plane, to, &item));
+        let item = scan.leave_on(plane, link, item, is_in_back_off)?;
+        let entry = item.entry();
+        if let Some(index) = item.share()
+            && let Some(server) = plane.links.get(link).map(|link| link.kind.server)
+        {
+            plane.ask_share_of(entry, index, server);
+        }
+        match self.wake_link(plane, link, entry) {
+            Ok(()) => Some((link, item)),
+            Err(told) => {
+                plane.pass_on(entry, &told);
+                None
+            }
+        }
+    }
+
+    /// The link on which the session tracks keys at the server of the next attempt. `None`: there
+    /// is no such link just now.
+    fn tracking_link_for(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        item: &Deferred,
+        heir: Option<ServerId>,
+    ) -> Option<LinkId> {
+        let server = kind_for(plane, item, heir).ok()?.server;
+        let first = plane.shared.get(&plane.first_link(server));
+        let is_in_back_off = first
+            .and_then(|first| plane.links.get(*first))
+            .is_some_and(|first| self.may_wait_at(plane, first, item));
+        let is_known = plane.tracks_on(id, server).is_some();
+        if is_in_back_off || !is_known && !plane.may_have_own_link(id) {
+            return None;
+        }
+        let link = plane.tracking_link(id, server).ok()?;
+        // The next attempt has no CLIENT CACHING in front of it.
+        plane.lack_caching(id);
+        Some(link)
+    }
+
+    /// A link that the session has for itself. `None`: none is free just now.
+    fn own_link_for(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        item: &Deferred,
+        heir: Option<ServerId>,
+    ) -> Option<LinkId> {
+        let link = if plane.tracks_several(id) {
+            let link = self.tracking_link_for(plane, id, item, heir)?;
+            let server = plane.links.get(link)?.kind.server;
+            plane.switch_server(id, server);
+            link
+        } else {
+            if !plane.may_have_own_link(id) {
+                return None;
+            }
+            let kind = kind_for(plane, item, heir).ok()?;
+            plane.move_to_own_link(kind, id)?
+        };
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.flags |= Flags::UNPINNING;
+        }
+        if let Some(link) = plane.links.get_mut(link) {
+            link.waits = true;
+        }
+        Some(link)
+    }
+}
+
+/// The kind of link for the next attempt.
+fn kind_for(
+    plane: &mut DataPlane,
+    item: &Deferred,
+    heir: Option<ServerId>,
+) -> Result<LinkKind, NoReader> {
+    let asked = item.asked();
+    let command = id_of(item.request()).map(|id| id.get());
+    let session = item.entry().session;
+    let (slot, next) = (item.slot(), item.next_server());
+    let server = plane.next_server_of(session, (asked, command), slot, next, heir)?;
+    Ok(asked.at(server))
+}
+
+/// The link for the next attempt, or the error reply to the client if there is none.
+fn link_for(
+    plane: &mut DataPlane,
+    item: &Deferred,
+    heir: Option<ServerId>,
+) -> Result<LinkId, Vec<u8>> {
+    match kind_for(plane, item, heir) {
+        Ok(kind) => {
+            let link = plane.current_link(kind);
+            link.ok_or_else(|| bound_reply("links-max"))
+        }
+        Err(NoReader) => {
+            let mut reply = Vec::new();
+            encode::error(&mut reply, NO_READER);
+            Err(reply)
+        }
+    }
+}
