@@ -4,11 +4,13 @@ pub(crate) mod cluster;
 pub(crate) mod introductions;
 mod primary_election;
 pub(crate) mod readonly;
+mod refresh;
 mod refusals;
 pub(crate) mod replicas;
 mod roster;
 pub(crate) mod sentinel;
 pub(crate) mod server_report;
+pub(crate) mod servers;
 mod view_election;
 
 use std::collections::HashMap;
@@ -154,8 +156,8 @@ impl Discovery {
         self.rebalance_replicas(plane, pool);
     }
 
-    /// A lost link has its new state, and stays. The count of failures tells now whether an owner is
-    /// lost.
+    /// A lost link has its new state, and stays. The count of failures tells now whether an owner
+    /// is lost.
     pub(crate) fn link_stays_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
         if down.heeds {
             let pool = usize::from(plane.server(down.server).pool);

@@ -55,7 +55,8 @@ impl DataPlane {
         self.flushed_links.push(link);
     }
 
-    /// A link's socket took `count` bytes of its output. Returns whether requests may wait for that.
+    /// A link's socket took `count` bytes of its output. Returns whether requests may wait for
+    /// that.
     #[inline]
     pub(crate) fn link_written(&mut self, link: LinkId, count: usize) -> bool {
         let Some(state) = self.links.get_mut(link) else {
@@ -69,7 +70,8 @@ impl DataPlane {
         !state.takes() || !state.waiters.is_empty()
     }
 
-    /// The name of a link's server is being looked up since this time; `None`: the look-up has ended.
+    /// The name of a link's server is being looked up since this time; `None`: the look-up has
+    /// ended.
     pub(crate) fn note_look_up(&mut self, link: LinkId, since: Option<Time>) {
         if let Some(link) = self.links.get(link) {
             let server = usize::from(link.kind.server.0);

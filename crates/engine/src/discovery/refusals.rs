@@ -5,7 +5,7 @@ use respool_protocol::cluster::{Endpoint, Redirect, Refusal};
 use crate::base::settings::Address;
 use crate::data_plane::DataPlane;
 use crate::discovery::Discovery;
-use crate::discovery::cluster::ServersInUse;
+use crate::discovery::servers::ServersInUse;
 use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
 

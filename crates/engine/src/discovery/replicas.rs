@@ -33,7 +33,7 @@ use crate::data_plane::replica_reads::GIVEN_UP_MS;
 use crate::data_plane::server::Server;
 use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
-use crate::discovery::cluster::ServersInUse;
+use crate::discovery::servers::ServersInUse;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::{Candidate, choose, seat_again};
 

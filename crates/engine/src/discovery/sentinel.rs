@@ -28,9 +28,9 @@ use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::server::Server;
 use crate::data_plane::slow_readers::EVERYBODYS;
 use crate::discovery::Discovery;
-use crate::discovery::cluster::ServersInUse;
 use crate::discovery::primary_election::{self, PrimaryAnswer};
 use crate::discovery::roster::Roster;
+use crate::discovery::servers::ServersInUse;
 use crate::routing::pool::{ServerId, WatchedPrimaries, endpoint_of};
 
 /// The time between two surveys of a Sentinel, milliseconds.

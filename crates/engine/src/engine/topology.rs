@@ -12,8 +12,9 @@ use crate::base::handle::LinkId;
 use crate::base::settings::Address;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::discovery::TopologyReply;
-use crate::discovery::cluster::{NewTopology, ServersInUse};
+use crate::discovery::cluster::NewTopology;
 use crate::discovery::sentinel::{SentinelEvent, SurveyAnswer};
+use crate::discovery::servers::ServersInUse;
 use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
