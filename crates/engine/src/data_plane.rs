@@ -67,6 +67,7 @@ pub(crate) mod switch;
 pub(crate) mod takeover;
 pub(crate) mod tracking;
 pub(crate) mod unblock;
+pub(crate) mod unfinished;
 pub(crate) mod untaken;
 pub(crate) mod waiters;
 pub(crate) mod worker_query;

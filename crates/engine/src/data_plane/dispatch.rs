@@ -3,16 +3,37 @@
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::quick_code::may_hold_up;
-use crate::data_plane::session::Pins;
+use crate::data_plane::session::{Flags, Pins, SessionState};
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
 impl DataPlane {
+    /// Begins a request of `len` bytes on the slow path. Returns the states of its session. `None`:
+    /// the session waits.
+    pub(crate) fn begin_slow(&mut self, id: SessionId, len: usize) -> Option<SessionState> {
+        self.counters.requests -= 1;
+        let Some(session) = self.sessions.get_mut(id) else {
+            return Some(SessionState::default());
+        };
+        session.burst.place(session.next_seq, len);
+        let flags = session.flags;
+        if flags.any(Flags::FUSED) && self.hold_until_caught_up(id) {
+            return None;
+        }
+        if flags.any(Flags::ROUTED)
+            && let Some(session) = self.sessions.get_mut(id)
+        {
+            session.flags |= Flags::UNFORESEEN;
+        }
+        Some(flags)
+    }
+
     /// Puts a request on the session's link on the slow path: the link is not up, not accepting or
     /// no longer the session's, or the reply has a completion.
     pub(crate) fn dispatch_on_link(
@@ -27,6 +48,21 @@ impl DataPlane {
             Ok(placed) => placed,
             Err(_) => Dispatched::Wait,
         }
+    }
+
+    /// Sends a read to the first server that answers, or to the present one if the session `stays`.
+    pub(crate) fn ask_any(
+        &mut self,
+        id: SessionId,
+        request: &Request<'_>,
+        stays: bool,
+        completion: LocalCompletion,
+    ) -> Dispatched {
+        if !stays {
+            self.switch_to_first_up(id);
+        }
+        let completion = Completion::Local(completion);
+        self.dispatch_on_link(id, request.bytes, true, Some(completion))
     }
 
     /// Puts a request with a completion on the session's link. If the request has to wait, the

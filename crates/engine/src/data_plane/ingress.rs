@@ -148,6 +148,13 @@ impl<'a> Read<'a> {
         &self.input[self.at..]
     }
 
+    /// Ends the read within a request: the session keeps the scanner with its place, and waits for
+    /// more bytes. Returns `false`: the read does not go on.
+    pub(crate) fn wait_inside(&mut self) -> bool {
+        self.is_inside = true;
+        false
+    }
+
     /// Goes on after `len` more bytes.
     pub(crate) fn advance(&mut self, len: usize) {
         self.at += len;

@@ -5,10 +5,11 @@
 
 use respool_protocol::commands::{Command, CommandFlags, CommandId, id};
 
+use crate::base::error_text::NO_READER;
 use crate::base::handle::SessionId;
 use crate::base::settings::ReadPolicy;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::{Dispatched, OK};
+use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::link::{Link, LinkKind, LinkState};
 use crate::data_plane::session::Flags;
 use crate::data_plane::standing::SILENT_MS;
@@ -67,6 +68,21 @@ impl DataPlane {
         let server = if may_read { reader? } else { owner };
         self.switch_server(id, server);
         Ok(())
+    }
+
+    /// Switches a session as [`DataPlane::switch_to_reader`] does. Returns the outcome if no server
+    /// may be read.
+    pub(crate) fn switch_or_refuse(
+        &mut self,
+        id: SessionId,
+        owner: ServerId,
+        request: &Request<'_>,
+        may_read: bool,
+    ) -> Option<Dispatched> {
+        match self.switch_to_reader(id, owner, request.command, may_read) {
+            Ok(()) => None,
+            Err(NoReader) => Some(self.answer_error(id, NO_READER)),
+        }
     }
 
     /// The server for a request of a session, whose keys `owner` owns.

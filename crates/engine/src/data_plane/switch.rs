@@ -85,15 +85,15 @@ impl DataPlane {
     }
 
     /// Switches a session from a server that cannot be reached to one that can, unless the session
-    /// is bound there. `has_queued`: it has queued requests for one owner. Any server may answer a
-    /// request without keys.
-    pub(crate) fn switch_from_dead(&mut self, id: SessionId, has_queued: bool) {
+    /// is bound there, or has queued requests for one owner. Any server may answer a request without
+    /// keys.
+    pub(crate) fn switch_from_dead(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
         let failed = |link: &Link| !link.is_up() && link.failures > 0;
         let is_dead = self.links.get(session.link).is_some_and(failed);
-        if is_dead && !session.pins.bind() && !has_queued {
+        if is_dead && !session.pins.bind() && self.queued_group(id).is_none() {
             let up = self.first_up(usize::from(session.pool));
             self.switch_server(id, up);
         }
@@ -103,12 +103,11 @@ impl DataPlane {
     /// several servers, only some may have a module. Most commands name their first key at once, so
     /// the owner of that key is asked, or another server if the owner is away.
     pub(crate) fn switch_to_informed_server(&mut self, id: SessionId, first: Option<&[u8]>) {
-        let queued = self.queued_group(id);
         if self.has_several_owners(id) {
             if let Some(first) = first {
-                self.switch_to_owner(id, first, queued);
+                self.switch_to_owner(id, first, self.queued_group(id));
             }
-            self.switch_from_dead(id, queued.is_some());
+            self.switch_from_dead(id);
         }
     }
 

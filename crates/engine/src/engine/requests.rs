@@ -5,11 +5,10 @@ use respool_protocol::encode;
 use respool_protocol::request::{self, Found, RequestScanner, Span, Violation};
 
 use crate::base::handle::SessionId;
-use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ingress::{Dispatched, IngressStep, Read, Request};
 use crate::data_plane::own_options::is_control;
-use crate::data_plane::session::{Flags, SessionState};
+use crate::data_plane::unfinished::Unfinished;
 use crate::engine::Engine;
 use crate::engine::dispatch_kind::DispatchKind;
 use crate::local::catalog::{RequestAdmission, names_no_subcommand};
@@ -56,42 +55,18 @@ impl Engine {
         found: Result<Found, Violation>,
     ) -> bool {
         let rest = read.rest();
-        let flags = self.plane.sessions.get(id).map(|session| session.flags);
-        let flags = flags.unwrap_or_default();
-        let trusted = !flags.any(Flags::UNAUTHENTICATED);
         match found {
-            Ok(Found::More) if !trusted && rest.len() > UNAUTHENTICATED_HELD_BYTES_MAX => {
-                read.scanner.reset();
-                self.plane
-                    .refuse_protocol(id, Violation::UnauthenticatedBulkLength);
-            }
-            Ok(Found::More) => {
-                let limits = &self.plane.settings.limits;
-                let held_max = if flags.any(Flags::IN_MULTI) {
-                    limits.transaction_bytes_max
-                } else {
-                    limits.request_held_bytes_max
-                } as usize;
-                let scanner = &mut read.scanner;
-                let large = scanner.argc() > 0
-                    && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
-                // This is decided once: a request may come in thousands of reads.
-                if large && !scanner.is_held_whole() && self.plane.is_held_whole(id, scanner, rest)
-                {
-                    scanner.hold_whole();
-                }
-                let begun = match large && !scanner.is_held_whole() {
-                    true => self.begin_large(id, scanner, rest),
-                    false => None,
-                };
-                let Some(used) = begun else {
-                    // The session keeps the scanner with its place, and waits for more bytes.
-                    read.is_inside = true;
-                    return false;
-                };
-                scanner.reset();
-                read.advance(used);
-            }
+            Ok(Found::More) => match self.plane.judge_unfinished(id, &mut read.scanner, rest) {
+                Unfinished::Refused => {}
+                Unfinished::Large => match self.begin_large(id, &read.scanner, rest) {
+                    Some(used) => {
+                        read.scanner.reset();
+                        read.advance(used);
+                    }
+                    None => return read.wait_inside(),
+                },
+                Unfinished::Held => return read.wait_inside(),
+            },
             Ok(Found::Nothing { len } | Found::Request { len }) => read.advance(len),
             Ok(Found::Inline { len }) => {
                 match self.dispatch_inline(id, rest.get(..len).unwrap_or(rest)) {
@@ -133,22 +108,9 @@ impl Engine {
     }
 
     fn dispatch_slow(&mut self, session_id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
-        self.plane.counters.requests -= 1;
-        let flags = match self.plane.sessions.get_mut(session_id) {
-            Some(session) => {
-                session.burst.place(session.next_seq, bytes.len());
-                session.flags
-            }
-            None => SessionState::default(),
-        };
-        if flags.any(Flags::FUSED) && self.plane.hold_until_caught_up(session_id) {
+        let Some(flags) = self.plane.begin_slow(session_id, bytes.len()) else {
             return Dispatched::Wait;
-        }
-        if flags.any(Flags::ROUTED)
-            && let Some(session) = self.plane.sessions.get_mut(session_id)
-        {
-            session.flags |= Flags::UNFORESEEN;
-        }
+        };
         let placed = if flags.is_tunnel() {
             self.pinned
                 .dispatch_in_tunnel(&mut self.plane, session_id, bytes, spans)
@@ -156,12 +118,7 @@ impl Engine {
             let arg = |index: usize| spans[index].of(bytes);
             match commands::resolve(spans.len(), arg) {
                 Some(id) => self.dispatch_known(session_id, bytes, spans, id),
-                None => {
-                    if let Some(session) = self.plane.sessions.get_mut(session_id) {
-                        session.asked = None;
-                    }
-                    self.dispatch_unknown(session_id, bytes, spans)
-                }
+                None => self.dispatch_unknown(session_id, bytes, spans),
             }
         };
         if placed == Dispatched::Done {
@@ -189,7 +146,7 @@ impl Engine {
             command: id.get(),
         };
         if self.plane.is_routed(session_id) {
-            self.switch_from_dead_if_free(session_id);
+            self.plane.switch_from_dead(session_id);
             self.plane
                 .switch_from_replica(session_id, Some(request.command));
         }

@@ -20,12 +20,9 @@ use std::borrow::Cow;
 
 use respool_protocol::commands::{self, Answer, Command, CommandId, Retry, Spread, id};
 
-use crate::base::error_text::{
-    CROSSSLOT, FOREIGN_OWNER, NO_READER, ONE_DATABASE, PATTERN_KEYS, wrong_arity,
-};
+use crate::base::error_text::{CROSSSLOT, FOREIGN_OWNER, ONE_DATABASE, PATTERN_KEYS, wrong_arity};
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
-use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, is_connection_switch};
 use crate::data_plane::handshake::NO_CLUSTER;
@@ -37,8 +34,7 @@ use crate::data_plane::tracking::asks_for;
 use crate::engine::Engine;
 use crate::local::info::{adds_our_section, asks_for_us_alone};
 use crate::pinned::wait_command::is_wait;
-use crate::routing::pool::{Group, ServerId};
-use crate::routing::replica_table::NoReader;
+use crate::routing::pool::Group;
 
 /// The way of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -547,7 +543,7 @@ impl Engine {
                 claim,
             } => {
                 let owner = self.plane.pools.server_of(group);
-                if let Some(placed) = self.switch_or_refuse(id, owner, request, may_read) {
+                if let Some(placed) = self.plane.switch_or_refuse(id, owner, request, may_read) {
                     return Some(placed);
                 }
                 match claim {
@@ -560,7 +556,7 @@ impl Engine {
             Route::OnlyOwner { may_read } => {
                 let pool = self.plane.sessions.get(id)?.pool;
                 let owner = self.plane.pools.home_of(pool.into());
-                return self.switch_or_refuse(id, owner, request, may_read);
+                return self.plane.switch_or_refuse(id, owner, request, may_read);
             }
             Route::FirstUp => {
                 self.plane.switch_to_first_up(id);
@@ -573,18 +569,16 @@ impl Engine {
                 }
                 return None;
             }
-            Route::AsPlainServer => self.ask_any(
-                id,
-                request,
-                facts.session.tracks_here,
-                Completion::Local(LocalCompletion::AsPlainServer),
-            ),
-            Route::RoleOfNode => self.ask_any(
-                id,
-                request,
-                facts.session.tracks_here,
-                Completion::Local(LocalCompletion::RoleOfNode),
-            ),
+            Route::AsPlainServer => {
+                let asked = LocalCompletion::AsPlainServer;
+                self.plane
+                    .ask_any(id, request, facts.session.tracks_here, asked)
+            }
+            Route::RoleOfNode => {
+                let asked = LocalCompletion::RoleOfNode;
+                self.plane
+                    .ask_any(id, request, facts.session.tracks_here, asked)
+            }
             Route::Divide => self.divide(id, request),
             Route::Everywhere(everywhere) => return self.ask_everywhere(id, request, everywhere),
             Route::CatchUp => {
@@ -625,47 +619,6 @@ impl Engine {
                 self.plane.refuse_queued(id, &refusal.text(request.command))
             }
         })
-    }
-
-    /// Switches a session from a server that cannot be reached to one that can, unless the session
-    /// is bound there.
-    pub(crate) fn switch_from_dead_if_free(&mut self, id: SessionId) {
-        let has_queued = self.plane.queued_group(id).is_some();
-        self.plane.switch_from_dead(id, has_queued);
-    }
-
-    /// Switches a session to the owner of its request, or to the server at which the session reads.
-    /// Returns the outcome if no server may be read.
-    fn switch_or_refuse(
-        &mut self,
-        id: SessionId,
-        owner: ServerId,
-        request: &Request<'_>,
-        may_read: bool,
-    ) -> Option<Dispatched> {
-        let switched = self
-            .plane
-            .switch_to_reader(id, owner, request.command, may_read);
-        match switched {
-            Ok(()) => None,
-            Err(NoReader) => Some(self.plane.answer_error(id, NO_READER)),
-        }
-    }
-
-    /// Sends a request to the first server that answers, or to the present one if the session
-    /// tracks keys there. Its reply has a completion.
-    fn ask_any(
-        &mut self,
-        id: SessionId,
-        request: &Request<'_>,
-        stays: bool,
-        completion: Completion,
-    ) -> Dispatched {
-        if !stays {
-            self.plane.switch_to_first_up(id);
-        }
-        self.plane
-            .dispatch_on_link(id, request.bytes, true, Some(completion))
     }
 
     /// Sends a request to all owners of a pool. `None`: it goes to the session's present server.

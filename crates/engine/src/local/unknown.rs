@@ -115,6 +115,9 @@ impl Local {
         id: SessionId,
         request: &UnknownRequest<'_>,
     ) -> Result<UnknownStep, Dispatched> {
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.asked = None;
+        }
         plane.switch_from_replica(id, None);
         plane.switch_to_informed_server(id, request.first());
         let info = self.describe(plane, id, request)?;

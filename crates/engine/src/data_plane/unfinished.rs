@@ -1,0 +1,53 @@
+//! Requests whose end has not come.
+
+use respool_protocol::request::{RequestScanner, Violation};
+
+use crate::base::handle::SessionId;
+use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
+use crate::data_plane::DataPlane;
+use crate::data_plane::session::Flags;
+
+/// The handling of a request whose end has not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfinished {
+    /// The session is refused: it sent much and has not authenticated.
+    Refused,
+    /// The request is too large to hold, and goes on as it comes.
+    Large,
+    /// It is held until it is whole.
+    Held,
+}
+
+impl DataPlane {
+    /// Judges a request that begins with `rest`, and whose end has not come.
+    pub(crate) fn judge_unfinished(
+        &mut self,
+        id: SessionId,
+        scanner: &mut RequestScanner,
+        rest: &[u8],
+    ) -> Unfinished {
+        let flags = self.sessions.get(id).map(|session| session.flags);
+        let flags = flags.unwrap_or_default();
+        let is_trusted = !flags.any(Flags::UNAUTHENTICATED);
+        if !is_trusted && rest.len() > UNAUTHENTICATED_HELD_BYTES_MAX {
+            scanner.reset();
+            self.refuse_protocol(id, Violation::UnauthenticatedBulkLength);
+            return Unfinished::Refused;
+        }
+        let limits = &self.settings.limits;
+        let held_max = match flags.any(Flags::IN_MULTI) {
+            true => limits.transaction_bytes_max,
+            false => limits.request_held_bytes_max,
+        } as usize;
+        let is_large = scanner.argc() > 0
+            && (scanner.len_at_least() > held_max as u64 || rest.len() > held_max);
+        // This is decided once: a request may come in thousands of reads.
+        if is_large && !scanner.is_held_whole() && self.is_held_whole(id, scanner, rest) {
+            scanner.hold_whole();
+        }
+        match is_large && !scanner.is_held_whole() {
+            true => Unfinished::Large,
+            false => Unfinished::Held,
+        }
+    }
+}
