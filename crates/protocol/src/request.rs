@@ -692,8 +692,8 @@ mod tests {
         (seen, None)
     }
 
-    /// Asserts that the scanner shows of an incomplete request what a new scanner finds in its
-    /// bytes.
+    /// Asserts that the scanner shows the same arguments of an incomplete request as a new scanner
+    /// finds in its bytes.
     fn assert_lends_own_arguments(scanner: &RequestScanner, held: &[u8]) {
         let mut fresh = RequestScanner::default();
         assert_eq!(fresh.scan(held, true), Ok(Found::More));

@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// The complete first word decides, whatever follows it.
+    /// The complete first word decides, and the text behind it does not count.
     #[test]
     fn first_word_decides_the_refusal() {
         for (word, refusal) in WORDS {

@@ -1,7 +1,7 @@
 //! The hash functions of twemproxy and predixy, each with the quirks of its proxy.
 //!
-//! These functions decide where a proxy has stored a key. So they compute what the proxy computes,
-//! which may differ from the textbook. Sources: twemproxy 0.5 (`src/hashkit`), predixy 1.0.5
+//! These functions decide where a proxy has stored a key. So they compute the value of the
+//! proxy, which may differ from the textbook. Sources: twemproxy 0.5 (`src/hashkit`), predixy 1.0.5
 //! (`src/HashFunc.cpp`), and the descriptions of the algorithms named below.
 //!
 //! **Bytes from 0x80 on.** Some of twemproxy's functions read the key as C's `char`, which is
