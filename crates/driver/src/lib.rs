@@ -139,7 +139,7 @@ pub enum Notice {
         worker: usize,
         /// The reason: `sessions-max`, `file descriptors`, or a call that failed.
         reason: &'static str,
-        /// The newest of the clients, and what to do.
+        /// The newest of the clients, and the remedy.
         detail: String,
         /// Number of refused clients since the last such notice, at least 1.
         clients: u64,

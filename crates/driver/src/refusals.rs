@@ -10,7 +10,7 @@ const NOTICE_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Refused {
     /// The reason, the same for all of these clients.
     pub(crate) reason: &'static str,
-    /// The newest client, and what to do.
+    /// The newest client, and the remedy.
     pub(crate) detail: String,
     /// Number of clients, at least 1.
     pub(crate) clients: u64,

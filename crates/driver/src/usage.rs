@@ -78,7 +78,7 @@ mod tests {
         let before = total();
         let began = std::time::Instant::now();
         while began.elapsed() < Duration::from_millis(50) {}
-        // Time that other virtual machines take shows in neither clock.
+        // Both clocks leave out the time that other virtual machines take.
         let used = total() - before;
         assert!((1_000..1_000_000).contains(&used), "{used}");
     }
