@@ -397,7 +397,7 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Whether neither a byte nor the end of the stream comes for this long.
+    /// Whether no byte comes for this long, and the peer does not close.
     pub fn is_quiet(&mut self, time: Duration) -> bool {
         if self.has_unread() {
             return false;

@@ -1,5 +1,5 @@
-//! Sessions that count: each has keys of its own and knows what each must be, also while servers
-//! fail or slots move.
+//! Sessions that count: each has keys of its own and knows their values, also while servers fail or
+//! slots move.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub const HANDED_ON: Duration = Duration::from_secs(20);
 pub enum AllowedFailures {
     /// None, except that a request for several keys of one slot may fail while the slot moves.
     Nothing,
-    /// Errors that say what became of the request: a connection was lost, or a server has only just
+    /// Errors that tell the fate of the request: a connection was lost, or a server has only just
     /// started.
     Cuts,
     /// The same, and lost writes: a node has failed, with writes that it acknowledged last. Writes
@@ -88,7 +88,7 @@ impl Steps {
     /// loss of them fails the test. Call it while all servers are healthy.
     pub fn hand_on(&self) {
         let wanted = self.wanted.fetch_add(1, Ordering::SeqCst) + 1;
-        wait_until("every session has handed on what it has", HANDED_ON, || {
+        wait_until("every session has handed its values on", HANDED_ON, || {
             self.done.load(Ordering::SeqCst) == wanted * SESSIONS
         });
     }
@@ -107,7 +107,7 @@ enum CountingRequest {
     Read(Vec<usize>),
 }
 
-/// A session that knows what each of its keys must be.
+/// A session that knows the value of each of its keys.
 pub struct Counting {
     client: Client,
     random: Random,
@@ -131,7 +131,8 @@ const COUNTS: usize = 16;
 pub const TOGETHER: usize = 4;
 
 impl Counting {
-    /// The session with this number. Two sessions share neither keys nor values of counts.
+    /// The session with this number. Two sessions have no key and no value of a count in
+    /// common.
     fn start(mut client: Client, number: u64, seed: u64, allowed: AllowedFailures) -> Counting {
         let key = |place: usize| match place < TOGETHER {
             true => format!("{{t{number}}}:{place}"),
@@ -527,7 +528,10 @@ mod tests {
         assert_eq!(count.take(103, 0), Ok(()), "a read tells it, too");
         assert!(count.take(104, 0).is_err());
         count.keep();
-        assert!(count.take(105, 1).is_err(), "nor where some may be lost");
+        assert!(
+            count.take(105, 1).is_err(),
+            "it may not be one more, even if some may be lost"
+        );
     }
 
     /// A lost increment is noticed if a replica had it.
@@ -542,7 +546,7 @@ mod tests {
             assert_eq!(count.take(value, 1), Ok(()));
         }
         assert_eq!(count.take(105, 0), Ok(()));
-        assert!(count.take(107, 1).is_err(), "what was lost stays so");
+        assert!(count.take(107, 1).is_err(), "a lost count stays lost");
         assert!(count.take(100, 0).is_err());
         assert!(count.take(101, 1).is_err());
         assert_eq!(count.take(101, 0), Ok(()), "all behind it");

@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::client::{Client, Reply};
 
-/// A request to a node, and what a script may use to answer it.
+/// A request to a node, and the facts from which a script answers it.
 pub struct NodeRequest<'a> {
     /// The index of the node.
     pub node: usize,

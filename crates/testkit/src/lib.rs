@@ -5,11 +5,12 @@
 //! - [`scene`] lets a server of a topology fail and waits until another one has taken over.
 //! - [`fault_proxy`] stands before a server and delays, cuts or garbles its replies.
 //! - [`fake`] has nodes that answer by a script.
-//! - [`client`] is a blocking client. [`reply`] finds the end of a reply, and [`frame`] reads it as a
-//!   tree. They share no code with what they test.
+//! - [`client`] is a blocking client. [`reply`] finds the end of a reply, and [`frame`] reads it as
+//!   a tree. They share no code with the program under test.
 //! - [`words`] shows bytes as a person types them.
-//! - [`counting`] has sessions that know what each of their keys must be.
-//! - [`random`], [`time`] and [`children`]: seeds, waiting, and processes that end with their parent.
+//! - [`counting`] has sessions that know the value of each of their keys.
+//! - [`random`], [`time`] and [`children`]: seeds, waiting, and processes that end with their
+//!   parent.
 
 use std::io::Write;
 

@@ -59,7 +59,7 @@ impl Random {
             }
             left -= u64::from(weight);
         }
-        unreachable!("what is left is below the sum of the weights")
+        unreachable!("the rest is below the sum of the weights")
     }
 
     /// Puts the items into a random order.

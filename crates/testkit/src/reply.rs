@@ -1,5 +1,5 @@
-//! Finds the end of a reply. It shares no code with what it tests or measures, so a common mistake
-//! cannot hide.
+//! Finds the end of a reply. It shares no code with the programs that it tests or measures, so a
+//! common mistake cannot hide.
 
 /// Scans replies that arrive in pieces of any size, in RESP2 and RESP3.
 ///

@@ -1,4 +1,5 @@
-//! Topologies of which one server fails: which one, what replaces it, and how a test knows.
+//! Topologies in which one server fails. They know the server that fails and its successor, and
+//! tell a test when the successor has taken over.
 
 use std::io;
 use std::net::SocketAddr;
@@ -81,7 +82,7 @@ pub struct SceneSettings {
 }
 
 /// Groups of servers, each with the owner of its keys and the replicas that may replace it. The
-/// owner of group 0 is the one that fails.
+/// owner of group 0 fails.
 #[derive(Debug)]
 pub enum Scene {
     /// Three primaries with a replica each.
@@ -255,7 +256,7 @@ impl Scene {
             (Scene::Cluster(cluster), By::Command) => cluster.begin_failover(GROUPS),
             (Scene::Sentinel(sentinels), By::Command) => sentinels.begin_failover(0, 0),
             (Scene::Sharded(_), By::Freeze | By::Command) => {
-                Err(io::Error::other("nobody takes over"))
+                Err(io::Error::other("no server takes over"))
             }
         }
     }

@@ -98,19 +98,19 @@ pub fn find_program(name: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("{name} is not installed: {how}"))
 }
 
-/// Leaves a part of a test out because `what` is missing here. That fails the test, unless the
+/// Leaves a part of a test out because `resource` is missing here. That fails the test, unless the
 /// environment allows it: `RESPOOL_TESTS_WITHOUT=namespaces,ipv6`.
 ///
 /// # Panics
 /// With the reason, when the environment does not allow it.
 #[track_caller]
-pub fn leave_out(what: &str, reason: impl fmt::Display) {
+pub fn leave_out(resource: &str, reason: impl fmt::Display) {
     let may_be = std::env::var("RESPOOL_TESTS_WITHOUT").unwrap_or_default();
     assert!(
-        may_be.split(',').any(|word| word == what),
-        "{reason}; RESPOOL_TESTS_WITHOUT={what} leaves out what needs it"
+        may_be.split(',').any(|word| word == resource),
+        "{reason}; RESPOOL_TESTS_WITHOUT={resource} leaves out the tests that need it"
     );
-    eprintln!("left out, without {what}: {reason}");
+    eprintln!("left out, without {resource}: {reason}");
 }
 
 /// The server for tests that need only one version.
@@ -186,8 +186,8 @@ impl ServerProcess {
         ServerProcess::start_on(ReservedPort::with_bus, binary, extra_args)
     }
 
-    /// Starts the same binary as a Sentinel with this configuration. It writes what it learns into
-    /// the file, so it keeps that over a restart.
+    /// Starts the same binary as a Sentinel with this configuration. It writes its
+    /// knowledge into the file, and so keeps it over a restart.
     pub(crate) fn start_sentinel(binary: &Path, configuration: &str) -> io::Result<ServerProcess> {
         let mut written = Ok(());
         let process = Process::start(Ready::Sentinel, &mut |port, dir| {
@@ -762,7 +762,7 @@ fn proc_stat(pid: u32) -> Option<ProcStat> {
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     let mut fields = fields.skip(10);
-    // Linux reports hundredths of a second to user space, whatever it counts itself.
+    // Linux reports hundredths of a second to user space, even if it counts finer ones.
     let mut ticks = || {
         Some(Duration::from_millis(
             10 * fields.next()?.parse::<u64>().ok()?,
@@ -875,7 +875,7 @@ mod tests {
         assert!(!dir.exists());
     }
 
-    /// The error of a failed start says what stopped the server.
+    /// The error of a failed start has the reason of the server.
     #[test]
     fn start_error_carries_the_servers_log() {
         let binary = find(Flavour::Redis70).expect("redis-server is required");

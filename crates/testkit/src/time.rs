@@ -26,7 +26,7 @@ pub fn wait_until(claim: &str, limit: Duration, mut holds: impl FnMut() -> bool)
 /// A stopwatch without the time in which this process got no CPU. A test that bounds a duration
 /// bounds respool's time, and not that of other programs on the machine.
 ///
-/// A thread does nothing but sleep. The time by which it wakes late is the time that all other
+/// A thread only sleeps. The time by which it wakes late is the time that all other
 /// threads were late, too.
 pub struct Watch {
     shared: Arc<WatchShared>,

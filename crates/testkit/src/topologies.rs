@@ -3,7 +3,7 @@
 //! There are a [`TestCluster`] of primaries and replicas, [`Sentinels`] with the primaries that
 //! they watch, and plain [`Shards`]. All consist of [`Node`]s, which a test can query, kill, freeze
 //! and restart one by one. Functions that wait look at the reports of the nodes, and never wait for
-//! a fixed time. After a bound they fail and name what is missing.
+//! a fixed time. After a bound they fail and name the missing condition.
 
 use std::ffi::OsStr;
 use std::io;
@@ -166,7 +166,7 @@ fn addresses(nodes: &[Node]) -> Vec<SocketAddr> {
     nodes.iter().map(|node| node.address()).collect()
 }
 
-/// Polls until `look` succeeds. After `limit`, the error has what was missing last.
+/// Polls until `look` succeeds. After `limit`, the error has the last missing condition.
 fn wait_until<T>(limit: Duration, mut look: impl FnMut() -> Result<T, String>) -> io::Result<T> {
     let deadline = Instant::now() + limit;
     loop {

@@ -82,7 +82,7 @@ pub struct LineWord {
 /// The words of a line; a plain `#` at the beginning of a word ends it.
 ///
 /// # Errors
-/// With what is wrong with it.
+/// When a word cannot be read; the text says why.
 pub fn split(line: &str) -> Result<Vec<LineWord>, String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -135,7 +135,7 @@ pub fn split(line: &str) -> Result<Vec<LineWord>, String> {
     Ok(words)
 }
 
-/// The bytes up to the closing quote, and what follows it.
+/// The bytes up to the closing quote, and the rest behind it.
 fn unquote(text: &str) -> Result<(Vec<u8>, &str), String> {
     let mut bytes = Vec::new();
     let mut chars = text.char_indices();
@@ -178,7 +178,7 @@ mod tests {
             let mut words = words;
             words.push(pattern.into_iter().cycle().take(length).collect());
             let line: Vec<String> = words.iter().map(|word| write(word)).collect();
-            let read = split(&line.join(" ")).expect("what was written can be read");
+            let read = split(&line.join(" ")).expect("written words can be read");
             prop_assert_eq!(read.into_iter().map(|word| word.bytes).collect::<Vec<_>>(), words);
         }
     }

@@ -1,9 +1,6 @@
 //! Topologies of real servers form, fail over, and leave nothing behind.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test may stop at what it did not expect"
-)]
+#![allow(clippy::unwrap_used, reason = "a test may stop at a surprise")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +17,7 @@ use respool_testkit::topologies::{
     ClusterSettings, Node, Sentinels, SentinelsSettings, Shards, TestCluster,
 };
 
-/// Enough for what takes a few seconds, on a busy machine.
+/// Enough for a few seconds of work on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The binary, or none where the environment allows it to be missing.
@@ -233,7 +230,7 @@ fn a_frozen_node_is_missed_and_one_that_goes_on_is_not() {
     // At first no node has noticed.
     let deadline = Instant::now() + LIMIT;
     while cluster.wait_until_whole(Duration::ZERO).is_ok() {
-        assert!(Instant::now() < deadline, "nobody misses a frozen node");
+        assert!(Instant::now() < deadline, "no node misses the frozen one");
         thread::sleep(Duration::from_millis(50));
     }
     cluster.node(1).cont();

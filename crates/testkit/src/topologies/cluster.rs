@@ -211,8 +211,8 @@ impl TestCluster {
                 latest = latest.max(Some((own.epoch, node)));
             }
         }
-        let nobody = || io::Error::other(format!("slot {slot} is nobody's"));
-        latest.map(|(_, node)| node).ok_or_else(nobody)
+        let unowned = || io::Error::other(format!("slot {slot} has no owner"));
+        latest.map(|(_, node)| node).ok_or_else(unowned)
     }
 
     /// The replicas of a node as it sees them, in any state.
@@ -356,7 +356,7 @@ impl TestCluster {
     /// each replica among them has its primary's data.
     ///
     /// # Errors
-    /// When that takes too long. The text says what was missing.
+    /// When that takes too long. The text names the missing condition.
     pub fn wait_until_whole(&self, limit: Duration) -> io::Result<()> {
         wait_until(limit, || self.check_whole())
     }
@@ -365,7 +365,7 @@ impl TestCluster {
     /// one: for the end of a failover. Returns the new owner.
     ///
     /// # Errors
-    /// When that takes too long. The text says what was missing.
+    /// When that takes too long. The text names the missing condition.
     pub fn wait_for_other_owner(
         &self,
         slot: u16,

@@ -159,7 +159,7 @@ impl Sentinels {
         &self.sentinels[sentinel]
     }
 
-    /// Restarts a Sentinel; kills it first if it runs. It keeps what it knew.
+    /// Restarts a Sentinel; kills it first if it runs. It keeps its knowledge.
     ///
     /// # Errors
     /// When it does not start.
@@ -246,7 +246,7 @@ impl Sentinels {
     /// its index.
     ///
     /// # Errors
-    /// When that takes too long. The text says what was missing.
+    /// When that takes too long. The text names the missing condition.
     pub fn wait_for_other_primary(
         &self,
         watched: usize,
@@ -264,7 +264,7 @@ impl Sentinels {
     /// healthy, and each replica among them has its primary's data.
     ///
     /// # Errors
-    /// When that takes too long. The text says what was missing.
+    /// When that takes too long. The text names the missing condition.
     pub fn wait_until_whole(&self, limit: Duration) -> io::Result<()> {
         wait_until(limit, || {
             (0..self.watched.len()).try_for_each(|watched| self.check_whole(watched))
@@ -335,11 +335,11 @@ fn hurry(sentinel: &Node) -> io::Result<()> {
     Ok(())
 }
 
-/// What a Sentinel knows of the replicas or of the other Sentinels of a primary.
-fn listed(sentinel: &Node, what: &str, name: &str) -> Result<Vec<Reply>, String> {
-    match sentinel.order(&["SENTINEL", what, name]) {
+/// A Sentinel's list of the replicas or of the other Sentinels of a primary.
+fn listed(sentinel: &Node, list: &str, name: &str) -> Result<Vec<Reply>, String> {
+    match sentinel.order(&["SENTINEL", list, name]) {
         Ok(Reply::Array(listed)) => Ok(listed),
-        Ok(other) => Err(format!("SENTINEL {what} gives {other:?}")),
+        Ok(other) => Err(format!("SENTINEL {list} gives {other:?}")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -369,7 +369,7 @@ fn check_listed(
     match is_there && is_followed {
         true => Ok(()),
         false => Err(format!(
-            "{own} sees {address} as {flags}, or not as what it is yet"
+            "{own} sees {address} as {flags}, or with an old primary or state"
         )),
     }
 }
