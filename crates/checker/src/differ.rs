@@ -128,7 +128,7 @@ pub struct FoundDifference {
     pub seed: u64,
     /// The number of cases that ended with it.
     pub times: u64,
-    /// Its subject, and what each side returned.
+    /// Its subject, and the result of each side.
     pub text: String,
     /// The shortest script that shows it.
     pub script: String,
@@ -206,7 +206,7 @@ const COUNTED: [&str; 4] = ["asked_again", "collapsed", "fused_gets", "fused_set
 /// Enough differences to see their common cause.
 const UNSOUND_SHOWN: usize = 3;
 
-/// Two equal servers, and what stands before the second one.
+/// Two equal servers, and the program before the second one.
 struct DifferStage {
     servers: [ServerProcess; 2],
     before: Before,
@@ -354,7 +354,7 @@ fn start_respool(binary: &Path, args: &[String], beside: Option<&Beside>) -> Res
     started.map_err(|error| format!("respool: {error}"))
 }
 
-/// The second argument list may differ in what a test plants.
+/// The second argument list may have a setting that a test plants.
 fn start_servers(flavour: Flavour, args: &[&[&str]; 2]) -> Result<[ServerProcess; 2], String> {
     Ok([
         start_server(flavour, args[0])?,
@@ -381,7 +381,7 @@ fn start_server(flavour: Flavour, args: &[&str]) -> Result<ServerProcess, String
     ServerProcess::start(&binary, &args).map_err(|error| error.to_string())
 }
 
-/// Runs cases and returns what was found. `say` gets a line now and then.
+/// Runs cases and returns the differences. `say` gets a line now and then.
 ///
 /// # Errors
 /// When servers or respool do not start, or a server has ended.
@@ -419,7 +419,7 @@ pub fn replay(settings: &DifferSettings, script: &str) -> Result<DifferReport, S
 /// Shows that the tester finds no difference where there is none, and every planted one.
 ///
 /// # Errors
-/// With what it found, or did not find.
+/// When it found a difference that no fault made, or did not find a planted fault.
 pub fn self_check(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     check_bare(settings, say)?;
     check_planted(settings, say)
@@ -428,7 +428,7 @@ pub fn self_check(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Resul
 /// Two servers with nothing before them, or with relays that do nothing wrong, are equal.
 ///
 /// # Errors
-/// With what it found.
+/// When it found a difference.
 pub fn check_bare(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     let recipe = recipe(settings)?;
     let servers = start_servers(settings.flavour, &[&[], &[]])?;
@@ -464,7 +464,7 @@ pub fn check_bare(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Resul
 /// short.
 ///
 /// # Errors
-/// With what was not found, or not short.
+/// When a fault was not found, or its script is not short.
 pub fn check_planted(settings: &DifferSettings, say: &mut dyn FnMut(&str)) -> Result<(), String> {
     for fault in Fault::ALL {
         check_fault(settings, fault, say)?;
@@ -665,7 +665,7 @@ fn run_on(
             }
         }
         report.forgive(&mut pair.forgiven);
-        // The next case must not meet what this one has left behind.
+        // The next case must not meet the remains of this one.
         pair = clean_pair(stage, pair, settings.patience)?;
     }
     report.forgive(&mut pair.forgiven);
@@ -673,7 +673,7 @@ fn run_on(
     Ok(report)
 }
 
-/// A new pair, unless this pair and what stands before its second server are as new.
+/// A new pair, unless this pair and the program before its second server are as new.
 fn clean_pair(
     stage: &mut DifferStage,
     pair: SidePair,
@@ -694,7 +694,7 @@ fn make_short(
     difference: &Difference,
 ) -> Result<Result<(DifferScript, Difference), String>, String> {
     let patience = pair.patience;
-    // Without respool, the two servers are what differs.
+    // Without respool, the two servers differ.
     let sound_runs = if matches!(stage.before, Before::Nothing) {
         0
     } else {
@@ -757,7 +757,7 @@ fn make_short(
         *pair = stage.pair(patience)?;
     }
     pair.patience = patience;
-    // A shorter script may have lost what kept its connections apart.
+    // A shorter script may have lost the requests that kept its connections apart.
     if sound_runs > 0
         && !matches!(
             stage.bare_pair(patience)?.play(&short)?,

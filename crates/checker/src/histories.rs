@@ -23,7 +23,7 @@ use respool_testkit::time::clock_ns;
 
 use register::{Contradiction, Operation, UNWRITTEN};
 
-/// The load, and what it may meet.
+/// The load, and the faults that it may meet.
 #[derive(Clone, Debug)]
 pub struct HistorySettings {
     /// Seed of the first round; the next round has the next seed.
@@ -154,8 +154,8 @@ pub fn run(
 }
 
 /// Runs at `address`, which is emptied first, as long as `trouble` takes with the servers behind
-/// it. `trouble` returns what new primaries have taken over. All other keys are checked as those of
-/// a server that never fails.
+/// it. `trouble` returns the data that new primaries took over. All other keys are checked as those
+/// of a server that never fails.
 ///
 /// # Errors
 /// When a connection cannot be made or ends, no reply comes, or the trouble could not be caused.

@@ -149,12 +149,12 @@ const RULES: &[ForgivenDifference] = &[
             "MEMORY STATS",
             "LATENCY HISTOGRAM",
         ],
-        why: "what it tells is about the process that answers (its addresses, ages, memory): text for text",
+        why: "it describes the process that answers (its addresses, ages, memory): text for text",
         same: |_, one, two| one.class() == two.class(),
     },
     ForgivenDifference {
         commands: &["UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"],
-        why: "who leaves all channels is told so in the order of a hash table; each once, and the counts go down in order",
+        why: "the confirmations of leaving all channels come in the order of a hash table; each once, and the counts go down in order",
         // Several frames make up the reply: see `same_confirmations`.
         same: |_, _, _| false,
     },
@@ -192,7 +192,7 @@ pub(crate) fn connections(
     let place = |what: &str| format!("connection {index}: {}", words::cut(what));
     if let Some(trouble) = &other.trouble {
         return Some(Difference {
-            about: place("what it received"),
+            about: place("the received replies"),
             direct: "well-formed, and as many as were asked".to_owned(),
             other: trouble.clone(),
             signature: "trouble".to_owned(),
@@ -354,7 +354,7 @@ fn same_messages(one: &Messages, two: &Messages, forgiven: &mut Forgiven) -> boo
             })
 }
 
-/// Beside [`RULES`], what is forgiven in errors.
+/// Beside [`RULES`], the forgiven difference in errors.
 const SHORT_NAMES: &str = "a server that sees keys without their prefix names them so in its errors \
                            (only respool needs this rule)";
 
@@ -371,9 +371,9 @@ fn same_but_for_prefix(one: &Frame, two: &Frame) -> bool {
     one == two || is_unknown && two.starts_with(one.get(..SHOWN_BYTES).unwrap_or(&one))
 }
 
-/// Beside [`RULES`], the one forgiven difference that is no reply.
-const INVALIDATIONS: &str = "two connections that change keys in one round have no order, nor have invalidations of \
-                             these keys, nor how many of them come together";
+/// Beside [`RULES`], the forgiven difference in invalidations, which are no replies.
+const INVALIDATIONS: &str = "two connections that change keys in one round have no order; invalidations of these keys \
+                             have none either, and come together in any number";
 
 fn sorted_keys(payloads: &[Frame]) -> Vec<Frame> {
     let mut keys: Vec<Frame> = Vec::new();

@@ -484,7 +484,7 @@ impl<'a> RoundGenerator<'a> {
                 _ => {}
             }
         } else if session.replies != ReplySwitch::On {
-            // Requests for data, whose effects show later; and sooner or later an end.
+            // Requests for data, whose effects show later. In the end replies are on again.
             if self.random.one_in(4) {
                 return words("CLIENT REPLY ON");
             }
@@ -931,7 +931,7 @@ fn reads(args: &[Vec<u8>]) -> bool {
     let arg = |index: usize| args.get(index).map_or(&[][..], Vec::as_slice);
     let id = commands::resolve(args.len(), arg);
     let flags = id.map(|id| commands::command(id).flags);
-    // Scripts have neither flag.
+    // Scripts lack both flags.
     flags.is_some_and(|flags| flags.has(CommandFlags::READONLY) || flags.has(CommandFlags::LOADING))
 }
 

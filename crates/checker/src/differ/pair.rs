@@ -163,7 +163,7 @@ impl SidePair {
             }
             if Instant::now() > deadline {
                 return Ok(Some(Difference {
-                    about: "what is left at the server when all clients are gone".to_owned(),
+                    about: "the rest at the server when all clients are gone".to_owned(),
                     direct: one,
                     other: two,
                     signature: "left behind".to_owned(),

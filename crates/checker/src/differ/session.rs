@@ -39,7 +39,7 @@ pub(crate) struct SessionModel {
     pub(crate) queue: Option<Vec<Args>>,
     pub(crate) watched: Vec<Vec<u8>>,
     pub(crate) replies: ReplySwitch,
-    /// Whether it gets invalidations of what it has read.
+    /// Whether it gets invalidations of the keys that it has read.
     pub(crate) is_tracking: bool,
     /// Channels, patterns, shard channels.
     subscriptions: [BTreeSet<Vec<u8>>; 3],

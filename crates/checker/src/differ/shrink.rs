@@ -247,9 +247,9 @@ fn with(script: &DifferScript, at: usize, request: ScriptRequest) -> DifferScrip
 mod tests {
     use super::*;
 
-    /// A shrunk script keeps what its failure needs, and nothing else.
+    /// A shrunk script keeps the requests that its failure needs, and no others.
     #[test]
-    fn shrinking_keeps_only_what_fails() {
+    fn shrinking_keeps_only_the_failing_requests() {
         let mut text = String::from("connections 3\n");
         for number in 0..30 {
             text.push_str(&format!(

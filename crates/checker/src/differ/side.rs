@@ -134,7 +134,7 @@ impl Side {
         self.connections[connection].asked.front()
     }
 
-    /// Connects what is closed, and prepares the writes of a round.
+    /// Opens closed connections again, and prepares the writes of a round.
     ///
     /// # Errors
     /// When a connection cannot be made.
@@ -514,7 +514,7 @@ impl SideConnection {
             return;
         }
         match self.expect {
-            None => self.trouble = Some(format!("a reply that nobody asked for: {frame}")),
+            None => self.trouble = Some(format!("a reply without a request: {frame}")),
             Some(Expect::Close) => self.part.push(frame),
             Some(Expect::Confirmations(count)) => {
                 let is_last = frame.is_error() || self.part.len() + 1 == count;
@@ -531,7 +531,7 @@ impl SideConnection {
         }
     }
 
-    /// Finishes requests without a reply; then works out what the next request brings.
+    /// Finishes requests without a reply; then works out the replies to the next request.
     fn finish_silent(&mut self) {
         while self.expect.is_none() {
             let Some(request) = self.asked.front() else {

@@ -545,7 +545,7 @@ pub(crate) const CLASSES: &[RequestClass] = &[
     RequestClass {
         name: "replies",
         weight: 2,
-        // The generator adds what follows and ends it.
+        // The generator adds the requests behind it, and its end.
         templates: &[
             (3, EXACT | NOT_QUEUED, "CLIENT REPLY OFF"),
             (3, EXACT | NOT_QUEUED, "CLIENT REPLY SKIP"),

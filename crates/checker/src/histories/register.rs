@@ -62,7 +62,7 @@ impl fmt::Display for Contradiction {
             Contradiction::FromNowhere(value) => {
                 write!(
                     f,
-                    "value {value} was read, and nobody had begun to write it"
+                    "value {value} was read, and no client had begun to write it"
                 )
             }
             Contradiction::Both(one, other) => write!(

@@ -74,7 +74,7 @@ impl Trouble {
         matches!(self, Trouble::Cuts | Trouble::Kill | Trouble::Freeze)
     }
 
-    /// Whether such servers survive it without a loss, apart from what is read in between. After
+    /// Whether such servers survive it without a loss, apart from reads in between. After
     /// SENTINEL FAILOVER the old primary acknowledges writes while the new one takes them already.
     pub fn suits(self, kind: TopologyKind) -> bool {
         match self {
