@@ -121,7 +121,7 @@ fn check(root: &Path) -> Result<(), String> {
         if let Some((old, new)) = first_difference(&recorded, &live) {
             return Err(format!("{file} has {old}, the live server says {new}"));
         }
-        println!("{file} is what the live server says");
+        println!("{file} agrees with the live server");
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ struct Row {
     tips: BTreeSet<String>,
     keys: Vec<KeyEntry>,
     servers: Vec<String>,
-    /// What the servers say differently, for the reader.
+    /// The differences between the servers, for the reader.
     differences: Vec<String>,
     answer: AnswerColumn,
     retry: RetryColumn,
@@ -377,7 +377,7 @@ fn shown_name(name: &str) -> String {
 }
 
 impl Row {
-    /// The safe union of what the servers say of one command.
+    /// The safe union of the servers' entries of one command.
     fn join(said: &[(&str, &CommandEntry)]) -> Result<Row, String> {
         let (_, first) = said[0];
         let mut row = Row {
@@ -406,7 +406,7 @@ impl Row {
         };
         for (_, entry) in &said[1..] {
             if entry.arity != row.arity {
-                // The one that lets more pass; the server itself will refuse the rest.
+                // The laxer arity: the server itself will refuse the rest.
                 row.arity = -row.arity.abs().min(entry.arity.abs());
             }
             let flags: BTreeSet<String> = entry.flags.iter().cloned().collect();
@@ -468,7 +468,7 @@ impl Row {
             (AnswerColumn::Pinned, _) => SpreadEntry::Off,
             (_, Some("all_nodes" | "all_shards")) => SpreadEntry::All,
             (_, Some("multi_shard")) => SpreadEntry::Owners,
-            // What that is, a rule has to say.
+            // A rule has to say how.
             (_, Some("special")) => SpreadEntry::Refused,
             (_, Some(other)) => {
                 return Err(format!("{}: unknown request_policy {other}", self.name));
@@ -520,7 +520,7 @@ impl Row {
         }
     }
 
-    /// The argument that is the only key whatever the others are, or 0.
+    /// The argument that is the only key, for any other arguments, or 0.
     fn only_key(&self) -> u8 {
         match &self.keys[..] {
             [
@@ -677,7 +677,7 @@ impl Row {
     }
 }
 
-/// What the servers say differently of one command.
+/// The differences between the servers in one command.
 fn differences(said: &[(&str, &CommandEntry)]) -> Vec<String> {
     let mut found = Vec::new();
     let mut compare = |what: &str, of: &dyn Fn(&CommandEntry) -> String| {
@@ -692,7 +692,7 @@ fn differences(said: &[(&str, &CommandEntry)]) -> Vec<String> {
         }
     };
     compare("arity", &|entry| entry.arity.to_string());
-    // Only what not all of them say.
+    // Only the words that some servers lack.
     let only = |entry: &CommandEntry, of: &dyn Fn(&CommandEntry) -> Vec<String>| {
         let own = of(entry);
         let rest = own
@@ -713,8 +713,8 @@ fn differences(said: &[(&str, &CommandEntry)]) -> Vec<String> {
     found
 }
 
-/// The names of a set as the constants that they have in the code, in the code's order, whatever order
-/// the server chose. Fails with the first name that is not `known`.
+/// The names of a set as the constants that they have in the code, in the code's order, not in that
+/// of the server. Fails with the first name that is not `known`.
 fn constants<'a>(
     names: impl IntoIterator<Item = &'a String>,
     known: &[(&str, impl Sized)],

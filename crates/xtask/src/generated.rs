@@ -1,4 +1,4 @@
-//! Generated files that are checked in: written anew, or compared with what would be written.
+//! Generated files that are checked in: written anew, or compared with a new version.
 
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! - [`man`] and [`completions`] generate the manual page and the completions of the shells, by the
 //!   model of the command line in [`cli`];
 //! - [`mod@reference`] generates the pages about options and INFO in docs/reference;
-//! - [`tidy`] checks the sources for what neither the compiler nor rustfmt checks.
+//! - [`tidy`] checks rules for the sources beyond those of the compiler and rustfmt.
 
 mod cli;
 mod command_table;

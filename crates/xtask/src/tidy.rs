@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: rules for the sources that neither the compiler nor rustfmt checks.
+//! `cargo xtask tidy`: rules for the sources beyond those of the compiler and rustfmt.
 //!
 //! | check | rule | known offenders |
 //! |---|---|---|

@@ -28,7 +28,7 @@ pub(crate) fn wrapped(first: &str, rest: &str, text: &str) -> String {
     lines
 }
 
-/// The words of `text`. A span of code is one word with what touches it.
+/// The words of `text`. A span of code is one word with the characters that touch it.
 fn words(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut is_in_code = false;

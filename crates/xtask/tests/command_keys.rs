@@ -1,9 +1,6 @@
 //! The command table against real servers: they find keys where it says, and block when it says.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test may stop at what it did not expect"
-)]
+#![allow(clippy::unwrap_used, reason = "a test may stop at a surprise")]
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What a server says of its commands, as it is checked in.
+//! A server's description of its commands, as it is checked in.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use respool_testkit::servers::{self, Flavour};
 
-/// What one server says of its commands.
+/// One server's description of its commands.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Snapshot {
     pub(super) server: String,

@@ -1,4 +1,5 @@
-//! The generator: what it joins, what it refuses, and that its output is what is checked in.
+//! The generator: the entries that it joins and refuses. Its output equals the files in the
+//! repository.
 
 use super::policy::Rule;
 use super::*;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// The commits after the one that added this file are checked.
+/// The commits after the commit that added this file are checked.
 const FILE: &str = "crates/xtask/src/tidy/commits.rs";
 
 const SUBJECT_CHARACTERS_MAX: usize = 72;
@@ -15,7 +15,7 @@ pub(super) struct CommitSubject {
     text: String,
 }
 
-/// The subjects of the commits after the one that added [`FILE`], without merges.
+/// The subjects of the commits after the commit that added [`FILE`], without merges.
 ///
 /// # Errors
 /// Why they cannot be read: git is not there, or the history does not reach that commit.

@@ -1,7 +1,7 @@
 //! A folder of the engine imports only folders on lower floors.
 //!
-//! Components do not import each other: what one needs of another goes through the engine. So a
-//! simple GET stays in the lowest three floors, and a component can be tested by itself. Unit
+//! Components do not import each other: a fact that one needs of another goes through the engine.
+//! So a simple GET stays in the lowest three floors, and a component can be tested by itself. Unit
 //! tests and files outside the folders are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,7 +99,7 @@ fn module(below: &str) -> Vec<String> {
     path.split('/').map(str::to_owned).collect()
 }
 
-/// What `lib.rs` re-exports: its name at the root, and the module that it is in.
+/// The items that `lib.rs` re-exports: the name at the root, and the module of the item.
 fn exports(tokens: &[TokenTree]) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (at, token) in tokens.iter().enumerate() {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Offence {
     /// The entry that excuses it.
     pub(super) entry: String,
-    /// Where it is, what is wrong, and what to do.
+    /// Its place, the fault, and the remedy.
     pub(super) text: String,
 }
 
