@@ -26,6 +26,7 @@ use policy::{
     AnswerColumn, CoalesceColumn, DangerColumn, FanOutColumn, KeyScanColumn, MergeEntry,
     NamesColumn, Policy, ReplicaColumn, RetryColumn, SpreadEntry, When, apply,
 };
+use respool_testkit::random::Random;
 use respool_testkit::servers::{self, Flavour};
 
 use crate::wrap::wrapped;
@@ -296,15 +297,10 @@ impl JoinedTable {
             let folded = FoldedName::of(row.name.as_bytes());
             names.push(folded.ok_or_else(|| format!("{} is longer than a name can be", row.name))?);
         }
-        let mut state = 0u64;
+        let mut random = Random::new(0);
         // About one number in four thousand will do.
         for _ in 0..10_000_000 {
-            // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut number = state;
-            number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            number = (number ^ (number >> 31)) | 1;
+            let number = random.next_u64() | 1;
             let mut taken = [false; FoldedName::SLOTS];
             if names
                 .iter()
