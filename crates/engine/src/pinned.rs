@@ -31,6 +31,8 @@ use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::holders::Holders;
 use crate::pinned::tracking::AWAY;
+use crate::pinned::wait_command::{RefusedWait, WaitAtAll, WaitStep};
+use crate::routing::pool::ServerId;
 
 /// The component that gives sessions links of their own.
 #[derive(Default)]
@@ -49,6 +51,62 @@ const DISMISSAL_MS: u64 = 1_000;
 /// A server that has not answered for this long is taken to wait. Requests that the client sent
 /// after that are not executed once it has left.
 const LAST_WORDS_MS: u32 = 100;
+
+/// The rest of the work on a reply, in which other components have a part.
+pub(crate) enum PinnedOutcome {
+    /// There is none.
+    Done,
+    /// This server has redirected a polled command.
+    PollRedirected(ServerId),
+    /// A WAIT goes on at the next server.
+    WaitsAtNext(WaitAtAll, Option<RefusedWait>),
+}
+
+/// The replies.
+impl Pinned {
+    /// Handles the reply to a request.
+    pub(crate) fn settle(
+        &mut self,
+        plane: &mut DataPlane,
+        (link, entry): (LinkId, Entry),
+        asked: PinnedCompletion,
+        reply: &[u8],
+    ) -> PinnedOutcome {
+        match asked {
+            PinnedCompletion::Dismissal { of } => self.dismissed(plane, of, reply),
+            PinnedCompletion::Poll(before) => {
+                if let Some(server) = self.settle_poll(plane, entry, before, reply) {
+                    return PinnedOutcome::PollRedirected(server);
+                }
+            }
+            PinnedCompletion::Wait(waiting) => {
+                match self.settle_wait(plane, link, *waiting, reply) {
+                    WaitStep::Reply(reply) => plane.pass_on(entry, &reply),
+                    WaitStep::Nothing => {}
+                    WaitStep::Next { rest, refused } => {
+                        return PinnedOutcome::WaitsAtNext(rest, refused);
+                    }
+                }
+            }
+            PinnedCompletion::Switch {
+                switch,
+                had,
+                redirect,
+            } => {
+                let owner = plane.owner_of(link, entry);
+                plane.deliver_to(entry, reply);
+                self.settle_switch(plane, owner, (switch, had), redirect, reply);
+            }
+            PinnedCompletion::NameTold => {
+                let owner = plane.owner_of(link, entry);
+                let reply = self.name_told(plane, owner, reply);
+                plane.deliver_to(entry, &reply);
+            }
+            PinnedCompletion::Track => self.settle_track(plane, link, reply),
+        }
+        PinnedOutcome::Done
+    }
+}
 
 /// The loss of links, and the end of waits.
 impl Pinned {
@@ -299,7 +357,7 @@ impl Pinned {
     }
 
     /// Handles the server's reply to the CLIENT UNBLOCK of [`Pinned::dismiss`].
-    pub(crate) fn dismissed(&mut self, plane: &mut DataPlane, own: LinkId, reply: &[u8]) {
+    fn dismissed(&mut self, plane: &mut DataPlane, own: LinkId, reply: &[u8]) {
         if let Some(link) = plane.links.get_mut(own) {
             link.unblocking.denied += match reply {
                 b":1\r\n" => return,

@@ -367,13 +367,38 @@ impl Pubsub {
         }
     }
 
-    /// Reads the reply to a hub's request. `None`: it is no refusal of a slot.
-    pub(crate) fn refused_ask(
+    /// Handles the reply to a request. Returns the refusal of a slot, which the hub handles after
+    /// the topology has followed it.
+    pub(crate) fn settle(
         &mut self,
-        plane: &DataPlane,
-        link: LinkId,
+        plane: &mut DataPlane,
+        (link, entry): (LinkId, Entry),
+        asked: PubsubCompletion,
         reply: &[u8],
     ) -> Option<RefusedAsk> {
+        match asked {
+            PubsubCompletion::Ask => {
+                let refused = self.refused_ask(plane, link, reply);
+                if refused.is_none() {
+                    self.settle_ask(plane, link, reply);
+                }
+                return refused;
+            }
+            PubsubCompletion::Leave { .. } => self.settle_left(plane, link),
+            PubsubCompletion::Receivers(_) | PubsubCompletion::Subscribers(_) => {
+                let server = plane.links.get(link).map(|link| link.kind.server);
+                let reply = match server.map(|server| plane.pool_of(server).whole) {
+                    Some(pool) => self.recount(pool, &asked, reply),
+                    None => reply.to_vec(),
+                };
+                plane.deliver_to(entry, &reply);
+            }
+        }
+        None
+    }
+
+    /// Reads the reply to a hub's request. `None`: it is no refusal of a slot.
+    fn refused_ask(&mut self, plane: &DataPlane, link: LinkId, reply: &[u8]) -> Option<RefusedAsk> {
         let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
             return None;
         };
@@ -404,7 +429,7 @@ impl Pubsub {
     }
 
     /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger.
-    pub(crate) fn settle_ask(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
+    fn settle_ask(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
         let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
             return;
         };
@@ -425,7 +450,7 @@ impl Pubsub {
     }
 
     /// Handles the reply to the PING behind an unsubscribe request: it confirms the request.
-    pub(crate) fn settle_left(&mut self, plane: &mut DataPlane, link: LinkId) {
+    fn settle_left(&mut self, plane: &mut DataPlane, link: LinkId) {
         let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
             return;
         };

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use respool_protocol::commands::{Answer, Command, CommandId, Spread, id};
+use respool_protocol::commands::{Answer, Command, CommandId, Names, Spread, id};
 use respool_protocol::fan::{
     self, Cursor, Divided, Merged, Merger, Part, Sections, Split, Undivided,
 };
@@ -532,6 +532,35 @@ impl Scatter {
         }
     }
 
+    /// Handles the reply to a request. Returns the scattered request of which it was the last part.
+    pub(crate) fn settle(
+        &mut self,
+        plane: &mut DataPlane,
+        (link, entry): (LinkId, Entry),
+        asked: ScatterCompletion,
+        reply: &[u8],
+    ) -> Option<Finished> {
+        match asked {
+            ScatterCompletion::Scan {
+                number,
+                next,
+                sifted_by,
+            } => {
+                let sifted_by = sifted_by.as_deref();
+                let reply = plane.named_by(link, Names::Second, sifted_by, reply);
+                let reply = self.scanned(plane, link, (number, next), &reply);
+                plane.deliver_to(entry, &reply);
+                None
+            }
+            ScatterCompletion::Named(names) => {
+                let reply = plane.named_by(link, names, None, reply);
+                plane.deliver_to(entry, &reply);
+                None
+            }
+            ScatterCompletion::Part { index, .. } => self.handle_part(plane, entry, index, reply),
+        }
+    }
+
     /// Keeps a server's answer to its share. After the last one, merges the answers. `None`: other
     /// shares have no answer yet, or the request has ended.
     pub(crate) fn handle_part(
@@ -641,7 +670,7 @@ fn ask_one_owner(
 
 impl Scatter {
     /// A server's reply to SCAN, with the cursor for the client.
-    pub(crate) fn scanned(
+    fn scanned(
         &self,
         plane: &DataPlane,
         link: LinkId,

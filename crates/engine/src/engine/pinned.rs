@@ -5,14 +5,14 @@ use respool_protocol::request::RequestScanner;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::{OtherServers, WaitCommand, redirect_asked};
+use crate::data_plane::completion::pinned::{OtherServers, redirect_asked};
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::scripts::awaits_body;
 use crate::engine::Engine;
 use crate::pinned::polling::{BlockingStep, OPENING};
 use crate::pinned::tracking_redirect::RedirectStep;
-use crate::pinned::wait_command::{NextWait, WaitStep};
+use crate::pinned::wait_command::{RefusedWait, WaitAtAll};
 use crate::routing::pool::ServerId;
 
 /// Requests that may wait at the server.
@@ -66,41 +66,29 @@ impl Engine {
         placed
     }
 
-    /// Handles the reply of a server to WAIT or WAITAOF.
-    pub(crate) fn settle_wait(
+    /// A WAIT or WAITAOF goes on at the next server.
+    pub(crate) fn wait_at_next(
         &mut self,
         link: LinkId,
         entry: Entry,
-        waiting: WaitCommand,
-        reply: &[u8],
+        rest: WaitAtAll,
+        refused: Option<RefusedWait>,
     ) {
-        let (rest, refused) = match self.pinned.settle_wait(&self.plane, link, waiting, reply) {
-            WaitStep::Reply(reply) => return self.plane.pass_on(entry, &reply),
-            WaitStep::Nothing => return,
-            WaitStep::Next { rest, refused } => (rest, refused),
-        };
         let server = self.plane.links.get(link).map(|link| link.kind.server);
-        if let (Some(server), Some((why, redirect))) = (server, &refused) {
-            match *redirect {
+        if let (Some(server), Some(refused)) = (server, &refused) {
+            match refused.redirects {
                 Some(refusal) => {
-                    self.follow_refusal((server, None), why, refusal);
+                    self.follow_refusal((server, None), &refused.why, refusal);
                 }
                 None => self
                     .discovery
                     .request_refresh_after_loss(&mut self.plane, server),
             }
         }
-        let refused = refused.as_ref().map(|(why, _)| why.as_slice());
-        let next = self
-            .pinned
-            .wait_at_next(&mut self.plane, entry.session, rest, refused);
-        match next {
-            Some(NextWait::Reply(reply)) => self.plane.pass_on(entry, &reply),
-            Some(NextWait::Ask(request, to)) => {
-                self.redirects
-                    .go_on_elsewhere(&mut self.plane, link, entry, request, to);
-            }
-            None => {}
+        let plane = &mut self.plane;
+        if let Some(next) = self.pinned.wait_at_next(plane, entry, rest, refused) {
+            self.redirects
+                .go_on_elsewhere(plane, link, entry, next.request, next.at);
         }
     }
 

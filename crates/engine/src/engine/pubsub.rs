@@ -5,8 +5,8 @@ use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::link::LineId;
 use crate::engine::Engine;
-use crate::pubsub::HubPush;
 use crate::pubsub::keyspace_events::brings_events;
+use crate::pubsub::{HubPush, RefusedAsk};
 
 impl Engine {
     /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and the commands that undo them.
@@ -44,24 +44,19 @@ impl Engine {
         }
     }
 
-    /// Handles the reply to a hub's request. Its entry has left the ledger.
-    pub(crate) fn settle_ask(&mut self, link: LinkId, reply: &[u8]) {
-        match self.pubsub.refused_ask(&self.plane, link, reply) {
-            Some(refused) => {
-                let said = &reply[1..];
-                let (server, slot) = (refused.server, refused.slot);
-                let has_no_owner = self
-                    .discovery
-                    .is_nobodys(&mut self.plane, server, said, slot);
-                if !has_no_owner {
-                    self.follow_refusal((server, slot), said, refused.refusal);
-                }
-                let line = (link, refused.line);
-                self.pubsub
-                    .put_off_ask(&mut self.plane, line, has_no_owner, reply);
-            }
-            None => self.pubsub.settle_ask(&mut self.plane, link, reply),
+    /// A server has refused a hub's request, since it does not own the slot. The topology follows,
+    /// and the hub asks again.
+    pub(crate) fn follow_refused_ask(&mut self, link: LinkId, refused: RefusedAsk, reply: &[u8]) {
+        let (server, slot, said) = (refused.server, refused.slot, &reply[1..]);
+        let has_no_owner = self
+            .discovery
+            .is_nobodys(&mut self.plane, server, said, slot);
+        if !has_no_owner {
+            self.follow_refusal((server, slot), said, refused.refusal);
         }
+        let line = (link, refused.line);
+        self.pubsub
+            .put_off_ask(&mut self.plane, line, has_no_owner, reply);
     }
 
     /// At the start of a turn, handles the pushes that were deferred in the last one.

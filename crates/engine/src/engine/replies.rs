@@ -1,21 +1,18 @@
 //! Replies with a completion. Each goes to the component that put its request on the link.
 
-use respool_protocol::commands::Names;
-
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::access::AccessCompletion;
 use crate::data_plane::completion::admin::AdminCompletion;
-use crate::data_plane::completion::local::{LocalCompletion, ScriptEffect};
+use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
-use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::completion::redirect::RedirectCompletion;
-use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::completion::transaction::{Exec, TransactionCompletion};
 use crate::data_plane::completion::{Completed, Completion, LastReply};
 use crate::data_plane::ledger::Entry;
 use crate::engine::Engine;
 use crate::local::info::shown_info;
 use crate::local::settle::LocalOutcome;
+use crate::pinned::PinnedOutcome;
 
 /// The reply to a block whose MULTI the server refused.
 const NOT_OPENED: &[u8] =
@@ -59,14 +56,27 @@ impl Engine {
             Completion::Local(asked) => {
                 self.settle_local((id, entry), asked, &request, (reply, cut))
             }
-            Completion::Pinned(asked) => self.settle_pinned(id, entry, asked, reply),
-            Completion::Pubsub(asked) => self.settle_pubsub(id, entry, asked, reply),
+            Completion::Pinned(asked) => self.settle_pinned((id, entry), asked, reply),
+            Completion::Pubsub(asked) => {
+                let plane = &mut self.plane;
+                if let Some(refused) = self.pubsub.settle(plane, (id, entry), asked, reply) {
+                    self.follow_refused_ask(id, refused, reply);
+                }
+            }
             Completion::Redirect(RedirectCompletion::Proof {
                 session,
                 seq,
                 proof,
             }) => self.settle_proof(id, (session, seq), proof, reply),
-            Completion::Scatter(asked) => self.settle_scatter(id, entry, asked, &request, reply),
+            Completion::Scatter(asked) => {
+                let plane = &mut self.plane;
+                let (effect, session) = (asked.effect(), entry.session);
+                self.local
+                    .settle_effect(plane, (id, session), effect, &request, reply);
+                if let Some(finished) = self.scatter.settle(plane, (id, entry), asked, reply) {
+                    self.finish_scatter(finished);
+                }
+            }
             Completion::Transaction(TransactionCompletion::Unwatch { instead }) => {
                 self.transactions
                     .settle_unwatch(&mut self.plane, id, entry, instead, reply);
@@ -83,13 +93,11 @@ impl Engine {
         code: Option<&Vec<u8>>,
         reply: &[u8],
     ) {
-        let is_lost = code.is_some_and(|request| {
-            self.local
-                .settle_code(&mut self.plane, id, entry.session, request, reply)
-        });
-        if exec.as_deref().is_some_and(Exec::flushes_scripts) {
-            self.local.settle_flush(&mut self.plane, id, reply);
-        }
+        let flushes = exec.as_deref().is_some_and(Exec::flushes_scripts);
+        let place = (id, entry.session);
+        let is_lost = self
+            .local
+            .settle_block(&mut self.plane, place, (code, flushes), reply);
         match exec {
             Some(exec) => self.settle_exec(id, entry, *exec, reply),
             None => self.plane.pass_on(entry, reply),
@@ -116,6 +124,22 @@ impl Engine {
         let own = self.admin.settle(&mut self.plane, entry, asked, reply);
         if let Some(own) = own {
             self.handle_own(own);
+        }
+    }
+
+    fn settle_pinned(
+        &mut self,
+        (id, entry): (LinkId, Entry),
+        asked: PinnedCompletion,
+        reply: &[u8],
+    ) {
+        let plane = &mut self.plane;
+        match self.pinned.settle(plane, (id, entry), asked, reply) {
+            PinnedOutcome::Done => {}
+            PinnedOutcome::PollRedirected(server) => self.discovery.request_refresh(plane, server),
+            PinnedOutcome::WaitsAtNext(rest, refused) => {
+                self.wait_at_next(id, entry, rest, refused);
+            }
         }
     }
 
@@ -147,92 +171,6 @@ impl Engine {
                 if !redirects.await_proof_of_noscript(plane, id, entry, request, reply) {
                     plane.pass_on(entry, reply);
                 }
-            }
-        }
-    }
-
-    fn settle_pinned(&mut self, id: LinkId, entry: Entry, asked: PinnedCompletion, reply: &[u8]) {
-        match asked {
-            PinnedCompletion::Dismissal { of } => {
-                self.pinned.dismissed(&mut self.plane, of, reply);
-            }
-            PinnedCompletion::Poll(before) => {
-                let plane = &mut self.plane;
-                if let Some(server) = self.pinned.settle_poll(plane, entry, before, reply) {
-                    self.discovery.request_refresh(plane, server);
-                }
-            }
-            PinnedCompletion::Wait(waiting) => self.settle_wait(id, entry, *waiting, reply),
-            PinnedCompletion::Switch {
-                switch,
-                had,
-                redirect,
-            } => {
-                let owner = self.plane.owner_of(id, entry);
-                self.plane.deliver_to(entry, reply);
-                self.pinned
-                    .settle_switch(&mut self.plane, owner, (switch, had), redirect, reply);
-            }
-            PinnedCompletion::NameTold => {
-                let owner = self.plane.owner_of(id, entry);
-                let reply = self.pinned.name_told(&self.plane, owner, reply);
-                self.plane.deliver_to(entry, &reply);
-            }
-            PinnedCompletion::Track => self.pinned.settle_track(&mut self.plane, id, reply),
-        }
-    }
-
-    fn settle_pubsub(&mut self, id: LinkId, entry: Entry, asked: PubsubCompletion, reply: &[u8]) {
-        match asked {
-            PubsubCompletion::Ask => self.settle_ask(id, reply),
-            PubsubCompletion::Leave { .. } => self.pubsub.settle_left(&mut self.plane, id),
-            PubsubCompletion::Receivers(_) | PubsubCompletion::Subscribers(_) => {
-                let server = self.plane.links.get(id).map(|link| link.kind.server);
-                let reply = match server.map(|server| self.plane.pool_of(server).whole) {
-                    Some(pool) => self.pubsub.recount(pool, &asked, reply),
-                    None => reply.to_vec(),
-                };
-                self.plane.deliver_to(entry, &reply);
-            }
-        }
-    }
-
-    fn settle_scatter(
-        &mut self,
-        id: LinkId,
-        entry: Entry,
-        asked: ScatterCompletion,
-        request: &[u8],
-        reply: &[u8],
-    ) {
-        match asked {
-            ScatterCompletion::Scan {
-                number,
-                next,
-                sifted_by,
-            } => {
-                let sifted_by = sifted_by.as_deref();
-                let names = Names::Second;
-                let reply = self.plane.named_by(id, names, sifted_by, reply);
-                let reply = self
-                    .scatter
-                    .scanned(&self.plane, id, (number, next), &reply);
-                self.plane.deliver_to(entry, &reply);
-            }
-            ScatterCompletion::Named(names) => {
-                let reply = self.plane.named_by(id, names, None, reply);
-                self.plane.deliver_to(entry, &reply);
-            }
-            ScatterCompletion::Part { index, effect } => {
-                match effect {
-                    ScriptEffect::None => {}
-                    ScriptEffect::Load => {
-                        self.local
-                            .settle_script(&mut self.plane, id, entry.session, request, reply)
-                    }
-                    ScriptEffect::Flush => self.local.settle_flush(&mut self.plane, id, reply),
-                }
-                self.take_share_of(entry, index, reply);
             }
         }
     }

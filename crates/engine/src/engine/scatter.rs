@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Completes the reply to a scattered request with facts of other components, and delivers it.
-    fn finish_scatter(&mut self, mut finished: Finished) {
+    pub(crate) fn finish_scatter(&mut self, mut finished: Finished) {
         let session = finished.entry.session;
         if let Some(adds_section) = finished.adds_section() {
             finished.reply = self.with_our_section(session, adds_section, &finished.reply);

@@ -17,13 +17,14 @@ use std::sync::Arc;
 
 use respool_protocol::commands::{Retry, id};
 use respool_protocol::{encode, number};
+use restore::{LoadingLink, Restored};
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPTS_LOADED_MAX, SPARED_SCRIPTS_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::local::LocalCompletion;
+use crate::data_plane::completion::local::{LocalCompletion, ScriptEffect};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Departed;
@@ -34,8 +35,6 @@ use crate::data_plane::session::Session;
 use crate::data_plane::worker_query::{ScriptQuery, WorkerQuery};
 use crate::local::Local;
 use crate::routing::pool::ServerId;
-
-use restore::{LoadingLink, Restored};
 
 /// A script that a client has shown.
 struct Script {
@@ -401,10 +400,43 @@ impl Local {
         }
     }
 
+    /// Handles the effect of a request that several servers got.
+    pub(crate) fn settle_effect(
+        &mut self,
+        plane: &mut DataPlane,
+        (link, session): (LinkId, SessionId),
+        effect: ScriptEffect,
+        request: &[u8],
+        reply: &[u8],
+    ) {
+        match effect {
+            ScriptEffect::None => {}
+            ScriptEffect::Load => self.settle_script(plane, link, session, request, reply),
+            ScriptEffect::Flush => self.settle_flush(plane, link, reply),
+        }
+    }
+
+    /// Handles the reply to several requests. `code`: the requests, if one of them runs code.
+    /// `flushes`: one of them flushes the scripts. Returns whether the session is to be closed.
+    pub(crate) fn settle_block(
+        &mut self,
+        plane: &mut DataPlane,
+        (link, session): (LinkId, SessionId),
+        (code, flushes): (Option<&Vec<u8>>, bool),
+        reply: &[u8],
+    ) -> bool {
+        let is_lost =
+            code.is_some_and(|request| self.settle_code(plane, link, session, request, reply));
+        if flushes {
+            self.settle_flush(plane, link, reply);
+        }
+        is_lost
+    }
+
     /// Handles the reply to a block that runs code. Remembers the scripts that the block showed. If
     /// the server has lost a script that the block names, the next block sends the script again.
     /// Returns whether the session is to be closed because it names a script that is lost for good.
-    pub(crate) fn settle_code(
+    fn settle_code(
         &mut self,
         plane: &mut DataPlane,
         link: LinkId,

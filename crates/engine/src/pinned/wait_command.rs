@@ -31,6 +31,7 @@ use crate::data_plane::completion::pinned::{
     OtherServers, PinnedCompletion, RedirectStandIn, WaitCommand,
 };
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
+use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkRole};
 use crate::data_plane::session::{Pins, Session};
 use crate::pinned::Pinned;
@@ -55,17 +56,24 @@ const NO_KEY: &[u8] =
 const REFUSED: &[u8] = b"-ERR respool: a node of the Cluster did not let it wait; it says: ";
 
 /// The next step of a WAIT or WAITAOF after the reply of a server.
-pub(crate) enum WaitStep {
+pub(super) enum WaitStep {
     /// The client gets this reply.
     Reply(Vec<u8>),
     /// The next server is to be asked: see [`Pinned::wait_at_next`].
     Next {
         rest: WaitAtAll,
-        /// The refusal of this server, and whether it redirects the request.
-        refused: Option<(Vec<u8>, Option<Refusal>)>,
+        /// The refusal of this server.
+        refused: Option<RefusedWait>,
     },
     /// The link is gone.
     Nothing,
+}
+
+/// The error of a server that refuses to let a session wait.
+pub(crate) struct RefusedWait {
+    pub(crate) why: Vec<u8>,
+    /// The refusal, if it says that another server owns the keys, or will.
+    pub(crate) redirects: Option<Refusal>,
 }
 
 /// A WAIT or WAITAOF that is on its way from one server to the next.
@@ -75,11 +83,10 @@ pub(crate) struct WaitAtAll {
 }
 
 /// The request for the next server.
-pub(crate) enum NextWait {
-    /// All servers have answered: the client gets this reply.
-    Reply(Vec<u8>),
-    /// The request, its completion, the server and the time at which it is sent.
-    Ask((Vec<u8>, Completion), (ServerId, Time)),
+pub(crate) struct NextWait {
+    pub(crate) request: (Vec<u8>, Completion),
+    /// The server, and the time at which it is sent.
+    pub(crate) at: (ServerId, Time),
 }
 
 impl OtherServers {
@@ -235,7 +242,7 @@ impl Pinned {
     }
 
     /// Handles the reply of a server.
-    pub(crate) fn settle_wait(
+    pub(super) fn settle_wait(
         &self,
         plane: &DataPlane,
         link: LinkId,
@@ -281,32 +288,38 @@ impl Pinned {
         };
         WaitStep::Next {
             rest: WaitAtAll { rest, of_user },
-            refused: Some((why.to_vec(), Refusal::of(why))),
+            refused: Some(RefusedWait {
+                why: why.to_vec(),
+                redirects: Refusal::of(why),
+            }),
         }
     }
 
     /// The request for the next server that owns slots and has not answered. `refused`: the last
-    /// server has refused the write in front of it.
+    /// server has refused the write in front of it. `None`: the client has its reply.
     pub(crate) fn wait_at_next(
         &mut self,
         plane: &mut DataPlane,
-        session: SessionId,
+        entry: Entry,
         WaitAtAll { mut rest, of_user }: WaitAtAll,
-        refused: Option<&[u8]>,
+        refused: Option<RefusedWait>,
     ) -> Option<NextWait> {
         let now = plane.now;
-        if let Some(reply) = refused.and_then(|why| rest.take_refusal(why, now)) {
-            return Some(NextWait::Reply(reply));
+        let refused = refused.and_then(|refused| rest.take_refusal(&refused.why, now));
+        if let Some(reply) = refused {
+            plane.pass_on(entry, &reply);
+            return None;
         }
-        let pool = usize::from(plane.sessions.get(session)?.pool);
+        let pool = usize::from(plane.sessions.get(entry.session)?.pool);
         let servers = plane.pools[pool].servers();
         let left = servers
             .iter()
             .find(|server| !rest.answered.contains(server) && self.owns_something(plane, **server));
         let Some(server) = left.copied() else {
-            return Some(NextWait::Reply(rest.reply()));
+            plane.pass_on(entry, &rest.reply());
+            return None;
         };
-        let (mut bytes, in_front) = self.in_front_of_wait(plane, session, server);
+        let (mut bytes, in_front) = self.in_front_of_wait(plane, entry.session, server);
         bytes.extend(rest.request(now));
         // A pause, in which the nodes tell the new owners of the slots.
         let pause_ms = rest.refused_since.map_or(0, |_| TICK_MS);
@@ -319,7 +332,10 @@ impl Pinned {
         };
         let completion = Completion::Pinned(PinnedCompletion::Wait(Box::new(waiting)));
         let due = now.plus_ms(pause_ms);
-        Some(NextWait::Ask((bytes, completion), (server, due)))
+        Some(NextWait {
+            request: (bytes, completion),
+            at: (server, due),
+        })
     }
 }
 

@@ -21,6 +21,14 @@ pub(crate) enum ScatterCompletion {
 }
 
 impl ScatterCompletion {
+    /// The effect of the request on the scripts of its server.
+    pub(crate) fn effect(&self) -> ScriptEffect {
+        match self {
+            ScatterCompletion::Part { effect, .. } => *effect,
+            ScatterCompletion::Scan { .. } | ScatterCompletion::Named(_) => ScriptEffect::None,
+        }
+    }
+
     /// The completion of the same read when it is sent once more. `None`: such a read is not sent
     /// again.
     pub(crate) fn read_again(&self) -> Option<ScatterCompletion> {
