@@ -244,26 +244,22 @@ enum SlotOwner {
 }
 
 /// A topology that is to be believed.
-pub(crate) struct NewTopology {
+pub(super) struct NewTopology {
     pub(super) view: View,
     /// Whether an earlier one was known.
     pub(super) was_known: bool,
 }
 
-/// The changes of a topology, as far as they concern other components.
+/// The changes of a topology that are followed once the home is chosen.
 pub(crate) struct TopologyChange {
-    /// Servers that have lost slots.
-    pub(crate) lost_slots: BTreeSet<ServerId>,
-    /// Slots moved, and not only because the first topology became known.
-    pub(crate) has_moved: bool,
     /// Servers that have left the topology.
-    pub(crate) left: Vec<ServerId>,
+    left: Vec<ServerId>,
     /// Servers that the topology names.
     kept: HashSet<ServerId>,
     /// Nodes that own slots.
     owners: HashSet<ServerId>,
     /// The addresses of the replicas, each with its primary.
-    pub(crate) replicas: Vec<(Endpoint, ServerId)>,
+    replicas: Vec<(Endpoint, ServerId)>,
 }
 
 impl Discovery {
@@ -281,7 +277,7 @@ impl Discovery {
 /// Changes of the topology.
 impl Discovery {
     /// Replaces the topology of a Cluster: its tables, and the state of its nodes.
-    pub(crate) fn believe(
+    pub(super) fn believe(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
@@ -355,9 +351,16 @@ impl Discovery {
         };
         let left = (0..plane.servers.len() as u16).map(ServerId);
         let left = left.filter(is_left).collect();
+        // The first topology moves no slot: no session tracks keys before it.
+        if was_known && !moved.is_empty() {
+            let whole = plane.pools[pool].whole;
+            plane.trackers.note_moved(whole);
+        }
+        // A session's later requests go to the new owner, and must not overtake.
+        for server in BTreeSet::from_iter(moved.into_iter().map(|(from, _)| from)) {
+            plane.leave_lost_slots(server);
+        }
         Some(TopologyChange {
-            has_moved: was_known && !moved.is_empty(),
-            lost_slots: moved.into_iter().map(|(from, _)| from).collect(),
             left,
             kept,
             owners,
@@ -384,14 +387,26 @@ impl Discovery {
         }
     }
 
-    /// Connects to the owners of slots of a new topology.
-    pub(crate) fn reach_owners(&mut self, plane: &mut DataPlane, change: &TopologyChange) {
+    /// Leaves the servers that a new topology does not have, connects to the owners of slots, and
+    /// sets their replicas.
+    pub(super) fn follow_change(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        change: TopologyChange,
+        in_use: &ServersInUse,
+    ) {
+        for server in change.left {
+            self.retire(plane, server);
+            plane.switch_attached_home(server);
+        }
         for server in &change.kept {
             plane.servers[usize::from(server.0)].gone = false;
         }
         for server in &change.owners {
             self.reach(plane, *server);
         }
+        self.know_replicas(plane, pool, change.replicas, |_| true, in_use);
     }
 
     /// A node has redirected this slot to another owner.

@@ -14,8 +14,9 @@ use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
-use crate::discovery::cluster::{ClusterBelief, NewTopology};
+use crate::discovery::cluster::{ClusterBelief, NewTopology, TopologyChange};
 use crate::discovery::introductions;
+use crate::discovery::servers::ServersInUse;
 use crate::discovery::view_election;
 use crate::routing::pool::ServerId;
 use crate::routing::slot_table::SlotTable;
@@ -132,8 +133,8 @@ pub(crate) struct EndedRefresh {
     answered_by: Vec<ServerId>,
     /// Nodes that answered for another Cluster.
     foreign_nodes: Vec<ServerId>,
-    /// The topology that replaces the one that is believed, if there is one.
-    pub(crate) news: Option<NewTopology>,
+    /// The changes if another topology is believed now.
+    pub(crate) change: Option<TopologyChange>,
 }
 
 /// The course of a refresh.
@@ -331,12 +332,13 @@ impl Discovery {
         }
     }
 
-    /// Ends a refresh: chooses a topology from the answers. [`Discovery::conclude_refresh`] has to
-    /// follow.
+    /// Ends a refresh: chooses a topology from the answers, and believes it.
+    /// [`Discovery::conclude_refresh`] has to follow.
     pub(crate) fn end_refresh(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
+        in_use: &ServersInUse,
     ) -> Option<EndedRefresh> {
         let now = plane.now;
         let (belief, slots) = self.cluster_of(&mut plane.pools, pool)?;
@@ -383,22 +385,28 @@ impl Discovery {
                 self.tell_topology(plane, pool, format!("{NO_OWNERS}: {wrong}"));
             }
         }
+        let change = news.and_then(|news| self.believe(plane, pool, news, in_use));
         Some(EndedRefresh {
             asked_at,
             answered_by,
             foreign_nodes,
-            news,
+            change,
         })
     }
 
-    /// Sets the time of the next refresh, and wakes the sessions that waited for this one.
+    /// Follows the changes of a topology, sets the time of the next refresh, and wakes the sessions
+    /// that waited for this one.
     pub(crate) fn conclude_refresh(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
         ended: EndedRefresh,
+        in_use: &ServersInUse,
     ) {
         let now = plane.now;
+        if let Some(change) = ended.change {
+            self.follow_change(plane, pool, change, in_use);
+        }
         self.note_foreign_nodes(plane, pool, &ended.answered_by, ended.foreign_nodes);
         let mut owners = plane.pools[pool].servers().iter();
         let all_up = owners.all(|server| plane.standing(*server) >= Standing::Refuses);

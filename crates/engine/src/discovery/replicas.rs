@@ -236,7 +236,7 @@ impl Discovery {
 
     /// Sets the replicas of the owners of a pool for which `of` holds. `replicas`: their addresses
     /// and owners.
-    pub(crate) fn know_replicas(
+    pub(super) fn know_replicas(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,

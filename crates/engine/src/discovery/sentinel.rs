@@ -282,9 +282,22 @@ impl Discovery {
         })
     }
 
+    /// Sets the replicas of a primary that an answer names.
+    pub(crate) fn know_replicas_named(
+        &mut self,
+        plane: &mut DataPlane,
+        answer: SurveyAnswer,
+        in_use: &ServersInUse,
+    ) {
+        let pool = answer.pool;
+        if let Some((primary, replicas)) = self.replicas_named(plane, answer) {
+            self.know_replicas(plane, pool, replicas, |owner| owner == primary, in_use);
+        }
+    }
+
     /// The replicas of a primary, if the Sentinel that names them names the primary that is
     /// believed. Each has that primary beside it.
-    pub(crate) fn replicas_named(
+    fn replicas_named(
         &self,
         plane: &DataPlane,
         answer: SurveyAnswer,
@@ -394,13 +407,14 @@ impl Discovery {
         had_one.then_some((pool, primary))
     }
 
-    /// The server of a primary, and its address as the Sentinels name it, if that is a new one.
-    pub(crate) fn new_address_of(
+    /// Gives the server of a primary the address that the Sentinels name, if that is a new one.
+    /// Returns the server. [`Discovery::connect_to_new_address`] has to follow.
+    pub(crate) fn take_new_address(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
         primary: usize,
-    ) -> Option<(ServerId, Address)> {
+    ) -> Option<ServerId> {
         let watch = self.groups.get(&pool)?;
         let said = watch.watchers.iter().map(|watcher| &watcher.said);
         let said = said.chain([&watch.last_answers]);
@@ -420,17 +434,13 @@ impl Discovery {
             false => format!("the primary '{name}' is {address}, and was {}", state.label),
         };
         self.tell_topology(plane, pool, text);
-        Some((server, address))
+        self.set_address(plane, server, address);
+        Some(server)
     }
 
     /// Gives a server another address. The server keeps its label until its links to the old
     /// address are lost: they name it to their sessions. Links that connect use the new address.
-    pub(crate) fn set_address(
-        &mut self,
-        plane: &mut DataPlane,
-        server: ServerId,
-        address: Address,
-    ) {
+    fn set_address(&self, plane: &mut DataPlane, server: ServerId, address: Address) {
         plane.wake_deferred();
         let state = &mut plane.servers[usize::from(server.0)];
         state.settings.address = address;
@@ -442,13 +452,9 @@ impl Discovery {
     }
 
     /// The links of a server to its old address are lost. Names the new one, and connects.
-    pub(crate) fn connect_to_new_address(
-        &mut self,
-        plane: &mut DataPlane,
-        server: ServerId,
-        label: String,
-    ) {
-        plane.servers[usize::from(server.0)].label = label;
+    pub(crate) fn connect_to_new_address(&mut self, plane: &mut DataPlane, server: ServerId) {
+        let state = &mut plane.servers[usize::from(server.0)];
+        state.label = state.settings.address.to_string();
         for id in plane.links.ids() {
             let rests = |link: &&Link| {
                 matches!(

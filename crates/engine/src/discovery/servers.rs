@@ -205,7 +205,7 @@ impl Discovery {
     }
 
     /// A server has left the topology. Its sessions have to leave its links.
-    pub(crate) fn retire(&mut self, plane: &mut DataPlane, server: ServerId) {
+    pub(super) fn retire(&mut self, plane: &mut DataPlane, server: ServerId) {
         let state = &mut plane.servers[usize::from(server.0)];
         state.gone = true;
         let (pool, label) = (usize::from(state.pool), state.label.clone());

@@ -6,13 +6,9 @@
 
 use std::collections::HashSet;
 
-use respool_protocol::cluster::Endpoint;
-
 use crate::base::handle::LinkId;
-use crate::base::settings::Address;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::discovery::TopologyReply;
-use crate::discovery::cluster::NewTopology;
 use crate::discovery::sentinel::{SentinelEvent, SurveyAnswer};
 use crate::discovery::servers::ServersInUse;
 use crate::engine::Engine;
@@ -58,42 +54,20 @@ impl Engine {
         }
     }
 
+    /// Ends a refresh: what the nodes have said is believed, or the next one is asked.
     fn end_refresh(&mut self, pool: usize) {
-        let Some(mut ended) = self.discovery.end_refresh(&mut self.plane, pool) else {
-            return;
-        };
-        if let Some(news) = ended.news.take() {
-            self.believe(pool, news);
-        }
-        self.discovery
-            .conclude_refresh(&mut self.plane, pool, ended);
-    }
-
-    /// Replaces the topology by this one.
-    fn believe(&mut self, pool: usize, news: NewTopology) {
         let in_use = self.servers_in_use();
-        let change = self.discovery.believe(&mut self.plane, pool, news, &in_use);
-        self.forget_reused();
-        let Some(change) = change else {
+        let Some(ended) = self.discovery.end_refresh(&mut self.plane, pool, &in_use) else {
             return;
         };
-        // The first topology moves no slot: no session tracks keys before it.
-        if change.has_moved {
-            let whole = self.plane.pools[pool].whole;
-            self.plane.trackers.note_moved(whole);
+        if ended.change.is_some() {
+            // Sessions of a server that has left switch to the new home.
+            self.choose_home(pool);
         }
-        // A session's later requests go to the new owner, and must not overtake.
-        for server in &change.lost_slots {
-            self.plane.leave_lost_slots(*server);
-        }
-        // Sessions of a server that has left switch to the new home.
-        self.choose_home(pool);
-        for server in &change.left {
-            self.discovery.retire(&mut self.plane, *server);
-            self.plane.switch_attached_home(*server);
-        }
-        self.discovery.reach_owners(&mut self.plane, &change);
-        self.know_replicas(pool, change.replicas, |_| true);
+        let in_use = self.servers_in_use();
+        self.discovery
+            .conclude_refresh(&mut self.plane, pool, ended, &in_use);
+        self.forget_reused();
     }
 
     /// Chooses the node of a Cluster for publishing and subscribing, and moves hubs to it.
@@ -162,9 +136,10 @@ impl Engine {
         }
         // The replicas are those of the primary that is believed then.
         self.follow_primary(pool, primary);
-        if let Some((primary, replicas)) = self.discovery.replicas_named(&self.plane, answer) {
-            self.know_replicas(pool, replicas, |owner| owner == primary);
-        }
+        let in_use = self.servers_in_use();
+        self.discovery
+            .know_replicas_named(&mut self.plane, answer, &in_use);
+        self.forget_reused();
     }
 
     /// A Sentinel has sent a message.
@@ -189,47 +164,24 @@ impl Engine {
         heir.is_some_and(|(pool, primary)| self.follow_primary(pool, primary))
     }
 
-    /// Follows a primary to the address that the Sentinels name. Returns whether that is a new one.
+    /// Follows a primary to the address that the Sentinels name, and ends its links to the old one.
+    /// Returns whether that is a new address.
     fn follow_primary(&mut self, pool: usize, primary: usize) -> bool {
         let moves = self
             .discovery
-            .new_address_of(&mut self.plane, pool, primary);
-        let Some((server, address)) = moves else {
+            .take_new_address(&mut self.plane, pool, primary);
+        let Some(server) = moves else {
             return false;
         };
-        self.move_server(server, address);
-        true
-    }
-
-    /// Gives a server another address, and ends its links to the old one.
-    fn move_server(&mut self, server: ServerId, address: Address) {
-        let label = address.to_string();
-        self.discovery.set_address(&mut self.plane, server, address);
         for id in self.plane.links.ids() {
             if self.plane.leave_old_address(id, server) {
                 self.settle_losses();
                 // The failures that were counted were those of the old server.
-                self.plane.servers[usize::from(server.0)].health.forget();
+                self.plane.health(server).forget();
             }
         }
         self.discovery
-            .connect_to_new_address(&mut self.plane, server, label);
-    }
-}
-
-/// Replicas.
-impl Engine {
-    /// Sets the replicas of the owners of a pool for which `of` holds. `replicas`: their addresses
-    /// and owners.
-    fn know_replicas(
-        &mut self,
-        pool: usize,
-        replicas: Vec<(Endpoint, ServerId)>,
-        of: impl Fn(ServerId) -> bool,
-    ) {
-        let in_use = self.servers_in_use();
-        self.discovery
-            .know_replicas(&mut self.plane, pool, replicas, of, &in_use);
-        self.forget_reused();
+            .connect_to_new_address(&mut self.plane, server);
+        true
     }
 }
