@@ -22,7 +22,6 @@ mod deadlines;
 mod dispatch_kind;
 mod link_bytes;
 pub(crate) mod link_events;
-pub(crate) mod logins;
 mod memory;
 mod own_commands;
 pub(crate) mod pinned;

@@ -773,6 +773,11 @@ impl Pubsub {
         self.hub(id.hub).line(id.line)
     }
 
+    /// The users of subscriptions.
+    pub(crate) fn users(&self) -> Vec<u16> {
+        self.hubs.iter().map(|hub| hub.user).collect()
+    }
+
     /// The lines of all hubs.
     pub(crate) fn lines(&self) -> impl Iterator<Item = LineId> + use<> {
         let counts: Vec<usize> = self.hubs.iter().map(|hub| hub.lines.len()).collect();

@@ -324,8 +324,30 @@ impl Access {
         plane.logins.add(pool, login)
     }
 
-    /// Handles the server's reply to an AUTH. `in_hubs`: users of subscriptions.
-    pub(crate) fn settle_login(
+    /// Handles the server's reply to an AUTH, or to the check of a login. `in_hubs`: users of
+    /// subscriptions.
+    pub(crate) fn settle(
+        &mut self,
+        plane: &mut DataPlane,
+        (link, entry): (LinkId, Entry),
+        asked: AccessCompletion,
+        reply: &[u8],
+        in_hubs: &[u16],
+    ) -> LoginEffect {
+        match asked {
+            AccessCompletion::Check(check) => {
+                self.settle_check(plane, link, *check, reply);
+                LoginEffect::default()
+            }
+            AccessCompletion::Login(login) => {
+                let effect = self.settle_login(plane, link, entry, *login, in_hubs);
+                self.pump_logins(plane, link);
+                effect
+            }
+        }
+    }
+
+    fn settle_login(
         &mut self,
         plane: &mut DataPlane,
         link: LinkId,

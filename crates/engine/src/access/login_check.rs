@@ -268,7 +268,7 @@ impl Access {
     }
 
     /// Handles the last reply of a check.
-    pub(crate) fn settle_check(
+    pub(super) fn settle_check(
         &mut self,
         plane: &mut DataPlane,
         id: LinkId,

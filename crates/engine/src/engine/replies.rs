@@ -1,5 +1,6 @@
 //! Replies with a completion. Each goes to the component that put its request on the link.
 
+use crate::access::auth::LoginEffect;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::access::AccessCompletion;
 use crate::data_plane::completion::admin::AdminCompletion;
@@ -109,15 +110,17 @@ impl Engine {
     }
 
     fn settle_access(&mut self, id: LinkId, entry: Entry, asked: AccessCompletion, reply: &[u8]) {
-        match asked {
-            AccessCompletion::Check(check) => {
-                self.access.settle_check(&mut self.plane, id, *check, reply);
-            }
-            AccessCompletion::Login(login) => {
-                self.settle_login(id, entry, *login);
-                self.access.pump_logins(&mut self.plane, id);
-            }
-        }
+        let (plane, in_hubs) = (&mut self.plane, self.pubsub.users());
+        let effect = self
+            .access
+            .settle(plane, (id, entry), asked, reply, &in_hubs);
+        self.note_login(effect);
+    }
+
+    /// Tells the local component about users whose numbers are free, or whose rights may be others.
+    pub(crate) fn note_login(&mut self, effect: LoginEffect) {
+        let LoginEffect { freed, renewed } = effect;
+        self.local.note_logins(&mut self.plane, &freed, renewed);
     }
 
     fn settle_admin(&mut self, entry: Entry, asked: AdminCompletion, reply: &[u8]) {

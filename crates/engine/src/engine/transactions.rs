@@ -156,7 +156,12 @@ impl Engine {
             } => {
                 let agreed = agrees(hello.is_some(), element);
                 let (login, state) = ((login, claim), (agreed, exec_reply.within.db));
-                match self.log_in_within_exec((id, link), login, state) {
+                let (plane, in_hubs) = (&mut self.plane, self.pubsub.users());
+                let (outcome, effect) =
+                    self.access
+                        .settle_exec_login(plane, (id, link), login, state, &in_hubs);
+                self.note_login(effect);
+                match outcome {
                     ExecLogin::Refused => exec_reply.say(element),
                     ExecLogin::Accepted { user } => exec_reply.log_in(user, hello, element),
                     ExecLogin::NoPlace => return false,
