@@ -52,10 +52,10 @@ def good(verdicts, stale):
     return bool(verdicts) and all(verdict.good() for verdict in verdicts) and not stale
 
 
-def _list(lines, kind, suite, what, pairs):
+def _list(lines, kind, suite, label, pairs):
     if not pairs:
         return
-    lines.append(f"\n{kind} {suite}: {len(pairs)} {what}")
+    lines.append(f"\n{kind} {suite}: {len(pairs)} {label}")
     for test, text in pairs[:LISTED_MAX]:
         lines.append(f"  {test}" + (f"\n      {one_line(text)}" if text else ""))
     if len(pairs) > LISTED_MAX:

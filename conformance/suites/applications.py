@@ -136,16 +136,16 @@ class Application:
     def compared(self, unit, side_name, counted):
         """Checks that respool adds no errors, losses or repetitions to those of the direct side."""
         results = {}
-        for (activity, what), found in counted.items():
-            text = f"{len(found)} {what}: " + "; ".join(f"{times} x {item}" for item, times in collections.Counter(found).items())
-            name = {"errors": "has no more errors", "lost": "loses nothing more", "twice": "does nothing more twice"}[what]
+        for (activity, outcome), found in counted.items():
+            text = f"{len(found)} {outcome}: " + "; ".join(f"{times} x {item}" for item, times in collections.Counter(found).items())
+            name = {"errors": "has no more errors", "lost": "loses nothing more", "twice": "does nothing more twice"}[outcome]
             direct = self.direct.setdefault(unit, {})
             if side_name == "direct":
-                direct[activity, what] = max(direct.get((activity, what), 0), len(found))
+                direct[activity, outcome] = max(direct.get((activity, outcome), 0), len(found))
                 results[f"{activity} {name}"] = Result(PASSED, text)
             else:
-                tolerated = {**TOLERATED, **self.settings.get("tolerated", {})}[what]
-                allowed = direct.get((activity, what), 0) + tolerated
+                tolerated = {**TOLERATED, **self.settings.get("tolerated", {})}[outcome]
+                allowed = direct.get((activity, outcome), 0) + tolerated
                 results[f"{activity} {name}"] = said(len(found) <= allowed, f"{text} (directly {allowed - tolerated})")
         return results
 

@@ -48,10 +48,10 @@ class Compared(unittest.TestCase):
 
     def test_losses_and_repetitions_are_none_more_than_directly(self):
         """A job lost or done twice through respool alone fails. The message names the job."""
-        for what, name in (("lost", "jobs loses nothing more"), ("twice", "jobs does nothing more twice")):
+        for outcome, name in (("lost", "jobs loses nothing more"), ("twice", "jobs does nothing more twice")):
             tried = application()
-            self.assertEqual(tried.compared("kill", "direct", {("jobs", what): []})[name].status, PASSED)
-            result = tried.compared("kill", "proxied", {("jobs", what): [7]})[name]
+            self.assertEqual(tried.compared("kill", "direct", {("jobs", outcome): []})[name].status, PASSED)
+            result = tried.compared("kill", "proxied", {("jobs", outcome): [7]})[name]
             self.assertEqual(result.status, FAILED)
             self.assertIn("7", result.message)
 

@@ -73,7 +73,7 @@ func goRedis(string) {
 	send("stream", 20*time.Millisecond, func(n int) error {
 		return client.XAdd(ctx, &redis.XAddArgs{Stream: "stream", Values: map[string]any{"n": n}}).Err()
 	})
-	// "0" reads again what was handed out and not acknowledged, ">" what is new.
+	// "0" reads the unacknowledged entries again, ">" the new ones.
 	from := "0"
 	forever("stream", func() error {
 		found, err := client.XReadGroup(ctx, &redis.XReadGroupArgs{

@@ -28,7 +28,7 @@ func main() {
 	select {}
 }
 
-// A line on standard input stops what is sent, its end the process.
+// A line on standard input stops the senders; its end stops the process.
 func listen() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -37,10 +37,10 @@ func listen() {
 	os.Exit(0)
 }
 
-func tell(activity, event string, what any) {
+func tell(activity, event string, detail any) {
 	out.Lock()
 	defer out.Unlock()
-	fmt.Printf("%s %s %s\n", activity, event, strings.ReplaceAll(fmt.Sprint(what), "\n", " "))
+	fmt.Printf("%s %s %s\n", activity, event, strings.ReplaceAll(fmt.Sprint(detail), "\n", " "))
 }
 
 // each does step with 1, 2, 3, ... until told to stop; step returns how often the server has executed the item.
@@ -60,7 +60,7 @@ func each(activity string, pace time.Duration, step func(n int) (int64, error)) 
 	}()
 }
 
-// send does step with 1, 2, 3, ... until told to stop; another part of the application gets what is sent.
+// send does step with 1, 2, 3, ... until told to stop; another part of the application receives the items.
 func send(activity string, pace time.Duration, step func(n int) error) {
 	each(activity, pace, func(n int) (int64, error) {
 		err := step(n)

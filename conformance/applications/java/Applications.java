@@ -73,8 +73,8 @@ public class Applications {
         });
     }
 
-    static synchronized void tell(String activity, String event, Object what) {
-        String text = what instanceof Throwable error ? error + cause(error) : String.valueOf(what);
+    static synchronized void tell(String activity, String event, Object detail) {
+        String text = detail instanceof Throwable error ? error + cause(error) : String.valueOf(detail);
         System.out.println(activity + " " + event + " " + text.replaceAll("\\s+", " "));
     }
 
@@ -94,7 +94,7 @@ public class Applications {
         thread.start();
     }
 
-    /** A line on standard input stops what is sent, its end the process. */
+    /** A line on standard input stops the senders; its end stops the process. */
     private static void listen() throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         while (lines.readLine() != null) {

@@ -56,7 +56,7 @@ class SpringApplication {
             template.opsForStream().add("stream", Map.of("n", String.valueOf(n)));
             return 1;
         });
-        // First what was handed out and not acknowledged, then what is new, one by one.
+        // First the unacknowledged entries, then the new ones, one by one.
         boolean[] again = {true};
         Applications.take("stream", () -> {
             ReadOffset from = again[0] ? ReadOffset.from("0") : ReadOffset.lastConsumed();

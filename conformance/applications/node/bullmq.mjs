@@ -3,7 +3,7 @@ import { FlowProducer, Queue, QueueEvents, Worker } from 'bullmq';
 import { each, host, master, port, sentinels, tell } from './reporting.mjs';
 
 const connection = { ...(sentinels ? { sentinels, name: master } : { host, port }), maxRetriesPerRequest: null };
-// What a worker raises is what an operator reads in the log.
+// An operator reads the errors of a worker in its log.
 const heard = (activity, emitter) => emitter.on('error', (error) => tell(activity, 'error', error));
 
 if (process.argv[2] === 'worker') {

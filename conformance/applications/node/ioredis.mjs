@@ -42,7 +42,7 @@ forever('queue', async () => {
 const stream = connect();
 await stream.xgroup('CREATE', 'stream', 'group', '$', 'MKSTREAM').catch(() => {});
 each('stream', 20, async (n) => { await shared.xadd('stream', '*', 'n', n); tell('stream', 'sent', n); });
-// '0' reads again what was handed out and not acknowledged, '>' what is new.
+// '0' reads the unacknowledged entries again, '>' the new ones.
 let from = '0';
 forever('stream', async () => {
   try {

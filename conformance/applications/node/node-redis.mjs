@@ -44,7 +44,7 @@ forever('queue', async () => {
 const stream = await connect();
 await stream.xGroupCreate('stream', 'group', '$', { MKSTREAM: true }).catch(() => {});
 each('stream', 20, async (n) => { await shared.xAdd('stream', '*', { n: String(n) }); tell('stream', 'sent', n); });
-// '0' reads again what was handed out and not acknowledged, '>' what is new.
+// '0' reads the unacknowledged entries again, '>' the new ones.
 let from = '0';
 forever('stream', async () => {
   try {

@@ -1,4 +1,4 @@
-// How an application in JavaScript tells what happens, and hears that it should stop.
+// The reports of an application in JavaScript, and the order to stop.
 import { writeSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 
@@ -6,9 +6,9 @@ let stopped = false;
 createInterface({ input: process.stdin }).on('line', () => (stopped = true)).on('close', () => process.exit(0));
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-export const tell = (activity, event, what) => writeSync(1, `${activity} ${event} ${String(what).replace(/\s+/g, ' ')}\n`);
+export const tell = (activity, event, detail) => writeSync(1, `${activity} ${event} ${String(detail).replace(/\s+/g, ' ')}\n`);
 
-// What a library throws at a process that did not catch it is an error of the application, too.
+// An error that no part of the process catches is an error of the application, too.
 process.on('unhandledRejection', (error) => tell('unhandled', 'error', error));
 
 // Does `step` with 1, 2, 3, ... until told to stop; `step` says whether the item was done or only sent.

@@ -37,7 +37,7 @@ def produce_jobs():
         try:
             work.delay(number)
             tell("jobs", "sent", number)
-        except Exception as error:  # noqa: BLE001: what it is, is told
+        except Exception as error:  # noqa: BLE001: every error is reported
             tell("jobs", "error", repr(error))
 
 
@@ -46,7 +46,7 @@ def ask_for_results():
         try:
             if echo.delay(number).get(timeout=10) == number:
                 tell("results", "done", number)
-        except Exception as error:  # noqa: BLE001: what it is, is told
+        except Exception as error:  # noqa: BLE001: every error is reported
             tell("results", "error", repr(error))
 
 

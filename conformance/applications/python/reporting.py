@@ -1,4 +1,4 @@
-"""How an application in Python tells what happens, and hears that it should stop."""
+"""The reports of an application in Python, and the order to stop."""
 
 import os
 import sys
@@ -7,13 +7,13 @@ import threading
 stopped = threading.Event()
 
 
-def tell(activity, event, what):
+def tell(activity, event, detail):
     # One write, without the buffers of a library; a forked job writes to the same place.
-    os.write(1, f"{activity} {event} {what}\n".encode())
+    os.write(1, f"{activity} {event} {detail}\n".encode())
 
 
 def listen():
-    """Reads standard input: a line stops what is sent, its end the process."""
+    """Reads standard input. A line stops the senders; its end stops the process."""
     def read():
         for _ in sys.stdin:
             stopped.set()

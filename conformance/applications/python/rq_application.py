@@ -33,7 +33,7 @@ def producer():
         try:
             queue.enqueue("rq_application.work", number)
             tell("jobs", "sent", number)
-        except Exception as error:  # noqa: BLE001: what it is, is told
+        except Exception as error:  # noqa: BLE001: every error is reported
             tell("jobs", "error", repr(error))
 
 

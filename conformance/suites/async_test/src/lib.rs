@@ -1,6 +1,6 @@
-//! `#[async_test]` as redis-rs' tests use it. Theirs lives beside the crate and is not published; this one is ours, for
-//! one server and tokio: each function becomes one test for each combination of its flags, and what it takes
-//! as a connection is a fresh one to a fresh server.
+//! `#[async_test]` as redis-rs' tests use it. Theirs lives beside the crate and is not published.
+//! This one is for one server and tokio. Each function becomes one test for each combination of its
+//! flags, and each test gets a new connection to a new server.
 
 use proc_macro::{Delimiter, TokenStream, TokenTree};
 
