@@ -8,7 +8,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::handshake::NO_NODE;
 use crate::data_plane::ingress::{Blocked, Dispatched};
-use crate::data_plane::session::{Flags, Session};
+use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
 
@@ -71,22 +71,18 @@ impl DataPlane {
         Err(Blocked::Refused(reply))
     }
 
-    /// Makes a session wait until the nodes of a Cluster are known, or returns the error if they do
-    /// not become known. `part`: the pool or subpool that is the Cluster.
-    pub(crate) fn find_owners(
-        &mut self,
-        id: SessionId,
-        part: usize,
-    ) -> Result<Dispatched, Vec<u8>> {
-        if let Some(text) = self.unusable_node(part) {
-            return Err(text.into_bytes());
-        }
-        let in_multi = |session: &Session| session.flags.any(Flags::IN_MULTI);
-        let is_queued = self.sessions.get(id).is_some_and(in_multi);
-        match !is_queued && self.waits_for_nodes(id, part) {
-            true => Ok(Dispatched::Wait),
-            false => Err(self.no_nodes(part).into_bytes()),
-        }
+    /// Makes a session wait until the nodes of a Cluster in its pool are known. If they do not become
+    /// known, its request is refused.
+    pub(crate) fn find_owners(&mut self, id: SessionId) -> Option<Dispatched> {
+        let session = self.sessions.get(id)?;
+        let is_queued = session.flags.any(Flags::IN_MULTI);
+        let part = self.unknown_part(usize::from(session.pool))?;
+        let text = match self.unusable_node(part) {
+            Some(text) => text,
+            None if !is_queued && self.waits_for_nodes(id, part) => return Some(Dispatched::Wait),
+            None => self.no_nodes(part),
+        };
+        Some(self.refuse_queued(id, text.as_bytes()))
     }
 
     /// The error while a Cluster is unknown because a configured server is no node of a Cluster.

@@ -156,15 +156,20 @@ impl Engine {
         }
     }
 
-    /// Asks these servers whether they agree, each on the session's link to it.
+    /// Asks these servers whether they agree, each on the session's link to it. `Err`: the request was
+    /// refused, or waits.
     pub(crate) fn ask_to_agree(
         &mut self,
         id: SessionId,
         request: &Request<'_>,
-        servers: &[ServerId],
+        servers: Result<Vec<ServerId>, Dispatched>,
     ) -> Dispatched {
+        let servers = match servers {
+            Ok(servers) => servers,
+            Err(placed) => return placed,
+        };
         let plane = &mut self.plane;
-        let placed = self.scatter.ask_these(plane, id, request, servers);
+        let placed = self.scatter.ask_these(plane, id, request, &servers);
         self.pinned.asked_to_agree(plane, id, placed)
     }
 }

@@ -528,95 +528,99 @@ impl RouteRefusal {
     }
 }
 
+impl Everywhere {
+    /// Whether the next request of the session waits for the reply.
+    fn keeps_place(self) -> bool {
+        match self {
+            Everywhere::All { keeps_place } | Everywhere::Scan { keeps_place } => keeps_place,
+            Everywhere::Info | Everywhere::Wait | Everywhere::Mistake => false,
+        }
+    }
+}
+
+/// Switches a session to the owner of its request, or to the server at which it reads. Returns the
+/// outcome if no server may be read.
+fn switch_to_owner(
+    plane: &mut DataPlane,
+    (id, request): (SessionId, &Request<'_>),
+    group: Group,
+    may_read: bool,
+    claim: Claim,
+) -> Option<Dispatched> {
+    let owner = plane.pools.server_of(group);
+    let placed = plane.switch_or_refuse(id, owner, request, may_read);
+    if placed.is_none() {
+        match claim {
+            Claim::Nothing => {}
+            Claim::Transaction => plane.bind_transaction(id, group),
+            Claim::Watch => plane.note_watched(id, group),
+        }
+    }
+    placed
+}
+
 impl Engine {
     /// Chooses the server of a request, and switches the session to it. Returns the outcome if the
     /// request is not for one server, or has none.
     pub(crate) fn route(&mut self, id: SessionId, request: &Request<'_>) -> Option<Dispatched> {
-        self.plane.note_asked(id, request.id, request.spans.len());
-        let queued = self.plane.queued_group(id);
-        let facts = Facts::of(&self.plane, id, request, queued)?;
+        let plane = &mut self.plane;
+        plane.note_asked(id, request.id, request.spans.len());
+        let queued = plane.queued_group(id);
+        let facts = Facts::of(plane, id, request, queued)?;
+        let stays = facts.session.tracks_here;
         Some(match facts.route() {
             Route::Here => return None,
             Route::Owner {
                 group,
                 may_read,
                 claim,
-            } => {
-                let owner = self.plane.pools.server_of(group);
-                if let Some(placed) = self.plane.switch_or_refuse(id, owner, request, may_read) {
-                    return Some(placed);
-                }
-                match claim {
-                    Claim::Nothing => {}
-                    Claim::Transaction => self.plane.bind_transaction(id, group),
-                    Claim::Watch => self.plane.note_watched(id, group),
-                }
-                return None;
-            }
+            } => return switch_to_owner(plane, (id, request), group, may_read, claim),
             Route::OnlyOwner { may_read } => {
-                let pool = self.plane.sessions.get(id)?.pool;
-                let owner = self.plane.pools.home_of(pool.into());
-                return self.plane.switch_or_refuse(id, owner, request, may_read);
+                let pool = plane.sessions.get(id)?.pool;
+                let owner = plane.pools.home_of(pool.into());
+                return plane.switch_or_refuse(id, owner, request, may_read);
             }
             Route::FirstUp => {
-                self.plane.switch_to_first_up(id);
+                plane.switch_to_first_up(id);
                 return None;
             }
             Route::Home { claims } => {
-                self.plane.switch_home(id);
-                if claims && let Some(group) = self.plane.home_group(id) {
-                    self.plane.bind_transaction(id, group);
+                plane.switch_home(id);
+                if claims && let Some(group) = plane.home_group(id) {
+                    plane.bind_transaction(id, group);
                 }
                 return None;
             }
             Route::AsPlainServer => {
-                let asked = LocalCompletion::AsPlainServer;
-                self.plane
-                    .ask_any(id, request, facts.session.tracks_here, asked)
+                plane.ask_any(id, request, stays, LocalCompletion::AsPlainServer)
             }
-            Route::RoleOfNode => {
-                let asked = LocalCompletion::RoleOfNode;
-                self.plane
-                    .ask_any(id, request, facts.session.tracks_here, asked)
-            }
+            Route::RoleOfNode => plane.ask_any(id, request, stays, LocalCompletion::RoleOfNode),
             Route::Divide => self.divide(id, request),
             Route::Everywhere(everywhere) => return self.ask_everywhere(id, request, everywhere),
             Route::CatchUp => {
-                self.plane.hold_until_caught_up(id);
+                plane.hold_until_caught_up(id);
                 Dispatched::Wait
             }
-            Route::FindOwners => {
-                let pool = usize::from(self.plane.sessions.get(id)?.pool);
-                let part = self.plane.unknown_part(pool)?;
-                match self.plane.find_owners(id, part) {
-                    Ok(placed) => placed,
-                    Err(text) => self.plane.refuse_queued(id, &text),
-                }
-            }
-            Route::AsNode => return self.local.answer_as_node(&mut self.plane, id, request),
-            Route::ChooseReading => self.plane.set_reading(id, request.id),
-            Route::CacheNext => self.pinned.cache_next(&mut self.plane, id, request),
+            Route::FindOwners => return plane.find_owners(id),
+            Route::AsNode => return self.local.answer_as_node(plane, id, request),
+            Route::ChooseReading => plane.set_reading(id, request.id),
+            Route::CacheNext => self.pinned.cache_next(plane, id, request),
             Route::Track => {
-                match self
-                    .pinned
-                    .servers_for_tracking(&mut self.plane, id, request)
-                {
-                    Ok(servers) => self.ask_to_agree(id, request, &servers),
-                    Err(placed) => placed,
-                }
+                let servers = self.pinned.servers_for_tracking(plane, id, request);
+                self.ask_to_agree(id, request, servers)
             }
-            Route::StopTracking => self.pinned.stop_tracking(&mut self.plane, id),
-            Route::Switch => match self.pinned.servers_for_switch(&mut self.plane, id, request) {
-                Ok(servers) => self.ask_to_agree(id, request, &servers),
-                Err(placed) => placed,
-            },
+            Route::StopTracking => self.pinned.stop_tracking(plane, id),
+            Route::Switch => {
+                let servers = self.pinned.servers_for_switch(plane, id, request);
+                self.ask_to_agree(id, request, servers)
+            }
             Route::StopSwitch => {
                 let pins = ConnectionSwitch::of(request).pins;
-                self.pinned.stop_switch(&mut self.plane, id, pins)
+                self.pinned.stop_switch(plane, id, pins)
             }
             Route::Refuse(refusal) => {
-                self.plane.counters.refused += u64::from(refusal.counts());
-                self.plane.refuse_queued(id, &refusal.text(request.command))
+                plane.counters.refused += u64::from(refusal.counts());
+                plane.refuse_queued(id, &refusal.text(request.command))
             }
         })
     }
@@ -628,35 +632,28 @@ impl Engine {
         request: &Request<'_>,
         everywhere: Everywhere,
     ) -> Option<Dispatched> {
-        let pool = usize::from(self.plane.sessions.get(id)?.pool);
-        if self.discovery.waits_for_owners(&mut self.plane, id, pool) {
+        let plane = &mut self.plane;
+        let pool = usize::from(plane.sessions.get(id)?.pool);
+        if self.discovery.waits_for_owners(plane, id, pool) {
             return Some(Dispatched::Wait);
         }
-        let (placed, keeps_place) = match everywhere {
-            Everywhere::All { keeps_place } => (
-                self.scatter.ask_all(&mut self.plane, id, request),
-                keeps_place,
-            ),
-            Everywhere::Scan { keeps_place } => (self.scan(id, request), keeps_place),
+        let placed = match everywhere {
+            Everywhere::All { .. } => self.scatter.ask_all(plane, id, request),
+            Everywhere::Scan { .. } => self.scan(id, request),
             Everywhere::Info => {
                 let adds_section = adds_our_section(request);
-                let plane = &mut self.plane;
-                (
-                    self.scatter.ask_info(plane, id, request, adds_section),
-                    false,
-                )
+                self.scatter.ask_info(plane, id, request, adds_section)
             }
             Everywhere::Wait => {
-                let rest = self.pinned.begin_wait_at_all(&mut self.plane, id, request);
-                (self.dispatch_wait(id, request, rest), false)
+                let rest = self.pinned.begin_wait_at_all(plane, id, request);
+                self.dispatch_wait(id, request, rest)
             }
             Everywhere::Mistake if is_wait(request.id) => {
-                let placed = self.plane.dispatch_on_link(id, request.bytes, false, None);
-                (placed, false)
+                plane.dispatch_on_link(id, request.bytes, false, None)
             }
             Everywhere::Mistake => return None,
         };
-        if keeps_place {
+        if everywhere.keeps_place() {
             self.plane.hold_until_caught_up(id);
         }
         Some(placed)
