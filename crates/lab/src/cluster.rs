@@ -11,7 +11,7 @@ use crate::report::{CaseReport, Cost, Report, Round, paired};
 /// The same requests over one server and over several.
 pub const CLUSTER: Experiment = Experiment {
     name: "cluster",
-    title: "Several servers: what dividing requests among them costs",
+    title: "Several servers: the cost of dividing requests among them",
     about: "\
 What does it cost a proxy to divide requests among several servers? SET and GET, one at a time and 20 at once, and MGET and MSET of
 100 keys, over one server, three and six: through respool before plain servers (redis-sharded://), through respool before a

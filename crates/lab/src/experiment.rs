@@ -47,7 +47,7 @@ pub const LONE: Experiment = Experiment {
     name: "lone",
     title: "A lone caller: one connection, one request at a time",
     about: "\
-What does a hop cost a caller who is alone? One connection, one request at a time: there is nothing to gather, so each
+What does a hop cost a lone caller? One connection, one request at a time: there is nothing to gather, so each
 request pays for two more system calls and one more wake-up on its way there, and as many on its way back. The
 median is the figure to look at.",
     adapt: |options| {
@@ -66,7 +66,7 @@ pub const CONNECTIONS: Experiment = Experiment {
     about: "\
 Does a request become dearer when more clients are connected? One request at a time on each connection, 50
 connections and 1,000. The figure to look at is the CPU per request of the proxy, at 1,000 against at 50: an event loop
-that does per turn what it should do per event shows here.",
+that works per turn where it should work per event shows here.",
     adapt: |options| {
         options.connections = vec![50, 1000];
         options.pipelines = vec![1];
@@ -86,7 +86,7 @@ How does MGET decay with the number of its keys? One connection, one request at 
 different, of 20,000 keys with values of 4 bytes. A request has a fixed cost, for system calls and wake-ups, and one
 for each key: the more keys share the fixed one, the less a key costs, until it hardly matters any more. That is the sweet
 spot: the fewest keys at which the server's CPU per key is within 10 % of its least. More of them only make a request
-take longer, and everybody else wait for it.",
+take longer, and all other clients wait for it.",
     adapt: |options| {
         options.connections = vec![1];
         options.pipelines = vec![1];
@@ -106,12 +106,12 @@ pub const SKEW: Experiment = Experiment {
     name: "skew",
     title: "Skewed keys: GETs by Zipf's law, and how many of them reach the server",
     about: "\
-How much does it save to ask a server once for what several clients want at the same moment? 1,000,000 keys with values of
+How much does it save to ask a server once when several clients want the same value at the same moment? 1,000,000 keys with values of
 4 bytes; GETs by Zipf's law with the exponent 0.99, where the first key alone is one request in fifteen; 200 connections,
 20 requests at once on each. The server counts the commands that it executes and the keys that it looks up for
-them; clients count their requests. What is fewer was saved: commands by joining requests in whatever way (identical reads,
+them; clients count their requests. The difference was saved: commands by joining requests in any way (identical reads,
 or several keys in one MGET), look-ups by joining identical reads alone. To tell the two apart each is measured by itself,
-beside both and neither.",
+beside both together and none.",
     adapt: |options| {
         options.is_without_respool = true;
         options.variants = levels().collect();

@@ -50,14 +50,14 @@ use clients::{FailoverLoad, LoadKey, LoggedRequest, RequestOutcome};
 pub const NAME: &str = "failover";
 /// The headline of its report.
 pub const TITLE: &str =
-    "A server fails: what its clients meet until another one has taken its place";
+    "A server fails: errors and delays of its clients until another one has taken its place";
 /// Its question.
 pub const ABOUT: &str = "\
 What do clients meet while a server fails and another takes its place? Some write and some read at a pace, each request due at its time \
-whatever becomes of those before, through a proxy that stands before a Cluster, before what Sentinels watch, or before plain \
-servers of which one is killed and comes back empty. A probe asks the heirs directly until one of them takes a write. From \
-then on, or from when a Sentinel names the heir, to the first write that the proxy has acknowledged by it is what the proxy adds to \
-what the servers need themselves. Every write is looked for in the servers at the end.";
+even if those before are late, through a proxy before a Cluster, before servers that Sentinels watch, or before plain \
+servers of which one is killed and comes back empty. A probe asks the heirs directly until one of them takes a write. The \
+proxy's own delay begins then, or when a Sentinel names the heir. It ends with the first write to the heir that the proxy has \
+acknowledged. Every write is looked for in the servers at the end.";
 
 /// respool's read policies. The first one is the default. With the last three, a read should always
 /// find a server.
@@ -203,7 +203,9 @@ impl FailoverSettings {
             );
         }
         if self.is_partial && self.kind != TopologyKind::Cluster {
-            return Err("only a Cluster has slots that nobody may have: --kind cluster".to_owned());
+            return Err(
+                "only a Cluster has slots that may be without an owner: --kind cluster".to_owned(),
+            );
         }
         let is_told = self.reads != READS[0];
         if is_told && (self.kind == TopologyKind::Sharded || self.through == Through::Envoy) {
@@ -211,7 +213,7 @@ impl FailoverSettings {
         }
         match (self.kind, self.by) {
             (TopologyKind::Sharded, By::Freeze | By::Command) => {
-                Err("plain servers have nobody who takes over: --by kill".to_owned())
+                Err("plain servers have no successor that takes over: --by kill".to_owned())
             }
             (TopologyKind::Sharded, By::Kill) if self.down_s >= self.after_s => {
                 Err("the server has to come back before the end: --down below --after".to_owned())
@@ -388,7 +390,7 @@ pub fn run(
     let progress = progress::bar(settings.rounds as usize);
     for number in 1..=settings.rounds {
         progress.set_message(format!("round {number}"));
-        let mut failed = |what: String| report.failures.push(format!("round {number}: {what}"));
+        let mut failed = |text: String| report.failures.push(format!("round {number}: {text}"));
         let (round, proxy_command) = RunningRound {
             settings,
             binary: &binary,
@@ -419,9 +421,9 @@ struct RunningRound<'a> {
 impl RunningRound<'_> {
     fn run(&self, failed: &mut dyn FnMut(String)) -> Result<(FailoverRound, String), String> {
         let settings = self.settings;
-        let broken = |what: &str| {
-            let what = what.to_owned();
-            move |error: io::Error| format!("{what}: {error}")
+        let broken = |step: &str| {
+            let step = step.to_owned();
+            move |error: io::Error| format!("{step}: {error}")
         };
         let mut scene =
             Scene::start(&settings.scene(), self.binary).map_err(broken("the servers"))?;
@@ -572,7 +574,7 @@ impl RunningRound<'_> {
         scene: &Scene,
         keys: &[LoadKey],
     ) -> Result<BTreeMap<usize, Vec<u64>>, String> {
-        let broken = |error: io::Error| format!("what was written, read back: {error}");
+        let broken = |error: io::Error| format!("read the written lists back: {error}");
         let mut there = BTreeMap::new();
         for group in 0..scene.groups() {
             let holder = scene.holder(group).map_err(broken)?;
@@ -628,13 +630,13 @@ impl RunningRound<'_> {
             .filter(|asked| matches!(asked.outcome, RequestOutcome::Wrong(_)));
         let mut wrong = wrong.peekable();
         if let Some(LoggedRequest {
-            outcome: RequestOutcome::Wrong(what),
+            outcome: RequestOutcome::Wrong(first),
             ..
         }) = wrong.peek()
         {
-            let what = what.clone();
+            let first = first.clone();
             failed(format!(
-                "{} wrong replies, the first: {what}",
+                "{} wrong replies, the first: {first}",
                 wrong.count()
             ));
         }

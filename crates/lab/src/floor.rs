@@ -1,12 +1,12 @@
 //! The floor: the cost of the kernel alone for a process between clients and their replies.
 //!
-//! It is an echo server. **What it does**: one thread, one epoll; in each turn, one read and one
+//! It is an echo server. **It does little**: one thread, one epoll; in each turn, one read and one
 //! write for each ready connection. It counts the requests in the bytes that it read by the byte
 //! `*`, which no key or value of the lab contains. It writes so many replies of the right size:
 //! `+OK` when the first request of a read is an array of three (SET), a bulk string of the agreed
 //! size when it is an array of two (GET).
 //!
-//! **What it does not do**: find the end of a request, look at a command or key, talk to a server,
+//! **It does not** find the end of a request, look at a command or key, talk to a server,
 //! look at a clock, or have a limit. Between turns it keeps only the kind of reply for each
 //! connection. It ends loudly when the kernel takes only half of a write. A proxy has to do all
 //! that *and* read and write once more for the server. So no proxy reaches the floor, unless it

@@ -125,7 +125,9 @@ fn head(page: &mut String, report: &Report) {
 
 /// Targets side by side, one card for each workload.
 fn compare(page: &mut String, report: &Report) {
-    page.push_str("<section><h2>Side by side</h2><p>What a request costs each process, and how long it takes. ");
+    page.push_str(
+        "<section><h2>Side by side</h2><p>The cost of a request in each process, and its time. ",
+    );
     page.push_str("The server's share shrinks when a proxy hands it many requests at once.</p>");
     legend(page, &["server", "proxy", "generator"]);
     page.push_str("<div class=\"cards\">");
@@ -452,9 +454,9 @@ fn tables(page: &mut String, report: &Report) {
     page.push_str(
         "<p class=\"hint\">Spread: from the least to the largest round, as a part of the median. ÷ direct and ÷ floor: to the server asked \
          directly and to the lab's echo server under the same workload, the median of the ratios within each round. \
-         Others: cores that everybody else on the machine used meanwhile. Cores: 1.00 is one core fully \
+         Others: cores that all other programs on the machine used meanwhile. Cores: 1.00 is one core fully \
          used. User and system are split by where the kernel found the process at its ticks, a few percent off over a \
-         second; the total is counted in nanoseconds. Server cmds/s: what the server itself counted.</p></section>\n",
+         second; the total is counted in nanoseconds. Server cmds/s: the count of the server itself.</p></section>\n",
     );
 }
 
@@ -659,7 +661,7 @@ fn round_text(round: &Round) -> String {
 
 /// The section about conclusions that this run does not allow.
 fn fairness(page: &mut String, report: &Report) {
-    page.push_str("<section><h2>What would be unfair to conclude</h2><ul>");
+    page.push_str("<section><h2>Unfair conclusions</h2><ul>");
     for sentence in sentences(report) {
         let _ = write!(page, "<li>{}</li>", escape(&sentence));
     }
@@ -673,8 +675,8 @@ fn sentences(report: &Report) -> Vec<String> {
         |wanted: fn(&LoadTarget) -> bool| report.cases.iter().any(|case| wanted(&case.case.target));
     let mut said = vec![
         format!(
-            "Server, proxy and generator share {} cores. Where their CPU adds up to that, throughput says who leaves \
-             most to the others, not who is fastest alone. CPU per request carries over to other machines better.",
+            "Server, proxy and generator share {} cores. Where their CPU adds up to that, throughput shows the program that \
+             leaves most to the others, not the program that is fastest alone. CPU per request carries over to other machines better.",
             machine.cores
         ),
         "Everything runs over the loopback of one machine: a real network adds its own time to both hops, and its \
@@ -696,13 +698,13 @@ fn sentences(report: &Report) -> Vec<String> {
     ];
     match (options.rate, options.generator) {
         (Some(rate), _) => said.push(format!(
-            "The load is due at {} requests/s whatever happens. Where a target cannot keep up, its times grow with \
+            "The load is due at {} requests/s, also when replies are late. Where a target cannot keep up, its times grow with \
              the length of the run and say only that.",
             figure::count(rate)
         )),
         (None, _) => said.push(
-            "Each connection waits for its replies before it asks again, so a slower target is asked less. Times say what \
-             these callers saw, not what callers at a fixed rate would see (--open-loop)."
+            "Each connection waits for its replies before it asks again, so a slower target is asked less. Times are those of \
+             these callers, not those of callers at a fixed rate (--open-loop)."
                 .to_owned(),
         ),
     }
@@ -747,29 +749,29 @@ fn sentences(report: &Report) -> Vec<String> {
         )
     }) {
         said.push(
-            "Peers run with one worker and, beyond what their configuration below says, their defaults. Nobody tuned \
-             them, and Envoy does much that is not asked of it here: statistics, filters, routing."
+            "Peers run with one worker and, beyond the configuration below, their defaults. They were \
+             not tuned, and Envoy does much that is not needed here: statistics, filters, routing."
                 .to_owned(),
         );
     }
     if let Some(most) = options.servers.iter().max() {
         said.push(format!(
-            "Up to {most} servers share the cores with everything else: what several servers are for, more throughput, cannot \
+            "Up to {most} servers share the cores with everything else: the purpose of several servers, more throughput, cannot \
              show here, and CPU per request can. Every server that is asked costs a system call and a wake-up more, which many \
              requests at once share and a lone one does not. Those that are not asked run on and cost next to nothing."
         ));
     }
     if options.has_floor {
         said.push(
-            "The floor is no proxy: it finds no ends of requests, knows no command and talks to no server. It shows what \
-             receiving and sending alone cost one process that answers 50 or so clients with two system calls each."
+            "The floor is no proxy: it finds no ends of requests, knows no command and talks to no server. It shows the \
+             cost of receiving and sending alone for one process that answers 50 or so clients with two system calls each."
                 .to_owned(),
         );
     }
     let most = options.threads.iter().copied().max().unwrap_or(1);
     if has(LoadTarget::is_respool) && usize::from(most) + 2 > machine.cores {
         said.push(format!(
-            "With {most} threads there are more busy threads than the {} cores: what several threads gain does not show \
+            "With {most} threads there are more busy threads than the {} cores: the gain by several threads does not show \
              on this machine.",
             machine.cores
         ));
@@ -777,7 +779,7 @@ fn sentences(report: &Report) -> Vec<String> {
     if machine.is_virtual {
         said.push(
             "This is a virtual machine: its neighbours take time that no counter here shows. The spread of the rounds \
-             bounds what may be read out of a difference."
+             bounds the meaning of a difference."
                 .to_owned(),
         );
     }
@@ -1064,7 +1066,7 @@ mod tests {
             "<title>cluster, 3: 7.2</title>",
             "<title>direct, 1: 5</title>",
             "Up to 3 servers share the cores",
-            "Nobody tuned",
+            "They were not tuned",
         ] {
             assert!(page.contains(part), "{part}");
         }

@@ -5,7 +5,7 @@
 //! experiment   which cases ────────┐
 //! targets      starts all of them  ├─> run ─> measure ── one case, one round ──> report ─> files
 //! load         a process of its    │             │
-//!              own that asks       ┘             └─ cpu: what each process used meanwhile
+//!              own that asks       ┘             └─ cpu: the use of each process meanwhile
 //! ```
 //!
 //! The words: a [`case::Workload`] (verb, pipeline, connections) against a [`case::Target`] is a

@@ -253,7 +253,7 @@ pub fn preload(target: SocketAddr, recipe: &TapeRecipe) -> Result<(), String> {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .map_err(failed)?;
-    // A thousand at a time, fewer when they are large: neither side holds more than for an ordinary
+    // A thousand at a time, fewer when they are large: each side holds no more than for an ordinary
     // pipeline.
     let step = ((1 << 20) / (recipe.value_bytes + 64)).clamp(1, 1000) as u32;
     for first in (0..recipe.keys).step_by(step as usize) {
@@ -804,7 +804,7 @@ impl LoadConnection {
     /// connection is free.
     fn receive(&mut self, tape: &Tape, bytes: &[u8], wrong: &mut Wrong) -> Result<u64, String> {
         if !self.is_busy {
-            return Err(format!("a reply that nobody asked for: {}", quote(bytes)));
+            return Err(format!("a reply without a request: {}", quote(bytes)));
         }
         let before = self.replied;
         let expected = &tape.replies(self.batch)[self.matched..];
@@ -839,7 +839,7 @@ impl LoadConnection {
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.replied == tape.batch_requests() {
-                return Err(format!("a reply that nobody asked for: {}", quote(rest)));
+                return Err(format!("a reply without a request: {}", quote(rest)));
             }
             let (taken, is_whole) = astray.take(rest, size)?;
             rest = &rest[taken..];
@@ -1034,7 +1034,7 @@ mod tests {
         let tape = tape(Verb::Set, 2);
         for extra in [&b"+OK\r\n+OK\r\n+OK\r\n"[..], b"+OK\r\n+NO\r\n+OK\r\n"] {
             let problem = feed(&mut connection(&tape), &tape, extra, &[]).unwrap_err();
-            assert!(problem.contains("nobody asked for"), "{problem}");
+            assert!(problem.contains("a reply without a request"), "{problem}");
         }
         let problem = feed(&mut connection(&tape), &tape, b"HTTP/1.1 400\r\n", &[]).unwrap_err();
         assert!(problem.contains("no reply"), "{problem}");

@@ -7,26 +7,26 @@ use respool_lab::commands;
 use respool_lab::experiment::{CONNECTIONS, EIGHT, LONE, MGET, SKEW};
 
 const HELP: &str = "\
-respool-lab: measures respool beside the direct server, beside other proxies and beside what the kernel
-alone costs. Everything runs on this machine, in processes that the lab starts and ends.
+respool-lab: measures respool beside the direct server, beside other proxies and beside the cost
+of the kernel alone. Everything runs on this machine, in processes that the lab starts and ends.
 
 Experiments (each writes report.html, report.json, rounds.csv and prints its tables):
   eight        SET and GET, one by one and pipelined, direct and proxied
-  lone         One connection, one request at a time: what a hop costs
+  lone         One connection, one request at a time: the cost of a hop
   connections  CPU per request at 50 and at 1,000 connections
-  mget         What a key costs in an MGET of 1 to 10,000 keys
+  mget         The cost of a key in an MGET of 1 to 10,000 keys
   skew         GETs of skewed keys: how many commands of the server joining saves
-  window       What the flush rules buy and cost: time and CPU of a request over the load
-  cluster      What dividing requests among several servers costs, beside Envoy
-  failover     What clients meet until another server has taken the place of one that fails
+  window       Gain and cost of the flush rules: time and CPU of a request over the load
+  cluster      The cost of dividing requests among several servers, beside Envoy
+  failover     Errors and delays of clients until another server has replaced a failed one
   idle         Memory per idle connection
   against      Whether this build of respool costs more CPU per request than another one
 
 Tools:
-  ratios       What respool came to in several runs, in one table
-  load         Puts load on a server or proxy and prints what came of it as JSON
+  ratios       The results of respool in several runs, in one table
+  load         Puts load on a server or proxy and prints the result as JSON
   servers      A Cluster, a primary with its Sentinels, or plain servers, to put a respool before
-  floor        An echo server: what the kernel alone costs a proxy
+  floor        An echo server: the cost of the kernel alone for a proxy
   histories    Concurrent clients through respool: could one server have given these answers?
   differ       The same random requests directly and through respool: every reply must be the same
 

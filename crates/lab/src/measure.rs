@@ -295,7 +295,7 @@ fn by_own(
         latency: result.latency.clone(),
         server: usage("server"),
         proxy: usage("proxy"),
-        generator: usage("generator").ok_or("the generator does not say what it used itself")?,
+        generator: usage("generator").ok_or("the generator does not report its own CPU")?,
         server_commands_per_s: commands_per_s(commands.0, commands.1),
         answered: Some(result.answered),
         server_commands: counted.map(|tally| tally.commands),

@@ -28,7 +28,7 @@ pub struct RunOptions {
     pub zipf: Option<f64>,
     /// Size of each value.
     pub value_bytes: usize,
-    /// Seconds of each measured window; `None`: 5, or what a quick run has time for.
+    /// Seconds of each measured window; `None`: 5, or fewer in a quick run.
     pub seconds: Option<f64>,
     /// Seconds of load before each window; `None`: 2, or 0.3 in a quick run.
     pub warmup_s: Option<f64>,
@@ -318,7 +318,7 @@ pub struct PaceArgs {
     /// each connection waits for its replies before it asks again.
     #[arg(long, value_name = "RATE", value_parser = positive::<f64>)]
     open_loop: Option<f64>,
-    /// What makes the load [own].
+    /// The generator of the load [own].
     #[arg(long, value_name = "own|redis-benchmark", value_parser = generator)]
     generator: Option<LoadGenerator>,
 }
@@ -361,7 +361,7 @@ pub struct ExperimentArgs {
     /// already runs before the same server. May be given several times.
     #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
     peers: Vec<LoadTarget>,
-    /// An echo server in the same rounds: what the kernel alone costs a proxy.
+    /// An echo server in the same rounds: the cost of the kernel alone for a proxy.
     #[arg(long)]
     floor: bool,
     /// Short for --peer twemproxy --peer envoy --floor.

@@ -50,9 +50,7 @@ pub fn run(
         }
     }
     if options.has_floor && !is_simple {
-        return Err(
-            "the floor answers nothing but SET and GET: measure without --floor".to_owned(),
-        );
+        return Err("the floor answers only SET and GET: measure without --floor".to_owned());
     }
     let manner = Manner {
         generator: options.generator,
@@ -169,7 +167,7 @@ pub fn run(
         }
         let gone = gone(target, backend);
         let is_over = gone.is_some();
-        failures.extend(gone.map(|who| format!("{who} has ended, and the run with it")));
+        failures.extend(gone.map(|program| format!("{program} has ended, and the run with it")));
         failures.extend(problems);
         // Every further measurement would fail in the same way.
         if is_over {

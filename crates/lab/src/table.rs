@@ -280,7 +280,7 @@ pub const FITTED: &str = "\
 Fitted to the p50 by least squares (NIST/SEMATECH e-Handbook of Statistical Methods, 4.1.4.1 and 4.1.4.3): of the \
 microseconds that the line misses, which the largest counts decide almost alone, and of the parts of the p50 that it \
 misses (weighted by 1 / p50²), where all counts weigh the same. Sweet spot: the fewest keys at which the server's CPU per \
-key is within 10 % of its least. Fitted %: what the second line makes of one key's requests a second.";
+key is within 10 % of its least. Fitted %: the requests a second of one key by the second line.";
 
 /// MGET over the number of keys, and the line that fits it; empty without MGET.
 pub fn decay(report: &Report) -> Vec<Table> {
@@ -629,7 +629,7 @@ pub fn counted(report: &Report) -> Option<Table> {
         })
         .collect();
     (!rows.is_empty()).then(|| Table {
-        caption: "What respool counted: requests in a batch, why batches left, and what became of the requests in them; saved: commands that the server did not get"
+        caption: "Counters of respool: requests in a batch, why batches left, and the fate of their requests; saved: commands that the server did not get"
             .to_owned(),
         groups: vec![
             (String::new(), 4),
@@ -680,7 +680,7 @@ pub fn text(report: &Report, style: Style) -> String {
     }
     text.push_str(
         "\nSpread: least to largest round, as a part of the median. ÷: the median of the ratios within each round.\n\
-         Others: cores that everybody else on the machine used meanwhile.\n",
+         Others: cores that all other programs on the machine used meanwhile.\n",
     );
     if !decay::of(report).is_empty() {
         for line in wrap(FITTED, WIDTH) {
@@ -831,7 +831,7 @@ mod tests {
                 .filter(|line| line.contains("respool  "))
                 .count(),
             5,
-            "twice in both tables of times and CPU, and what the one that was measured counted: {text}"
+            "twice in both tables of times and CPU, and the counters of the measured one: {text}"
         );
         let counted = counted(&report).unwrap();
         assert_eq!(

@@ -156,7 +156,7 @@ impl Programs {
             Some(path) => Err(format!("--respool {}: there is no such file", path.display())),
             None if beside.is_file() => Ok(beside),
             None => servers::find_program("respool").map_err(|_| {
-                "respool is neither next to respool-lab nor in PATH: build it (cargo build --release), \
+                "respool is not next to respool-lab and not in PATH: build it (cargo build --release), \
                  or name it (--respool PATH), or measure without it (--no-respool; cluster: --ways envoy)"
                     .to_owned()
             }),
@@ -330,7 +330,7 @@ impl TargetServers {
         let facts = ProcessFacts {
             name: "server".to_owned(),
             version,
-            command: "started by somebody else".to_owned(),
+            command: "started outside the lab".to_owned(),
             address: address.to_string(),
             pid,
             threads: cpu::threads(pid),
@@ -431,7 +431,7 @@ impl RunningTarget {
                 let facts = ProcessFacts {
                     name: target.name(),
                     version: "unknown".to_owned(),
-                    command: "started by somebody else".to_owned(),
+                    command: "started outside the lab".to_owned(),
                     address: address.to_string(),
                     pid: *pid,
                     threads: cpu::threads(*pid),
@@ -604,7 +604,7 @@ impl Inspector {
     /// When it does not answer.
     pub fn tally(&mut self) -> io::Result<Tally> {
         // One reply has both counters, so no other INFO can come between them. A command counts at
-        // its end, so neither counter has this INFO.
+        // its end, so both counters leave this INFO out.
         let info = self.info("all")?;
         let missing = |name: &str| io::Error::other(format!("INFO has no {name}"));
         let number = |name: &str| -> io::Result<u64> {

@@ -1,5 +1,5 @@
-//! The lab as a user runs it: a run leaves all its files with every case in them, and reports what
-//! is wrong. No test asserts a speed.
+//! The lab as a user runs it: a run leaves all its files with every case in them, and reports
+//! faults. No test asserts a speed.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -44,7 +44,7 @@ fn with_or_without_respool<'a>(args: &[&'a str]) -> Vec<&'a str> {
 fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> Report {
     let said = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}");
-    let report = Report::read(folder).expect("report.json is what the lab writes");
+    let report = Report::read(folder).expect("report.json is a report of the lab");
     assert_eq!(report.cases.len(), cases, "{said}");
     assert_eq!(report.failures, Vec::<String>::new());
     let html = std::fs::read_to_string(folder.join("report.html")).expect("report.html is there");
@@ -105,10 +105,7 @@ fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> R
             // Slightly below one counts as one: a request that was waiting at the reading left in a
             // later batch.
             assert!(batch.is_none_or(|requests| requests > 0.9), "{id}");
-            assert!(
-                server > 0.0 && proxy > 0.0,
-                "{id}: nobody works for nothing"
-            );
+            assert!(server > 0.0 && proxy > 0.0, "{id}: each process uses CPU");
         }
     }
     report
@@ -418,7 +415,7 @@ fn impossible_options_are_refused_at_once() {
     for (args, part) in [
         (
             &["mget", "--floor"][..],
-            "the floor answers nothing but SET and GET",
+            "the floor answers only SET and GET",
         ),
         (
             &["eight", "--verbs", "multi", "--floor"],
@@ -796,7 +793,7 @@ fn idle_connections_are_opened_through_the_proxy_and_weighed() {
     }
     let args = with_or_without_respool(&args);
     if args.contains(&"--no-respool") && !args.contains(&"--peer") {
-        servers::leave_out("respool", "neither respool nor twemproxy");
+        servers::leave_out("respool", "without respool and twemproxy");
         return;
     }
     let output = lab(&args);

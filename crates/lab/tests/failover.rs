@@ -1,10 +1,7 @@
-//! `respool-lab failover` against real servers: it sees what failed, finds what was lost, and
+//! `respool-lab failover` against real servers: it sees the failures, finds lost writes, and
 //! leaves all files. No test asserts how fast a failover heals.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test may stop at what it did not expect"
-)]
+#![allow(clippy::unwrap_used, reason = "a test may stop at a surprise")]
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -102,7 +99,7 @@ fn round(out: &Path, output: &Output) -> FailoverRound {
     round.clone()
 }
 
-/// A plain server that is killed and comes back fails its own keys and loses what it had.
+/// A plain server that is killed and comes back fails its own keys and loses its data.
 #[test]
 fn killed_shard_fails_its_keys_and_loses_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -199,7 +196,7 @@ fn watched_primary_is_replaced_however_it_fails() {
     }
 }
 
-/// Without respool: the servers do what the experiment is about, and the probe sees it.
+/// Without respool: the servers fail over, and the probe sees it.
 fn an_heir_takes_the_place(kind: TopologyKind) {
     let binary = match servers::find(Flavour::Redis70) {
         Ok(binary) => binary,
@@ -258,7 +255,7 @@ fn impossible_failover_is_refused_at_once() {
     for (args, part) in [
         (
             &["--kind", "sharded", "--by", "command"][..],
-            "nobody who takes over",
+            "no successor that takes over",
         ),
         (
             &["--kind", "sharded", "--down", "3", "--after", "2"],

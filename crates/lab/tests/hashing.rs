@@ -4,10 +4,7 @@
 //! tell where it sent each key. With `RESPOOL_WRITE_VECTORS=1` these become the vectors of the
 //! protocol's own tests, which need no twemproxy.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test may stop at what it did not expect"
-)]
+#![allow(clippy::unwrap_used, reason = "a test may stop at a surprise")]
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -90,7 +87,7 @@ fn random_lists_of_servers_are_spread_alike() {
     }
 }
 
-/// Each request may go to any server, whatever its key, and weights do not count.
+/// Each request may go to any server: keys and weights do not count.
 #[test]
 fn random_of_twemproxy_ignores_keys_and_weights() {
     let Some(nutcracker) = Nutcracker::find() else {
@@ -253,8 +250,8 @@ fn lists() -> (Vec<ServerList>, Vec<ReservedPort>) {
         dead: None,
     });
     if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, KETAMA_PORT)) {
-        let what = format!("port-{KETAMA_PORT}");
-        leave_out(&what, format!("port {KETAMA_PORT} is taken: {error}"));
+        let port = format!("port-{KETAMA_PORT}");
+        leave_out(&port, format!("port {KETAMA_PORT} is taken: {error}"));
         return (lists, ports);
     }
     lists.push(ServerList {
@@ -609,11 +606,11 @@ const VECTORS: &str = concat!(
     "/../protocol/tests/hashing/twemproxy.txt"
 );
 const VECTORS_HEAD: &str = "\
-# Which server twemproxy 0.5.0 (Debian's nutcracker) sends keys to; what twemproxy itself did, written
-# down by `RESPOOL_WRITE_VECTORS=1 cargo test -p respool-lab --test hashing`.
+# The servers to which twemproxy 0.5.0 (Debian's nutcracker) sends keys, recorded from twemproxy
+# itself by `RESPOOL_WRITE_VECTORS=1 cargo test -p respool-lab --test hashing`.
 #
 # key HEX                        A key.
-# list TAG NAME                  A list of servers, the hash tag of its pool or -, and what is special about it.
+# list TAG NAME                  A list of servers, the hash tag of its pool or -, and its special feature.
 # server LINE                    A server of that list, as in twemproxy's configuration.
 # HASH DISTRIBUTION DIGITS       The server of each key, in the order of the keys: its place in the list, base 36.
 ";

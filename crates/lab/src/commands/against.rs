@@ -104,7 +104,7 @@ fn about() -> String {
     let ends = "\
 For each case: the ratio for the proxy's CPU, for its user time alone, and for the server's CPU. The verdict is about the first: \
 at most so many percent more, when the whole interval is within --allow; more, when all of it is above; else it cannot tell, and \
---rounds should be more. Each case is judged by itself: one that costs just what is allowed is called more in one run of 40 at \
+--rounds should be more. Each case is judged by itself: a case at exactly the allowed cost is called more in one run of 40 at \
 most. Exits with 0, with 1 when a verdict is that it costs more, and with 2 when it could not be measured \
 or a reply was wrong.";
     let [about, ends] = [AGAINST.about, ends].map(|text| wrap(text, WIDTH).join("\n"));

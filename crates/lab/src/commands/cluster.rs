@@ -101,7 +101,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
 fn about(options: &RunOptions) -> String {
     let ends = format!(
         "For each way and number of servers: throughput, the time of a request, and the CPU per request of the proxy, of all servers \
-         together and of the generator; what it is to one server, to Envoy, and to one server asked directly; and the bars \
+         together and of the generator; the ratios to one server, to Envoy, and to one server asked directly; and the bars \
          that were set for three servers. Every reply is checked. All {} cases take turns, round by round; tables show \
          medians. The Clusters have no replicas, and nothing fails in them: for that there is respool-lab failover. Exits \
          with 1 when a reply was wrong or missing.",

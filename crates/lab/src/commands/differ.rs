@@ -16,11 +16,11 @@ use crate::targets::Programs;
 const NAME: &str = "differ";
 const ABOUT: &str = "\
 respool-lab differ: asks a server directly, and a second, equal one through respool, the same random
-requests over several connections. Every reply must be the same, and so must be what the two servers hold
-in the end. What is forgiven, and why, stands in a table in crates/checker/src/differ/compare.rs.
+requests over several connections. Every reply must be the same, and the data of the two servers
+in the end. The forgiven differences, with the reasons, stand in a table in crates/checker/src/differ/compare.rs.
 
 A case that differs is cut down to a short script, which is printed; --replay runs it again. In a script,
-what one connection writes in a round leaves in one write; a round ends when all its replies have come.
+all requests of one connection in a round leave in one write; a round ends when all its replies have come.
 Exits with 1 when anything differed.
 
 Usage: respool-lab differ [OPTIONS]

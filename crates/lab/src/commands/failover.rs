@@ -18,7 +18,7 @@ use crate::run::command_line;
 
 #[derive(Args)]
 struct FailoverArgs {
-    /// What stands behind the proxy: cluster, three primaries with a replica each; sentinel, a
+    /// The servers behind the proxy: cluster, three primaries with a replica each; sentinel, a
     /// primary and a replica that three Sentinels watch; sharded, three plain servers, of which one
     /// comes back empty.
     #[arg(long, value_parser = kind, default_value = "cluster")]

@@ -12,7 +12,7 @@ use crate::floor;
 
 const NAME: &str = "floor";
 const ABOUT: &str = "\
-respool-lab floor: an echo server that shows what the kernel alone costs a proxy.
+respool-lab floor: an echo server that shows the cost of the kernel alone for a proxy.
 
 For every request in the bytes it reads it sends a fixed reply: +OK for SET, a value of the given size
 for GET. One thread, one epoll, one read and one write per ready connection and turn. It looks at no

@@ -23,12 +23,12 @@ const NAME: &str = "histories";
 /// How long respool may take for its counters.
 const PATIENCE: Duration = Duration::from_secs(10);
 const ABOUT: &str = "\
-respool-lab histories: concurrent clients write and read a few keys through respool, and what they were
-answered is checked, key by key: there must be an order in which one server could have given these answers
+respool-lab histories: concurrent clients write and read a few keys through respool, and their
+replies are checked, key by key: there must be an order in which one server could have given these answers
 (linearizability). Some keys hold no string and some do not exist; every answer to those must say so.
 
 Several servers (--kind) may be in trouble meanwhile (--trouble). Where a primary is killed or freezes, its replica is read
-before it takes over: what it has not got is lost by the servers, and counted; nothing else may be missing or come twice.
+before it takes over: writes that it lacks are lost by the servers, and counted; no other write may be missing or come twice.
 
 Exits with 1 when there is no such order, or an answer was wrong; and when nothing was fused, or no reads were joined, though
 respool was not told to do without: then the run has shown nothing.
@@ -62,10 +62,10 @@ struct HistoriesArgs {
     /// for as long as the trouble takes.
     #[arg(long, value_parser = kind)]
     kind: Option<TopologyKind>,
-    /// What happens to them: nothing; cuts, of connections; kill or freeze, of a primary; and, to a
-    /// Cluster, moves of slots, members that join and leave, failovers by command, restarts of all
-    /// in turn.
-    #[arg(long, value_name = "WHAT", value_parser = trouble_of, default_value = "nothing")]
+    /// The trouble of the servers: nothing; cuts, of connections; kill or freeze, of a primary; and,
+    /// to a Cluster, moves of slots, members that join and leave, failovers by command, restarts of
+    /// all in turn.
+    #[arg(long, value_name = "TROUBLE", value_parser = trouble_of, default_value = "nothing")]
     trouble: Trouble,
     /// redis-6.2, redis-7.0, redis-8.2 or valkey-9.1.
     #[arg(long, value_name = "NAME", value_parser = differ::flavour, default_value = "redis-7.0")]
@@ -214,7 +214,7 @@ impl Shown {
         // Two requests of a batch are rarely for one slot there.
         let fuses = self.fuses && arguments.kind != Some(TopologyKind::Cluster);
         let collapses = self.collapses && arguments.keys <= KEYS_MAX;
-        for (is_on, count, what, option) in [
+        for (is_on, count, problem, option) in [
             (fuses, self.fused_gets, "no GETs were fused", "fuse"),
             (fuses, self.fused_sets, "no SETs were fused", "fuse"),
             (
@@ -226,7 +226,7 @@ impl Shown {
         ] {
             if is_on && count == 0 {
                 return Err(format!(
-                    "{what}, of {requests} requests: nothing was shown of that. Is it meant, say --respool-arg --{option}=false"
+                    "{problem}, of {requests} requests: the run shows nothing about that. If that is meant, say --respool-arg --{option}=false"
                 ));
             }
         }

@@ -21,12 +21,12 @@ use crate::targets::{ProcessFacts, Programs, RunningTarget, TargetServers};
 
 const NAME: &str = "idle";
 const ABOUT: &str = "\
-respool-lab idle: what a connected client that asks nothing costs a proxy in memory.
+respool-lab idle: the memory that a proxy needs for a connected client without requests.
 
-Opens connections through the proxy, each of which asks one PING to prove that somebody serves it and then
+Opens connections through the proxy, each of which asks one PING to prove that it is served and then
 does nothing, and reads the proxy's memory before and after (/proc/PID/smaps_rollup). A hundred connections
 come first and do not count: they make the proxy touch code and tables that every later one shares.
-What the kernel holds for a socket is not the proxy's and not in the figure.
+The kernel's memory for a socket is not the proxy's and not in the figure.
 
 Usage: respool-lab idle [OPTIONS]
 Example: respool-lab idle --connections 4000 --peer twemproxy";

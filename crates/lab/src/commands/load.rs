@@ -16,7 +16,7 @@ use crate::tape::{TapeRecipe, TapeValues};
 
 const NAME: &str = "load";
 const ABOUT: &str = "\
-respool-lab load: puts load on a server or proxy and prints what came of it as JSON.
+respool-lab load: puts load on a server or proxy and prints the result as JSON.
 
 Every reply is checked: GET must bring the value that belongs to its key (--preload writes them all).
 Exits with 1 when one was wrong, or when a connection was left without its reply.

@@ -12,11 +12,11 @@ use crate::table;
 
 const NAME: &str = "ratios";
 const ABOUT: &str = "\
-respool-lab ratios: what respool came to in several runs, in one table.
+respool-lab ratios: the results of respool in several runs, in one table.
 
 Reads the report.json that `respool-lab eight` and the like left in each folder. Throughput, median time
 and the server's CPU per request are to the server asked directly, the proxy's CPU per request is to the
-echo server: each ratio is taken within a round, and what is shown is the median over the rounds. Where
+echo server: each ratio is taken within a round, and the median over the rounds is shown. Where
 respool was measured with several numbers of workers, it is the first of them.
 
 Usage: respool-lab ratios FOLDER...

@@ -20,10 +20,10 @@ use crate::flags::kind;
 
 const NAME: &str = "servers";
 const ABOUT: &str = "\
-respool-lab servers: several servers as respool can stand before them, for whoever wants to try or to test that.
+respool-lab servers: several servers as respool can stand before them, to try or to test respool with them.
 
-Starts them on free ports, waits until they are what they should be, and writes two lines: how respool is told of
-them (its --backend), and where those listen that were named in it. When standard input ends, so do they.
+Starts them on free ports, waits until their topology is complete, and writes two lines: the
+--backend of respool for them, and the addresses of the servers named in it. When standard input ends, so do they.
 
 Usage: respool-lab servers [OPTIONS]
 Example: respool-lab servers --kind cluster --server valkey-9.1";

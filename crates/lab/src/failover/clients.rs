@@ -295,14 +295,14 @@ pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) 
 /// Asks all addresses by turns until one gives the expected reply, or the round is over. Without
 /// addresses it returns at once.
 fn ask_until(
-    whom: &[SocketAddr],
+    asked: &[SocketAddr],
     args: &[&str],
     is_it: impl Fn(&Reply) -> bool,
     over: &AtomicBool,
 ) -> Option<u64> {
-    let mut connections: Vec<Option<Client>> = whom.iter().map(|_| None).collect();
-    while !whom.is_empty() && !over.load(Ordering::Relaxed) {
-        for (address, connection) in whom.iter().zip(&mut connections) {
+    let mut connections: Vec<Option<Client>> = asked.iter().map(|_| None).collect();
+    while !asked.is_empty() && !over.load(Ordering::Relaxed) {
+        for (address, connection) in asked.iter().zip(&mut connections) {
             if connection.is_none() {
                 *connection = Client::open(*address, PROBE_PATIENCE).ok();
             }

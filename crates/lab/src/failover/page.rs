@@ -165,7 +165,7 @@ fn manner(report: &FailoverReport) -> String {
         (TopologyKind::Sentinel, By::Freeze) => "a primary that Sentinels watch freezes".to_owned(),
         (TopologyKind::Sentinel, By::Command) => "SENTINEL FAILOVER".to_owned(),
         (TopologyKind::Sharded, _) => format!(
-            "a plain server is killed and comes back after {} s without what was written to it",
+            "a plain server is killed and comes back after {} s without its data",
             settings.down_s
         ),
     };
