@@ -264,7 +264,7 @@ impl Pubsub {
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
-        let completion = self.count_duty(plane, session_id, request.id, request.arg(1));
+        let completion = self.count_completion(plane, session_id, request.id, request.arg(1));
         let completion = completion.map(Completion::Pubsub);
         let reads = matches!(request.id, id::PUBSUB_NUMSUB | id::PUBSUB_SHARDNUMSUB);
         // A sharded channel of a Cluster is not on the hub's first line.
@@ -344,7 +344,7 @@ impl Pubsub {
             }) if line != HOME => {
                 if let Some(link) = plane.links.get_mut(id)
                     && let Some(Completion::Pubsub(PubsubCompletion::Leave { said })) =
-                        link.duties.front_mut()
+                        link.completions.front_mut()
                 {
                     *said = true;
                 }
@@ -666,7 +666,7 @@ impl Pubsub {
     /// The completion that corrects the count in the reply to PUBLISH, SPUBLISH or PUBSUB NUMSUB.
     /// `channel` is the request's first argument. `None`: the server's count is right, because
     /// every subscriber has its own connection there.
-    pub(crate) fn count_duty(
+    pub(crate) fn count_completion(
         &self,
         plane: &DataPlane,
         session_id: SessionId,
@@ -700,14 +700,14 @@ impl Pubsub {
             return false;
         };
         if !matches!(
-            link.duties.front(),
+            link.completions.front(),
             Some(Completion::Pubsub(PubsubCompletion::Ask))
-        ) || !entry.duty
+        ) || !entry.has_completion
         {
             return false;
         }
         link.pop_answered(entry);
-        link.duties.pop_front();
+        link.completions.pop_front();
         plane.counters.link_replies += 1;
         true
     }
@@ -732,9 +732,9 @@ impl Pubsub {
         result: &[u8],
     ) -> Vec<u8> {
         let pool = plane.sessions.get(id).map(|session| session.pool);
-        let duty = self.count_duty(plane, id, command, channel);
-        match duty.zip(pool) {
-            Some((duty, pool)) => self.recount(pool, &duty, result),
+        let completion = self.count_completion(plane, id, command, channel);
+        match completion.zip(pool) {
+            Some((completion, pool)) => self.recount(pool, &completion, result),
             None => result.to_vec(),
         }
     }
@@ -817,16 +817,16 @@ impl Pubsub {
         {
             bytes.clear();
             hub.write_ask(line, &ask, &mut bytes);
-            let duty = match ask.ends_with_ping(line) {
+            let completion = match ask.ends_with_ping(line) {
                 true => Completion::Pubsub(PubsubCompletion::Leave { said: false }),
                 false => Completion::Pubsub(PubsubCompletion::Ask),
             };
             let entry = Entry {
                 len: bytes.len() as u32,
-                duty: true,
+                has_completion: true,
                 ..Entry::of(SessionId::NONE, 0, plane.now.stamp_ms())
             };
-            link.push_with(entry, &bytes, duty);
+            link.push_with(entry, &bytes, completion);
             plane.counters.link_requests += 1;
         }
         plane.scratch = bytes;

@@ -326,12 +326,12 @@ impl Scatter {
         let asked = stripped.as_deref().unwrap_or(request.bytes);
         let number = at.server;
         fan::scan_request(asked, request.spans, at, &mut bytes);
-        let duty = Completion::Scatter(ScatterCompletion::Scan {
+        let completion = Completion::Scatter(ScatterCompletion::Scan {
             number,
             next,
             sifted_by,
         });
-        Ok((bytes, duty))
+        Ok((bytes, completion))
     }
 
     /// Divides a request whose keys belong to several servers, and sends the shares.
@@ -518,14 +518,14 @@ impl Scatter {
             let entry = Entry {
                 len: bytes.len() as u32,
                 class: Class::of(reads),
-                duty: true,
+                has_completion: true,
                 ..Entry::of(session_id, seq, plane.asked_ms)
             };
-            let duty = Completion::Scatter(ScatterCompletion::Part {
+            let completion = Completion::Scatter(ScatterCompletion::Part {
                 index: index as u16,
                 effect: ScriptEffect::of(request.id),
             });
-            state.push_with(entry, bytes, duty);
+            state.push_with(entry, bytes, completion);
             plane.counters.link_requests += 1;
             plane.list_link(link);
             plane.close_if_full(link);

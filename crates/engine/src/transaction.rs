@@ -257,8 +257,8 @@ fn unwatch(
 ) -> Dispatched {
     let instead = instead.map(<[u8]>::to_vec);
     let completion = TransactionCompletion::Unwatch { instead };
-    let duty = Some(Completion::Transaction(completion));
-    let placed = plane.dispatch_on_link(id, request, false, duty);
+    let completion = Some(Completion::Transaction(completion));
+    let placed = plane.dispatch_on_link(id, request, false, completion);
     if placed == Dispatched::Done {
         plane.unpin(id, Pins::WATCH);
     }

@@ -285,7 +285,7 @@ impl Access {
                     }
                     _ => false,
                 };
-                link.role == LinkRole::Probe && link.duties.iter().any(is_same)
+                link.role == LinkRole::Probe && link.completions.iter().any(is_same)
             })
     }
 
@@ -392,7 +392,7 @@ impl Access {
         };
         let entry = Entry {
             len: request.len() as u32,
-            duty: true,
+            has_completion: true,
             silent: session.flags.is_silent(),
             ..Entry::of(id, session.take_seq(), plane.asked_ms)
         };

@@ -584,14 +584,14 @@ impl DataPlane {
                 continue;
             };
             let request = &bytes[at..behind];
-            let may = |to: BatchMove| session.behind <= to && !entry.duty;
+            let may = |to: BatchMove| session.behind <= to && !entry.has_completion;
             let to = match entry.class {
-                Class::Get if try_get && !entry.duty => {
+                Class::Get if try_get && !entry.has_completion => {
                     try_get = false;
                     tries[0] = Some(index);
                     BatchMove::Not
                 }
-                Class::Set if try_set && !entry.duty => {
+                Class::Set if try_set && !entry.has_completion => {
                     try_set = false;
                     tries[1] = Some(index);
                     BatchMove::Not

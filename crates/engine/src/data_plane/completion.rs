@@ -331,7 +331,7 @@ impl DataPlane {
         let Some(entry) = link.first_in_flight() else {
             return Completed::Not;
         };
-        let Some(completion) = link.duties.front_mut() else {
+        let Some(completion) = link.completions.front_mut() else {
             unreachable!("a marked entry has a completion");
         };
         match completion.take_early(reply) {
@@ -361,7 +361,7 @@ impl DataPlane {
             return Completed::Not;
         };
         link.pop_answered(entry);
-        let Some(completion) = link.duties.pop_front() else {
+        let Some(completion) = link.completions.pop_front() else {
             unreachable!("a marked entry has a completion");
         };
         self.counters.link_replies += 1;

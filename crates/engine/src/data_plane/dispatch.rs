@@ -41,10 +41,16 @@ impl DataPlane {
         id: SessionId,
         bytes: &[u8],
         reads: bool,
-        duty: Option<Completion>,
+        completion: Option<Completion>,
     ) -> Dispatched {
-        let simple = duty.is_none();
-        match self.dispatch_entry(id, bytes, reads, duty.unwrap_or(Completion::Pass), simple) {
+        let simple = completion.is_none();
+        match self.dispatch_entry(
+            id,
+            bytes,
+            reads,
+            completion.unwrap_or(Completion::Pass),
+            simple,
+        ) {
             Ok(placed) => placed,
             Err(_) => Dispatched::Wait,
         }
@@ -72,9 +78,9 @@ impl DataPlane {
         id: SessionId,
         bytes: &[u8],
         reads: bool,
-        duty: Completion,
+        completion: Completion,
     ) -> Result<Dispatched, Completion> {
-        self.dispatch_entry(id, bytes, reads, duty, false)
+        self.dispatch_entry(id, bytes, reads, completion, false)
     }
 
     fn dispatch_entry(
@@ -82,12 +88,12 @@ impl DataPlane {
         id: SessionId,
         bytes: &[u8],
         reads: bool,
-        duty: Completion,
+        completion: Completion,
         simple: bool,
     ) -> Result<Dispatched, Completion> {
         let link = match self.usable_link_for(id, bytes, reads) {
             Ok(link) => link,
-            Err(Blocked::Wait) => return Err(duty),
+            Err(Blocked::Wait) => return Err(completion),
             Err(blocked) => return Ok(self.blocked(id, blocked)),
         };
         if self.tracks_several(id) {
@@ -103,12 +109,12 @@ impl DataPlane {
             len: bytes.len() as u32,
             class: Class::of(reads),
             // Each reply on the code lane shows that the server has finished the code.
-            duty: silent || !simple || state.kind.lane == CODE_LANE,
+            has_completion: silent || !simple || state.kind.lane == CODE_LANE,
             silent,
             ..Entry::of(id, seq, self.asked_ms)
         };
-        if entry.duty {
-            state.push_with(entry, bytes, duty);
+        if entry.has_completion {
+            state.push_with(entry, bytes, completion);
         } else {
             state.push(entry, bytes);
         }
@@ -122,10 +128,10 @@ impl DataPlane {
         &mut self,
         id: SessionId,
         bytes: &[u8],
-        duty: Completion,
+        completion: Completion,
     ) -> Result<LinkId, Blocked> {
         let link = self.usable_link(id)?;
-        self.put_ours(link, bytes, duty);
+        self.put_ours(link, bytes, completion);
         Ok(link)
     }
 

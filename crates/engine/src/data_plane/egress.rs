@@ -155,7 +155,7 @@ impl DataPlane {
     /// Passes a reply on that came in parts, if its request has no completion. Returns whether it
     /// has one.
     pub(crate) fn pass_ended(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) -> bool {
-        if entry.duty {
+        if entry.has_completion {
             return true;
         }
         if entry.class.is_special() {
@@ -204,10 +204,13 @@ impl DataPlane {
             if link.partial.len() <= PARTIAL_BYTES_MAX {
                 return None;
             }
-            if entry.duty
-                && let Some(duty) = link.duties.front().filter(|duty| duty.needs_whole())
+            if entry.has_completion
+                && let Some(completion) = link
+                    .completions
+                    .front()
+                    .filter(|completion| completion.needs_whole())
             {
-                let (bytes_max, option) = match duty {
+                let (bytes_max, option) = match completion {
                     Completion::Scatter(ScatterCompletion::Part { .. }) => (
                         gathered_bytes_max(&self.settings.limits),
                         "worker-memory-bytes-max",
@@ -369,7 +372,7 @@ impl DataPlane {
                 at += len;
                 continue;
             }
-            if entry.duty {
+            if entry.has_completion {
                 break EgressStep::Completion { len };
             }
             link.pop_answered(entry);
@@ -400,7 +403,7 @@ impl DataPlane {
         let reply = &replies.rest()[..len];
         if entry.class.is_special() && is_for_moved(link, entry, reply) {
             self.settle_moved(id, entry, reply, false);
-        } else if entry.duty {
+        } else if entry.has_completion {
             return ReplyUse::HasCompletion;
         } else {
             link.pop_answered(entry);

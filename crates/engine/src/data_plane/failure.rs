@@ -25,7 +25,7 @@ impl DataPlane {
     /// Delivers a reply to the session of the entry, if the session wants replies. If the entry is
     /// a share of a scattered request, the share fails.
     pub(crate) fn pass_on(&mut self, entry: Entry, reply: &[u8]) {
-        if entry.duty && self.fail_share(entry, reply) {
+        if entry.has_completion && self.fail_share(entry, reply) {
             return;
         }
         self.deliver_to(entry, reply);
@@ -34,8 +34,8 @@ impl DataPlane {
     /// Takes the request in front off its link, and gives its session this reply.
     pub(crate) fn answer_front(&mut self, id: LinkId, front: Entry, reply: &[u8]) {
         if let Some(link) = self.links.get_mut(id) {
-            if front.duty {
-                link.duties.pop_front();
+            if front.has_completion {
+                link.completions.pop_front();
             }
             link.pop_answered(front);
         }

@@ -815,7 +815,7 @@ impl DataPlane {
         link: LinkId,
         session_id: SessionId,
         bytes: &[u8],
-        duty: Completion,
+        completion: Completion,
     ) {
         let (Some(session), Some(state)) =
             (self.sessions.get_mut(session_id), self.links.get_mut(link))
@@ -824,23 +824,23 @@ impl DataPlane {
         };
         let entry = Entry {
             len: bytes.len() as u32,
-            duty: true,
+            has_completion: true,
             silent: session.flags.is_silent(),
             ..Entry::of(session_id, session.take_seq(), self.asked_ms)
         };
-        state.push_with(entry, bytes, duty);
+        state.push_with(entry, bytes, completion);
         self.counters.link_requests += 1;
         self.list_link(link);
     }
 
-    pub(crate) fn put_ours(&mut self, link: LinkId, bytes: &[u8], duty: Completion) {
+    pub(crate) fn put_ours(&mut self, link: LinkId, bytes: &[u8], completion: Completion) {
         if let Some(state) = self.links.get_mut(link) {
             let entry = Entry {
                 len: bytes.len() as u32,
-                duty: true,
+                has_completion: true,
                 ..Entry::of(SessionId::NONE, 0, self.now.stamp_ms())
             };
-            state.push_with(entry, bytes, duty);
+            state.push_with(entry, bytes, completion);
         }
         self.list_link(link);
     }
@@ -850,7 +850,7 @@ impl DataPlane {
         &mut self,
         kind: LinkKind,
         bytes: &[u8],
-        duty: Completion,
+        completion: Completion,
     ) -> Result<LinkId, Blocked> {
         let Some(link) = self.shared_link(kind) else {
             return Err(Blocked::Refused(bound_reply("links-max")));
@@ -867,7 +867,7 @@ impl DataPlane {
         if let Some(reply) = self.untried_reply(link, AwayError::NotSent) {
             return Err(Blocked::Refused(reply));
         }
-        self.put_ours(link, bytes, duty);
+        self.put_ours(link, bytes, completion);
         Ok(link)
     }
 

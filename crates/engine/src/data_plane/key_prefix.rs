@@ -322,7 +322,7 @@ impl DataPlane {
         names.then_some(command.names)
     }
 
-    pub(crate) fn naming_duty(&self, id: SessionId, command: &Command) -> Option<Completion> {
+    pub(crate) fn naming_completion(&self, id: SessionId, command: &Command) -> Option<Completion> {
         let names = self.names_at(id, command)?;
         Some(Completion::Scatter(ScatterCompletion::Named(names)))
     }

@@ -19,9 +19,9 @@ pub(crate) struct Entry {
     pub(crate) at_ms: u32,
     pub(crate) class: Class,
     pub(crate) before: EarlierAttempt,
-    /// Whether its reply has a completion, see [`crate::data_plane::link::Link::duties`]. Other
-    /// replies are simply passed on.
-    pub(crate) duty: bool,
+    /// Whether its reply has a completion, see [`crate::data_plane::link::Link::completions`].
+    /// Other replies are simply passed on.
+    pub(crate) has_completion: bool,
     /// Whether its session wants no reply to it.
     pub(crate) silent: bool,
 }
@@ -45,14 +45,14 @@ impl Entry {
             at_ms,
             class: Class::Write,
             before: EarlierAttempt::Unsent,
-            duty: false,
+            has_completion: false,
             silent: false,
         }
     }
 
     /// Whether no session waits for it any more.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.session == SessionId::NONE && !self.duty && !self.class.is_whole()
+        self.session == SessionId::NONE && !self.has_completion && !self.class.is_whole()
     }
 
     /// The fate of the request if it was not written whole to the present connection.

@@ -267,7 +267,7 @@ pub(crate) struct Link {
     allowed: usize,
     pub(crate) ledger: VecDeque<Entry>,
     /// The completions of the entries that have one, in the order of the ledger.
-    pub(crate) duties: VecDeque<Completion>,
+    pub(crate) completions: VecDeque<Completion>,
     /// Entries of the open batch, at the back of the ledger.
     open: u32,
     /// The time of the turn in which the open batch got its first request.
@@ -369,7 +369,7 @@ impl Link {
             out: Unanswered::default(),
             allowed: 0,
             ledger: VecDeque::new(),
-            duties: VecDeque::new(),
+            completions: VecDeque::new(),
             open: 0,
             open_since: now,
             wait_us: 0,
@@ -449,9 +449,9 @@ impl Link {
 
     /// The session whose SHUTDOWN is with the server and has no answer.
     pub(crate) fn is_shut_down_by(&self) -> Option<SessionId> {
-        let mut marked = self.ledger.iter().filter(|entry| entry.duty);
+        let mut marked = self.ledger.iter().filter(|entry| entry.has_completion);
         let at = self
-            .duties
+            .completions
             .iter()
             .position(|completion| matches!(completion, Completion::Shutdown))?;
         marked.nth(at).map(|entry| entry.session)
@@ -459,15 +459,15 @@ impl Link {
 
     /// Whether a session waits on this link for the answer to its CLIENT TRACKING ON.
     pub(crate) fn is_asked_to_track(&self) -> bool {
-        let mut duties = self.duties.iter();
+        let mut completions = self.completions.iter();
         let is_own = matches!(self.role, LinkRole::Pinned { .. });
         is_own
             && self.ledger.iter().any(|entry| {
-                let duty = if entry.duty { duties.next() } else { None };
+                let completion = if entry.has_completion { completions.next() } else { None };
                 let begins =
                     |switch: &ConnectionSwitch| switch.on && switch.pins.any(Pins::TRACKING);
                 entry.session != SessionId::NONE
-                    && matches!(duty, Some(Completion::Pinned(PinnedCompletion::Switch { switch, .. })) if begins(switch))
+                    && matches!(completion, Some(Completion::Pinned(PinnedCompletion::Switch { switch, .. })) if begins(switch))
             })
     }
 
@@ -578,9 +578,9 @@ impl Link {
     /// Whether the next reply answers a transaction that runs code.
     pub(crate) fn is_front_a_block_of_code(&self) -> bool {
         let front = self.first_in_flight();
-        front.is_some_and(|front| front.duty)
+        front.is_some_and(|front| front.has_completion)
             && matches!(
-                self.duties.front(),
+                self.completions.front(),
                 Some(Completion::Block { code: true, .. })
             )
     }
@@ -663,16 +663,16 @@ impl Link {
 
     /// Appends a request that has left another link.
     pub(crate) fn push_left(&mut self, left: Departed) {
-        match left.duty {
-            Some(duty) => self.push_with(left.entry, &left.request, duty),
+        match left.completion {
+            Some(completion) => self.push_with(left.entry, &left.request, completion),
             None => self.push(left.entry, &left.request),
         }
     }
 
     /// Appends a request whose reply has a completion.
-    pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], duty: Completion) {
-        debug_assert!(entry.duty, "an entry with a completion says so");
-        self.duties.push_back(duty);
+    pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], completion: Completion) {
+        debug_assert!(entry.has_completion, "an entry with a completion says so");
+        self.completions.push_back(completion);
         self.push(entry, request);
     }
 
@@ -901,11 +901,11 @@ impl Link {
         let mut changed = HashSet::new();
         // A request that no session waits for is not sent again: its client may have sent another
         // request since.
-        let is_wanted = |entry: &Entry| entry.session != SessionId::NONE || entry.duty;
+        let is_wanted = |entry: &Entry| entry.session != SessionId::NONE || entry.has_completion;
         let mut stays: Vec<bool> = self.ledger.iter().map(is_wanted).collect();
-        let mut of_entry = self.duties.iter();
+        let mut of_entry = self.completions.iter();
         let is_simple = |entry: &Entry| {
-            !entry.duty || of_entry.next().and_then(Completion::read_again).is_some()
+            !entry.has_completion || of_entry.next().and_then(Completion::read_again).is_some()
         };
         let simple: Vec<bool> = self.ledger.iter().map(is_simple).collect();
         for (index, entry) in self.ledger.iter().enumerate().take(sent).rev() {
@@ -919,12 +919,16 @@ impl Link {
         }
         let mut gone = Vec::new();
         let mut kept = Vec::new();
-        let mut duties = std::mem::take(&mut self.duties).into_iter();
+        let mut completions = std::mem::take(&mut self.completions).into_iter();
         let mut at = 0;
         let (mut beginning, mut sent_at): (&[u8], _) = (b"", 0..0);
         for (index, mut entry) in std::mem::take(&mut self.ledger).into_iter().enumerate() {
             let behind = at + entry.len as usize;
-            let mut duty = if entry.duty { duties.next() } else { None };
+            let mut completion = if entry.has_completion {
+                completions.next()
+            } else {
+                None
+            };
             let has_no_session = entry.session == SessionId::NONE;
             if entry.class != Class::Same {
                 (beginning, sent_at) = (entry.class.beginning(), at..behind);
@@ -932,11 +936,11 @@ impl Link {
             if entry.class.is_whole() {
                 // The parts of a fused request stand for themselves again.
             } else if stays[index]
-                && duty
+                && completion
                     .as_mut()
-                    .is_none_or(|duty| duty.begin_again(has_no_session))
+                    .is_none_or(|completion| completion.begin_again(has_no_session))
             {
-                self.duties.extend(duty);
+                self.completions.extend(completion);
                 kept.extend_from_slice(beginning);
                 kept.extend_from_slice(&self.out.bytes()[sent_at.clone()]);
                 entry.len = (beginning.len() + sent_at.len()) as u32;
@@ -988,20 +992,24 @@ impl Link {
     /// Puts each session's requests into the order in which the session sent them. A request that
     /// is sent again may stand behind later ones. Nothing is in flight.
     fn put_into_asked_order(&mut self) {
-        let mut duties = std::mem::take(&mut self.duties).into_iter();
+        let mut completions = std::mem::take(&mut self.completions).into_iter();
         let mut at = 0;
         let mut asked: Vec<(Entry, usize, Option<Completion>)> = Vec::new();
         for entry in std::mem::take(&mut self.ledger) {
-            let duty = if entry.duty { duties.next() } else { None };
-            asked.push((entry, at, duty));
+            let completion = if entry.has_completion {
+                completions.next()
+            } else {
+                None
+            };
+            asked.push((entry, at, completion));
             at += entry.len as usize;
         }
         asked.sort_by(|(one, ..), (other, ..)| one.asked_before(other));
         let mut bytes = Vec::with_capacity(at);
-        for (entry, at, duty) in asked {
+        for (entry, at, completion) in asked {
             bytes.extend_from_slice(&self.out.bytes()[at..at + entry.len as usize]);
             self.ledger.push_back(entry);
-            self.duties.extend(duty);
+            self.completions.extend(completion);
         }
         self.out.replace(bytes);
     }
@@ -1024,7 +1032,7 @@ impl Link {
         bounds: RepeatBounds,
     ) -> Vec<Departed> {
         let mixed = self.is_mixed();
-        let mut duties = self.duties.iter();
+        let mut completions = self.completions.iter();
         let (mut all, mut at) = (Vec::with_capacity(self.ledger.len()), 0);
         // For each session: whether all its requests may go, their number, and their bytes.
         let mut asked: HashMap<SessionId, (bool, usize, usize)> = HashMap::new();
@@ -1032,8 +1040,12 @@ impl Link {
         let mut sent_bytes = 0;
         for entry in &self.ledger {
             let behind = at + entry.len as usize;
-            let duty = if entry.duty { duties.next() } else { None };
-            let again = again(entry, &self.out.bytes()[at..behind], duty);
+            let completion = if entry.has_completion {
+                completions.next()
+            } else {
+                None
+            };
+            let again = again(entry, &self.out.bytes()[at..behind], completion);
             let of_session = asked.entry(entry.session).or_insert((true, 0, 0));
             of_session.0 &= !matches!(again, RepeatRule::No);
             of_session.1 += 1;
@@ -1079,8 +1091,8 @@ impl Link {
                         ..*entry
                     },
                     request,
-                    duty: match again {
-                        RepeatRule::With(duty) => Some(duty),
+                    completion: match again {
+                        RepeatRule::With(completion) => Some(completion),
                         RepeatRule::Plainly | RepeatRule::No => None,
                     },
                 });
@@ -1098,7 +1110,7 @@ impl Link {
     /// does. A session with many requests would make the server do much work twice.
     pub(crate) fn take_few_reads_of_others(&mut self, slow_session: SessionId) -> Vec<Departed> {
         let again = |entry: &Entry, _: &[u8], _: Option<&Completion>| match entry.class.reads() {
-            true if !entry.duty => RepeatRule::Plainly,
+            true if !entry.has_completion => RepeatRule::Plainly,
             _ => RepeatRule::No,
         };
         let bounds = RepeatBounds {
@@ -1123,10 +1135,14 @@ impl Link {
         debug_assert!(!self.is_up());
         let mut taken = Vec::new();
         let mut kept = Vec::new();
-        let mut duties = std::mem::take(&mut self.duties).into_iter();
+        let mut completions = std::mem::take(&mut self.completions).into_iter();
         let mut at = 0;
         for entry in std::mem::take(&mut self.ledger) {
-            let duty = if entry.duty { duties.next() } else { None };
+            let completion = if entry.has_completion {
+                completions.next()
+            } else {
+                None
+            };
             let behind = at + entry.len as usize;
             let request = &self.out.bytes()[at..behind];
             if leaves(&entry, request) {
@@ -1134,12 +1150,12 @@ impl Link {
                 taken.push(Departed {
                     entry,
                     request,
-                    duty,
+                    completion,
                 });
             } else {
                 kept.extend_from_slice(request);
                 self.ledger.push_back(entry);
-                self.duties.extend(duty);
+                self.completions.extend(completion);
             }
             at = behind;
         }
@@ -1181,7 +1197,7 @@ pub(crate) struct RepeatBounds {
 pub(crate) struct Departed {
     pub(crate) entry: Entry,
     pub(crate) request: Vec<u8>,
-    pub(crate) duty: Option<Completion>,
+    pub(crate) completion: Option<Completion>,
 }
 
 /// Reads of one session that are sent again on another link when its link is not read any more. If

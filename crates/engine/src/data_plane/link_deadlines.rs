@@ -244,7 +244,7 @@ impl DataPlane {
         // to an AUTH that fails within an EXEC: every later reply would be taken for that of
         // another request.
         let is_own = matches!(link.role, LinkRole::Pinned { .. });
-        let uncertain = is_own && link.duties.iter().any(Completion::changes_identity);
+        let uncertain = is_own && link.completions.iter().any(Completion::changes_identity);
         late.loses_link = match link.role {
             _ if late.sent.is_empty() => None,
             // Such links are few: this one makes room for another.

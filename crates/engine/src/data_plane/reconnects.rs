@@ -130,8 +130,8 @@ impl DataPlane {
             return;
         };
         for each in left {
-            match each.duty {
-                Some(duty) => state.push_with(each.entry, &each.request, duty),
+            match each.completion {
+                Some(completion) => state.push_with(each.entry, &each.request, completion),
                 None => state.push(each.entry, &each.request),
             }
         }

@@ -227,7 +227,7 @@ impl Link {
             + self.out.memory_bytes()
             + self.partial.capacity()
             + self.ledger.capacity() * size_of::<crate::data_plane::ledger::Entry>()
-            + self.duties.capacity() * size_of::<crate::data_plane::completion::Completion>()
+            + self.completions.capacity() * size_of::<crate::data_plane::completion::Completion>()
             + again.sum::<usize>()
     }
 }

@@ -354,7 +354,7 @@ pub(crate) struct LargeRequest {
     /// The link that gets it. `None`: it was refused, and its rest is dropped.
     pub(crate) link: Option<LinkId>,
     /// The completion of its reply, if that is not simply passed on.
-    pub(crate) duty: Option<Completion>,
+    pub(crate) completion: Option<Completion>,
     /// Whether the session wants no reply to it.
     pub(crate) silent: bool,
 }

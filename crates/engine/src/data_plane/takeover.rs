@@ -253,7 +253,7 @@ impl DataPlane {
         let front = state.first_in_flight();
         let by = front.map_or(SessionId::NONE, |front| front.session);
         let is_before_7 = self.holds_script_commands(server);
-        let again = |entry: &Entry, bytes: &[u8], duty: Option<&Completion>| {
+        let again = |entry: &Entry, bytes: &[u8], completion: Option<&Completion>| {
             let is_plain = match entry.class {
                 Class::Read | Class::Write => {
                     may_be_asked_twice(bytes, entry.class.reads())
@@ -261,10 +261,10 @@ impl DataPlane {
                 }
                 class => class.reads(),
             };
-            match duty.map(Completion::on_successor) {
+            match completion.map(Completion::on_successor) {
                 _ if !is_plain => RepeatRule::No,
                 None => RepeatRule::Plainly,
-                Some(Some(duty)) => RepeatRule::With(duty),
+                Some(Some(completion)) => RepeatRule::With(completion),
                 Some(None) => RepeatRule::No,
             }
         };
@@ -439,7 +439,7 @@ impl DataPlane {
         let Some(front) = link.first_in_flight() else {
             return true;
         };
-        match link.duties.front().filter(|_| front.duty) {
+        match link.completions.front().filter(|_| front.has_completion) {
             Some(Completion::Local(LocalCompletion::Code { .. })) => true,
             // In a block with MULTI the server itself reports the error. Without MULTI the requests
             // ran one by one, and may run code.

@@ -235,11 +235,11 @@ impl Discovery {
             encode::request(&mut bytes, request);
         }
         for link in links {
-            let duty = Completion::Discovery(DiscoveryCompletion::Owners {
+            let completion = Completion::Discovery(DiscoveryCompletion::Owners {
                 ticket,
                 listed: None,
             });
-            plane.put_ours(link, &bytes, duty);
+            plane.put_ours(link, &bytes, completion);
         }
     }
 

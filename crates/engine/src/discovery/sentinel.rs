@@ -587,11 +587,11 @@ impl Discovery {
         let mut bytes = first;
         for (primary, name) in names.iter().enumerate() {
             ask_survey(&mut bytes, name);
-            let duty = Completion::Discovery(DiscoveryCompletion::Survey {
+            let completion = Completion::Discovery(DiscoveryCompletion::Survey {
                 primary: primary as u16,
                 answers: Vec::new(),
             });
-            plane.put_ours(id, &bytes, duty);
+            plane.put_ours(id, &bytes, completion);
             bytes.clear();
         }
     }

@@ -116,7 +116,7 @@ impl Engine {
             }
         };
         let counted =
-            command.and_then(|command| self.pubsub.count_duty(plane, id, command, arg(1)));
+            command.and_then(|command| self.pubsub.count_completion(plane, id, command, arg(1)));
         let counted = counted.map(Completion::Pubsub);
         self.pinned
             .begin_large(plane, id, (scanner, rest), opening, counted)

@@ -205,7 +205,7 @@ impl Engine {
             DispatchKind::Here => self.answer_locally(id, request),
             DispatchKind::Wait => self.dispatch_wait(id, request, None),
             DispatchKind::Blocking => {
-                let named = plane.naming_duty(id, command);
+                let named = plane.naming_completion(id, command);
                 self.dispatch_blocking(id, request, (reads, named))
             }
             DispatchKind::Shutdown => {
@@ -213,7 +213,7 @@ impl Engine {
                 self.pinned.dispatch_urgent(plane, id, bytes, completion)
             }
             DispatchKind::Urgent => {
-                let completion = (reads, plane.naming_duty(id, command));
+                let completion = (reads, plane.naming_completion(id, command));
                 self.pinned.dispatch_urgent(plane, id, bytes, completion)
             }
             DispatchKind::Script => self.local.dispatch_script(plane, id, request),
@@ -221,12 +221,12 @@ impl Engine {
             DispatchKind::Code => {
                 let lane = plane.enter_code_lane(id, request);
                 plane.on_code_lane(id, lane, |plane| {
-                    let named = plane.naming_duty(id, command);
+                    let named = plane.naming_completion(id, command);
                     plane.dispatch_on_link(id, bytes, reads, named)
                 })
             }
             DispatchKind::Link => {
-                let named = plane.naming_duty(id, command);
+                let named = plane.naming_completion(id, command);
                 plane.dispatch_on_link(id, bytes, reads, named)
             }
         }

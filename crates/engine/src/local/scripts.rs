@@ -325,12 +325,16 @@ impl Local {
             return;
         };
         link.loaded.clear();
-        if !link.duties.iter().any(Completion::names_scripts) {
+        if !link.completions.iter().any(Completion::names_scripts) {
             return;
         }
         put_in_front(plane, id, |plane, left| {
             for each in left {
-                if each.duty.as_ref().is_some_and(Completion::names_scripts) {
+                if each
+                    .completion
+                    .as_ref()
+                    .is_some_and(Completion::names_scripts)
+                {
                     self.load_named_later(plane, id, each.entry.session, &each.request);
                 }
             }
@@ -499,7 +503,7 @@ impl Local {
         bytes.extend_from_slice(request);
         let entry = Entry {
             len: bytes.len() as u32,
-            duty: true,
+            has_completion: true,
             ..entry
         };
         state.push_with(entry, &bytes, Completion::behind(1));
@@ -550,7 +554,7 @@ impl Local {
         if let (Some(script), Some(state)) =
             (self.scripts.find(pool, name), plane.links.get_mut(link))
             && state.loaded.lacks(script.number)
-            && !state.duties.iter().any(Completion::flushes_scripts)
+            && !state.completions.iter().any(Completion::flushes_scripts)
         {
             state.loaded.note_loaded(script.number);
             let (number, loading) = (script.number, script.loading());
@@ -584,7 +588,11 @@ impl Local {
             return;
         }
         for left in moved {
-            if left.duty.as_ref().is_some_and(Completion::names_scripts) {
+            if left
+                .completion
+                .as_ref()
+                .is_some_and(Completion::names_scripts)
+            {
                 self.load_named(plane, to, left.entry.session, &left.request);
             }
             if let Some(link) = plane.links.get_mut(to) {
@@ -644,7 +652,7 @@ fn put_in_front(plane: &mut DataPlane, id: LinkId, put: impl FnOnce(&mut DataPla
         return;
     };
     for each in left {
-        match each.duty {
+        match each.completion {
             Some(completion) => link.push_with(each.entry, &each.request, completion),
             None => link.push(each.entry, &each.request),
         }

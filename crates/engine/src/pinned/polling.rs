@@ -271,7 +271,7 @@ impl Pinned {
         let block = [OPENING, &one.request, CLOSING].concat();
         let entry = Entry {
             len: block.len() as u32,
-            duty: true,
+            has_completion: true,
             ..Entry::of(id, one.seq, plane.now.stamp_ms())
         };
         one.link = link;

@@ -66,7 +66,9 @@ impl Pinned {
             true => Some(Completion::Local(LocalCompletion::Code {
                 shown: id.and_then(|id| body_shown(id, &args)),
             })),
-            false => id.and_then(|id| counted.or_else(|| plane.naming_duty(session_id, id.get()))),
+            false => {
+                id.and_then(|id| counted.or_else(|| plane.naming_completion(session_id, id.get())))
+            }
         };
         let large = LargeStart {
             link,
@@ -165,7 +167,7 @@ impl Pinned {
         session.rare().large = Some(LargeRequest {
             tail: scanner.tail(),
             link,
-            duty: completion.or(silent.then_some(Completion::Pass)),
+            completion: completion.or(silent.then_some(Completion::Pass)),
             silent,
         });
         if let Some(link) = link {
@@ -211,7 +213,7 @@ impl Pinned {
         };
         let (link, silent) = (large.link, large.silent);
         let (used, ends, completion) = match large.tail.scan(input) {
-            Ok((used, true)) => (used, true, large.duty.take()),
+            Ok((used, true)) => (used, true, large.completion.take()),
             Ok((used, false)) => (used, false, None),
             Err(violation) => {
                 self.end_large(plane, id);
@@ -234,11 +236,11 @@ impl Pinned {
             if ends {
                 state.progress = plane.now;
                 state.ledger.push_back(Entry {
-                    duty: completion.is_some(),
+                    has_completion: completion.is_some(),
                     silent,
                     ..Entry::of(id, seq, plane.asked_ms)
                 });
-                state.duties.extend(completion);
+                state.completions.extend(completion);
                 state.end_streaming();
                 plane.counters.link_requests += 1;
                 plane.counters.batches += 1;
@@ -316,7 +318,7 @@ impl Pinned {
             session.rare().large = Some(LargeRequest {
                 tail: scanner.tail(),
                 link: None,
-                duty: None,
+                completion: None,
                 silent: false,
             });
         }

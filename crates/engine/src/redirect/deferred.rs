@@ -54,7 +54,7 @@ const WAITED_MS: u32 = 1_000;
 /// A request that its server did not execute.
 pub(crate) struct Deferred {
     entry: Entry,
-    duty: Option<Completion>,
+    completion: Option<Completion>,
     request: Vec<u8>,
     /// The kind of the link that carried it, with that link's server.
     asked: LinkKind,
@@ -288,7 +288,10 @@ impl Redirects {
             came,
             refusal,
             ..
-        }) = link.duties.front_mut().filter(|_| front.duty)
+        }) = link
+            .completions
+            .front_mut()
+            .filter(|_| front.has_completion)
         {
             let refused = Refusal::of(said).is_some();
             match refusal {
@@ -309,15 +312,15 @@ impl Redirects {
         let Some(refusal) = Refusal::of(said) else {
             return Judgement::Answer;
         };
-        let is_of_request = match link.duties.front().filter(|_| front.duty) {
+        let is_of_request = match link.completions.front().filter(|_| front.has_completion) {
             // Other sessions may wait for this reply, too, although the first session is gone.
             None => front.session != SessionId::NONE || link.shares_next(),
-            Some(duty) => duty.is_of_request(),
+            Some(completion) => completion.is_of_request(),
         };
         if !is_of_request || matches!(link.role, LinkRole::Hub(_) | LinkRole::Sentinel) {
             return Judgement::Answer;
         }
-        let asked = match link.duties.front().filter(|_| front.duty) {
+        let asked = match link.completions.front().filter(|_| front.has_completion) {
             Some(Completion::Block { opens: true, .. }) => Some(RefusedRequest::Block),
             // The requests of such a block were executed one by one: no reply speaks for all of
             // them.
@@ -392,15 +395,15 @@ impl Redirects {
         };
         let asked = link.kind;
         let front = link.first_in_flight();
-        let (entries, request, mut duty) = match front.filter(|front| front.duty) {
+        let (entries, request, mut completion) = match front.filter(|front| front.has_completion) {
             Some(front) => {
                 let request = as_asked(link.first_bytes()).to_vec();
-                let mut duty = link.duties.pop_front();
-                if let Some(Completion::Block { came, refusal, .. }) = &mut duty {
+                let mut completion = link.completions.pop_front();
+                if let Some(Completion::Block { came, refusal, .. }) = &mut completion {
                     (*came, *refusal) = (0, None);
                 }
                 link.pop_answered(front);
-                (vec![front], request, duty)
+                (vec![front], request, completion)
             }
             None => {
                 let (alone, request) = link.take_alone();
@@ -421,7 +424,7 @@ impl Redirects {
                     class: Class::of(entry.class.reads()),
                     ..entry
                 },
-                duty: duty.take(),
+                completion: completion.take(),
                 about: RequestKeys::of(
                     &plane.learned_commands,
                     &request,
@@ -514,7 +517,11 @@ impl Redirects {
             return;
         };
         let is_watch = id_of(as_asked(link.first_bytes())) == Some(id::WATCH);
-        let (is_block, watched) = match link.duties.front().filter(|_| refused.front.duty) {
+        let (is_block, watched) = match link
+            .completions
+            .front()
+            .filter(|_| refused.front.has_completion)
+        {
             Some(Completion::Block { watched, .. }) => (true, *watched),
             _ => (false, false),
         };
@@ -695,16 +702,16 @@ impl Redirects {
 
     /// Puts a deferred request on this link.
     pub(crate) fn send(&mut self, plane: &mut DataPlane, link: LinkId, item: Deferred) {
-        let (request, duty) = match item.to {
+        let (request, completion) = match item.to {
             NextServer::Importer(_) => {
                 if let Some(queue) = self.queue_of(plane, item.entry.session) {
                     queue.imported.push(item.entry.seq);
                 }
-                let then = item.duty.map(Box::new);
+                let then = item.completion.map(Box::new);
                 let request = [ASKING, &item.request].concat();
                 (request, Some(Completion::Asking { then }))
             }
-            NextServer::Owner | NextServer::Named(_) => (item.request, item.duty),
+            NextServer::Owner | NextServer::Named(_) => (item.request, item.completion),
         };
         let at_ms = match item.waits {
             true => plane.now_ms,
@@ -715,12 +722,12 @@ impl Redirects {
         };
         let entry = Entry {
             len: request.len() as u32,
-            duty: duty.is_some(),
+            has_completion: completion.is_some(),
             at_ms,
             ..item.entry
         };
-        match duty {
-            Some(duty) => state.push_with(entry, &request, duty),
+        match completion {
+            Some(completion) => state.push_with(entry, &request, completion),
             None => state.push(entry, &request),
         }
         plane.counters.link_requests += 1;
@@ -895,7 +902,7 @@ impl Deferred {
 
     /// The number of its share, if it is a share of a scattered request.
     pub(crate) fn share(&self) -> Option<u16> {
-        match self.duty {
+        match self.completion {
             Some(Completion::Scatter(ScatterCompletion::Part { index, .. })) => Some(index),
             _ => None,
         }
@@ -906,9 +913,10 @@ impl Deferred {
         match self.to {
             // The reply to ASKING comes first.
             NextServer::Importer(_) => false,
-            NextServer::Owner | NextServer::Named(_) => {
-                self.duty.as_ref().is_some_and(Completion::names_scripts)
-            }
+            NextServer::Owner | NextServer::Named(_) => self
+                .completion
+                .as_ref()
+                .is_some_and(Completion::names_scripts),
         }
     }
 
@@ -1017,7 +1025,7 @@ impl Redirects {
                 len: request.len() as u32,
                 ..entry
             },
-            duty: None,
+            completion: None,
             request: request.to_vec(),
             asked,
             to: NextServer::Owner,
@@ -1098,7 +1106,7 @@ impl Redirects {
         plane: &mut DataPlane,
         link: LinkId,
         entry: Entry,
-        (request, duty): (Vec<u8>, Completion),
+        (request, completion): (Vec<u8>, Completion),
         (server, due): (ServerId, Time),
     ) {
         let Some(own) = plane.links.get(link) else {
@@ -1110,7 +1118,7 @@ impl Redirects {
                 before: EarlierAttempt::Unsent,
                 ..entry
             },
-            duty: Some(duty),
+            completion: Some(completion),
             request,
             asked: LinkKind { server, ..own.kind },
             to: NextServer::Owner,
@@ -1161,11 +1169,11 @@ impl Redirects {
                 len: request.len() as u32,
                 ..left.entry
             };
-            let duty = match left.duty {
+            let completion = match left.completion {
                 Some(Completion::Asking { then }) => then.map(|then| *then),
-                duty => duty,
+                completion => completion,
             };
-            self.move_away(plane, id, kind, entry, duty, request);
+            self.move_away(plane, id, kind, entry, completion, request);
         }
     }
 
@@ -1180,7 +1188,7 @@ impl Redirects {
         let pool = &plane.pools[usize::from(plane.servers[usize::from(kind.server.0)].pool)];
         let sessions = &plane.sessions;
         let (mut moved, mut at, mut read) = (Vec::new(), 0, Vec::new());
-        let mut duties = link.duties.iter();
+        let mut completions = link.completions.iter();
         for (index, entry) in link.ledger.iter_mut().enumerate() {
             let behind = at + entry.len as usize;
             if entry.class != Class::Same {
@@ -1191,11 +1199,15 @@ impl Redirects {
             at = behind;
             // A part of the first reply may be with its client already.
             let is_answered = index == 0 && link.cutting;
-            let duty = if entry.duty { duties.next() } else { None };
-            let again = duty.and_then(Completion::read_again);
+            let completion = if entry.has_completion {
+                completions.next()
+            } else {
+                None
+            };
+            let again = completion.and_then(Completion::read_again);
             let is_read = entry.class.reads() && entry.session != SessionId::NONE;
             if is_read
-                && entry.duty == again.is_some()
+                && entry.has_completion == again.is_some()
                 && !is_answered
                 && is_read_from_replica(pool, sessions, kind.server, entry, &read)
             {
@@ -1209,8 +1221,8 @@ impl Redirects {
                 entry.session = SessionId::NONE;
             }
         }
-        for (entry, duty, request) in moved {
-            self.move_away(plane, id, kind, entry, duty, request);
+        for (entry, completion, request) in moved {
+            self.move_away(plane, id, kind, entry, completion, request);
         }
     }
 
@@ -1221,7 +1233,7 @@ impl Redirects {
         link: LinkId,
         asked: LinkKind,
         entry: Entry,
-        duty: Option<Completion>,
+        completion: Option<Completion>,
         request: Vec<u8>,
     ) {
         let refusal = moved_away(plane.label(link));
@@ -1229,7 +1241,7 @@ impl Redirects {
         let item = Deferred {
             about: RequestKeys::of(&plane.learned_commands, &request, pool, entry.class.reads()),
             entry,
-            duty,
+            completion,
             request,
             asked,
             to: NextServer::Owner,
@@ -1281,15 +1293,15 @@ impl Redirects {
         question: &[u8],
         is_imported: bool,
     ) {
-        let duty = Completion::Redirect(RedirectCompletion::Proof {
+        let completion = Completion::Redirect(RedirectCompletion::Proof {
             session,
             seq,
             proof,
         });
         match is_imported {
-            false => plane.put_ours(link, question, duty),
+            false => plane.put_ours(link, question, completion),
             true => {
-                let then = Some(Box::new(duty));
+                let then = Some(Box::new(completion));
                 let question = [ASKING, question].concat();
                 plane.put_ours(link, &question, Completion::Asking { then });
             }
@@ -1406,7 +1418,7 @@ mod tests {
         let reads = id_of(&bytes).is_some_and(|id| id.get().retry == Retry::Read);
         Deferred {
             entry: Entry::of(SessionId::NONE, seq, 0),
-            duty: None,
+            completion: None,
             about: RequestKeys::of(&LearnedCommands::default(), &bytes, 0, reads),
             request: bytes,
             asked: LinkKind {

@@ -294,8 +294,8 @@ impl Transactions {
         closing: &[u8],
         about_session: bool,
     ) -> Dispatched {
-        let (block, duty) = self.block_of(plane, id, closing);
-        match plane.dispatch_with(id, &block, false, duty) {
+        let (block, completion) = self.block_of(plane, id, closing);
+        match plane.dispatch_with(id, &block, false, completion) {
             Ok(placed) => {
                 self.end_transaction(plane, id);
                 plane.counters.transactions += 1;
@@ -374,7 +374,7 @@ impl Transactions {
                 local_results,
             })
         });
-        let duty = Completion::Block {
+        let completion = Completion::Block {
             before: 1 + in_block,
             came: 0,
             exec,
@@ -383,7 +383,7 @@ impl Transactions {
             watched,
             code: transaction.runs_code,
         };
-        (block, duty)
+        (block, completion)
     }
 }
 
