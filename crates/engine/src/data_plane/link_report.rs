@@ -1,4 +1,4 @@
-//! What INFO shows of links.
+//! The lines of links in INFO.
 
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
