@@ -65,6 +65,8 @@ pub(crate) mod standing;
 pub(crate) mod succession;
 pub(crate) mod switch;
 pub(crate) mod takeover;
+#[cfg(test)]
+pub(crate) mod test_plane;
 pub(crate) mod tracking;
 pub(crate) mod unblock;
 pub(crate) mod unfinished;

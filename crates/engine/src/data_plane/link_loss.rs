@@ -475,12 +475,9 @@ impl DataPlane {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::WorkerId;
-    use crate::base::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
     use crate::data_plane::link::{HubId, LineId};
+    use crate::data_plane::test_plane::plane_with_link;
     use crate::routing::pool::ServerId;
     use respool_protocol::encode::Version;
 
@@ -554,43 +551,6 @@ mod tests {
             ];
             assert_eq!(losses.map(|down| down.next_attempt()), expected, "{role:?}");
         }
-    }
-
-    /// A data plane with one server, and its first link, which is up since the time 0.
-    fn plane_with_link() -> (DataPlane, LinkId) {
-        let pool = PoolSettings {
-            name: String::from("pool"),
-            kind: PoolKind::Single(ServerSettings {
-                address: Address::Tcp {
-                    host: String::from("server"),
-                    port: 1,
-                },
-                credentials: None,
-                db: 0,
-            }),
-            reads: Default::default(),
-            flush: None,
-            announce: None,
-            shows: Default::default(),
-            address_map: Default::default(),
-        };
-        let settings = Settings {
-            pools: vec![pool],
-            ..Settings::default()
-        };
-        let worker = WorkerId {
-            index: 0,
-            count: 1,
-            seed: 1,
-            process_id: 1,
-            tcp_port: 0,
-            started_at: 0,
-        };
-        let mut plane = DataPlane::new(Arc::new(settings), worker, Time(0));
-        let kind = plane.first_link(ServerId(0));
-        let link = plane.shared_link(kind).expect("there is room for a link");
-        plane.set_up(link).expect("the link is there");
-        (plane, link)
     }
 
     /// A link that is lost twice before the loss is handled is closed once, for the first reason.

@@ -235,7 +235,82 @@ pub(crate) fn refusal_of_database<'a>(
 
 #[cfg(test)]
 mod tests {
+    use respool_protocol::request::RequestScanner;
+
     use super::*;
+    use crate::data_plane::test_plane::{plane_with_link, replies_of, request_of, session_of};
+    use crate::local::own_command::OwnCommand;
+
+    /// Answers requests of a session one after the other.
+    fn answer(plane: &mut DataPlane, id: SessionId, lines: &[&str]) -> Dispatched {
+        let mut local = Local::default();
+        let mut placed = Dispatched::Done;
+        for line in lines {
+            let kept = request_of(line);
+            let mut scanner = RequestScanner::default();
+            let request = kept.read(&mut scanner);
+            let Some(OwnCommand::Session(command)) = OwnCommand::of(request.id) else {
+                panic!("{line} is not about the session");
+            };
+            placed = local.answer_session(plane, id, command, &request);
+        }
+        placed
+    }
+
+    /// Commands about the session need no server.
+    #[test]
+    fn session_commands_are_answered_at_once() {
+        let no_cluster = "-ERR This instance has cluster support disabled\r\n";
+        for (lines, replies) in [
+            (&["CLIENT GETNAME"][..], "$-1\r\n"),
+            (
+                &["CLIENT SETNAME x", "CLIENT GETNAME"],
+                "+OK\r\n$1\r\nx\r\n",
+            ),
+            (
+                &["CLIENT SETINFO LIB-NAME x", "CLIENT SETINFO lib-ver 1"],
+                "+OK\r\n+OK\r\n",
+            ),
+            (
+                &["CLIENT SETINFO lib x"],
+                "-ERR Unrecognized option 'lib'\r\n",
+            ),
+            (
+                &[
+                    "CLIENT REPLY OFF",
+                    "CLIENT CAPA redirect",
+                    "CLIENT REPLY ON",
+                ],
+                "+OK\r\n",
+            ),
+            (&["CLIENT REPLY NEVER"], "-ERR syntax error\r\n"),
+            (&["READONLY"], no_cluster),
+            (&["ASKING"], no_cluster),
+            (&["SELECT 0"], "+OK\r\n"),
+            (&["SELECT -1"], "-ERR DB index is out of range\r\n"),
+        ] {
+            let (mut plane, _) = plane_with_link();
+            let id = session_of(&mut plane);
+            assert_eq!(answer(&mut plane, id, lines), Dispatched::Done);
+            assert_eq!(replies_of(&plane, id), replies, "{lines:?}");
+        }
+    }
+
+    /// Another database is another link. SELECT waits until that link is up.
+    #[test]
+    fn select_waits_for_the_link_of_its_database() {
+        let (mut plane, first) = plane_with_link();
+        let id = session_of(&mut plane);
+        assert_eq!(answer(&mut plane, id, &["SELECT 1"]), Dispatched::Wait);
+        assert_eq!(replies_of(&plane, id), "");
+        let links = plane.links.iter().map(|(link, _)| link);
+        let other = links.filter(|link| *link != first).last();
+        plane.set_up(other.expect("a link was opened"));
+        assert_eq!(answer(&mut plane, id, &["SELECT 1"]), Dispatched::Done);
+        assert_eq!(replies_of(&plane, id), "+OK\r\n");
+        let session = plane.sessions.get(id).expect("the session is there");
+        assert_eq!((session.db, Some(session.link)), (1, other));
+    }
 
     /// An index that no server has is refused in Redis's words.
     #[test]
