@@ -68,6 +68,7 @@ pub(crate) mod takeover;
 #[cfg(test)]
 pub(crate) mod test_plane;
 pub(crate) mod tracking;
+pub(crate) mod turn_lists;
 pub(crate) mod unblock;
 pub(crate) mod unfinished;
 pub(crate) mod untaken;
@@ -102,15 +103,12 @@ use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{
     ConnectAttempt, Decision, Link, LinkKind, LinkRole, LinkState, OpenReason,
 };
-use crate::data_plane::link_loss::LostLink;
 use crate::data_plane::logins::Logins;
 use crate::data_plane::memory::Memory;
 use crate::data_plane::own_options::Levels;
 use crate::data_plane::pause::Pause;
 use crate::data_plane::polled::PolledCommands;
 use crate::data_plane::quick_code::{QuickCode, may_hold_up};
-use crate::data_plane::reorder::ReplyRun;
-use crate::data_plane::resume::ResumeQueue;
 use crate::data_plane::scattered::ScatteredRequests;
 use crate::data_plane::server::Server;
 use crate::data_plane::session::{Flags, Session};
@@ -118,6 +116,7 @@ use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
 use crate::data_plane::standing::TAKEN_OVER_MS;
 use crate::data_plane::tracking::Trackers;
+use crate::data_plane::turn_lists::{Cleanup, TurnLists};
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::Waiters;
 use crate::routing::pool::{Pool, Pools, ServerId};
@@ -126,17 +125,6 @@ use crate::settings::AwayError;
 /// The buffer for waiting bytes of a session doubles up to this size. Beyond it, the buffer grows
 /// by the bytes that come.
 const HELD_BYTES_DOUBLED: usize = 16 << 10;
-
-/// State beyond the data plane that a session does not need any more.
-pub(crate) enum Release {
-    /// The session was closed: all that it held.
-    Closed(SessionId, Box<Session>),
-    /// The last reply on the session's own link has come: that link.
-    Unpinned(SessionId),
-    /// A server has not agreed to a change of the session's links: that change. The request gets
-    /// this error behind it.
-    Disagreed(Entry, Vec<u8>),
-}
 
 /// The sessions and links of a worker, the tables that route between them, and the lists of a turn.
 ///
@@ -163,6 +151,8 @@ pub(crate) struct DataPlane {
     pub(crate) logins: Logins,
     pub(crate) sessions: Slab<SessionId, Session>,
     pub(crate) links: Slab<LinkId, Link>,
+    /// The lists that a turn fills and empties.
+    pub(crate) turn: TurnLists,
     /// The shared link of each kind.
     pub(crate) shared: HashMap<LinkKind, LinkId>,
     /// Sessions that track at several servers.
@@ -177,9 +167,6 @@ pub(crate) struct DataPlane {
     pub(crate) urgent_waiters: VecDeque<SessionId>,
     /// Sessions whose large request waits for a streaming link.
     pub(crate) streaming_waiters: Waiters,
-    /// Links that woke sessions because they have room for replies. The sessions have not asked
-    /// yet.
-    pub(crate) reply_turns: Vec<LinkId>,
     /// The time when each bound was reported last.
     pub(crate) bounds: Bounds,
     /// Sessions that get large replies, or take replies slowly.
@@ -206,35 +193,10 @@ pub(crate) struct DataPlane {
     pub(crate) scanners: Vec<Box<RequestScanner>>,
     /// The buffer for a reply of our own, until the reply has its place.
     pub(crate) scratch: Vec<u8>,
-    /// Links with an open batch, or with bytes that may leave.
-    pub(crate) open_links: Vec<LinkId>,
-    /// Links with bytes to write.
-    pub(crate) flushed_links: Vec<LinkId>,
-    /// Sessions with output to write.
-    pub(crate) dirty: Vec<SessionId>,
     /// Reads that are sent a second time, by session, until their replies have come.
     pub(crate) repeated_reads: HashMap<SessionId, Vec<RepeatedRead>>,
-    /// Sessions whose output waits for the rest of their replies, and until when at the most. The
-    /// earliest time is first.
-    pub(crate) corked: VecDeque<(Time, SessionId)>,
-    /// Sessions with too many early replies from the link that is being read.
-    pub(crate) early: Vec<SessionId>,
-    /// Runs of replies that their session may get at once, from the bytes that are being read.
-    pub(crate) reply_runs: Vec<ReplyRun>,
-    /// Sessions that may get more output than they take, each with the link that brings it.
-    pub(crate) slow_pairs: Vec<(LinkId, SessionId)>,
-    /// Resources that sessions have given up. The components release them in this turn.
-    pub(crate) releases: VecDeque<Release>,
-    /// Sessions whose last reason to wait has gone.
-    pub(crate) resume: ResumeQueue,
     /// Sessions that are not read, because they do not take their output.
     pub(crate) unread_output: UnreadOutput,
-    /// Sessions whose reading may have to be switched on or off.
-    pub(crate) reading: Vec<SessionId>,
-    pub(crate) actions: VecDeque<Action>,
-    pub(crate) events: VecDeque<Event>,
-    /// The time when the earliest batch that is held must leave.
-    pub(crate) flush_at: Option<Time>,
     /// Requests with shares at several servers that have not all their parts yet.
     pub(crate) scattered: SessionMap<ScatteredRequests>,
     /// Sessions that wait for the first topology of a Cluster, by pool.
@@ -248,15 +210,9 @@ pub(crate) struct DataPlane {
     pub(crate) pauses: Vec<Pause>,
     /// Sessions that wait for the end of a pause.
     pub(crate) paused: Vec<SessionId>,
-    /// The links of a tick, listed at its start.
-    pub(crate) ticking: Vec<LinkId>,
     /// The number of events for which a deferred request may wait: a server can be reached, or a
     /// slot has another owner.
     pub(crate) retry_wakes: u32,
-    /// Links that are lost, until the engine has handled the loss.
-    pub(crate) lost_links: VecDeque<LostLink>,
-    /// Links that were not tried because their server is away. Their requests fail in this turn.
-    pub(crate) untried: Vec<LinkId>,
     /// Bytes that are held for sessions.
     pub(crate) held_bytes: usize,
     /// The memory that sessions use.
@@ -277,6 +233,7 @@ impl DataPlane {
             pools,
             servers: servers.into_iter().map(Server::from).collect(),
             worker,
+            turn: TurnLists::default(),
             now,
             now_ms: now.stamp_ms(),
             asked_ms: now.stamp_ms(),
@@ -290,7 +247,6 @@ impl DataPlane {
             pinned_waiters: Waiters::default(),
             urgent_waiters: VecDeque::new(),
             streaming_waiters: Waiters::default(),
-            reply_turns: Vec::new(),
             bounds: Bounds::default(),
             slow_readers: SlowReaders::default(),
             direct_classes: direct_classes(&settings),
@@ -304,21 +260,8 @@ impl DataPlane {
             spare_buffers: SpareBuffers::default(),
             scanners: Vec::new(),
             scratch: Vec::new(),
-            open_links: Vec::new(),
-            flushed_links: Vec::new(),
-            dirty: Vec::new(),
             repeated_reads: HashMap::new(),
-            corked: VecDeque::new(),
-            early: Vec::new(),
-            reply_runs: Vec::new(),
-            slow_pairs: Vec::new(),
-            releases: VecDeque::new(),
-            resume: ResumeQueue::default(),
             unread_output: UnreadOutput::default(),
-            reading: Vec::new(),
-            actions: VecDeque::new(),
-            events: VecDeque::new(),
-            flush_at: None,
             scattered: SessionMap::default(),
             awaited_nodes: HashMap::new(),
             polling: PolledCommands::default(),
@@ -326,10 +269,7 @@ impl DataPlane {
             reported_topology: HashMap::new(),
             pauses: Vec::new(),
             paused: Vec::new(),
-            ticking: Vec::new(),
             retry_wakes: 0,
-            lost_links: VecDeque::new(),
-            untried: Vec::new(),
             held_bytes: 0,
             memory: Memory::new(settings.limits.worker_memory_bytes_max),
             counters: Counters::default(),
@@ -397,12 +337,12 @@ impl DataPlane {
     /// The time at which the next turn must be taken without an event, as far as the data plane
     /// knows.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        if !self.resume.is_empty() || !self.untried.is_empty() {
+        if !self.turn.resume.is_empty() || !self.turn.untried.is_empty() {
             return Some(self.now);
         }
         let pause_ends = self.pauses.iter().map(|pause| pause.until).min();
-        let kept_until = self.corked.front().map(|(until, _)| *until);
-        let all = [self.flush_at, kept_until, pause_ends];
+        let kept_until = self.turn.corked.front().map(|(until, _)| *until);
+        let all = [self.turn.flush_at, kept_until, pause_ends];
         all.into_iter().flatten().min()
     }
 
@@ -582,11 +522,12 @@ impl DataPlane {
             if let Some(link) = self.links.get_mut(link_id) {
                 link.attempt = ConnectAttempt::Skipped;
                 link.reason = reason;
-                self.untried.push(link_id);
+                self.turn.untried.push(link_id);
             }
             return;
         }
-        self.actions
+        self.turn
+            .actions
             .push_back(Action::Connect { link: link_id, to });
     }
 
@@ -647,7 +588,7 @@ impl DataPlane {
 
     /// Whether the driver has not yet closed a connection that we gave up.
     pub(crate) fn is_to_close(&self, link: LinkId) -> bool {
-        self.actions.contains(&Action::CloseLink(link))
+        self.turn.actions.contains(&Action::CloseLink(link))
     }
 
     pub(crate) fn links_shared_to(
@@ -674,8 +615,8 @@ impl DataPlane {
 
     /// Lists a link that has bytes of a large request to write.
     pub(crate) fn write_link(&mut self, id: LinkId) {
-        if self.flushed_links.last() != Some(&id) {
-            self.flushed_links.push(id);
+        if self.turn.flushed_links.last() != Some(&id) {
+            self.turn.flushed_links.push(id);
         }
     }
 }
@@ -689,25 +630,25 @@ impl DataPlane {
         {
             link.listed = true;
             link.begin_batch(self.now);
-            self.open_links.push(id);
+            self.turn.open_links.push(id);
         }
     }
 
     /// Applies the flush rule to every open batch.
     pub(crate) fn flush(&mut self) {
-        self.flush_at = None;
+        self.turn.flush_at = None;
         let some_listener_aims = self.levels.iter().any(|levels| levels.aim.is_some());
         let mut at = 0;
-        while at < self.open_links.len() {
-            let id = self.open_links[at];
+        while at < self.turn.open_links.len() {
+            let id = self.turn.open_links[at];
             let Some(link) = self.links.get_mut(id) else {
-                self.open_links.swap_remove(at);
+                self.turn.open_links.swap_remove(at);
                 continue;
             };
             // The batch of a link that is not connected leaves when the link is up.
             if !link.is_up() || !link.has_open_batch() {
                 link.listed = false;
-                self.open_links.swap_remove(at);
+                self.turn.open_links.swap_remove(at);
                 continue;
             }
             let mut wait_us = link.wait_us;
@@ -745,7 +686,8 @@ impl DataPlane {
             };
             match decision {
                 Decision::HoldUntil(due) => {
-                    self.flush_at = Some(self.flush_at.map_or(due, |earliest| earliest.min(due)));
+                    self.turn.flush_at =
+                        Some(self.turn.flush_at.map_or(due, |earliest| earliest.min(due)));
                     at += 1;
                 }
                 Decision::Flush(why) => {
@@ -768,8 +710,8 @@ impl DataPlane {
                         link.flush(self.now);
                         link.listed = false;
                     }
-                    self.open_links.swap_remove(at);
-                    self.flushed_links.push(id);
+                    self.turn.open_links.swap_remove(at);
+                    self.turn.flushed_links.push(id);
                 }
             }
         }
@@ -828,7 +770,7 @@ impl DataPlane {
                 self.unread_output.note(id);
             }
             session.flags.hold(reason);
-            self.reading.push(id);
+            self.turn.reading.push(id);
             if reason.any(Holds::BY_CLIENT) {
                 self.deadlines.forget(id);
             }
@@ -878,19 +820,19 @@ impl DataPlane {
         };
         session.flags.release(reason);
         if !session.flags.is_held() {
-            self.resume.push_once(id, &mut session.resuming);
+            self.turn.resume.push_once(id, &mut session.resuming);
         }
     }
 
     /// The next session that continues. If there is none, links give room for replies that woken
     /// sessions did not use to other sessions.
     pub(crate) fn next_to_resume(&mut self) -> Option<SessionId> {
-        let next = self.resume.pop();
-        if next.is_some() || self.reply_turns.is_empty() {
+        let next = self.turn.resume.pop();
+        if next.is_some() || self.turn.reply_turns.is_empty() {
             return next;
         }
         self.give_turns_on();
-        self.resume.pop()
+        self.turn.resume.pop()
     }
 
     /// Whether the requests in flight of a session may wait for an event at the server.
@@ -966,7 +908,7 @@ impl DataPlane {
         self.held_bytes += bytes.len();
         if session.flags.is_held() {
             let len = session.held.len();
-            self.reading.push(id);
+            self.turn.reading.push(id);
             self.note_arrival(id, self.now_ms, len);
         }
         self.weigh(id);
@@ -990,20 +932,23 @@ impl DataPlane {
         if let Some(session) = self.sessions.get_mut(id) {
             return Some(session);
         }
-        self.releases.iter_mut().find_map(|release| match release {
-            Release::Closed(closed, session) if *closed == id => Some(&mut **session),
-            _ => None,
-        })
+        self.turn
+            .cleanups
+            .iter_mut()
+            .find_map(|release| match release {
+                Cleanup::Closed(closed, session) if *closed == id => Some(&mut **session),
+                _ => None,
+            })
     }
 
     pub(crate) fn reading_changed(&mut self, id: SessionId) {
-        self.reading.push(id);
+        self.turn.reading.push(id);
     }
 
     /// Tells the driver which sessions to read, once per turn: most reasons to wait come and go
     /// within a turn.
     pub(crate) fn switch_reading(&mut self) {
-        while let Some(id) = self.reading.pop() {
+        while let Some(id) = self.turn.reading.pop() {
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
@@ -1014,7 +959,7 @@ impl DataPlane {
                 } else {
                     session.flags |= Flags::UNREAD;
                 }
-                self.actions.push_back(Action::ReadSession(id, read));
+                self.turn.actions.push_back(Action::ReadSession(id, read));
             }
         }
     }
@@ -1032,9 +977,9 @@ impl DataPlane {
             session.flags.close();
             self.held_bytes -= session.held.len();
             session.held = Vec::new();
-            self.reading.push(id);
+            self.turn.reading.push(id);
             // If no reply is due, no write will close the session.
-            self.resume.push(id);
+            self.turn.resume.push(id);
         }
     }
 
@@ -1049,7 +994,9 @@ impl DataPlane {
         if let Some(session) = self.sessions.get(id) {
             let peer = session.peer.to_string();
             self.counters.sessions_closed_by_us += 1;
-            self.events.push_back(Event::SessionClosed { peer, reason });
+            self.turn
+                .events
+                .push_back(Event::SessionClosed { peer, reason });
             self.close(id, false);
         }
     }
@@ -1082,12 +1029,12 @@ impl DataPlane {
             self.scanners.push(scanner);
         }
         self.unpause_draining(id);
-        self.actions.push_back(Action::CloseSession {
+        self.turn.actions.push_back(Action::CloseSession {
             session: id,
             gently,
         });
-        let release = Release::Closed(id, Box::new(session));
-        self.releases.push_back(release);
+        let cleanup = Cleanup::Closed(id, Box::new(session));
+        self.turn.cleanups.push_back(cleanup);
     }
 }
 
@@ -1099,10 +1046,10 @@ impl DataPlane {
     }
 
     pub(crate) fn push_action(&mut self, action: Action) {
-        self.actions.push_back(action);
+        self.turn.actions.push_back(action);
     }
 
     pub(crate) fn emit(&mut self, event: Event) {
-        self.events.push_back(event);
+        self.turn.events.push_back(event);
     }
 }

@@ -45,13 +45,14 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::unanswered_bytes_max;
 use crate::base::settings::{PasswordSource, Settings};
 use crate::base::time::{TICK_MS, Time};
+use crate::data_plane::DataPlane;
 use crate::data_plane::actions::{Action, Event, WorkerId};
 use crate::data_plane::flush_rule::Usage;
 use crate::data_plane::link::Link;
 use crate::data_plane::session::{Flags, Origin, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::turn_lists::Cleanup;
 use crate::data_plane::worker_query::{TargetQuery, WorkerQuery};
-use crate::data_plane::{DataPlane, Release};
 use crate::discovery::Discovery;
 use crate::local::Local;
 use crate::pinned::Pinned;
@@ -167,7 +168,7 @@ impl Engine {
     /// A client has connected to the pool of this index.
     pub fn handle_accept(&mut self, from: impl Into<Origin>, pool: usize) -> SessionId {
         // The new session may get the index of a closed one, which components still know.
-        self.release_links();
+        self.process_cleanups();
         let session = self.plane.accept(from.into(), pool);
         self.access.check_newcomer(&mut self.plane, session);
         session
@@ -330,15 +331,15 @@ impl Engine {
         if self.redirects.has_waiting_sessions() {
             self.retry_deferred();
         }
-        self.release_links();
+        self.process_cleanups();
         self.resume_sessions();
         if self.is_tick_due() {
             self.tick_at = self.plane.now.plus_ms(TICK_MS);
             self.tick();
-            self.release_links();
+            self.process_cleanups();
             self.resume_sessions();
         }
-        self.release_links();
+        self.process_cleanups();
         self.settle_pauses();
         if self.plane.trackers.owes_any() {
             self.pinned.tell_invalidations(&mut self.plane);
@@ -350,7 +351,7 @@ impl Engine {
         if self.local.scripts.has_news() {
             self.tell_scripts();
         }
-        if !self.plane.corked.is_empty() {
+        if !self.plane.turn.corked.is_empty() {
             self.plane.uncork();
         }
         self.plane.flush();
@@ -363,7 +364,7 @@ impl Engine {
 impl Engine {
     /// The next link with something to write.
     pub fn poll_link(&mut self) -> Option<LinkId> {
-        self.plane.flushed_links.pop()
+        self.plane.turn.flushed_links.pop()
     }
 
     /// The next session with something to write.
@@ -373,12 +374,12 @@ impl Engine {
 
     /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.plane.actions.pop_front()
+        self.plane.turn.actions.pop_front()
     }
 
     /// The next event for the log.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.plane.events.pop_front()
+        self.plane.turn.events.pop_front()
     }
 }
 
@@ -398,7 +399,7 @@ impl Engine {
     /// case. If memory grows much, the rest continues in the next turn: their replies need room
     /// until they are written.
     fn resume_sessions(&mut self) {
-        self.plane.resume.begin();
+        self.plane.turn.resume.begin();
         while let Some(id) = self.plane.next_to_resume() {
             let Some(session) = self.plane.sessions.get_mut(id) else {
                 continue;
@@ -416,42 +417,42 @@ impl Engine {
             if self.plane.sessions.get(id).is_some_and(has_more) {
                 self.take_held(id);
             }
-            self.plane.reading.push(id);
+            self.plane.turn.reading.push(id);
             self.plane.finish_if_done(id);
             if self.turn_is_full() {
-                self.plane.resume.leave_over();
+                self.plane.turn.resume.leave_over();
                 break;
             }
         }
     }
 
-    /// Releases the resources of closed sessions beyond the data plane, and the links of sessions
-    /// that need no dedicated link any more. Call it before sessions continue: some of them wait
-    /// for those links.
+    /// Drops the state of closed sessions beyond the data plane, and gives back the links of
+    /// sessions that need no dedicated link any more. Call it before sessions continue: some of
+    /// them wait for those links.
     #[inline(always)]
-    pub(crate) fn release_links(&mut self) {
-        if !self.plane.releases.is_empty() {
-            self.release_noted();
+    pub(crate) fn process_cleanups(&mut self) {
+        if !self.plane.turn.cleanups.is_empty() {
+            self.process_listed_cleanups();
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn release_noted(&mut self) {
-        while let Some(release) = self.plane.releases.pop_front() {
-            self.release(release);
+    fn process_listed_cleanups(&mut self) {
+        while let Some(cleanup) = self.plane.turn.cleanups.pop_front() {
+            self.process_cleanup(cleanup);
         }
     }
 
-    fn release(&mut self, release: Release) {
-        match release {
-            Release::Closed(id, session) => self.release_closed(id, *session),
-            Release::Disagreed(entry, reply) => {
+    fn process_cleanup(&mut self, cleanup: Cleanup) {
+        match cleanup {
+            Cleanup::Closed(id, session) => self.release_closed(id, *session),
+            Cleanup::Disagreed(entry, reply) => {
                 self.pinned
                     .settle_tracking(&mut self.plane, entry.session, &reply);
                 self.plane.deliver_to(entry, &reply);
             }
-            Release::Unpinned(id) => {
+            Cleanup::Unpinned(id) => {
                 self.plane.finish_unpinning(id);
                 self.plane.release(id, Holds::DRAIN);
             }

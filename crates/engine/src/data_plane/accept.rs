@@ -110,7 +110,7 @@ impl DataPlane {
     /// The next session with something to write.
     #[inline]
     pub(crate) fn poll_session(&mut self) -> Option<SessionId> {
-        while let Some(id) = self.dirty.pop() {
+        while let Some(id) = self.turn.dirty.pop() {
             if let Some(session) = self.sessions.get_mut(id) {
                 session.listed.leave();
                 return Some(id);

@@ -73,7 +73,7 @@ impl DataPlane {
         }
         if session.cork.is_on() {
             if session.out.len() >= KEPT_BYTES_MAX {
-                DataPlane::mark_dirty(&mut self.dirty, id, session);
+                DataPlane::mark_dirty(&mut self.turn.dirty, id, session);
             }
             return;
         }
@@ -86,27 +86,30 @@ impl DataPlane {
             !session.flags.writes_at_once() && session.out.len() < KEPT_BYTES_MAX && wait_us > 0;
         if !waits || session.cork.skip > 0 {
             session.cork.skip = session.cork.skip.saturating_sub(1);
-            return DataPlane::mark_dirty(&mut self.dirty, id, session);
+            return DataPlane::mark_dirty(&mut self.turn.dirty, id, session);
         }
         let until = self.now + wait_us;
         session.cork.until = until;
         // The new wait is mostly the last to end. Pools with different bounds make exceptions.
-        let index = self.corked.partition_point(|(other, _)| *other <= until);
-        self.corked.insert(index, (until, id));
+        let index = self
+            .turn
+            .corked
+            .partition_point(|(other, _)| *other <= until);
+        self.turn.corked.insert(index, (until, id));
     }
 
     /// Marks the sessions to be written whose outputs have waited long enough.
     pub(crate) fn uncork(&mut self) {
-        while let Some((until, id)) = self.corked.front().copied() {
+        while let Some((until, id)) = self.turn.corked.front().copied() {
             let session = self.sessions.get_mut(id);
             if let Some(session) = session.filter(|session| session.cork.until == until) {
                 if until > self.now {
                     break;
                 }
                 session.cork.end(false);
-                DataPlane::mark_dirty(&mut self.dirty, id, session);
+                DataPlane::mark_dirty(&mut self.turn.dirty, id, session);
             }
-            self.corked.pop_front();
+            self.turn.corked.pop_front();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! From a server's bytes to the clients of its replies: step 5 in the life of a GET.
 
-use crate::data_plane::{DataPlane, Release};
+use crate::data_plane::DataPlane;
+use crate::data_plane::turn_lists::Cleanup;
 use std::collections::HashSet;
 
 use respool_protocol::reply::Scanned;
@@ -256,10 +257,10 @@ impl DataPlane {
                 self.held_bytes += bytes.len();
                 let is_much =
                     session.out.len() > self.settings.limits.session_output_soft_bytes as usize;
-                DataPlane::mark_dirty(&mut self.dirty, entry.session, session);
+                DataPlane::mark_dirty(&mut self.turn.dirty, entry.session, session);
                 if is_much {
                     self.hold_output(entry.session);
-                    self.slow_pairs.push((id, entry.session));
+                    self.turn.slow_pairs.push((id, entry.session));
                 }
             }
             Some(_) if partial.len() > self.settings.limits.session_output_hard_bytes as usize => {
@@ -271,7 +272,7 @@ impl DataPlane {
             }
             Some(_) => {
                 if partial.len() > self.settings.limits.session_output_soft_bytes as usize {
-                    self.early.push(entry.session);
+                    self.turn.slowed_by_current_read.push(entry.session);
                 }
                 link.partial = partial;
             }
@@ -282,8 +283,8 @@ impl DataPlane {
     /// Ends the handling of one read: reopens a link that has room again, and closes a link that
     /// has served its purpose.
     pub(crate) fn after_replies(&mut self, id: LinkId) {
-        while let Some(session) = self.early.pop() {
-            self.slow_pairs.push((id, session));
+        while let Some(session) = self.turn.slowed_by_current_read.pop() {
+            self.turn.slow_pairs.push((id, session));
         }
         let Some(link) = self.links.get_mut(id) else {
             return;
@@ -442,7 +443,7 @@ impl DataPlane {
                 .out
                 .tail(&mut self.spare_buffers)
                 .extend_from_slice(&pushes);
-            DataPlane::mark_dirty(&mut self.dirty, id, session);
+            DataPlane::mark_dirty(&mut self.turn.dirty, id, session);
         }
     }
 
@@ -458,8 +459,8 @@ impl DataPlane {
         }
         match owed {
             // The link whose bytes are being taken brings the output.
-            true if is_routed => self.early.push(id),
-            true => self.slow_pairs.push((link, id)),
+            true if is_routed => self.turn.slowed_by_current_read.push(id),
+            true => self.turn.slow_pairs.push((link, id)),
             false => {}
         }
     }
@@ -711,7 +712,7 @@ impl DataPlane {
             delivery.count += 1;
         } else if entry.seq.wrapping_sub(delivery.seq) as i32 > 0 {
             // Requests in between went to another server.
-            self.reply_runs.push(delivery.last_piece(at));
+            self.turn.reply_runs.push(delivery.last_piece(at));
             *delivery = Delivery {
                 start: delivery.start,
                 ..Delivery::of(entry, at)
@@ -735,7 +736,10 @@ impl DataPlane {
 
     /// Delivers the replies to `count` requests of a session, from place `seq` on.
     pub(crate) fn deliver(&mut self, id: SessionId, seq: u32, count: u32, bytes: &[u8]) {
-        debug_assert!(self.reply_runs.is_empty(), "the open delivery ends first");
+        debug_assert!(
+            self.turn.reply_runs.is_empty(),
+            "the open delivery ends first"
+        );
         let len = bytes.len();
         self.deliver_run(id, ReplyRun { seq, count, len }, bytes);
     }
@@ -745,6 +749,7 @@ impl DataPlane {
     fn deliver_run(&mut self, id: SessionId, last: ReplyRun, bytes: &[u8]) {
         let Some(session) = self.sessions.get_mut(id) else {
             let counts = self
+                .turn
                 .reply_runs
                 .drain(..)
                 .map(|piece| u64::from(piece.count));
@@ -752,20 +757,20 @@ impl DataPlane {
             return;
         };
         self.held_bytes += bytes.len();
-        if last.seq == session.head_seq && self.reply_runs.is_empty() {
+        if last.seq == session.head_seq && self.turn.reply_runs.is_empty() {
             session
                 .out
                 .tail(&mut self.spare_buffers)
                 .extend_from_slice(bytes);
             session.head_seq = last.seq.wrapping_add(last.count);
         } else {
-            self.reply_runs.push(last);
+            self.turn.reply_runs.push(last);
             session.flags |= Flags::PARKED;
             let head = session.head_seq;
             let parking = &mut session.rare().reorder;
-            parking.park(head, &self.reply_runs, bytes, &mut self.spare_buffers);
-            let is_next = self.reply_runs[0].seq == head;
-            self.reply_runs.clear();
+            parking.park(head, &self.turn.reply_runs, bytes, &mut self.spare_buffers);
+            let is_next = self.turn.reply_runs[0].seq == head;
+            self.turn.reply_runs.clear();
             if !is_next {
                 return self.bound_parked(id);
             }
@@ -786,7 +791,7 @@ impl DataPlane {
         // The session may have been held because of early replies, which have been delivered.
         let held = session.flags.holds().any(Holds::OUTPUT) && session.out.len() <= soft / 2;
         if caught_up || !session.flags.any(Flags::ROUTED) {
-            DataPlane::mark_dirty(&mut self.dirty, id, session);
+            DataPlane::mark_dirty(&mut self.turn.dirty, id, session);
         } else {
             self.cork_output(id);
         }
@@ -830,7 +835,7 @@ impl DataPlane {
         };
         let (parked, limits) = (session.parked_bytes(), &self.settings.limits);
         if parked > limits.session_output_soft_bytes as usize {
-            self.early.push(id);
+            self.turn.slowed_by_current_read.push(id);
         }
         // Replies that are put together from parts of several servers have a bound of their own.
         let rare = session.rare.as_deref();
@@ -865,13 +870,13 @@ impl DataPlane {
         }
         if session.flags.is_ending() && session.out.is_empty() {
             // The session wants no replies, so no write will end it.
-            self.resume.push(id);
+            self.turn.resume.push(id);
         }
         if session.flags.awaits_last() {
             // A session that is being unpinned continues when its link is given back.
             let continues = match session.flags.any(Flags::UNPINNING) {
                 true => {
-                    self.releases.push_back(Release::Unpinned(id));
+                    self.turn.cleanups.push_back(Cleanup::Unpinned(id));
                     Holds::DEPTH
                 }
                 false => Holds::DRAIN | Holds::DEPTH,
@@ -913,7 +918,7 @@ impl DataPlane {
                 .out
                 .tail(&mut self.spare_buffers)
                 .extend_from_slice(bytes);
-            DataPlane::mark_dirty(&mut self.dirty, id, session);
+            DataPlane::mark_dirty(&mut self.turn.dirty, id, session);
             session.out.len()
         };
         let limits = &self.settings.limits;
@@ -931,10 +936,10 @@ impl DataPlane {
     /// Slows down sessions that got more than they take. This waits for the end of the turn: a link
     /// must not stop being shared in the middle of a reply that is for several sessions.
     pub(crate) fn slow_down_all(&mut self) {
-        if self.slow_pairs.is_empty() {
+        if self.turn.slow_pairs.is_empty() {
             return;
         }
-        for (link, id) in std::mem::take(&mut self.slow_pairs) {
+        for (link, id) in std::mem::take(&mut self.turn.slow_pairs) {
             let soft = self.settings.limits.session_output_soft_bytes as usize;
             self.hold_early(link, id);
             self.change_lane(id);

@@ -474,7 +474,7 @@ impl DataPlane {
             if !link.listed {
                 link.listed = true;
                 link.begin_batch(self.now);
-                self.open_links.push(on);
+                self.turn.open_links.push(on);
             }
             seq = seq.wrapping_add(1);
             used += len;

@@ -178,7 +178,7 @@ impl DataPlane {
             link.state = LinkState::Lost;
             link.admit(false, false);
         }
-        self.lost_links.push_back(LostLink {
+        self.turn.lost_links.push_back(LostLink {
             link: id,
             was_up,
             reason: reason.to_owned(),
@@ -563,8 +563,8 @@ mod tests {
         let state = plane.links.get(link).expect("the link is there");
         assert!(!state.is_up() && !state.takes() && !state.accepting() && !state.tries());
         assert!(!plane.has_link_up(ServerId(0)));
-        assert_eq!(Vec::from(plane.actions), [Action::CloseLink(link)]);
-        let lost: Vec<LostLink> = plane.lost_links.into();
+        assert_eq!(Vec::from(plane.turn.actions), [Action::CloseLink(link)]);
+        let lost: Vec<LostLink> = plane.turn.lost_links.into();
         assert!(matches!(&lost[..], [lost] if lost.was_up && lost.reason == "first"));
     }
 
@@ -574,7 +574,7 @@ mod tests {
         let (mut plane, link) = plane_with_link();
         plane.now = Time(0).plus_ms(STABLE_MS as u32);
         plane.lose_link(link, "gone");
-        let lost = plane.lost_links.pop_front().expect("the link is lost");
+        let lost = plane.turn.lost_links.pop_front().expect("the link is lost");
         let down = plane.take_down(lost, false).expect("the link is there");
         assert!(down.was_up && down.connects_at_once && down.tried);
         assert!(down.gone.is_empty() && plane.take_stranded(&down).is_empty());

@@ -52,7 +52,7 @@ impl DataPlane {
             };
             link.send_handshake(handshake, self.now);
         }
-        self.flushed_links.push(link);
+        self.turn.flushed_links.push(link);
     }
 
     /// A link's socket took `count` bytes of its output. Returns whether requests may wait for

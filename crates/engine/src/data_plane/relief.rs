@@ -31,7 +31,7 @@ impl DataPlane {
     pub(crate) fn measure_shared(&mut self, mut shared: SharedMemory) {
         let is_tight = self.memory.is_filling(self.held_bytes);
         let mut on_links = Vec::new();
-        let mut keys = std::mem::take(&mut self.ticking);
+        let mut keys = std::mem::take(&mut self.turn.ticking);
         keys.extend(self.links.iter().map(|(id, _)| id));
         for id in keys.drain(..) {
             let Some(link) = self.links.get_mut(id) else {
@@ -46,7 +46,7 @@ impl DataPlane {
                 _ => shared.links += bytes,
             }
         }
-        self.ticking = keys;
+        self.turn.ticking = keys;
         let scanners = self.scanners.iter().map(|scanner| scanner.memory_bytes());
         shared.rest += self.sessions.table_bytes()
             + self.sessions.slots() * SOCKET_BYTES

@@ -642,7 +642,7 @@ impl DataPlane {
         link.waiters = waiters.collect();
         link.reply_room.woken.extend_from_slice(&woken);
         if !had_turns && !woken.is_empty() {
-            self.reply_turns.push(id);
+            self.turn.reply_turns.push(id);
         }
         // The session that is released last continues first.
         for waiter in others.into_iter().chain(woken.into_iter().rev()) {
@@ -676,7 +676,7 @@ impl DataPlane {
     /// client.
     #[cold]
     pub(crate) fn give_turns_on(&mut self) {
-        for id in std::mem::take(&mut self.reply_turns) {
+        for id in std::mem::take(&mut self.turn.reply_turns) {
             let Some(link) = self.links.get_mut(id) else {
                 continue;
             };
@@ -690,7 +690,7 @@ impl DataPlane {
             });
             let left = link.reply_room.woken.len();
             if left > 0 {
-                self.reply_turns.push(id);
+                self.turn.reply_turns.push(id);
             }
             if left < awaited {
                 self.reopen(id);

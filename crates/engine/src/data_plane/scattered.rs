@@ -13,11 +13,12 @@ use crate::base::handle::SessionId;
 use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
 use crate::base::session_map::SessionMap;
 use crate::base::slab::Slab;
+use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::pinned::is_connection_switch;
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::session::Session;
-use crate::data_plane::{DataPlane, Release};
+use crate::data_plane::turn_lists::Cleanup;
 use crate::routing::pool::ServerId;
 
 /// The scattered requests of a session.
@@ -275,7 +276,7 @@ impl DataPlane {
             let reason = "worker-memory-bytes-max: replies of several servers";
             self.close_for(id, reason.to_owned());
         } else if parked > limits.session_output_soft_bytes as usize {
-            self.early.push(id);
+            self.turn.slowed_by_current_read.push(id);
         }
     }
 
@@ -298,7 +299,10 @@ impl DataPlane {
         };
         match request.is_agreement() {
             // The links change back before the client has its answer.
-            true => self.releases.push_back(Release::Disagreed(entry, reply)),
+            true => self
+                .turn
+                .cleanups
+                .push_back(Cleanup::Disagreed(entry, reply)),
             false => self.deliver_to(entry, &reply),
         }
         true

@@ -311,7 +311,7 @@ impl DataPlane {
             .slow_readers
             .set_apart(session.id, session_id, why, self.now)
         {
-            self.slow_pairs.push((link, session_id));
+            self.turn.slow_pairs.push((link, session_id));
         }
     }
 

@@ -23,7 +23,7 @@ impl Engine {
     /// - at once, where the code behind a loss relies on its consequences.
     #[inline(always)]
     pub(crate) fn settle_losses(&mut self) {
-        if !self.plane.lost_links.is_empty() {
+        if !self.plane.turn.lost_links.is_empty() {
             self.settle_noted_losses();
         }
     }
@@ -31,17 +31,17 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn settle_noted_losses(&mut self) {
-        while let Some(lost) = self.plane.lost_links.pop_front() {
+        while let Some(lost) = self.plane.turn.lost_links.pop_front() {
             self.link_down(lost);
         }
     }
 
     /// Fails the links that were to be connected while their server was known to be away.
     pub(crate) fn fail_untried(&mut self) {
-        if self.plane.untried.is_empty() {
+        if self.plane.turn.untried.is_empty() {
             return;
         }
-        for id in std::mem::take(&mut self.plane.untried) {
+        for id in std::mem::take(&mut self.plane.turn.untried) {
             self.plane.lose_untried(id);
             // The loss of one link may connect another one.
             self.settle_losses();
@@ -163,13 +163,13 @@ impl Engine {
     /// Checks every deadline.
     pub(crate) fn tick(&mut self) {
         // The list is reused: ticks are too frequent for an allocation each.
-        let mut links = std::mem::take(&mut self.plane.ticking);
+        let mut links = std::mem::take(&mut self.plane.turn.ticking);
         links.extend(self.plane.links.iter().map(|(id, _)| id));
         for id in links.drain(..) {
             self.tick_link(id);
             self.settle_losses();
         }
-        self.plane.ticking = links;
+        self.plane.turn.ticking = links;
         self.plane.tick_takeovers();
         self.pinned.tick_polls(&mut self.plane);
         self.tick_clusters();

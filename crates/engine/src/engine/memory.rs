@@ -38,7 +38,7 @@ impl Engine {
                 self.plane.shed(shared);
             }
             // The closed sessions give up the rest of their memory now, not in the next turn.
-            self.release_links();
+            self.process_cleanups();
         }
     }
 
