@@ -839,7 +839,7 @@ fn unix_socket_of_the_successor_stays() {
     drop(other);
     first.signal(Signal::TERM);
     first.wait_for("\"message\":\"stopping");
-    wait_until("the first accepts nothing more", || {
+    wait_until("the first respool no longer accepts connections", || {
         UnixStream::connect(&path).is_err()
     });
     let mut second = Serving::start(&arguments);

@@ -100,9 +100,11 @@ fn client_kill_needs_the_servers_permission() {
         }
         target.direct_client().call("ACL SETUSER app +@all");
         // respool trusts the answer about a right for a second.
-        respool_testkit::time::wait_until("it may", std::time::Duration::from_secs(5), || {
-            client.call("CLIENT KILL TYPE normal SKIPME yes") == Reply::Integer(4)
-        });
+        respool_testkit::time::wait_until(
+            "the user may call CLIENT KILL",
+            std::time::Duration::from_secs(5),
+            || client.call("CLIENT KILL TYPE normal SKIPME yes") == Reply::Integer(4),
+        );
     });
 }
 
@@ -265,9 +267,11 @@ fn granted_multi_opens_a_transaction() {
         assert!(refused.error().is_some_and(is_denied), "{refused:?}");
         target.direct_client().call("ACL SETUSER app +multi");
         // respool trusts the answer about a right for a second.
-        respool_testkit::time::wait_until("it may", std::time::Duration::from_secs(5), || {
-            client.call("MULTI") == Reply::ok()
-        });
+        respool_testkit::time::wait_until(
+            "the user may call MULTI",
+            std::time::Duration::from_secs(5),
+            || client.call("MULTI") == Reply::ok(),
+        );
         assert_eq!(client.call("PING"), Reply::Simple("QUEUED".into()));
         assert_eq!(
             client.call("EXEC"),

@@ -347,16 +347,18 @@ fn client_kill_reaches_every_worker() {
         }
         let mut all: Vec<Client> = (0..12).map(|_| target.client()).collect();
         all.iter_mut().for_each(|client| _ = id(client));
-        wait_until("only they are left", Duration::from_secs(5), || {
-            lines(&text(killer.call("CLIENT LIST"))).len() == 13
-        });
+        wait_until(
+            "CLIENT LIST shows 13 sessions",
+            Duration::from_secs(5),
+            || lines(&text(killer.call("CLIENT LIST"))).len() == 13,
+        );
         let laddr = target.address();
         let killed = killer.call(&format!("CLIENT KILL LADDR {laddr} USER default"));
         assert_eq!(killed, Reply::Integer(12));
         all.iter_mut().for_each(Client::expect_closed);
         assert_eq!(id(&mut killer), own, "who kills spares itself");
         if let Some(proxy) = &target.proxy {
-            wait_until("the log says it", Duration::from_secs(5), || {
+            wait_until("the log names CLIENT KILL", Duration::from_secs(5), || {
                 proxy.log().contains("CLIENT KILL")
             });
         }
@@ -443,14 +445,16 @@ fn client_unblock_reaches_every_worker() {
         };
         for (at, (client, id)) in clients.iter_mut().zip(ids).enumerate() {
             let how = ["", " TIMEOUT", " ERROR"][at % 3];
-            wait_until("it is blocked", Duration::from_secs(5), || {
+            wait_until("the client is blocked", Duration::from_secs(5), || {
                 flags(&mut admin, id) == "b"
             });
             // The server may not have begun to wait.
             let asked = format!("CLIENT UNBLOCK {id}{how}");
-            wait_until("it was unblocked", Duration::from_secs(5), || {
-                admin.call(&asked) == Reply::Integer(1)
-            });
+            wait_until(
+                "CLIENT UNBLOCK unblocks the client",
+                Duration::from_secs(5),
+                || admin.call(&asked) == Reply::Integer(1),
+            );
             match client.reply() {
                 Reply::Null if at % 3 < 2 => {}
                 Reply::Error(text) if at % 3 == 2 => {
@@ -598,7 +602,7 @@ fn paused_request_of_a_gone_client_does_not_run() {
             }
         }
         stays.send(&words("INCR n"));
-        wait_until("they are gone", Duration::from_secs(5), || {
+        wait_until("only two sessions remain", Duration::from_secs(5), || {
             lines(&text(admin.call("CLIENT LIST"))).len() == 2
         });
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());

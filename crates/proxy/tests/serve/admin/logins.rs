@@ -48,7 +48,7 @@ fn newcomers_must_log_in_once_the_server_wants_it() {
             thread::sleep(TWO_CHECKS);
             assert_eq!(direct.call(change), Reply::ok());
             // Both workers detect the change.
-            wait_until("newcomers must log in", SOON, || {
+            wait_until("new clients must log in", SOON, || {
                 (0..16).all(|_| newcomer_must_log_in(target))
             });
             let mut newcomer = target.client();
@@ -65,7 +65,7 @@ fn newcomers_must_log_in_once_the_server_wants_it() {
             assert_eq!(undone, Reply::ok());
             let undone = direct.call("ACL SETUSER default on nopass");
             assert_eq!(undone, Reply::ok());
-            wait_until("newcomers need no password", SOON, || {
+            wait_until("new clients need no password", SOON, || {
                 (0..16).all(|_| !newcomer_must_log_in(target))
             });
         });
@@ -95,7 +95,7 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
             assert_eq!(old.call("SET key value"), Reply::ok());
             thread::sleep(TWO_CHECKS);
             assert!(direct.call(change).error().is_none());
-            wait_until("newcomers must log in", SOON, || {
+            wait_until("new clients must log in", SOON, || {
                 must_log_in(&client().call("GET key"))
             });
             // The server closes the connections of a user that it deletes.
@@ -107,7 +107,7 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
             assert_eq!(newcomer.call("GET key"), Reply::bulk("value"));
             assert_eq!(direct.call("ACL DELUSER app").error(), None);
             assert_eq!(direct.call(set), Reply::ok());
-            wait_until("newcomers need no password", SOON, || {
+            wait_until("new clients need no password", SOON, || {
                 client().call("GET key") == Reply::bulk("value")
             });
         }
@@ -137,7 +137,7 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
         thread::sleep(TWO_CHECKS);
         let mut direct = Client::connect(servers[2].address());
         direct.call("CONFIG SET requirepass new");
-        wait_until("newcomers must log in", SOON, || {
+        wait_until("new clients must log in", SOON, || {
             must_log_in(&client().call("GET key"))
         });
         assert!(write_all(&mut old), "it keeps its links");

@@ -41,7 +41,7 @@ fn fusing_and_collapsing_are_switched_while_respool_runs() {
         client.call("MSET a 1 b 2");
         client.call("RPUSH l 1");
         // On a busy machine the requests of one write may arrive in several reads.
-        wait_until("both are on", SOON, || {
+        wait_until("MGET joining and read collapsing are on", SOON, || {
             let (gets, reads) = coalesced(&mut client);
             gets > 0 && reads > 0
         });
@@ -57,10 +57,14 @@ fn fusing_and_collapsing_are_switched_while_respool_runs() {
         assert_eq!(option(&mut client, "respool.collapse"), "no");
         assert_eq!(client.call("CONFIG SET respool.fuse yes"), Reply::ok());
         assert_eq!(client.call("CONFIG SET respool.collapse yes"), Reply::ok());
-        wait_until("both are on again", SOON, || {
-            let (gets, reads) = coalesced(&mut client);
-            gets > 0 && reads > 0
-        });
+        wait_until(
+            "MGET joining and read collapsing are on again",
+            SOON,
+            || {
+                let (gets, reads) = coalesced(&mut client);
+                gets > 0 && reads > 0
+            },
+        );
         // The server has no such options and got none.
         let reply = target.direct_client().call("CONFIG GET respool.*");
         assert_eq!(reply, Reply::Array(Vec::new()));
@@ -209,7 +213,7 @@ fn config_set_checks_as_the_start_and_logs_its_place() {
     refused(client.call("CONFIG SET respool.flush-rule balanced"));
     let listener = format!("listener=\"{}\"", target.proxy().address());
     // A separate thread writes the log.
-    wait_until("it is told", SOON, || {
+    wait_until("the log names the options", SOON, || {
         let log = target.proxy().log();
         let line = log.lines().find(|line| line.contains("options set"));
         line.is_some_and(|line| line.contains("pool=") && line.contains(&listener))
@@ -270,7 +274,7 @@ fn config_set_reaches_the_inner_respool_of_two() {
         );
         let in_front = in_front.unwrap_or_else(|error| panic!("{error}"));
         let mut clients = [in_front.address(), target.address()].map(Client::connect);
-        wait_until("it has connected", SOON, || {
+        wait_until("respool has connected to its server", SOON, || {
             clients[0].call("PING") == Reply::Simple("PONG".into())
         });
         let name = "respool.max-delay-us";
@@ -303,7 +307,7 @@ fn listeners(target: &Target) -> Vec<SocketAddr> {
 #[test]
 fn a_listener_can_be_left_out_by_itself() {
     let target = proxied(&Options::with(&["--listen=127.0.0.1:0"]));
-    wait_until("it says where it listens", Duration::from_secs(5), || {
+    wait_until("the log names the listener", Duration::from_secs(5), || {
         target.proxy().log().contains("ready")
     });
     let addresses = listeners(&target);

@@ -97,7 +97,7 @@ fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
         assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
     }
     wait_until(
-        "their descriptors are given back",
+        "descriptors of closed sessions are free",
         Duration::from_secs(5),
         || fds(&target) <= before + 2,
     );
@@ -129,7 +129,7 @@ fn client_above_the_limit_gets_redis_error() {
     }
     clients.truncate(5);
     wait_until(
-        "the places of those who left are free",
+        "closed sessions free their places",
         Duration::from_secs(5),
         || {
             let mut client = target.client();
@@ -343,7 +343,7 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
     );
     drop(crowd);
     wait_until(
-        "newcomers are served again",
+        "new clients are served again",
         Duration::from_secs(10),
         || {
             let mut client = Client::connect(proxy.address());
@@ -440,13 +440,17 @@ fn blocked_client_is_not_idle() {
     let mut first = target.client();
     first.send(&words("BLPOP first 0"));
     let mut blocked = false;
-    wait_until("the first one waits", Duration::from_secs(5), || {
-        let clients = target.direct_client().call("INFO clients");
-        if let Reply::Bulk(text) = clients {
-            blocked = String::from_utf8_lossy(&text).contains("blocked_clients:1");
-        }
-        blocked
-    });
+    wait_until(
+        "the first client is blocked",
+        Duration::from_secs(5),
+        || {
+            let clients = target.direct_client().call("INFO clients");
+            if let Reply::Bulk(text) = clients {
+                blocked = String::from_utf8_lossy(&text).contains("blocked_clients:1");
+            }
+            blocked
+        },
+    );
     // There is no link for this one yet.
     let mut second = target.client();
     second.send(&words("BLPOP second 0"));

@@ -84,9 +84,11 @@ fn at_one_moment(target: &Target, callers: &[Caller]) -> Answers {
     let small = |caller: &&Caller| caller.asks.iter().all(|ask| ask.len() < 10_000);
     if callers.iter().all(|caller| small(&caller)) {
         let asked: usize = callers.iter().map(|caller| caller.asks.len()).sum();
-        wait_until("all have asked", Duration::from_secs(5), || {
-            gathered(&mut observer) == before + count + asked as u64
-        });
+        wait_until(
+            "the link has gathered all requests",
+            Duration::from_secs(5),
+            || gathered(&mut observer) == before + count + asked as u64,
+        );
     }
     target.server.cont();
     for client in &mut busy {
@@ -466,7 +468,7 @@ fn misconf_refuses_each_set_alone() {
             let mut client = target.direct_client();
             client.call_args(&["CONFIG", "SET", "save", "3600 100000"]);
             client.call("BGSAVE");
-            wait_until("the save has failed", Duration::from_secs(10), || {
+            wait_until("BGSAVE has failed", Duration::from_secs(10), || {
                 let Reply::Bulk(text) = client.call("INFO persistence") else {
                     return false;
                 };
@@ -528,9 +530,11 @@ fn cluster_node_answers_each_fused_request() {
         pair.tell(&[&format!("CLUSTER ADDSLOTS {}", slots.join(" "))]);
         for target in [&pair.direct, &pair.proxied] {
             let mut client = target.direct_client();
-            wait_until("it serves its slots", Duration::from_secs(10), || {
-                client.call("SET there value") == Reply::ok()
-            });
+            wait_until(
+                "the server serves its slots",
+                Duration::from_secs(10),
+                || client.call("SET there value") == Reply::ok(),
+            );
         }
         let all = callers(
             RESP2,
@@ -932,7 +936,7 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
         };
         let clients = lines.iter().map(ask).collect();
         asked += lines.len() as u64;
-        wait_until("all have asked", Duration::from_secs(5), || {
+        wait_until("the link has all requests", Duration::from_secs(5), || {
             count("link_requests") == asked
         });
         clients
@@ -943,7 +947,7 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
     let batches = count("batches");
     let sent = ["SET a 1", "SET b 1", "GET x", "GET y", "GET x"];
     let mut were_sent = ask(&sent);
-    wait_until("they have left", Duration::from_secs(5), || {
+    wait_until("the batch has left", Duration::from_secs(5), || {
         count("batches") == batches + 1
     });
     let not_sent = ["SET c 1", "SET d 1", "INCR n", "GET x", "GET x"];

@@ -28,7 +28,7 @@ fn shown(client: &mut Client, tag: &str) {
     for (command, value, counted) in [("SET", " first", "fused_sets"), ("GET", "", "fused_gets")] {
         let before = counter(client, counted);
         let requests = all((0..4).map(|number| format!("{command} {tag}:{number}{value}")));
-        wait_until("it is shown", SOON, || {
+        wait_until("the counter shows the joined batch", SOON, || {
             let replies = pipelined(client, &requests);
             assert!(
                 replies.iter().all(|reply| reply.error().is_none()),
@@ -214,7 +214,7 @@ fn fused_requests_survive_a_moving_slot() {
             }
         });
         assert!(rounds.load(Ordering::SeqCst) > 100, "{rounds:?}");
-        wait_until("that slots move was met by what was joined", SOON, || {
+        wait_until("a joined request met a moving slot", SOON, || {
             let mut client = served.client();
             [
                 "redirected_ask",

@@ -401,7 +401,7 @@ fn command_list_is_renewed_after_a_lost_connection() {
         assert_eq!(client.call("FOO key"), Reply::bulk("value"));
         name("BLPOP");
         server.restart().unwrap_or_else(|error| panic!("{error}"));
-        wait_until("it is back", Duration::from_secs(10), || {
+        wait_until("the server answers again", Duration::from_secs(10), || {
             client.call("PING") == Reply::Simple("PONG".into())
         });
         // With its old meaning it would use the shared link, and all clients would wait behind it.

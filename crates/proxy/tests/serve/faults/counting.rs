@@ -18,7 +18,7 @@ fn counting_run_notices_doubled_and_lost_writes() {
     let follows = ["--replicaof", "127.0.0.1", &port];
     let replica =
         ServerProcess::start(&any_server(), &follows).unwrap_or_else(|error| panic!("{error}"));
-    wait_until("it follows", HANDED_ON, || {
+    wait_until("the replica follows its primary", HANDED_ON, || {
         let said = Client::connect(replica.address()).call("INFO replication");
         text(&said).contains("master_link_status:up")
     });

@@ -315,7 +315,7 @@ fn blocked_client_is_served_by_the_new_owner() {
             client.send(&words(asked));
         }
         let all_wait = |node: usize| {
-            wait_until("all wait", SOON, || {
+            wait_until("five clients are blocked on each node", SOON, || {
                 let blocked = served.cluster.node(node).info("clients", "blocked_clients");
                 blocked.is_ok_and(|blocked| blocked == "5")
             });

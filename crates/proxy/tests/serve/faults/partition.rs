@@ -81,7 +81,7 @@ fn a_cluster_leaves_a_primary_behind() {
     let url = servers.make_a_cluster();
     servers.leave_behind(&url, key_of_first, |servers| {
         // Without the others it executes no request. Requests wait for them.
-        wait_until("it knows that it is alone", SOON, || {
+        wait_until("the node knows that the majority is gone", SOON, || {
             servers.says(0, &["CLUSTER", "INFO"], "cluster_state:fail")
         });
     });
@@ -269,7 +269,7 @@ impl NetworkServers {
         self.children.push(child);
         if lays_cable {
             let here = own(std::process::id()).expect("a network");
-            wait_until("it has a network of its own", SOON, || {
+            wait_until("the child has a network of its own", SOON, || {
                 own(pid).is_ok_and(|its| its != here)
             });
             run("ip", &format!("link set its netns {pid}"));
@@ -277,7 +277,9 @@ impl NetworkServers {
             self.there("link set its up");
             self.there("link set lo up");
         }
-        wait_until("it answers", SOON, || self.says(number, &["PING"], "PONG"));
+        wait_until("the server answers", SOON, || {
+            self.says(number, &["PING"], "PONG")
+        });
     }
 
     /// At the other end of the cable.
@@ -339,7 +341,7 @@ impl NetworkServers {
             })
             .collect();
         for node in 0..6 {
-            wait_until("they know each other", SOON, || {
+            wait_until("the nodes know each other", SOON, || {
                 let whole = self.says(node, &["CLUSTER", "INFO"], "cluster_known_nodes:6\r\n")
                     && self.says(node, &["CLUSTER", "INFO"], "cluster_state:ok");
                 whole && !self.says(node, &["CLUSTER", "NODES"], "handshake")
@@ -350,7 +352,7 @@ impl NetworkServers {
             self.order(replica, &["CLUSTER", "REPLICATE", &id]);
         }
         for replica in 3..6 {
-            wait_until("it follows", SOON, || {
+            wait_until("the replica follows its primary", SOON, || {
                 self.says(replica, &["INFO", "replication"], "master_link_status:up")
             });
         }
@@ -360,7 +362,9 @@ impl NetworkServers {
             nodes.matches("slave").count() == 3
         };
         for node in 0..6 {
-            wait_until("all know who follows whom", SOON, || whole(node));
+            wait_until("every node knows all primaries and replicas", SOON, || {
+                whole(node)
+            });
         }
         let addresses: Vec<SocketAddr> = (0..6).map(|node| self.address(node)).collect();
         cluster_url(&addresses)
@@ -374,7 +378,7 @@ impl NetworkServers {
         let primary = self.address(0).ip().to_string();
         args.extend(["--replicaof", &primary, &port]);
         self.add(&args);
-        wait_until("it follows", SOON, || {
+        wait_until("the replica follows its primary", SOON, || {
             self.says(1, &["INFO", "replication"], "master_link_status:up")
         });
         for sentinel in 2..5 {
@@ -390,14 +394,18 @@ impl NetworkServers {
             }
         }
         for sentinel in 2..5 {
-            wait_until("they know each other and both servers", SOON, || {
-                let said = self.order(sentinel, &["SENTINEL", "MASTER", "m0"]);
-                let is = |field: &str, count: &str| {
-                    let value = said.get(field);
-                    value.is_some_and(|value| value.text() == Some(count.as_bytes()))
-                };
-                is("num-slaves", "1") && is("num-other-sentinels", "2")
-            });
+            wait_until(
+                "the Sentinels know each other and both servers",
+                SOON,
+                || {
+                    let said = self.order(sentinel, &["SENTINEL", "MASTER", "m0"]);
+                    let is = |field: &str, count: &str| {
+                        let value = said.get(field);
+                        value.is_some_and(|value| value.text() == Some(count.as_bytes()))
+                    };
+                    is("num-slaves", "1") && is("num-other-sentinels", "2")
+                },
+            );
         }
         let sentinels: Vec<SocketAddr> = (2..5).map(|sentinel| self.address(sentinel)).collect();
         sentinel_url(&sentinels, "m0")
@@ -418,7 +426,7 @@ impl NetworkServers {
             for (client, key) in &mut asking {
                 client.send(&words(&format!("INCR {key}")));
             }
-            wait_until("another one has taken over", SOON, || {
+            wait_until("the replica has taken over", SOON, || {
                 servers.says(heir, &["INFO", "replication"], "role:master")
             });
             let (since, watch) = (Instant::now(), Watch::start());
@@ -429,7 +437,7 @@ impl NetworkServers {
                 assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");
                 let mut reply = Reply::Null;
                 // Within which time is seen when all are.
-                wait_until("its heir answers", SOON, || {
+                wait_until("the new primary answers", SOON, || {
                     reply = client.call(&format!("INCR {key}"));
                     reply.error().is_none()
                 });
@@ -443,7 +451,7 @@ impl NetworkServers {
             let took = since.elapsed();
             say(&format!("all are answered {took:?} after the takeover"));
             servers.mend();
-            wait_until("it has become a replica", SOON, || {
+            wait_until("the old primary has become a replica", SOON, || {
                 servers.says(0, &["INFO", "replication"], "role:slave")
             });
             for (client, key) in &mut asking {
@@ -482,7 +490,7 @@ impl NetworkServers {
             servers.mend();
             // The kernel repeats lost packets, each time after twice as long.
             let healed = begun.elapsed() + HEALED;
-            wait_until("it has become a replica", SOON, || {
+            wait_until("the old primary has become a replica", SOON, || {
                 servers.says(0, &["INFO", "replication"], "role:slave")
             });
             let since = Instant::now();
@@ -492,7 +500,7 @@ impl NetworkServers {
                 let is_ours = text.is_empty() || text.starts_with("UNKNOWN respool: ");
                 assert!(is_ours, "{first:?}");
                 let mut reply = Reply::Null;
-                wait_until("who has its place answers", healed, || {
+                wait_until("the new primary answers", healed, || {
                     reply = client.call(&format!("INCR {key}"));
                     reply.error().is_none()
                 });

@@ -105,7 +105,7 @@ fn moved_burst_causes_two_refreshes_at_most() {
         });
         let mut clients = one_of_each_worker(served.proxy.address());
         assert_eq!(clients.len(), workers);
-        wait_until("the first owns all", SOON, || {
+        wait_until("the log shows one node with all slots", SOON, || {
             served.proxy.log().contains("1 nodes own")
         });
         let before = asked.all().len();
@@ -129,7 +129,7 @@ fn moved_burst_causes_two_refreshes_at_most() {
             often <= 2 * workers,
             "{most} MOVED in a second had the nodes asked {often} times by {workers} workers"
         );
-        wait_until("they are asked all the same", SOON, || {
+        wait_until("each worker has asked a node for the slots", SOON, || {
             asked.all().len() >= before + workers
         });
     }
@@ -201,7 +201,7 @@ fn node_without_slots_is_handled_once() {
             _ => None,
         }
     });
-    wait_until("the first owns all", SOON, || {
+    wait_until("the log shows one node with all slots", SOON, || {
         served.proxy.log().contains("1 nodes own")
     });
     let mut clients: Vec<Client> = (0..SESSIONS).map(|_| served.client()).collect();
@@ -475,7 +475,7 @@ fn invalid_topology_keeps_the_last_good_one() {
             }
         }
         said.store(usize::MAX, Ordering::SeqCst);
-        wait_until("they are believed", SOON, || {
+        wait_until("respool accepts the topology of the nodes", SOON, || {
             more += 1;
             client.call(&format!("GET moved:more:{more}"));
             served.proxy.log().contains("2 nodes own its slots")
@@ -502,7 +502,7 @@ fn latest_epoch_wins_over_the_majority() {
         _ => Some(in_order(asked)),
     });
     let mut client = served.client();
-    wait_until("the third is asked", SOON, || {
+    wait_until("the third node answers the GET", SOON, || {
         client.call("GET key") == Reply::bulk("2")
     });
     // The owner does not change to and fro with later refreshes, either.
@@ -554,7 +554,9 @@ fn request_behind_an_open_redirect_waits_for_it() {
         let has_moved = || triggered.load(Ordering::SeqCst) > 0;
         match asked.name() {
             "SET" if asked.node == 0 => {
-                wait_until("it may answer", SOON, || waits_for.load(Ordering::SeqCst));
+                wait_until("the test lets the node answer the SET", SOON, || {
+                    waits_for.load(Ordering::SeqCst)
+                });
                 Some(redirect("MOVED", &key, asked.all[1]))
             }
             "GET" if asked.words[1] == trigger => {
@@ -577,10 +579,12 @@ fn request_behind_an_open_redirect_waits_for_it() {
     });
     let mut client = served.client();
     client.send(&words(&format!("SET {own} x")));
-    wait_until("it is asked", SOON, || served.fakes.count("SET") == 1);
+    wait_until("the node gets the SET", SOON, || {
+        served.fakes.count("SET") == 1
+    });
     let reply = served.client().call(&format!("GET {other}"));
     assert_eq!(reply, Reply::bulk(&other));
-    wait_until("it has moved", SOON, || {
+    wait_until("the log shows the moved slot", SOON, || {
         served.proxy.log().contains("1 slots moved")
     });
     client.send(&words(&format!("GET {own}")));
@@ -613,7 +617,9 @@ fn client_of_a_demoted_primary_is_answered() {
         match asked.name() {
             "SET" if asked.node == 0 => {
                 *asked_at.lock().expect("no holder panics") = Some(Instant::now());
-                wait_until("it may answer", SOON, || waits_for.load(Ordering::SeqCst));
+                wait_until("the test lets the node answer the SET", SOON, || {
+                    waits_for.load(Ordering::SeqCst)
+                });
                 Some(redirect("MOVED", &moved, replica))
             }
             "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(match has_moved() {
@@ -626,7 +632,7 @@ fn client_of_a_demoted_primary_is_answered() {
     });
     let mut client = served.client();
     client.send(&words(&format!("SET {key} x")));
-    wait_until("its replica has taken over", SOON, || {
+    wait_until("the log shows the takeover by the replica", SOON, || {
         served.proxy.log().contains("8192 slots moved")
     });
     may_answer.store(true, Ordering::SeqCst);

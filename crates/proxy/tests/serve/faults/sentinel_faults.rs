@@ -76,7 +76,9 @@ impl Sentinel {
     fn is_heard(&self) {
         let before = self.surveys();
         self.tell();
-        wait_until("it is asked again", SOON, || self.surveys() > before);
+        wait_until("respool asks the Sentinel again", SOON, || {
+            self.surveys() > before
+        });
         // Time for respool to take the answers.
         thread::sleep(A_WHILE);
     }
@@ -413,7 +415,7 @@ fn recreated_name_is_followed_with_lower_epochs() {
     let gone = Sentinel::start(scene.address(0), 7);
     scene.serve(&[here.address(), gone.address()], &["--threads=1"]);
     scene.leads_to(0);
-    wait_until("both are heard", SOON, || {
+    wait_until("respool has asked both Sentinels", SOON, || {
         here.surveys() > 0 && gone.surveys() > 0
     });
     drop(gone);
@@ -481,7 +483,7 @@ fn promoted_replica_is_followed_before_it_is_named() {
         "+slave",
         "slave 127.0.0.1:1 127.0.0.1 1 @ m 127.0.0.1 2",
     ));
-    wait_until("both were asked again", SOON, || {
+    wait_until("respool has asked both Sentinels again", SOON, || {
         sentinel.surveys() > surveys.0 && uninformed.surveys() > surveys.1
     });
     scene.stays_with(1);
@@ -562,7 +564,9 @@ fn lost_subscriptions_move_to_other_sentinels() {
     scene.serve(&seeds, &["--threads=1"]);
     scene.leads_to(0);
     let listened = |all: &[Sentinel]| all.iter().filter(|one| one.surveys() > 0).count();
-    wait_until("five are listened to", SOON, || listened(&all) == 5);
+    wait_until("respool listens to five Sentinels", SOON, || {
+        listened(&all) == 5
+    });
     thread::sleep(A_WHILE);
     assert_eq!(listened(&all), 5, "and no more");
     for left in [6, 5] {
@@ -572,7 +576,9 @@ fn lost_subscriptions_move_to_other_sentinels() {
             .expect("five are");
         drop(all.remove(first));
         assert_eq!(all.len(), left);
-        wait_until("another one takes its place", SOON, || listened(&all) == 5);
+        wait_until("respool listens to another Sentinel instead", SOON, || {
+            listened(&all) == 5
+        });
     }
     for one in &all {
         one.will_say(|says| (says.primary, says.epoch) = (Some(scene.address(1)), 2));
@@ -593,7 +599,7 @@ fn five_sentinels_at_most_are_subscribed_to() {
     }
     let seeds: Vec<SocketAddr> = all.iter().map(Sentinel::address).collect();
     scene.serve(&seeds, &["--threads=1", "--reconnect-max-ms=200"]);
-    wait_until("each is tried", SOON, || {
+    wait_until("respool has tried each Sentinel", SOON, || {
         all.iter().all(|one| one.fakes.count("HELLO") > 1)
     });
     for one in &all {
@@ -634,7 +640,7 @@ fn a_server_that_says_that_it_is_a_replica_is_not_used() {
     );
     // It is promoted at last.
     assert_eq!(Client::connect(new).call("REPLICAOF NO ONE"), Reply::ok());
-    wait_until("it is used", SOON, || {
+    wait_until("the new primary gets the SET", SOON, || {
         scene.client().call("SET key here") == Reply::ok()
     });
     assert_eq!(Client::connect(new).call("GET key"), Reply::bulk("here"));
@@ -667,7 +673,7 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
     let mut client = scene.client();
     client.send(&respool_testkit::client::words("BLPOP list 0"));
     let waits_at = |server| {
-        wait_until("it waits", SOON, || {
+        wait_until("the client is blocked", SOON, || {
             let info = Client::connect(server).call("INFO clients");
             matches!(info, Reply::Bulk(info) if info.windows(17).any(|some| some == b"blocked_clients:1"))
         });
@@ -719,7 +725,7 @@ fn refused_request_does_not_run_behind_flushall() {
             _ => None,
         });
         let (_between, mut client) = before(&primary);
-        wait_until("it is asked", SOON, || {
+        wait_until("the primary answers the GET", SOON, || {
             client.call("GET it") == Reply::bulk("it")
         });
         let replies = pipelined(&mut client, &format!("{first};{behind}"));
@@ -753,7 +759,7 @@ fn refused_request_does_not_run_behind_a_fused_one() {
             _ => None,
         });
         let (_between, mut client) = before(&primary);
-        wait_until("they leave together", SOON, || {
+        wait_until("the requests leave as one MGET and one MSET", SOON, || {
             pipelined(&mut client, "SET it 1;SET this 2;GET it;GET this");
             primary.count("MGET it this") > 0 && primary.count("MSET it 1 this 2") > 0
         });
@@ -770,7 +776,7 @@ fn refused_request_does_not_run_behind_a_fused_one() {
 
 fn follow(replica: SocketAddr, primary: SocketAddr) {
     follow_silently(replica, primary);
-    wait_until("it follows", SOON, || {
+    wait_until("the replica follows its primary", SOON, || {
         let info = Client::connect(replica).call("INFO replication");
         matches!(info, Reply::Bulk(info) if info.windows(21).any(|some| some == b"master_link_status:up"))
     });

@@ -158,7 +158,7 @@ fn client_that_greets_while_the_server_is_away_is_closed() {
     let options = Options::with(&["--threads=1", "--outage-hold-ms=0"]);
     let mut target = Target::proxied(&any_server(), &options);
     target.server.kill9();
-    wait_until("the loss is seen", SOON, || {
+    wait_until("respool has seen the loss of the server", SOON, || {
         target.client().call("GET k").error().is_some()
     });
     for greeting in [
@@ -455,7 +455,7 @@ fn reset_connection_is_hidden_from_fused_reads() {
             // A connection that is younger than a second when it is lost is not replaced at once.
             thread::sleep(Duration::from_millis(1_200));
             fault_proxy.set(FaultMode::ResetAfter(1 + random.below(2_000)));
-            wait_until("it is lost and connected again", SOON, || {
+            wait_until("the link is lost and connected again", SOON, || {
                 let [downs, ups] =
                     ["link_downs", "link_ups"].map(|what| counter(&mut client, what));
                 downs == losses && ups > losses

@@ -406,7 +406,7 @@ fn vanished_client_leaves_no_transaction() {
         assert_eq!(steady.call("GET k"), Reply::bulk("kept"));
     }
     wait_until(
-        "the links of watchers that are gone are closed",
+        "the links of closed watchers are closed",
         Duration::from_secs(10),
         || {
             let Reply::Bulk(list) = target.direct_client().call("CLIENT LIST") else {

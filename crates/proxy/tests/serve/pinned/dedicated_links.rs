@@ -103,7 +103,7 @@ fn client_that_leaves_blpop_takes_no_element() {
         // Its end stands behind all that it sent.
         pipelining.send(&words("RPUSH list never").repeat(5_000));
         drop(pipelining);
-        wait_until("nobody waits", Duration::from_secs(10), || {
+        wait_until("no client is blocked", Duration::from_secs(10), || {
             waiting(target) == 0
         });
         let mut steady = target.client();
@@ -123,7 +123,11 @@ fn client_that_leaves_the_link_queue_takes_no_element() {
     before_every_server(&options, |target| {
         let mut first = target.client();
         first.send(&words("BLPOP first 0"));
-        wait_until("it waits", Duration::from_secs(10), || waiting(target) == 1);
+        wait_until(
+            "the first client is blocked",
+            Duration::from_secs(10),
+            || waiting(target) == 1,
+        );
         for what in [words("BLPOP list 0"), words("BLPOP list 0").repeat(2_000)] {
             let mut gone = target.client();
             gone.send(&what);
@@ -131,9 +135,11 @@ fn client_that_leaves_the_link_queue_takes_no_element() {
         }
         let mut steady = target.client();
         // Its end may arrive later than bytes that were sent after it on another connection.
-        wait_until("it is seen to be gone", Duration::from_secs(10), || {
-            counter(&mut steady, "sessions") == 2
-        });
+        wait_until(
+            "respool has closed the session",
+            Duration::from_secs(10),
+            || counter(&mut steady, "sessions") == 2,
+        );
         steady.call("RPUSH list kept");
         steady.call("RPUSH first 1");
         first.reply();
@@ -197,7 +203,11 @@ fn half_closed_client_gets_its_waiting_transaction() {
     before_every_server(&options, |target| {
         let mut first = target.client();
         first.send(&words("BLPOP first 0"));
-        wait_until("it waits", Duration::from_secs(10), || waiting(target) == 1);
+        wait_until(
+            "the first client is blocked",
+            Duration::from_secs(10),
+            || waiting(target) == 1,
+        );
         let mut client = target.client();
         let asked = ["WATCH k", "MULTI", "SET k 1", "EXEC", "SET behind 1"];
         client.send(&asked.map(words).concat());
@@ -255,7 +265,11 @@ fn time_in_the_link_queue_counts_as_blocking_time() {
     before_every_server(&options, |target| {
         let mut first = target.client();
         first.send(&words("BLPOP first 0"));
-        wait_until("it waits", Duration::from_secs(10), || waiting(target) == 1);
+        wait_until(
+            "the first client is blocked",
+            Duration::from_secs(10),
+            || waiting(target) == 1,
+        );
         let (mut client, mut direct) = (target.client(), target.direct_client());
         for asked in [
             "BLPOP list 0.2",
@@ -307,9 +321,11 @@ fn full_pinned_links_refuse_if_configured() {
     let target = proxied(&Options::with(&args));
     let mut first = target.client();
     first.send(&words("BLPOP list 0"));
-    wait_until("it waits", Duration::from_secs(10), || {
-        waiting(&target) == 1
-    });
+    wait_until(
+        "the first client is blocked",
+        Duration::from_secs(10),
+        || waiting(&target) == 1,
+    );
     let mut second = target.client();
     let refused = second.call("BLPOP list 0");
     let text = refused.error().unwrap_or_default().to_owned();
@@ -326,7 +342,7 @@ fn server_that_goes_away_closes_a_session_that_waits() {
     let target = proxied(&Options::with(&["--threads", "1"]));
     let mut client = target.client();
     client.send(&words("BLPOP list 0"));
-    wait_until("it waits", Duration::from_secs(10), || {
+    wait_until("the client is blocked", Duration::from_secs(10), || {
         waiting(&target) == 1
     });
     thread::sleep(STABLE);
@@ -561,7 +577,7 @@ fn unknown_command_is_learned_from_the_server() {
     );
     assert_eq!(replies[5], replies[3]);
     client.send(&words("take list 0"));
-    wait_until("it waits", Duration::from_secs(10), || {
+    wait_until("the client is blocked", Duration::from_secs(10), || {
         waiting(&target) == 1
     });
     assert_eq!(target.client().call("RPUSH list e"), Reply::Integer(1));
@@ -702,10 +718,14 @@ fn client_reply_off_writes_large_values() {
         client.close_sending();
         client.expect_closed();
         let mut other = target.client();
-        wait_until("all is written", Duration::from_secs(10), || {
-            other.call("STRLEN large") == Reply::Integer(1_000_000)
-                && other.call("GET small") == Reply::bulk("1")
-        });
+        wait_until(
+            "the server has executed all writes",
+            Duration::from_secs(10),
+            || {
+                other.call("STRLEN large") == Reply::Integer(1_000_000)
+                    && other.call("GET small") == Reply::bulk("1")
+            },
+        );
     });
 }
 

@@ -313,7 +313,7 @@ fn client_that_cannot_begin_to_track_is_closed() {
     let mut client = target.client();
     assert!(client.call("HELLO 3").error().is_none());
     target.server.kill9();
-    wait_until("it is seen", SOON, || {
+    wait_until("respool has seen the loss of the server", SOON, || {
         target.client().call("GET k").error().is_some()
     });
     client.send(&words("CLIENT TRACKING ON"));

@@ -148,15 +148,15 @@ fn client_that_leaves_wait_leaves_nothing_behind() {
             .sum()
     };
     let mut client = served.client();
-    wait_until("who owns what is known", SOON, || {
+    wait_until("slot owners are known", SOON, || {
         client.call("WAIT 0 10") == Reply::Integer(0)
     });
     for _ in 0..3 {
         let mut waiting = served.client();
         waiting.send(&words("WAIT 1 0"));
-        wait_until("it waits", SOON, || blocked() == 1);
+        wait_until("the client is blocked", SOON, || blocked() == 1);
         drop(waiting);
-        wait_until("nobody waits", SOON, || blocked() == 0);
+        wait_until("no client is blocked", SOON, || blocked() == 0);
         assert_eq!(client.call("WAIT 1 10"), Reply::Integer(0));
     }
 }
@@ -168,7 +168,7 @@ fn wait_is_answered_during_a_failover() {
         let served = Served::start(binary, ClusterSettings::default(), &["--threads=1"]);
         let mut client = served.client();
         assert_eq!(client.call("SET k 1"), Reply::ok());
-        wait_until("who owns what is known", SOON, || {
+        wait_until("slot owners are known", SOON, || {
             client.call("WAIT 1 1000") == Reply::Integer(1)
         });
         for primary in 0..2 {

@@ -365,11 +365,11 @@ fn events_follow_slots_new_nodes_and_failovers() {
     each_gets_all(address, &mut all, &some);
     for primary in 0..3 {
         fail_over(&served.cluster, primary, primary + 3);
-        wait_until("the heir is listened to", SOON, || {
+        wait_until("respool listens to the new primary", SOON, || {
             listened(served.cluster.node(primary + 3).address())
         });
         served.whole();
-        wait_until("the old primary is left", SOON, || {
+        wait_until("respool has left the old primary", SOON, || {
             !listened(served.cluster.node(primary).address())
         });
         each_gets_all(address, &mut all, &keys(&format!("over{primary}"), 30));
@@ -415,7 +415,7 @@ fn events_follow_a_killed_primary() {
         }
         let heir = served.cluster.wait_for_other_owner(slot, 2, SOON);
         assert_eq!(heir.unwrap_or_else(|error| panic!("{error}")), 5);
-        wait_until("the heir is listened to", SOON, || {
+        wait_until("respool listens to the new primary", SOON, || {
             listened(served.cluster.node(5).address())
         });
         each_gets_all(address, &mut all, &keys("heir", 30));

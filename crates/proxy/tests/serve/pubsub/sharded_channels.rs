@@ -71,7 +71,7 @@ fn subscribe(client: &mut Client, channel: &str, count: i64) {
 /// Publishes until as many as that have received it, and says how often it took.
 fn publish_until(client: &mut Client, channel: &str, text: &str, receivers: i64) -> usize {
     let mut times = 0;
-    wait_until("everybody is reached", SOON, || {
+    wait_until("the message reaches all subscribers", SOON, || {
         times += 1;
         let said = client.call(&format!("SPUBLISH {channel} {text}"));
         assert!(said.error().is_none(), "{said:?}");
@@ -166,7 +166,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
         assert_eq!(two.call("GET none"), Reply::Null);
         assert_eq!(three.call("RESET"), Reply::Simple("RESET".into()));
         drop(few);
-        wait_until("nobody is left", SOON, || {
+        wait_until("no shard channel is left", SOON, || {
             other.call("PUBSUB SHARDCHANNELS") == Reply::Array(vec![])
         });
         for (index, name) in names.iter().enumerate() {
@@ -350,7 +350,7 @@ fn ssubscribe_is_not_refused_while_slots_move() {
             moving.join().expect("slots move");
         });
         let mut client = served.client();
-        wait_until("nobody is left", SOON, || {
+        wait_until("no shard channel is left", SOON, || {
             client.call("PUBSUB SHARDCHANNELS") == Reply::Array(vec![])
         });
         for node in served.cluster.nodes() {
@@ -383,7 +383,7 @@ fn subscribers_stay_when_the_owner_of_their_channels_fails() {
         }
         let reaches = |other: &mut Client, text: &str| {
             for name in &names {
-                wait_until("both are reached", SOON, || {
+                wait_until("the message reaches both subscribers", SOON, || {
                     other.call(&format!("SPUBLISH {name} {text}")) == Reply::Integer(2)
                 });
             }
@@ -434,7 +434,7 @@ fn channel_without_owner_waits_for_the_request_timeout() {
     subscribe(&mut client, &there, 1);
     let restarted = served.cluster.node_mut(2).restart();
     restarted.unwrap_or_else(|error| panic!("{error}"));
-    wait_until("it is served again", SOON, || {
+    wait_until("the slot of the channel is served again", SOON, || {
         let said = items_or_error(client.call(&format!("SSUBSCRIBE {name}")));
         said.is_some_and(|said| said == confirmed("ssubscribe", &name, 2))
     });

@@ -317,7 +317,7 @@ fn subscriber_counts_cover_all_workers_and_direct_clients() {
         assert_eq!(publisher.call("PUBLISH news m"), Reply::Integer(21));
         drop(all);
         // No client says good-bye, so it takes a moment.
-        wait_until("nobody is left", PATIENCE, || {
+        wait_until("one subscriber of the channel is left", PATIENCE, || {
             publisher.call("PUBSUB NUMSUB news") == numsub(1)
         });
         wait_until("no pattern is left", PATIENCE, || {
@@ -954,14 +954,14 @@ fn subscription_counts_fall_when_a_subscriber_leaves() {
     assert_eq!(info(&mut watcher, "messages_in"), 2);
     assert_eq!(info(&mut watcher, "messages_out"), 2);
     drop(subscriber);
-    wait_until("nothing is held for it", PATIENCE, || {
+    wait_until("respool holds no output for the client", PATIENCE, || {
         info(&mut watcher, "subscriptions") == 0
     });
     let mut direct = target.direct_client();
-    wait_until("the server is told", PATIENCE, || {
+    wait_until("the server has no subscription", PATIENCE, || {
         direct.call("PUBSUB CHANNELS") == Reply::Array(vec![])
     });
-    wait_until("the link that nobody needs is closed", PATIENCE, || {
+    wait_until("the unused pub/sub link is closed", PATIENCE, || {
         let Reply::Bulk(list) = direct.call("CLIENT LIST") else {
             return false;
         };

@@ -48,7 +48,7 @@ fn announcing(binary: &Path, options: &[(&str, &str)], seen: &str) -> TestCluste
         }
     }
     let places = 0..cluster.nodes().len();
-    wait_until("all nodes name each other by that", SOON, || {
+    wait_until("all nodes announce the new addresses", SOON, || {
         cluster.nodes().iter().all(|node| {
             let mut client = Client::connect(node.address());
             client.send(&words("CLUSTER SLOTS"));
@@ -114,7 +114,7 @@ fn cluster_behind_forwarded_ports_is_used_through_the_map() {
     let proxy = start(&args);
     let mut client = Client::connect(proxy.address());
     wait_until("the Cluster is known", SOON, || writes_all(&mut client));
-    wait_until("all is read", SOON, || reads_all(&mut client));
+    wait_until("all keys are read", SOON, || reads_all(&mut client));
     let key = (0..200).find(|key| {
         cluster
             .share(0)
@@ -138,7 +138,7 @@ fn cluster_behind_forwarded_ports_is_used_through_the_map() {
     wait_until("the replica has taken over", SOON, || {
         cluster.owner(16_383).is_ok_and(|owner| owner == 5)
     });
-    wait_until("all is written", SOON, || writes_all(&mut client));
+    wait_until("all keys are written", SOON, || writes_all(&mut client));
     let shown = shown(&mut client);
     let real: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     assert!(shown.iter().all(|one| real.contains(one)), "{shown:?}");
@@ -235,7 +235,7 @@ fn primary_and_replica_of_sentinels_are_reached_through_the_map() {
             .iter()
             .all(|fault_proxy| fault_proxy.accepted() > 0)
     };
-    wait_until("all are reached by the map", SOON, || {
+    wait_until("respool reaches all servers by the map", SOON, || {
         is_reached(&to_servers) && is_reached(&to_sentinels)
     });
     let before = served.primary(0).unwrap_or_else(|error| panic!("{error}"));

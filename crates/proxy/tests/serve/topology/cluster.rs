@@ -261,7 +261,7 @@ fn moving_slots_under_load_are_unnoticed() {
                 move_some(&served.cluster, 20, &[0, 1, 2], &mut random);
             },
         );
-        wait_until("that slots move was met", SOON, || {
+        wait_until("a request met a moving slot", SOON, || {
             let mut client = served.client();
             let mut met = |name| counter(&mut client, name) > 0;
             met("redirected_ask") && met("redirected_moved")
@@ -292,7 +292,7 @@ fn atomic_slot_migration_is_unnoticed() {
                 assert!(handed_over.unwrap_or_else(|error| panic!("{error}")));
             }
         });
-        wait_until("that slots move was met", SOON, || {
+        wait_until("a request met a moving slot", SOON, || {
             counter(&mut served.client(), "redirected_moved") > 0
         });
     }
@@ -385,7 +385,7 @@ fn blocked_client_follows_its_moving_slot() {
             let mut waiting = served.client();
             let asked = format!("BLPOP {{wait}}list 0{behind}");
             waiting.send(&asked.split(';').flat_map(words).collect::<Vec<u8>>());
-            wait_until("it waits", SOON, || {
+            wait_until("the client is blocked", SOON, || {
                 let blocked = served.cluster.node(from).info("clients", "blocked_clients");
                 blocked.is_ok_and(|blocked| blocked != "0")
             });
@@ -634,7 +634,7 @@ fn frozen_cluster_primary_is_replaced() {
                 let text = reply.error().unwrap_or_default();
                 assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");
                 for client in [&mut waiting, &mut served.client()] {
-                    wait_until("its replica answers", SOON, || {
+                    wait_until("the new primary answers", SOON, || {
                         client.call(&format!("INCR {key}")).error().is_none()
                     });
                 }
@@ -690,7 +690,7 @@ fn joining_node_is_used_and_leaving_node_forgotten() {
             }
             let name = served.cluster.node(joined).address();
             served.cluster.node(joined).kill9();
-            wait_until("it is forgotten", SOON, || {
+            wait_until("respool has forgotten the node", SOON, || {
                 let told = format!("no node speaks of {name} any more");
                 served.proxy.log().contains(&told)
             });
@@ -771,11 +771,11 @@ fn gone_node_fails_its_own_keys_alone() {
             let text = reply.error().unwrap_or_default();
             text.contains(&name) && !text.starts_with("MOVED")
         };
-        wait_until("its keys fail", SOON, || {
+        wait_until("keys of the lost node fail", SOON, || {
             fails(&client.call(&format!("GET {gone}")))
         });
         let left = 16_384 - served.cluster.share(2).len();
-        wait_until("CLUSTER INFO tells", SOON, || {
+        wait_until("CLUSTER INFO shows the lost slots", SOON, || {
             says(&mut client, "fail", left)
         });
         // Long enough that the others have noticed.
@@ -802,7 +802,7 @@ fn gone_node_fails_its_own_keys_alone() {
         );
         let restarted = served.cluster.node_mut(2).restart();
         restarted.unwrap_or_else(|error| panic!("{error}"));
-        wait_until("it heals", SOON, || {
+        wait_until("keys of the restarted node are served", SOON, || {
             client.call(&format!("SET {gone} again")) == Reply::ok()
         });
         assert!(says(&mut client, "ok", 16_384));
@@ -857,7 +857,7 @@ fn user_without_cluster_slots_is_refused_all_nodes() {
         let mut node = Client::connect(cluster.addresses()[0]);
         if node.call("CLUSTER SHARDS").error().is_none() {
             order("+cluster|shards +cluster|info");
-            wait_until("they are all known by their shards", SOON, || {
+            wait_until("CLUSTER SHARDS has named all nodes", SOON, || {
                 client.call("DBSIZE") == Reply::Integer(10)
             });
             order("-cluster");
@@ -865,7 +865,7 @@ fn user_without_cluster_slots_is_refused_all_nodes() {
         order("+cluster|slots +cluster|info");
         let anew = self::proxy(&seed, &["--threads=1"]);
         let mut client = Client::connect(anew.address());
-        wait_until("they are all known", SOON, || {
+        wait_until("CLUSTER SLOTS has named all nodes", SOON, || {
             client.call("DBSIZE") == Reply::Integer(10)
         });
     });
@@ -902,7 +902,7 @@ fn scan_finds_every_key_at_any_worker() {
         let served = Served::start(binary, ClusterSettings::default(), &["--threads=2"]);
         let mut clients = Vec::new();
         for worker in [0, 1] {
-            wait_until("a session of that worker", SOON, || {
+            wait_until("a session belongs to that worker", SOON, || {
                 let mut client = served.client();
                 let is_its = counter(&mut client, "worker") == worker;
                 clients.extend(is_its.then_some(client));
@@ -917,7 +917,7 @@ fn scan_finds_every_key_at_any_worker() {
         for (primary, replica) in [(0, 3), (3, 0)] {
             fail_over(&served.cluster, primary, replica);
             let took_over = format!("to {}", served.cluster.node(replica).address());
-            wait_until("the one worker has seen it", SOON, || {
+            wait_until("one worker has seen the failover", SOON, || {
                 assert_eq!(clients[0].call(&format!("GET {key}")), Reply::bulk("1"));
                 let log = served.proxy.log();
                 let last = log
@@ -1026,7 +1026,7 @@ fn log_names_the_owners_once_per_pool() {
             .filter(|line| line.contains(&format!("pool=\"{pool}\"")))
             .count()
     };
-    wait_until("both have said it", SOON, || {
+    wait_until("the log has a line of both pools", SOON, || {
         said("one") > 0 && said("other") > 0
     });
     thread::sleep(HEARD);
@@ -1119,14 +1119,14 @@ fn publish_uses_one_node_until_it_is_gone() {
         listened.map(|(at, _)| at).collect()
     };
     let mut old = Vec::new();
-    wait_until("all workers listen at one node", SOON, || {
+    wait_until("all workers listen to one node", SOON, || {
         old = homes(None);
         old.len() == 1
     });
     let slot = *served.cluster.share(old[0]).start();
     served.cluster.node(old[0]).kill9();
     let mut new = Vec::new();
-    wait_until("they listen at another one", SOON, || {
+    wait_until("all workers listen to another node", SOON, || {
         new = homes(Some(old[0]));
         new.len() == 1
     });
@@ -1165,7 +1165,7 @@ fn cluster_node_behind_a_plain_url_is_used_as_a_server() {
         .collect();
     let moved = |said: &&Reply| said.error().is_some_and(|text| text.starts_with("MOVED "));
     assert!((1..20).contains(&said.iter().filter(moved).count()));
-    wait_until("it is said", SOON, || alone.log().contains(what));
+    wait_until("the log has the error", SOON, || alone.log().contains(what));
     assert!(!served.proxy.log().contains(what));
 }
 

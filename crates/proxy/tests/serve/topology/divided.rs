@@ -192,13 +192,13 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
     let took = watch.elapsed();
     assert!(took < 2 * DEADLINE, "{took:?}");
     let given_up = "it sent nothing for 4000 ms";
-    wait_until("it is given up", SOON, || {
+    wait_until("respool gives up the silent server", SOON, || {
         others_are_answered();
         proxy.log().contains(given_up)
     });
     // An attempt to connect is waited for, and then no other one.
     let mut client = connect();
-    wait_until("its requests fail", SOON, || {
+    wait_until("requests to the silent server fail", SOON, || {
         let reply = client.call(&asked[1]);
         reply.error().is_some_and(is_not_executed)
     });
@@ -214,7 +214,7 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
         thread::sleep(Duration::from_millis(50));
     }
     silent.cont();
-    wait_until("it heals", SOON, || {
+    wait_until("keys of the resumed server are served", SOON, || {
         client.call(&format!("SET {lost} again")) == Reply::ok()
     });
     let all = ["MGET", a, lost, b].join(" ");

@@ -87,7 +87,9 @@ fn foreign_seed_node_does_not_take_the_pool_over() {
                 .filter(|line| line.contains(&strange.to_string()))
                 .count()
         };
-        wait_until("every worker has said it", SOON, || told() == threads);
+        wait_until("every worker has logged the error", SOON, || {
+            told() == threads
+        });
         let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(proxy.address())).collect();
         for round in 0..3 {
             for (number, client) in clients.iter_mut().enumerate() {
@@ -118,7 +120,7 @@ fn fully_replaced_cluster_is_followed() {
     let mut client = served.client();
     assert_eq!(client.call("SET key x"), Reply::ok());
     replace(served.cluster.node_mut(0));
-    wait_until("the new one is asked", SOON, || {
+    wait_until("the new node answers", SOON, || {
         client.call("GET key") == Reply::Null
     });
 }
@@ -140,12 +142,12 @@ fn nodes_that_have_not_met_yet_are_one_cluster_when_they_have() {
             })
     });
     let proxy = started(fakes.addresses(), 1);
-    wait_until("one of them is believed", SOON, || {
+    wait_until("respool accepts the slots of one node", SOON, || {
         proxy.log().contains("own its slots")
     });
     have_met.store(true, Ordering::SeqCst);
     let mut client = Client::connect(proxy.address());
-    wait_until("all are asked", SOON, || {
+    wait_until("all nodes get requests", SOON, || {
         let got = (0..30)
             .map(|key| client.call(&format!("GET key:{key}")) == Reply::bulk(format!("key:{key}")));
         let all = got.collect::<Vec<bool>>().into_iter().all(|got| got);

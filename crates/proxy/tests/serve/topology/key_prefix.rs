@@ -668,7 +668,7 @@ fn blocked_client_gets_the_whole_key() {
                 let mut client = parts.client();
                 client.call(&format!("HELLO {version}"));
                 client.send(&words(wait));
-                wait_until("it waits", SOON, || {
+                wait_until("the client is blocked", SOON, || {
                     let info = Client::connect(parts.users.address()).call("INFO clients");
                     format!("{info:?}").contains("blocked_clients:1")
                 });
@@ -686,7 +686,7 @@ fn blocked_client_gets_the_whole_key() {
             let mut client = parts.client();
             client.call(&format!("HELLO {version}"));
             client.send(&words("XREAD BLOCK 0 STREAMS u:st $"));
-            wait_until("it waits", SOON, || {
+            wait_until("the client is blocked", SOON, || {
                 let info = Client::connect(parts.users.address()).call("INFO clients");
                 format!("{info:?}").contains("blocked_clients:1")
             });

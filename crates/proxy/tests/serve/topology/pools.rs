@@ -254,7 +254,7 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
             );
         }
         let mut late = pools.one();
-        wait_until("a newcomer is told who is gone", SOON, || {
+        wait_until("the error names the lost server", SOON, || {
             let answer = late.call("GET k");
             answer.error().is_some_and(|error| error.contains(&name))
         });
@@ -262,7 +262,9 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
             .alone
             .restart()
             .unwrap_or_else(|error| panic!("{error}"));
-        wait_until("it heals", SOON, || late.call("SET k 3") == Reply::ok());
+        wait_until("keys of the restarted server are served", SOON, || {
+            late.call("SET k 3") == Reply::ok()
+        });
         assert_eq!(manies[0].call("GET k"), Reply::bulk("2"));
     });
 }
@@ -310,7 +312,7 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         let mut waiter = pools.one();
         let waiting = id(&mut waiter);
         waiter.send(&words("BLPOP nothing 0"));
-        wait_until("it waits", SOON, || {
+        wait_until("the client is blocked", SOON, || {
             let all = lines(&mut ones[0], &format!("CLIENT LIST ID {waiting}"));
             all.iter().any(|line| line.contains(" cmd=blpop "))
         });
@@ -318,9 +320,11 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         let unblocked = many.call(&format!("CLIENT UNBLOCK {waiting}"));
         assert_eq!(unblocked, Reply::Integer(0));
         assert!(waiter.is_quiet(Duration::from_millis(50)));
-        wait_until("its own pool can end that", SOON, || {
-            ones[0].call(&format!("CLIENT UNBLOCK {waiting}")) == Reply::Integer(1)
-        });
+        wait_until(
+            "a client of the same pool unblocks the client",
+            SOON,
+            || ones[0].call(&format!("CLIENT UNBLOCK {waiting}")) == Reply::Integer(1),
+        );
         assert_eq!(waiter.reply(), Reply::Null);
 
         // A pause holds the clients of one pool, and its end ends no other.
@@ -386,7 +390,7 @@ fn file_options_of_a_pool_hold_there_alone() {
     for _ in 0..20 {
         assert_eq!(coalesced(&mut own), (0, 0), "here and in its part");
     }
-    wait_until("it is done in the other pool", SOON, || {
+    wait_until("the other pool joins and collapses requests", SOON, || {
         let (gets, reads) = coalesced(&mut other);
         gets > 0 && reads > 0
     });
@@ -468,7 +472,9 @@ fn the_log_and_info_name_the_pool_of_each_server() {
     );
     // It is written a moment after it happens.
     let up = format!("link up worker=0 server={alone} pool=\"one\"");
-    wait_until("the log says so", SOON, || pools.proxy.log().contains(&up));
+    wait_until("the log shows the new link", SOON, || {
+        pools.proxy.log().contains(&up)
+    });
     let log = pools.proxy.log();
     assert!(!log.contains("of-the-one"), "{log}");
 }
@@ -547,7 +553,7 @@ fn prefixes_route_keys_to_their_servers() {
 
     sessions.kill9();
     let name = sessions.address().to_string();
-    wait_until("its keys fail", SOON, || {
+    wait_until("keys of the lost server fail", SOON, || {
         let answer = client.call("GET s:1:0");
         answer.error().is_some_and(|error| error.contains(&name))
     });

@@ -567,7 +567,7 @@ fn failover_of_one_subpool_leaves_the_others() {
     assert_eq!(client.call("SET w:lost 0"), Reply::ok());
     let watched = served.kinds.sentinels.watched(0);
     let replica = watched.server(1).address();
-    wait_until("its replica has it", SOON, || {
+    wait_until("the replica has the value", SOON, || {
         Client::connect(replica).call("GET w:lost") == Reply::bulk("0")
     });
     let over = AtomicBool::new(false);
@@ -590,7 +590,7 @@ fn failover_of_one_subpool_leaves_the_others() {
         over.store(true, Ordering::SeqCst);
         replaced.unwrap_or_else(|error| panic!("{error}"));
     });
-    wait_until("the lost one is answered again", SOON, || {
+    wait_until("the key of the lost primary is served again", SOON, || {
         client.call("GET w:lost") == Reply::bulk("0")
     });
 }
@@ -611,7 +611,7 @@ fn is_read_where_its_url_says(read: &str, seen: &str) {
     });
     let mut client = served.client();
     assert_eq!(client.call("MSET k 1 c:k 1 w:k 1 w:l 1"), Reply::ok());
-    wait_until("its replica has it", SOON, || {
+    wait_until("the replica has the value", SOON, || {
         Client::connect(replica).call(&format!("GET {seen}")) == Reply::bulk("1")
     });
     wait_for_replicas(&served.proxy.0, 1);
@@ -699,7 +699,7 @@ fn dead_subpool_fails_its_own_keys_alone() {
     for node in served.kinds.cluster.nodes() {
         node.kill9();
     }
-    wait_until("its keys fail", SOON, || {
+    wait_until("keys of the lost Cluster fail", SOON, || {
         matches!(
             code(&client.call("SET c:k 1")),
             "NOTSENT" | "LOADING" | "UNKNOWN"

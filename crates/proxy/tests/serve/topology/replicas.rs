@@ -105,7 +105,7 @@ fn readers(client: &mut Client) -> Vec<BTreeMap<String, String>> {
 #[track_caller]
 pub(crate) fn wait_for_replicas(proxy: &Proxy, count: usize) {
     let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(proxy.address())).collect();
-    wait_until("the replicas have said how they are", SOON, || {
+    wait_until("the replicas have answered INFO", SOON, || {
         clients.iter_mut().all(|client| {
             let known =
                 |one: &&BTreeMap<_, _>| one["role"] == "replica" && one["latency_us"] != "-1";
@@ -174,7 +174,7 @@ impl SentinelScene {
 
     fn wait_until_linked(&self, replica: usize) {
         let at = self.address(replica);
-        wait_until("a replica has what its primary has", SOON, || {
+        wait_until("the replica has the data of its primary", SOON, || {
             let said = Client::connect(at).call("INFO replication");
             text(&said).contains("master_link_status:up")
         });
@@ -223,7 +223,7 @@ impl SentinelScene {
         let running = running.filter(|one| !one.is_frozen());
         let mut primary = Client::connect(self.address(0));
         for replica in running {
-            wait_until("the replica has taken in all", SOON, || {
+            wait_until("the replica has all writes", SOON, || {
                 assert!(primary.call("SET settled 1").error().is_none());
                 let mut replica = Client::connect(replica.address());
                 let mut both = [&mut primary, &mut replica];
@@ -457,7 +457,7 @@ fn each_policy_reads_where_it_says_in_front_of_a_cluster() {
         if policy != "primary" {
             wait_for_replicas(&proxy, 3);
         }
-        wait_until("the replicas have taken in all", SOON, || {
+        wait_until("the replicas have all writes", SOON, || {
             let size = |at: &SocketAddr| match Client::connect(*at).call("DBSIZE") {
                 Reply::Integer(keys) => keys,
                 other => panic!("{other:?}"),
@@ -710,17 +710,21 @@ fn changing_replicas_are_hidden_from_readers() {
         thread::sleep(Duration::from_millis(300));
         let restarted = scene.servers[1].restart();
         restarted.unwrap_or_else(|error| panic!("{error}"));
-        wait_until("it is read again", SOON, || said(&scene, &one) == 2);
+        wait_until("reads go to the first replica again", SOON, || {
+            said(&scene, &one) == 2
+        });
         // It freezes and wakes.
         scene.servers[2].stop();
         thread::sleep(Duration::from_millis(1_500));
         scene.servers[2].cont();
-        wait_until("it is read again", SOON, || said(&scene, &other) == 2);
+        wait_until("reads go to the second replica again", SOON, || {
+            said(&scene, &other) == 2
+        });
         // It is not named any more, and named again.
         let left = (String::from("127.0.0.1"), scene.servers[1].port());
         scene.will_name(|names| names.replicas.retain(|one| *one != left));
         let mut client = Client::connect(addresses[1]);
-        wait_until("it is gone", SOON, || {
+        wait_until("respool has forgotten the replica", SOON, || {
             let listed = readers(&mut client);
             listed.iter().filter(|one| one["role"] == "replica").count() == 1
         });
@@ -728,7 +732,9 @@ fn changing_replicas_are_hidden_from_readers() {
         let restarted = scene.servers[1].restart();
         restarted.unwrap_or_else(|error| panic!("{error}"));
         scene.will_name(|names| names.replicas.push(left));
-        wait_until("it is read again", SOON, || said(&scene, &one) == 3);
+        wait_until("reads go to the first replica a third time", SOON, || {
+            said(&scene, &one) == 3
+        });
     });
 }
 
@@ -752,7 +758,7 @@ fn restarted_empty_replica_is_not_read() {
         let lines = readers(client);
         lines.iter().any(|one| one["read_shares"] == "64")
     };
-    wait_until("it is read", SOON, || is_read(&mut client));
+    wait_until("reads go to the replica", SOON, || is_read(&mut client));
     // While their primary is not there, replicas are read that have lost it.
     scene.servers[0].stop();
     let restarted = scene.servers[1].restart();
@@ -770,7 +776,9 @@ fn restarted_empty_replica_is_not_read() {
     }
     let follows = Client::connect(scene.address(1)).call(&follow);
     assert_eq!(follows, Reply::ok());
-    wait_until("it is read again", SOON, || is_read(&mut client));
+    wait_until("reads go to the replica again", SOON, || {
+        is_read(&mut client)
+    });
     assert_eq!(client.call("GET k7"), Reply::bulk("7"));
 }
 
@@ -949,7 +957,7 @@ fn slow_clients_read_moves_to_another_server() {
     const COUNT: usize = 6_000;
     let sent = client.send_aside(words("GET large").repeat(COUNT));
     let mut asking = other;
-    wait_until("its link is its own", SOON, || {
+    wait_until("the slow client has a link of its own", SOON, || {
         counter(&mut asking, "links_drained") > 0
     });
     scene.servers[1].kill9();
@@ -1119,17 +1127,21 @@ fn sentinel_failover_does_not_stop_reads() {
         let other = sentinels.wait_for_other_primary(0, 0, SOON);
         let other = other.unwrap_or_else(|error| panic!("{error}"));
         let third = sentinels.watched(0).server(3 - other).address();
-        wait_until("who is left follows it", SOON, || {
-            proxies.iter().all(|proxy| {
-                let lines = readers(&mut Client::connect(proxy.address()));
-                lines
-                    .iter()
-                    .any(|one| one["address"] == third.to_string() && one["latency_us"] != "-1")
-            })
-        });
+        wait_until(
+            "the remaining replica follows the new primary",
+            SOON,
+            || {
+                proxies.iter().all(|proxy| {
+                    let lines = readers(&mut Client::connect(proxy.address()));
+                    lines
+                        .iter()
+                        .any(|one| one["address"] == third.to_string() && one["latency_us"] != "-1")
+                })
+            },
+        );
         thread::sleep(Duration::from_millis(1_100));
         // Not before they have heard how that one is.
-        wait_until("the Sentinels have found whom to promote", SOON, || {
+        wait_until("Sentinels know a replica to promote", SOON, || {
             sentinels.begin_failover(0, 0).is_ok()
         });
         let again = sentinels.wait_for_other_primary(0, other, SOON);
@@ -1205,21 +1217,21 @@ fn slow_replica_is_read_less_until_it_recovers() {
     scene.will_name(|names| names.replicas[1].1 = slow.port());
     let address = scene.serve_all("reads=replica", &ONE_BY_ONE);
     let mut client = Client::connect(address);
-    wait_until("it has fewer seats", SOON, || {
+    wait_until("the slow replica has fewer seats", SOON, || {
         (1..=20).contains(&seats_of(&mut client, slow))
     });
     // A busy machine may make the other one as slow for a moment.
     let mut share = 0;
-    wait_until("it is read less", 2 * SOON, || {
+    wait_until("the slow replica gets fewer reads", 2 * SOON, || {
         share = share_of(&scene, address, 2, 1);
         (4..=40).contains(&share)
     });
     fault_proxy.set(FaultMode::Pass);
     // How long it takes is smoothed: it has to answer quickly a few times.
-    wait_until("it is trusted again", 2 * SOON, || {
+    wait_until("the replica has its seats again", 2 * SOON, || {
         seats_of(&mut client, slow) >= 24
     });
-    wait_until("it is read more", 2 * SOON, || {
+    wait_until("the replica gets more reads", 2 * SOON, || {
         share_of(&scene, address, 2, 1) > share
     });
 }
@@ -1306,7 +1318,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
     let moved = Client::connect(all[1]).call("CONFIG SET availability-zone there");
     assert_eq!(moved, Reply::ok());
     let mut client = Client::connect(address);
-    wait_until("both are in that zone", SOON, || {
+    wait_until("both replicas are in the new zone", SOON, || {
         readers(&mut client)
             .iter()
             .all(|one| one["zone"] == "there" && one["read_shares"] != "0")
@@ -1502,7 +1514,7 @@ fn readwrite_covers_unknown_write_commands() {
         ] {
             let name = String::from_utf8_lossy(&asked[..asked.len().min(40)]).into_owned();
             thread::sleep(WHILE);
-            wait_until("the while is over", SOON, || {
+            wait_until("reads go to the replica again", SOON, || {
                 client.call("GET key") == Reply::bulk("of 1")
             });
             assert_eq!(client.exchange(asked, 1), [Reply::ok()], "{name:?}");
@@ -1628,7 +1640,7 @@ fn silently_cut_off_replica_is_not_read() {
         let said = Client::connect(replica).call("INFO replication");
         text(&said).contains(what)
     };
-    wait_until("it follows by that way", SOON, || {
+    wait_until("the replica follows through the fault proxy", SOON, || {
         says(&format!("master_port:{port}\r\n")) && says("master_link_status:up")
     });
     scene.settle();
@@ -1636,7 +1648,7 @@ fn silently_cut_off_replica_is_not_read() {
     let mut client = Client::connect(address);
     let is_read =
         |client: &mut Client| readers(client).iter().any(|one| one["read_shares"] == "64");
-    wait_until("it is read", SOON, || is_read(&mut client));
+    wait_until("reads go to the replica", SOON, || is_read(&mut client));
     between.set(FaultMode::Silent);
     assert_eq!(client.call("SET k7 new"), Reply::ok());
     assert_eq!(
@@ -1644,14 +1656,16 @@ fn silently_cut_off_replica_is_not_read() {
         Reply::bulk("7"),
         "nobody knows of it yet"
     );
-    wait_until("it is not read", 2 * SOON, || {
+    wait_until("reads no longer go to the replica", 2 * SOON, || {
         client.call("GET k7") == Reply::bulk("new")
     });
     assert!(says("master_link_status:up"), "it does not know of it");
     assert!(!is_read(&mut client));
     between.set(FaultMode::Pass);
     between.reset_all();
-    wait_until("it is read again", SOON, || is_read(&mut client));
+    wait_until("reads go to the replica again", SOON, || {
+        is_read(&mut client)
+    });
     assert_eq!(client.call("GET k7"), Reply::bulk("new"));
 }
 
@@ -1706,7 +1720,7 @@ fn writes_go_to_the_primary() {
     let mut listening = Client::connect(address);
     assert_eq!(listening.call("GET k1"), Reply::bulk("1"));
     assert!(matches!(listening.call("SUBSCRIBE news"), Reply::Array(_)));
-    wait_until("it listens", SOON, || {
+    wait_until("the client is subscribed", SOON, || {
         client.call("PUBLISH news now") == Reply::Integer(1)
     });
     let news = ["message", "news", "now"].map(Reply::bulk);

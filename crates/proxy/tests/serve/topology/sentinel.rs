@@ -202,7 +202,7 @@ fn sentinel_failover_by_command_doubles_nothing() {
             let before = served.primary(0);
             served.switch(0);
             let old = served.sentinels.watched(0).server(before);
-            wait_until("nobody is left with the old primary", SOON, || {
+            wait_until("no client is connected to the old primary", SOON, || {
                 strangers(old).is_empty()
             });
         },
@@ -226,7 +226,7 @@ fn killed_watched_primary_is_replaced() {
             let old = served.sentinels.watched_mut(0).server_mut(before);
             old.restart().unwrap_or_else(|error| panic!("{error}"));
             let old = served.sentinels.watched(0).server(before);
-            wait_until("it is a replica", SOON, || {
+            wait_until("the old primary is a replica", SOON, || {
                 assert_eq!(strangers(old), [""; 0]);
                 old.info("replication", "role")
                     .is_ok_and(|role| role == "slave")
@@ -298,16 +298,22 @@ fn frozen_watched_primary_is_left() {
             served.sentinels.watched(0).server(before).stop();
             served.other_primary(0, before);
             // New requests do not wait for the frozen primary.
-            wait_until("somebody else is answered", Duration::from_secs(3), || {
-                let mut client = served.client();
-                client.patience(Duration::from_secs(2));
-                client.send(&words("SET frozen yes"));
-                client.try_reply().is_ok_and(|reply| reply == Reply::ok())
-            });
+            wait_until(
+                "another client gets a reply",
+                Duration::from_secs(3),
+                || {
+                    let mut client = served.client();
+                    client.patience(Duration::from_secs(2));
+                    client.send(&words("SET frozen yes"));
+                    client.try_reply().is_ok_and(|reply| reply == Reply::ok())
+                },
+            );
             let old = served.sentinels.watched(0).server(before);
             old.cont();
-            wait_until("nobody is left with it", SOON, || strangers(old).is_empty());
-            wait_until("it is a replica", SOON, || {
+            wait_until("no client is connected to the old primary", SOON, || {
+                strangers(old).is_empty()
+            });
+            wait_until("the old primary is a replica", SOON, || {
                 assert_eq!(strangers(old), [""; 0]);
                 old.info("replication", "role")
                     .is_ok_and(|role| role == "slave")
@@ -390,7 +396,7 @@ fn replicated_write_is_not_lost() {
             .map(|number| scope.spawn(move || write(number)))
             .collect();
         // A replica that has only just connected acknowledges nothing for up to a second.
-        wait_until("a replica takes in what is written", SOON, || {
+        wait_until("the replica receives writes", SOON, || {
             taken_in.load(Ordering::SeqCst) > 10
         });
         let before = served.primary(0);
@@ -405,7 +411,7 @@ fn replicated_write_is_not_lost() {
     let mut client = served.client();
     for (key, value) in kept {
         let mut held = Reply::Null;
-        wait_until("it is answered", SOON, || {
+        wait_until("the GET gets a reply", SOON, || {
             held = client.call(&format!("GET {key}"));
             held.error().is_none()
         });
@@ -439,7 +445,7 @@ fn failover_of_one_primary_leaves_the_other() {
     };
     // A write without a replica would be lost.
     let replica = served.sentinels.watched(0).server(1).address();
-    wait_until("its replica has it", SOON, || {
+    wait_until("the replica has the value", SOON, || {
         Client::connect(replica).call(&format!("GET {lost}")) == Reply::bulk("0")
     });
     served.sentinels.watched(0).server(0).kill9();
@@ -455,7 +461,7 @@ fn failover_of_one_primary_leaves_the_other() {
         }
         thread::sleep(Duration::from_millis(1));
     }
-    wait_until("the lost one is answered again", SOON, || {
+    wait_until("the key of the lost primary is served again", SOON, || {
         client.call(&format!("GET {lost}")) == Reply::bulk("0")
     });
 }
@@ -472,7 +478,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
     assert_eq!(client.call("SET key 1"), Reply::ok());
     // No seed is left. The others were learned of.
     let learned = sentinels.sentinel(0).address().to_string();
-    wait_until("it listens to the others", SOON, || {
+    wait_until("respool listens to the other Sentinels", SOON, || {
         proxy.log().contains(&learned)
     });
     sentinels.sentinel(1).kill9();
@@ -488,7 +494,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
     // The second Sentinel is back, and the others end.
     let back = sentinels.restart_sentinel(1);
     back.unwrap_or_else(|error| panic!("{error}"));
-    wait_until("it has heard who the primary is", SOON, || {
+    wait_until("the second Sentinel knows the primary", SOON, || {
         sentinels.primary(0).is_ok_and(|primary| primary == 1)
     });
     let old = sentinels.watched(0).server(0);
@@ -607,7 +613,7 @@ fn stateful_sessions_survive_a_sentinel_switch() {
     let queued = Reply::Simple("QUEUED".to_owned());
     assert_eq!(queueing.call("INCR queued"), queued);
     let old = served.primary(0);
-    wait_until("it waits", SOON, || {
+    wait_until("the client is blocked", SOON, || {
         let blocked = served
             .sentinels
             .watched(0)
@@ -655,7 +661,7 @@ fn stateful_sessions_survive_a_sentinel_switch() {
     let mut listening = served.client();
     listening.send(&words("SUBSCRIBE news"));
     assert!(matches!(listening.reply(), Reply::Array(_)));
-    wait_until("it hears of it", SOON, || {
+    wait_until("the subscriber gets the message", SOON, || {
         assert!(other.call("PUBLISH news now").error().is_none());
         !listening.is_quiet(Duration::from_millis(50))
     });

@@ -470,7 +470,7 @@ fn gone_shard_fails_its_own_keys_alone() {
     let name = shards.servers[2].address().to_string();
     shards.servers[2].kill9();
     let fails = |reply: &Reply| reply.error().is_some_and(|error| error.contains(&name));
-    wait_until("its keys fail", SOON, || {
+    wait_until("keys of the lost server fail", SOON, || {
         fails(&client.call(&format!("GET {gone}")))
     });
     for _ in 0..5 {
@@ -502,7 +502,7 @@ fn gone_shard_fails_its_own_keys_alone() {
     shards.servers[2]
         .restart()
         .unwrap_or_else(|error| panic!("{error}"));
-    wait_until("it heals", SOON, || {
+    wait_until("keys of the restarted server are served", SOON, || {
         client.call(&format!("SET {gone} again")) == Reply::ok()
     });
     assert_eq!(
@@ -561,7 +561,7 @@ fn unknown_part_makes_the_request_unknown() {
         );
     }
     // The late replies are dropped.
-    wait_until("both are set", SOON, || {
+    wait_until("both keys are set", SOON, || {
         let values = client.call(&format!("MGET {} {}", keys[0], keys[1]));
         values == Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")])
     });
@@ -692,7 +692,7 @@ fn scripts_are_known_everywhere_until_they_are_flushed() {
         .restart()
         .unwrap_or_else(|error| panic!("{error}"));
     let again = format!("EVALSHA {name} 1 {}", keys[1]);
-    wait_until("it is known again", SOON, || {
+    wait_until("the restarted server knows the script again", SOON, || {
         client.call(&again) == Reply::Array(vec![Reply::bulk(&keys[1])])
     });
     assert_eq!(client.call("SCRIPT FLUSH"), Reply::ok());
@@ -714,7 +714,7 @@ fn keyless_request_survives_a_gone_first_shard() {
     let keys = shards.a_key_each();
     let mut before = shards.client();
     shards.servers[0].kill9();
-    wait_until("it is seen to be gone", SOON, || {
+    wait_until("respool has seen the loss of the server", SOON, || {
         before.call(&format!("GET {}", keys[0])).error().is_some()
     });
     for client in [&mut before, &mut shards.client()] {
@@ -1045,7 +1045,7 @@ fn info_is_that_of_all_servers_together_and_of_each() {
         let gone = shards.servers.remove(1);
         let address = gone.address().to_string();
         drop(gone);
-        wait_until("INFO says who is gone", SOON, || {
+        wait_until("INFO names the lost server", SOON, || {
             let reply = client.call("INFO");
             reply.error().is_some_and(|error| error.contains(&address))
         });

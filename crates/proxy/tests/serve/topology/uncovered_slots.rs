@@ -33,7 +33,7 @@ fn give_up(served: &Served, nodes: &[usize], slot: u16) {
         let mut node = Client::connect(served.cluster.node(node).address());
         text(&node.call("CLUSTER INFO")).contains(&assigned)
     };
-    wait_until("nobody owns it", SOON, || {
+    wait_until("no node owns the slot", SOON, || {
         for node in nodes {
             let order = ["CLUSTER", "DELSLOTS", &slot.to_string()];
             // The node may have given up the slot before, so an error is ignored.
@@ -99,12 +99,12 @@ fn request_for_an_uncovered_slot_fails_at_once() {
         nodes_are_shown_without(&mut client, slot);
         // Another node takes the slot.
         take(&served, 2, slot);
-        wait_until("it heals", SOON, || {
+        wait_until("the slot is served again", SOON, || {
             client.call(&format!("SET {lost} again")) == Reply::ok()
         });
         let healed = client.call(&format!("MGET {here} {lost}"));
         assert_eq!(healed, values(&[&here, &"again".to_owned()]));
-        wait_until("all slots are shown", SOON, || {
+        wait_until("CLUSTER INFO shows all slots", SOON, || {
             let info = text(&client.call("CLUSTER INFO"));
             info.contains(&format!("cluster_slots_ok:{SLOTS}"))
         });
@@ -156,7 +156,7 @@ fn node_that_gave_up_a_slot_is_believed() {
     }
     nodes_are_shown_without(&mut client, slot);
     take(&served, 1, slot);
-    wait_until("it heals", SOON, || {
+    wait_until("the slot is served again", SOON, || {
         client.call(&format!("GET {lost}")) == Reply::bulk("x")
     });
 }
@@ -179,7 +179,7 @@ fn channel_of_an_uncovered_slot_is_refused() {
     }
     assert!(is_told(&late.call(&format!("SPUBLISH {name} lost"))));
     take(&served, 2, slot);
-    wait_until("it is served again", SOON, || {
+    wait_until("the slot is served again", SOON, || {
         late.call(&format!("SPUBLISH {name} heard")) == Reply::Integer(1)
     });
     let heard = ["smessage", &name, "heard"].map(Reply::bulk);
