@@ -780,7 +780,7 @@ fn signal_without_meaning_ends_nothing() {
     let mut respool = Serving::spawning(&[]);
     let mut client = respool.connect();
     assert_eq!(ask(&mut client, "SET k v"), "+OK\r\n");
-    for (what, name) in [
+    for (signal, name) in [
         (Signal::HUP, "SIGHUP"),
         (Signal::USR1, "SIGUSR1"),
         (Signal::USR2, "SIGUSR2"),
@@ -789,9 +789,9 @@ fn signal_without_meaning_ends_nothing() {
         (Signal::PROF, "SIGPROF"),
         (Signal::IO, "SIGIO"),
     ] {
-        respool.signal(what);
+        respool.signal(signal);
         let line = respool.wait_for(&format!("\"signal\":\"{name}\""));
-        assert_eq!(line.contains("nothing was reloaded"), what == Signal::HUP);
+        assert_eq!(line.contains("nothing was reloaded"), signal == Signal::HUP);
         assert_eq!(ask(&mut client, "APPEND k v").chars().next(), Some(':'));
     }
     respool.signal(Signal::XFSZ);
@@ -974,8 +974,8 @@ impl Serving {
         field(line.expect("it spawned"), "pid").parse().unwrap()
     }
 
-    fn signal(&self, what: Signal) {
-        signal(self.child.id(), what);
+    fn signal(&self, signal: Signal) {
+        self::signal(self.child.id(), signal);
     }
 
     /// Waits for its end; how it ended, and its whole log.
@@ -1022,8 +1022,8 @@ impl Drop for Frozen {
     }
 }
 
-fn signal(pid: u32, what: Signal) {
-    kill_process(Pid::from_raw(pid as i32).unwrap(), what).unwrap();
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
 /// Alive, and not merely waiting to be collected.
@@ -1054,12 +1054,12 @@ fn field(line: &str, name: &str) -> String {
         .into()
 }
 
-fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+fn wait_until(claim: &str, mut happened: impl FnMut() -> bool) {
     let started = Instant::now();
     while !happened() {
         assert!(
             started.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
+            "not within {PATIENCE:?}: {claim}"
         );
         std::thread::sleep(Duration::from_millis(5));
     }

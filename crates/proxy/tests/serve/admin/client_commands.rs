@@ -285,7 +285,7 @@ fn client_list_line_counts_queued_commands() {
                 said.map(|said| said.map(|info| lines(&info)[0]["multi"].clone()));
             assert_eq!(
                 through, direct,
-                "{history:?} on {}: what is queued",
+                "{history:?} on {}: queued commands",
                 targets[0].name
             );
         }
@@ -356,7 +356,7 @@ fn client_kill_reaches_every_worker() {
         let killed = killer.call(&format!("CLIENT KILL LADDR {laddr} USER default"));
         assert_eq!(killed, Reply::Integer(12));
         all.iter_mut().for_each(Client::expect_closed);
-        assert_eq!(id(&mut killer), own, "who kills spares itself");
+        assert_eq!(id(&mut killer), own, "CLIENT KILL skips its caller");
         if let Some(proxy) = &target.proxy {
             wait_until("the log names CLIENT KILL", Duration::from_secs(5), || {
                 proxy.log().contains("CLIENT KILL")
@@ -434,7 +434,7 @@ fn client_unblock_reaches_every_worker() {
         let ids: Vec<i64> = clients.iter_mut().map(id).collect();
         for id in &ids {
             let reply = admin.call(&format!("CLIENT UNBLOCK {id}"));
-            assert_eq!(reply, Reply::Integer(0), "nobody is blocked");
+            assert_eq!(reply, Reply::Integer(0), "no client is blocked");
         }
         for client in &mut clients {
             client.send(&[words("BLPOP none 0"), words("ECHO behind")].concat());
@@ -520,7 +520,7 @@ fn write_pause_holds_writers_of_all_workers() {
             assert_eq!(
                 writer.reply(),
                 Reply::Null,
-                "what is in front of a write is answered"
+                "requests before a write are answered"
             );
         }
         for held in ["PUBLISH c m", "EVAL return(1) 0", "PFCOUNT none"] {

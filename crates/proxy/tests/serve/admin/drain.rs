@@ -102,10 +102,13 @@ fn drain_waits_for_pending_replies() {
     thread::sleep(Duration::from_millis(100));
     target.proxy().ask_to_end();
     thread::sleep(Duration::from_millis(300));
-    assert!(target.proxy().is_running(), "it waits for what it owes");
+    assert!(
+        target.proxy().is_running(),
+        "respool waits for replies in flight"
+    );
     assert!(
         Client::try_connect(target.address()).is_err(),
-        "nobody new is accepted"
+        "respool accepts no new client"
     );
     target.server.cont();
     for client in &mut clients {
@@ -150,7 +153,7 @@ fn drain_timeout_bounds_a_silent_server() {
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(
         started.elapsed() >= Duration::from_millis(600),
-        "it gave what is in flight its time"
+        "respool waited for requests in flight"
     );
     target.server.cont();
 }

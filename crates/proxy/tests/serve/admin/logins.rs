@@ -360,7 +360,8 @@ fn newcomers_must_log_in_before_every_kind() {
         // The last one alone: of a pool with prefixes, the part.
         let last = servers.last().expect("there is one");
         set(last, "", "new");
-        wait_until(name, SOON, || must_log_in(&client().call("GET k:1")));
+        let claim = format!("{name}: new clients must log in");
+        wait_until(&claim, SOON, || must_log_in(&client().call("GET k:1")));
         assert!(
             must_log_in(&client().call("CONFIG GET requirepass")),
             "{name}"
@@ -375,7 +376,10 @@ fn newcomers_must_log_in_before_every_kind() {
         for server in &servers {
             set(server, "new", "");
         }
-        wait_until(name, SOON, || client().call("GET k:1") == Reply::bulk("1"));
+        let claim = format!("{name}: new clients need no password");
+        wait_until(&claim, SOON, || {
+            client().call("GET k:1") == Reply::bulk("1")
+        });
     }
 }
 

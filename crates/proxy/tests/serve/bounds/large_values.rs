@@ -65,10 +65,10 @@ impl Bystander {
     }
 
     /// Waits until the bystander got this many more replies.
-    fn goes_on(&self, replies: u64, while_what: &str) {
+    fn goes_on(&self, replies: u64, meanwhile: &str) {
         let goal = self.count.load(Ordering::SeqCst) + replies;
         respool_testkit::time::wait_until(
-            &format!("others go on while {while_what}"),
+            &format!("other clients get replies while {meanwhile}"),
             Duration::from_secs(10),
             || self.count.load(Ordering::SeqCst) >= goal,
         );
@@ -223,7 +223,7 @@ fn slow_reader(size: usize) -> (Target, Result<(), std::io::Error>) {
         let expected = [format!("${size}\r\n").as_bytes(), &value, b"\r\n:1\r\n"].concat();
         result = slow.bytes(expected.len() - got.len()).map(|rest| {
             got.extend(rest);
-            assert!(got == expected, "what comes is what was asked for");
+            assert!(got == expected, "the reply is the value");
         });
     });
     (target, result)
@@ -234,7 +234,7 @@ fn slow_reader(size: usize) -> (Target, Result<(), std::io::Error>) {
 fn slow_reader_of_a_large_value_delays_no_client() {
     let size = 20 * MIB;
     let (target, result) = slow_reader(size);
-    result.expect("what respool can hold is held until it is read");
+    result.expect("respool holds the value until the client reads it");
     let proxy = target.proxy();
     let peak = proxy.rss_peak();
     assert!(peak < RESIDENT_BYTES_MAX, "respool held {} MiB", peak >> 20);

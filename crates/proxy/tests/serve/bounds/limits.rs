@@ -124,7 +124,7 @@ fn client_above_the_limit_gets_redis_error() {
         assert_eq!(
             client.call("SET key value"),
             Reply::ok(),
-            "who is there is not disturbed"
+            "connected clients are not disturbed"
         );
     }
     clients.truncate(5);
@@ -303,14 +303,14 @@ fn many_stalled_readers_are_bounded_together() {
                     let timed_out = [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut];
                     assert!(
                         !timed_out.contains(&error.kind()),
-                        "neither closed nor answered"
+                        "the session is open and has no reply"
                     );
                     break;
                 }
             }
         }
     }
-    assert!(whole > 0, "somebody was answered");
+    assert!(whole > 0, "at least one client got a reply");
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
         assert_eq!(
             steady.call("GET steady"),
             Reply::bulk("value"),
-            "who is there is served"
+            "connected clients are served"
         );
         thread::sleep(Duration::from_millis(10));
     }

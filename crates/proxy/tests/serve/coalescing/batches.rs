@@ -726,7 +726,7 @@ fn keyspace_events_are_those_of_single_commands() {
         assert_eq!(
             (missed, missed_fused),
             (2, 4),
-            "the one of which nobody else hears"
+            "a miss in a joined read is read again"
         );
         assert!(events[0].len() >= 10, "{:?}", events[0]);
         assert_eq!(events[1], events[0], "{}", pair.proxied.name);
@@ -899,7 +899,7 @@ fn saved_requests_are_counted() {
         assert_eq!(
             (of("4"), of("16")),
             (1, 1),
-            "what made the link busy, and what gathered meanwhile: {sizes}"
+            "one batch of 4 requests and one of 16: {sizes}"
         );
         let batches = counter(&mut client, "batches");
         let buckets = [

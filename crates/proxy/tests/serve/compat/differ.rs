@@ -33,7 +33,7 @@ fn random_requests_get_equal_replies_through_respool() {
     let some = coalesced.values().all(|count| *count > 0);
     assert!(
         some && !coalesced.is_empty(),
-        "nobody can tell what was not done: {coalesced:?}"
+        "each kind of joining happened: {coalesced:?}"
     );
 }
 
@@ -47,7 +47,7 @@ fn random_requests_get_equal_replies_without_prefix() {
         }
         say(&format!("differ: {} --strip --seed {seed}", flavour.name()));
         // Commands for all servers are left out: their replies and refusals are those of any pool
-        // of several servers. So are scripts, which show the keys that they got.
+        // of several servers. Scripts are left out, too: they show the keys that they got.
         let without = ["server", "pubsub", "tracking", "functions", "scripts"];
         let omitted = ["SCAN", "SCRIPT", "EVAL", "EVALSHA", "FUNCTION"];
         let settings = DifferSettings {

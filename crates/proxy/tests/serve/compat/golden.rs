@@ -242,10 +242,10 @@ fn play(stage: &GoldenStage, password: Option<&str>, steps: &[GoldenStep]) -> Re
         let _ = feed.client.try_send(&step.sent);
         let mut at = 0;
         for piece in &step.expected {
-            if let Err(what) = piece.take(&mut feed, &mut at) {
+            if let Err(reason) = piece.take(&mut feed, &mut at) {
                 let got = feed.rest();
                 return Err(format!(
-                    "  sent      {}\n  expected  {}\n  got       {got}   ({what})",
+                    "  sent      {}\n  expected  {}\n  got       {got}   ({reason})",
                     show(&step.sent),
                     step.expected_text.join(" "),
                 ));
@@ -443,7 +443,7 @@ impl GoldenCase {
                             continue;
                         }
                     }
-                    let step = steps.last_mut().expect("a case begins with what is sent");
+                    let step = steps.last_mut().expect("a case begins with a request");
                     step.expected.extend(pieces(text));
                     step.expected_text.push(text.clone());
                 }

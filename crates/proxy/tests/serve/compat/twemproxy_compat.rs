@@ -234,7 +234,7 @@ fn is_read(address: SocketAddr, keys: &[String], suffix: &str) {
     }
 }
 
-/// respool reads what twemproxy has written, and twemproxy reads what respool has written.
+/// respool reads keys that twemproxy has written, and twemproxy reads keys of respool.
 #[test]
 fn twemproxy_and_respool_read_each_others_keys() {
     let nutcracker = match servers::find_program("nutcracker") {

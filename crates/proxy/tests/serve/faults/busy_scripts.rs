@@ -1,4 +1,4 @@
-//! A script without end: its server answers all other connections with BUSY, and so does respool.
+//! A script without end. Its server answers all other connections with BUSY, and respool does, too.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -218,12 +218,12 @@ impl NetworkServers {
         said.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn says(&self, server: usize, args: &[&str], what: &str) -> bool {
+    fn says(&self, server: usize, args: &[&str], expected: &str) -> bool {
         let connection = Client::open(self.address(server), SOON);
         let said = connection.and_then(|mut connection| connection.order(args));
         let said = said.ok();
         let text = said.as_ref().and_then(Reply::text).unwrap_or_default();
-        String::from_utf8_lossy(text).contains(what)
+        String::from_utf8_lossy(text).contains(expected)
     }
 
     /// A server in the network at the other end.
@@ -284,7 +284,7 @@ impl NetworkServers {
 
     /// At the other end of the cable.
     fn there(&self, args: &str) {
-        let first = self.first_apart().expect("there is somebody");
+        let first = self.first_apart().expect("one process is apart");
         let pid = first.id();
         run("nsenter", &format!("-t {pid} -n ip {args}"));
     }

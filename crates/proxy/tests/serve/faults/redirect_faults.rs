@@ -22,12 +22,12 @@ use crate::target::respool;
 const SOON: Duration = Duration::from_secs(10);
 
 /// Fake nodes behind a respool with one worker.
-struct Astray {
+struct FakeCluster {
     fakes: Fakes,
     proxy: Proxy,
 }
 
-impl Drop for Astray {
+impl Drop for FakeCluster {
     fn drop(&mut self) {
         let log = self.proxy.log();
         if thread::panicking() {
@@ -38,12 +38,12 @@ impl Drop for Astray {
     }
 }
 
-impl Astray {
+impl FakeCluster {
     fn start(
         nodes: usize,
         args: &[&str],
         script: impl Fn(&NodeRequest<'_>) -> FakeAnswer + Send + Sync + 'static,
-    ) -> Astray {
+    ) -> FakeCluster {
         let fakes = Fakes::start(nodes, script);
         let seeds: Vec<String> = fakes
             .addresses()
@@ -53,13 +53,13 @@ impl Astray {
         let seeds = format!("--backend=redis-cluster://{}", seeds.join(","));
         let args = [&[&seeds, "--threads=1"], args].concat();
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-        let astray = Astray { fakes, proxy };
-        // The time before it knows its nodes is no topic here.
+        let cluster = FakeCluster { fakes, proxy };
+        // The tests begin once respool knows the nodes.
         wait_until("the nodes have answered", SOON, || {
-            let log = astray.proxy.log();
+            let log = cluster.proxy.log();
             log.contains("own its slots") || log.contains("no node has named")
         });
-        astray
+        cluster
     }
 
     fn client(&self) -> Client {
@@ -90,7 +90,7 @@ fn moved_burst_causes_two_refreshes_at_most() {
         // The first node redirects every request to the second one, and both name the first one as
         // the owner of all slots.
         let threads = format!("--threads={workers}");
-        let served = Astray::start(2, &[&threads], move |asked| match asked.name() {
+        let served = FakeCluster::start(2, &[&threads], move |asked| match asked.name() {
             "CLUSTER" if asked.is("CLUSTER SLOTS") => {
                 if asked.node == 0 {
                     at_asked.note();
@@ -182,7 +182,7 @@ fn node_without_slots_is_handled_once() {
         "--link-unanswered-bytes-max=64MiB",
         "--request-timeout-ms=60000",
     ];
-    let served = Astray::start(2, &args, move |asked| {
+    let served = FakeCluster::start(2, &args, move |asked| {
         let mut waiting = waiting.lock().expect("no holder panics");
         let (owner, replica) = match waiting.len() == SESSIONS * EACH {
             true => (asked.all[1], asked.all[0]),
@@ -222,7 +222,7 @@ fn node_without_slots_is_handled_once() {
 fn moved_circle_ends_at_the_deadline() {
     let lost = key_of(0, 2);
     let circling = lost.clone();
-    let served = Astray::start(2, &["--request-timeout-ms=600"], move |asked| {
+    let served = FakeCluster::start(2, &["--request-timeout-ms=600"], move |asked| {
         let is_lost = asked.name() == "GET" && asked.words[1] == circling;
         is_lost.then(|| redirect("MOVED", &circling, asked.all[1 - asked.node]))
     });
@@ -259,7 +259,7 @@ const NEW: [(&str, &str); 3] = [
 fn unknown_commands_follow_redirects() {
     let moved = key_of(0, 2);
     let lost = moved.clone();
-    let served = Astray::start(2, &[], move |asked| match asked.name() {
+    let served = FakeCluster::start(2, &[], move |asked| match asked.name() {
         "COMMAND" => {
             let name = asked.words[2].to_ascii_lowercase();
             let facts = NEW.iter().find(|(new, _)| *new == name)?;
@@ -297,7 +297,7 @@ fn unknown_commands_follow_redirects() {
 #[test]
 fn moved_without_host_means_the_sender() {
     for host in ["", "?"] {
-        let served = Astray::start(2, &[], move |asked| {
+        let served = FakeCluster::start(2, &[], move |asked| {
             let place = format!("{host}:{}", asked.all[1].port());
             let is_moved = asked.name() == "GET" && asked.node == 0;
             is_moved.then(|| redirect("MOVED", &asked.words[1], place))
@@ -333,7 +333,7 @@ fn redirect_to_an_unreachable_node_ends_at_the_deadline() {
         "ASK 5 no-such-host.invalid:1",
     ];
     let all: Vec<String> = nowhere.iter().map(|text| format!("-{text}\r\n")).collect();
-    let served = Astray::start(2, &["--request-timeout-ms=400"], move |asked| {
+    let served = FakeCluster::start(2, &["--request-timeout-ms=400"], move |asked| {
         let number = asked.words.get(1)?.strip_prefix("{nowhere}")?;
         all.get(number.parse::<usize>().ok()?).cloned()
     });
@@ -373,7 +373,7 @@ fn temporary_refusal_is_retried_unseen() {
     for refusal in refusals {
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&asked);
-        let served = Astray::start(2, &[], move |asked| {
+        let served = FakeCluster::start(2, &[], move |asked| {
             let is_it = asked.words.get(1).is_some_and(|key| key == "refused");
             let times = || counted.fetch_add(1, Ordering::SeqCst);
             // Both are refused first, and then the first one alone: the other waits for it.
@@ -395,7 +395,7 @@ fn temporary_refusal_is_retried_unseen() {
 #[test]
 fn lasting_refusal_reaches_the_client_at_the_deadline() {
     let refusal = "CLUSTERDOWN The cluster is down";
-    let served = Astray::start(2, &["--request-timeout-ms=500"], move |asked| {
+    let served = FakeCluster::start(2, &["--request-timeout-ms=500"], move |asked| {
         let is_it = asked.words.get(1).is_some_and(|key| key == "refused");
         is_it.then(|| format!("-{refusal}\r\n"))
     });
@@ -440,7 +440,7 @@ fn invalid_topology_keeps_the_last_good_one() {
     for knows in [true, false] {
         let said = Arc::new(AtomicUsize::new(if knows { usize::MAX } else { 0 }));
         let says = Arc::clone(&said);
-        let served = Astray::start(2, &["--request-timeout-ms=2s"], move |asked| {
+        let served = FakeCluster::start(2, &["--request-timeout-ms=2s"], move |asked| {
             let all = rubbish(asked.all);
             match asked.name() {
                 "CLUSTER" if asked.is("CLUSTER SLOTS") => {
@@ -489,7 +489,7 @@ fn invalid_topology_keeps_the_last_good_one() {
 #[test]
 fn latest_epoch_wins_over_the_majority() {
     // Two say that all is the first's; the third, and its epoch is higher, that it is its own.
-    let served = Astray::start(3, &[], |asked| match asked.name() {
+    let served = FakeCluster::start(3, &[], |asked| match asked.name() {
         "CLUSTER" if asked.is("CLUSTER INFO") => Some(info(3, if asked.node == 2 { 7 } else { 6 })),
         "CLUSTER" => {
             let [first, second, third] = [asked.all[0], asked.all[1], asked.all[2]];
@@ -518,7 +518,7 @@ fn latest_epoch_wins_over_the_majority() {
 fn contradicting_nodes_are_not_asked_without_end() {
     // Each node claims all slots at the same epoch. Requests at the second node belong to the first
     // one.
-    let served = Astray::start(2, &[], |asked| match asked.name() {
+    let served = FakeCluster::start(2, &[], |asked| match asked.name() {
         "CLUSTER" if asked.is("CLUSTER SLOTS") => {
             let [own, other] = [asked.node, 1 - asked.node].map(|node| asked.all[node]);
             Some(followed(&[own], &[other]))
@@ -550,7 +550,7 @@ fn request_behind_an_open_redirect_waits_for_it() {
     let (own, other) = (key_of(0, 2), key_of(1, 2));
     let moving = usize::from(hash_slot(own.as_bytes()));
     let (key, trigger) = (own.clone(), other.clone());
-    let served = Astray::start(2, &[], move |asked| {
+    let served = FakeCluster::start(2, &[], move |asked| {
         let has_moved = || triggered.load(Ordering::SeqCst) > 0;
         match asked.name() {
             "SET" if asked.node == 0 => {
@@ -607,7 +607,7 @@ fn client_of_a_demoted_primary_is_answered() {
     let (waits_for, asked_at) = (Arc::clone(&may_answer), Mutex::new(None::<Instant>));
     let key = key_of(0, 2);
     let moved = key.clone();
-    let served = Astray::start(3, &[], move |asked| {
+    let served = FakeCluster::start(3, &[], move |asked| {
         // It owes its answer for longer than one that is in order.
         let has_moved = || {
             let at = *asked_at.lock().expect("no holder panics");
@@ -648,7 +648,7 @@ fn all_node_request_waits_for_the_first_topology() {
         let is_known = Arc::new(AtomicBool::new(false));
         let knows = Arc::clone(&is_known);
         let count = AtomicUsize::new(0);
-        let served = Astray::start(2, &[], move |asked| match asked.name() {
+        let served = FakeCluster::start(2, &[], move |asked| match asked.name() {
             "CLUSTER" if !knows.load(Ordering::SeqCst) => {
                 let number = count.fetch_add(1, Ordering::SeqCst);
                 Some(format!("-LOADING its data, part {number}\r\n"))
@@ -710,7 +710,7 @@ fn all_node_request_does_not_overtake_a_retry() {
             let key = key_of(0, 2);
             let (refused, refusals) = (key.clone(), AtomicUsize::new(0));
             let name = asked_of_all.split(' ').next().unwrap_or_default();
-            let served = Astray::start(2, &[], move |asked| match asked.name() {
+            let served = FakeCluster::start(2, &[], move |asked| match asked.name() {
                 "SET" if asked.node == 0 => match refusals.fetch_add(1, Ordering::SeqCst) {
                     _ if sent_on => Some(redirect("ASK", &refused, asked.all[1])),
                     0..4 => Some(TRY_AGAIN.to_owned()),
@@ -747,7 +747,7 @@ fn refused_part_of_all_nodes_is_not_overtaken() {
         let [own, other] = [key_of(0, 2), key_of(1, 2)];
         let name = asked_of_all.split(' ').next().unwrap_or_default();
         let refusals = AtomicUsize::new(0);
-        let served = Astray::start(2, &[], move |asked| {
+        let served = FakeCluster::start(2, &[], move |asked| {
             let is_refused = || asked.node == 0 && refusals.fetch_add(1, Ordering::SeqCst) < 4;
             match asked.name() {
                 asked if asked != name => None,

@@ -234,7 +234,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
     assert!(count > 200, "{count} scripts");
     assert_eq!(events(&mut watcher), before);
     let accepted = evil.accept().map(|(_, from)| from);
-    assert!(accepted.is_err(), "somebody connected: {accepted:?}");
+    assert!(accepted.is_err(), "a client connected: {accepted:?}");
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl TwoServers {
         let servers = [0, 1].map(|number| {
             let server = ServerProcess::start(&any_server(), &[""; 0]);
             let server = server.unwrap_or_else(|error| panic!("{error}"));
-            let set = Client::connect(server.address()).call(&format!("SET who {number}"));
+            let set = Client::connect(server.address()).call(&format!("SET number {number}"));
             assert_eq!(set, Reply::ok());
             server
         });
@@ -211,8 +211,8 @@ impl TwoServers {
         Client::connect(self.proxy().address())
     }
 
-    fn who(&self) -> Reply {
-        self.client().call("GET who")
+    fn server_number(&self) -> Reply {
+        self.client().call("GET number")
     }
 
     /// By one Sentinel, which names the first server.
@@ -226,9 +226,9 @@ impl TwoServers {
 
     #[track_caller]
     fn leads_to(&self, server: usize) {
-        let claim = format!("server {server} is asked");
+        let claim = format!("server {server} answers the clients");
         wait_until(&claim, SOON, || {
-            self.who() == Reply::bulk(server.to_string())
+            self.server_number() == Reply::bulk(server.to_string())
         });
     }
 
@@ -236,7 +236,7 @@ impl TwoServers {
     fn stays_with(&self, server: usize) {
         let end = Instant::now() + A_WHILE;
         while Instant::now() < end {
-            assert_eq!(self.who(), Reply::bulk(server.to_string()));
+            assert_eq!(self.server_number(), Reply::bulk(server.to_string()));
         }
     }
 
@@ -246,7 +246,7 @@ impl TwoServers {
 }
 
 /// An address without a listener.
-fn nobody() -> SocketAddr {
+fn unused_address() -> SocketAddr {
     let port = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
     SocketAddr::from(([127, 0, 0, 1], port.port))
 }
@@ -287,7 +287,7 @@ fn unknown_name_is_an_error_in_time() {
         &[ignorant.address()],
         &["--threads=1", "--request-timeout-ms=400"],
     );
-    let reply = scene.who();
+    let reply = scene.server_number();
     let error = reply.error().unwrap_or_default();
     assert!(is_not_executed(error), "{reply:?}");
     // When the Sentinel names the primary, requests succeed.
@@ -517,8 +517,8 @@ fn failed_promotion_is_left_and_clients_are_answered() {
     promotes(&scene, &sentinel, 1);
     let mut executed = 0;
     let mut unsure = 0;
-    wait_until("it was asked, and is none", SOON, || {
-        reader.send(&words("GET who"));
+    wait_until("respool has tried the replica and returned", SOON, || {
+        reader.send(&words("GET number"));
         writer.send(&words("INCR n"));
         assert_eq!(reader.reply(), Reply::bulk("0"));
         match writer.reply() {
@@ -556,7 +556,7 @@ fn sentinel_without_subscribe_is_polled() {
 fn lost_subscriptions_move_to_other_sentinels() {
     let mut scene = TwoServers::new();
     // The first five seeds do not exist.
-    let mut seeds: Vec<SocketAddr> = (0..5).map(|_| nobody()).collect();
+    let mut seeds: Vec<SocketAddr> = (0..5).map(|_| unused_address()).collect();
     let mut all: Vec<Sentinel> = (0..7)
         .map(|_| Sentinel::start(scene.address(0), 1))
         .collect();
@@ -655,10 +655,10 @@ fn refusal_of_a_demoted_primary_is_retried() {
     assert_eq!(client.call("SET key 1"), Reply::ok());
     let slow = Client::connect(new).call("SET key 5");
     assert_eq!(slow, Reply::ok());
-    follow_silently(old, nobody());
+    follow_silently(old, unused_address());
     // READONLY, again and again.
     client.send(&respool_testkit::client::words("INCR key"));
-    assert!(client.is_quiet(A_WHILE), "nobody is told of it");
+    assert!(client.is_quiet(A_WHILE), "the client gets no reply");
     sentinel.will_say(|says| (says.primary, says.epoch) = (Some(new), 2));
     assert_eq!(client.reply(), Reply::Integer(6), "once");
     assert!(sentinel.surveys() < 60, "{} surveys", sentinel.surveys());
@@ -679,7 +679,7 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
         });
     };
     waits_at(old);
-    follow_silently(old, nobody());
+    follow_silently(old, unused_address());
     if !client.is_quiet(A_WHILE) {
         // A blocked session waits on a dedicated link, and a new link is not used once its server
         // has reported itself as a replica. A session that would block at an absent server is

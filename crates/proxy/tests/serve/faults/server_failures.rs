@@ -36,7 +36,7 @@ pub(crate) fn fate(reply: &Reply) -> RequestFate {
         Some(text) if is_not_executed(text) => RequestFate::NotExecuted,
         Some(text) if text.starts_with("LOADING ") => RequestFate::NotExecuted,
         Some(text) if text.starts_with("UNKNOWN respool: ") => RequestFate::Unknown,
-        Some(text) => panic!("an error that does not say what became of the request: {text}"),
+        Some(text) => panic!("the error does not name the fate of the request: {text}"),
     }
 }
 
@@ -306,7 +306,7 @@ fn joined_often() -> Options {
 
 /// During `trouble`, many clients set and get in fused batches. Then the server's values are
 /// compared. Returns the knowledge of writers and of readers.
-fn what_is_fused_stays_true(
+fn joined_requests_stay_true(
     target: &mut Target,
     trouble: impl FnOnce(&mut Target, &mut Random),
 ) -> [Vec<OwnValue>; 2] {
@@ -353,7 +353,7 @@ fn what_is_fused_stays_true(
 #[test]
 fn killed_server_reports_fused_requests_truly() {
     before_every_server(&durable(joined_often()), |target| {
-        let [writers, _] = what_is_fused_stays_true(target, |target, _| {
+        let [writers, _] = joined_requests_stay_true(target, |target, _| {
             for is_stopped in [false, true] {
                 thread::sleep(Duration::from_millis(300));
                 if is_stopped {
@@ -449,7 +449,7 @@ fn reset_connection_is_hidden_from_fused_reads() {
     let target = Target::direct(&any_server(), &joined_often());
     let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
     let mut target = target.behind(fault_proxy.address(), &joined_often());
-    let [writers, readers] = what_is_fused_stays_true(&mut target, |target, random| {
+    let [writers, readers] = joined_requests_stay_true(&mut target, |target, random| {
         let mut client = target.client();
         for losses in 1..=6 {
             // A connection that is younger than a second when it is lost is not replaced at once.
@@ -457,7 +457,7 @@ fn reset_connection_is_hidden_from_fused_reads() {
             fault_proxy.set(FaultMode::ResetAfter(1 + random.below(2_000)));
             wait_until("the link is lost and connected again", SOON, || {
                 let [downs, ups] =
-                    ["link_downs", "link_ups"].map(|what| counter(&mut client, what));
+                    ["link_downs", "link_ups"].map(|name| counter(&mut client, name));
                 downs == losses && ups > losses
             });
         }
@@ -474,7 +474,7 @@ fn late_reply_to_fused_requests_is_dropped() {
     before_every_server(
         &Options::with(&["--flush-rule=server-cpu", "--request-timeout-ms=200"]),
         |target| {
-            let all = what_is_fused_stays_true(target, |target, _| {
+            let all = joined_requests_stay_true(target, |target, _| {
                 stands_still_twice(target);
                 let mut client = target.client();
                 assert!(counter(&mut client, "late_replies") > 0);
@@ -496,7 +496,7 @@ fn answers_wrongly(keys: &[String], how: &str) -> String {
     };
     match how {
         "no reply inside" => values[1] = "\x01\r\n".to_owned(),
-        "one unasked behind" => values.push(bulk("nobody's")),
+        "one unasked behind" => values.push(bulk("unasked")),
         _ => {}
     }
     format!("*{count}\r\n{}", values.concat())
@@ -607,12 +607,12 @@ fn respool_may_start_before_its_server() {
     assert_eq!(
         fate(&client.call("PING")),
         RequestFate::NotExecuted,
-        "nobody is alive"
+        "no server is alive"
     );
     assert_eq!(
         client.call("CLIENT GETNAME"),
         Reply::Null,
-        "what respool answers itself goes on"
+        "respool still answers its own commands"
     );
     target.server.restart().expect("the server starts");
     wait_until("requests are answered", Duration::from_secs(10), || {
@@ -730,7 +730,7 @@ fn unanswered_request_is_unknown_at_its_deadline() {
         assert_eq!(client.call("SET key 1"), Reply::ok());
         target.server.stop();
         let reply = client.call("INCR key");
-        let text = reply.error().expect("nobody answers");
+        let text = reply.error().expect("no server answers");
         assert_eq!(fate(&reply), RequestFate::Unknown, "{text}");
         assert!(text.contains("1500 ms"), "{text}");
         // Its place in the order is kept: the next reply is the next request's. The question

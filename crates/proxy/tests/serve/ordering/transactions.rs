@@ -44,8 +44,8 @@ fn play(target: &Target, script: &str) -> Vec<String> {
     let mut clients = [target.client(), target.client()];
     let mut said = Vec::new();
     for line in script.split('|') {
-        let (who, request) = line.split_once(' ').expect("who, and what");
-        let client = &mut clients[usize::from(who == "b")];
+        let (name, request) = line.split_once(' ').expect("a name and a request");
+        let client = &mut clients[usize::from(name == "b")];
         client.send(&words(request));
         let mut reply = String::from_utf8_lossy(&client.reply_bytes()).into_owned();
         if let Some((front, behind)) = reply.split_once("\r\n$2\r\nid\r\n:") {

@@ -128,9 +128,9 @@ fn client_that_leaves_the_link_queue_takes_no_element() {
             Duration::from_secs(10),
             || waiting(target) == 1,
         );
-        for what in [words("BLPOP list 0"), words("BLPOP list 0").repeat(2_000)] {
+        for requests in [words("BLPOP list 0"), words("BLPOP list 0").repeat(2_000)] {
             let mut gone = target.client();
-            gone.send(&what);
+            gone.send(&requests);
             assert!(gone.is_quiet(MOMENT));
         }
         let mut steady = target.client();
@@ -380,7 +380,7 @@ fn wait_waits_for_what_the_session_wrote_on_the_shared_link() {
         assert_eq!(
             waited,
             Reply::Integer(0),
-            "nobody has acknowledged that: {}",
+            "no replica has acknowledged the write: {}",
             binary.display()
         );
         assert_eq!(client.call("WAIT 1 5000"), Reply::Integer(1));

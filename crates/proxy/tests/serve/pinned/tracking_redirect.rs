@@ -42,10 +42,10 @@ fn resp2_subscriber_gets_invalidations_of_others() {
             assert_eq!(info.get("redirect"), Some(&Reply::Integer(id)));
             reader.call(&format!("GET key:{index}"));
         }
-        let invalid = |what: Reply| {
+        let invalid = |keys: Reply| {
             let channel = ["message", "__redis__:invalidate"].map(Reply::bulk);
             let [message, channel] = channel;
-            Reply::Array(vec![message, channel, what])
+            Reply::Array(vec![message, channel, keys])
         };
         for index in 0..READERS {
             writer.call(&format!("SET key:{index} new"));
@@ -90,10 +90,10 @@ fn resp3_client_gets_pushes_until_tracking_is_off() {
 fn redirect_needs_an_existing_client() {
     on_every_target(&Options::with(&["--threads", "3"]), |target| {
         let mut client = target.client();
-        let nobody = "ERR The client ID you want redirect to does not exist";
+        let no_client = "ERR The client ID you want redirect to does not exist";
         for id in ["99999", "0", "-1"] {
             let refused = client.call(&format!("CLIENT TRACKING ON REDIRECT {id}"));
-            assert_eq!(refused.error(), Some(nobody));
+            assert_eq!(refused.error(), Some(no_client));
         }
         let refused = client.call("CLIENT TRACKING ON REDIRECT word");
         assert_eq!(
@@ -129,8 +129,8 @@ fn tracking_client_learns_of_a_broken_redirect() {
         let expected = format!(">2\r\n$21\r\ntracking-redir-broken\r\n:{id}\r\n");
         assert_eq!(String::from_utf8_lossy(&reader.reply_bytes()), expected);
         let gone = reader.call(&request);
-        let nobody = "ERR The client ID you want redirect to does not exist";
-        assert_eq!(gone.error(), Some(nobody));
+        let no_client = "ERR The client ID you want redirect to does not exist";
+        assert_eq!(gone.error(), Some(no_client));
     });
 }
 
@@ -223,8 +223,8 @@ fn transaction_switches_redirects_in_order() {
         assert!(first.is_quiet(Duration::from_millis(1)));
         // One that does not exist is an error in the result, and changes nothing.
         let results = block(&mut reader, &[&on(99_999), "CLIENT GETREDIR"]);
-        let nobody = "ERR The client ID you want redirect to does not exist";
-        assert_eq!(results[0].error(), Some(nobody));
+        let no_client = "ERR The client ID you want redirect to does not exist";
+        assert_eq!(results[0].error(), Some(no_client));
         assert_eq!(results[1], Reply::Integer(ids[1]));
     });
 }

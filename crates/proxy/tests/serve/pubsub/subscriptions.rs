@@ -36,13 +36,13 @@ fn transcript(target: &Target, steps: &[SubscriberStep]) -> Vec<String> {
     let mut clients: HashMap<usize, Client> = HashMap::new();
     let mut lines = Vec::new();
     for step in steps {
-        let (who, count, counts) = match step {
-            SubscriberStep::Asks(who, _, count) | SubscriberStep::Gets(who, count) => {
-                (*who, *count, true)
+        let (number, count, counts) = match step {
+            SubscriberStep::Asks(number, _, count) | SubscriberStep::Gets(number, count) => {
+                (*number, *count, true)
             }
-            SubscriberStep::AsksAny(who, _, count) => (*who, *count, false),
+            SubscriberStep::AsksAny(number, _, count) => (*number, *count, false),
         };
-        let client = clients.entry(who).or_insert_with(|| target.client());
+        let client = clients.entry(number).or_insert_with(|| target.client());
         let line = match step {
             SubscriberStep::Asks(_, line, _) | SubscriberStep::AsksAny(_, line, _) => {
                 client.send(&words(line));
@@ -54,7 +54,7 @@ fn transcript(target: &Target, steps: &[SubscriberStep]) -> Vec<String> {
         for _ in 0..count {
             let bytes = client
                 .try_reply_bytes()
-                .unwrap_or_else(|error| panic!("client {who} behind {line:?}: {error}"));
+                .unwrap_or_else(|error| panic!("client {number} behind {line:?}: {error}"));
             got.extend(bytes);
         }
         let got = if counts {
@@ -62,12 +62,12 @@ fn transcript(target: &Target, steps: &[SubscriberStep]) -> Vec<String> {
         } else {
             String::new()
         };
-        lines.push(format!("{who} {line}: {got}"));
+        lines.push(format!("{number} {line}: {got}"));
     }
-    for (who, mut client) in clients {
+    for (number, mut client) in clients {
         assert!(
             client.is_quiet(Duration::from_millis(30)),
-            "client {who} gets more on {}",
+            "client {number} gets more on {}",
             target.name
         );
     }
@@ -652,7 +652,7 @@ fn stalled_subscriber_is_closed_alone() {
     assert!(target.proxy().log().contains("session-output-hard-bytes"));
     assert!(
         target.proxy().rss_peak() < 128 << 20,
-        "what it did not take was not kept"
+        "respool dropped the unread messages"
     );
     // Messages in flight, then the end.
     while slow.try_reply_bytes().is_ok() {}

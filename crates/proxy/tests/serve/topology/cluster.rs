@@ -562,7 +562,7 @@ fn lost_connections_double_and_lose_no_increment() {
             thread::sleep(Duration::from_millis(400));
         }
     });
-    assert!(!errors.is_empty(), "nobody has lost anything");
+    assert!(!errors.is_empty(), "no request was lost");
 }
 
 /// When a primary is killed, no increment runs twice and every session goes on.
@@ -798,7 +798,7 @@ fn gone_node_fails_its_own_keys_alone() {
         let took = watch.elapsed();
         assert!(
             turns * Duration::from_millis(100) > took,
-            "{turns} turns in {took:?}: who fails makes the others wait"
+            "{turns} turns in {took:?}: a failed client delays the others"
         );
         let restarted = served.cluster.node_mut(2).restart();
         restarted.unwrap_or_else(|error| panic!("{error}"));
@@ -1081,7 +1081,7 @@ fn clients_with_own_password_keep_their_messages() {
     }
     let asked = counter(&mut other, "topology_refreshes") - asked;
     assert!(asked < 8, "the nodes were asked {asked} times");
-    // So does a node that no client has brought it to.
+    // A worker also knows the nodes that no client has sent it to.
     for _ in 0..8 {
         let mut client = Client::connect(proxy.address());
         assert_eq!(client.call("AUTH secret"), Reply::ok());
@@ -1155,7 +1155,7 @@ fn publish_uses_one_node_until_it_is_gone() {
 fn cluster_node_behind_a_plain_url_is_used_as_a_server() {
     let served = Served::start(&any_server(), primaries(), &["--threads=1"]);
     let node = served.cluster.node(0).address();
-    let what = "redis-cluster:// would follow them";
+    let advice = "redis-cluster:// would follow them";
     let backend = format!("--backend=redis://{node}");
     let alone = Proxy::start(&respool(), &[backend.as_str(), "--threads=1"]);
     let alone = alone.unwrap_or_else(|error| panic!("{error}"));
@@ -1165,8 +1165,10 @@ fn cluster_node_behind_a_plain_url_is_used_as_a_server() {
         .collect();
     let moved = |said: &&Reply| said.error().is_some_and(|text| text.starts_with("MOVED "));
     assert!((1..20).contains(&said.iter().filter(moved).count()));
-    wait_until("the log has the error", SOON, || alone.log().contains(what));
-    assert!(!served.proxy.log().contains(what));
+    wait_until("the log has the advice", SOON, || {
+        alone.log().contains(advice)
+    });
+    assert!(!served.proxy.log().contains(advice));
 }
 
 /// respool does not use plain servers behind a Cluster URL, and the error names the remedy. Each of
@@ -1179,7 +1181,7 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
     let plain: [ServerProcess; 2] = [0, 1].map(start);
     let seeds = plain.each_ref().map(|server| server.address().to_string());
     let all = proxy(&seeds.join(","), &["--threads=1"]);
-    let what = "use redis:// or redis-sharded:// for it";
+    let advice = "use redis:// or redis-sharded:// for it";
     for end in [false, true] {
         let begun = Instant::now();
         while begun.elapsed() < HEARD {
@@ -1194,7 +1196,7 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
             ] {
                 let said = client.call(asked);
                 let text = said.error().unwrap_or_default();
-                assert!(end || text.contains(what), "{asked}: {said:?}");
+                assert!(end || text.contains(advice), "{asked}: {said:?}");
                 assert!(!text.is_empty(), "{asked}: {said:?}");
             }
         }
@@ -1205,7 +1207,7 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
     let log = all.log();
     for seed in &seeds {
         let warned = log.lines().filter(|line| {
-            line.contains("WARN") && line.contains(what) && line.contains(seed.as_str())
+            line.contains("WARN") && line.contains(advice) && line.contains(seed.as_str())
         });
         assert_eq!(warned.count(), 1, "{log}");
     }

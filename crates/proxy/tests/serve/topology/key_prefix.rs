@@ -352,7 +352,7 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
                     named += usize::from(format!("{expected:?}").contains("\"u:"));
                 }
                 assert!(named > 5, "{named} replies name keys");
-                // The data of the servers is the same but for the names.
+                // The servers hold the same data under other names.
                 let mut here = Client::connect(direct.address());
                 let mut there = Client::connect(parts.users.address());
                 let keys = keys_at(&direct);
@@ -588,7 +588,7 @@ fn transactions_and_watch_use_the_short_keys() {
         ];
         let asked = asked.map(words).concat();
         let Some(Reply::Array(executed)) = client.exchange(asked, 6).pop() else {
-            panic!("nobody changed it");
+            panic!("no client changed the watched key");
         };
         let popped = |value: Reply| Reply::Array(vec![Reply::bulk("u:l"), value]);
         assert_eq!(

@@ -288,7 +288,7 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         assert!(all_there, "a stranger is listed");
         assert!(lines(many, &format!("CLIENT LIST ID {}", ids[1])).is_empty());
 
-        // The right to do so is had from the server of the one pool, and ends there.
+        // The server of one pool grants the right. The right holds for that pool alone.
         let killed = many.call(&format!("CLIENT KILL ID {}", ids[1]));
         assert_eq!(killed, Reply::Integer(0));
         let killed = many.call("CLIENT KILL TYPE normal SKIPME yes");

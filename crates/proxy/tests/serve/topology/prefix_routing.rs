@@ -446,7 +446,8 @@ fn moving_slots_of_a_subpool_are_unnoticed() {
     );
     assert!(errors.is_empty(), "{errors:?}");
     let met = |served: &ServedKinds, name: &str| {
-        wait_until(name, SOON, || counter(&mut served.client(), name) > 0);
+        let claim = format!("the counter {name} is above 0");
+        wait_until(&claim, SOON, || counter(&mut served.client(), name) > 0);
     };
     met(&served, "redirected_moved");
     drop(served);
@@ -632,7 +633,7 @@ fn is_read_where_its_url_says(read: &str, seen: &str) {
     assert_eq!(reads(primary), 0);
     assert!(reads(replica) >= 40, "{}", reads(replica));
     assert_eq!(reads(single), 40);
-    // Who reads its own writes reads them at the primary, and those of others as before.
+    // A client in READWRITE mode reads its own writes at the primary.
     assert_eq!(client.call("READWRITE"), Reply::ok());
     for number in 0..50 {
         for key in ["w:k", "c:k", "k"] {

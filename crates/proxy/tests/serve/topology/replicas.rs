@@ -693,9 +693,9 @@ fn changing_replicas_are_hidden_from_readers() {
     let policies = ["replica", "prefer-replica", "nearest"];
     let addresses =
         policies.map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
-    let said = |scene: &SentinelScene, what: &str| {
+    let said = |scene: &SentinelScene, text: &str| {
         let all = scene.proxies.iter();
-        all.map(|proxy| proxy.log().matches(what).count())
+        all.map(|proxy| proxy.log().matches(text).count())
             .min()
             .unwrap_or(0)
     };
@@ -1140,7 +1140,7 @@ fn sentinel_failover_does_not_stop_reads() {
             },
         );
         thread::sleep(Duration::from_millis(1_100));
-        // Not before they have heard how that one is.
+        // The Sentinels must first know the state of the replica.
         wait_until("Sentinels know a replica to promote", SOON, || {
             sentinels.begin_failover(0, 0).is_ok()
         });
@@ -1636,9 +1636,9 @@ fn silently_cut_off_replica_is_not_read() {
     let (port, replica) = (between.address().port(), scene.address(1));
     let follow = format!("REPLICAOF 127.0.0.1 {port}");
     assert_eq!(Client::connect(replica).call(&follow), Reply::ok());
-    let says = |what: &str| {
+    let says = |expected: &str| {
         let said = Client::connect(replica).call("INFO replication");
-        text(&said).contains(what)
+        text(&said).contains(expected)
     };
     wait_until("the replica follows through the fault proxy", SOON, || {
         says(&format!("master_port:{port}\r\n")) && says("master_link_status:up")
@@ -1654,12 +1654,15 @@ fn silently_cut_off_replica_is_not_read() {
     assert_eq!(
         client.call("GET k7"),
         Reply::bulk("7"),
-        "nobody knows of it yet"
+        "the replica has the old value"
     );
     wait_until("reads no longer go to the replica", 2 * SOON, || {
         client.call("GET k7") == Reply::bulk("new")
     });
-    assert!(says("master_link_status:up"), "it does not know of it");
+    assert!(
+        says("master_link_status:up"),
+        "the replica does not see the loss"
+    );
     assert!(!is_read(&mut client));
     between.set(FaultMode::Pass);
     between.reset_all();
@@ -1710,7 +1713,7 @@ fn writes_go_to_the_primary() {
     let all = scene.addresses();
     reset(&all);
     let mut client = Client::connect(address);
-    // They all come from a session that rides on a link to a replica.
+    // All come from a session on a link to a replica.
     assert_eq!(client.call("GET k1"), Reply::bulk("1"));
     assert_eq!(client.call("SET k1 1"), Reply::ok());
     assert_eq!(client.call("GET k1"), Reply::bulk("1"));
@@ -1744,7 +1747,7 @@ fn writes_go_to_the_primary() {
     assert_eq!(client.call("SET k2 2"), Reply::ok());
     assert!(
         matches!(tracking.reply(), Reply::Push(_)),
-        "k2 is not what it was"
+        "the client hears that k2 has changed"
     );
     assert_eq!(tracking.call("CLIENT TRACKING OFF"), Reply::ok());
     assert_eq!(tracking.call("GET k2"), Reply::bulk("2"));

@@ -470,9 +470,9 @@ fn failover_of_one_primary_leaves_the_other() {
 fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
     let settings = one();
     let mut sentinels = start(&some_server(6), &settings);
-    let nobody = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
-    let nobody = SocketAddr::from(([127, 0, 0, 1], nobody.port));
-    let seeds = [nobody, sentinels.sentinel(1).address()];
+    let unused = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
+    let unused = SocketAddr::from(([127, 0, 0, 1], unused.port));
+    let seeds = [unused, sentinels.sentinel(1).address()];
     let proxy = proxy(&url(&sentinels, &seeds, &settings), &["--threads=2"]);
     let mut client = Client::connect(proxy.address());
     assert_eq!(client.call("SET key 1"), Reply::ok());

@@ -534,7 +534,7 @@ fn rolling_restart_of_shards_loses_no_write() {
                 std::thread::sleep(Duration::from_millis(400));
             }
         });
-        assert!(!errors.is_empty(), "nobody has noticed anything");
+        assert!(!errors.is_empty(), "no client got an error");
     }
 }
 
@@ -1328,7 +1328,7 @@ fn names_a_key(id: CommandId, request: &str) -> bool {
     let _ = id.get().keys(
         words.len(),
         |at| words[at],
-        |_, what| owned |= !what.has(KeyFlags::NOT_KEY),
+        |_, flags| owned |= !flags.has(KeyFlags::NOT_KEY),
     );
     owned
 }
