@@ -96,7 +96,7 @@ TABLES = [
         pipeline,
     ),
     (
-        "What the application catches",
+        "Errors that the application catches",
         "The class of the error at an INCR. `none`: the library tried until the server served it.",
         ["LOADING", "TRYAGAIN", "NOTSENT", CLOSED],
         caught,
@@ -104,7 +104,7 @@ TABLES = [
 ]
 
 INTRODUCTION = """\
-# What client libraries repeat
+# Requests that client libraries repeat
 
 This page says which errors a client library answers by sending the request again, and which it
 gives to the application. Each library runs with its default settings before a server that refuses
@@ -125,7 +125,7 @@ project uses.
 """
 
 CONCLUSION = """\
-## What respool answers
+## The answers of respool
 
 respool says `UNKNOWN` where a request may have been executed. No library sends a request again that
 has this error. If respool closed the connection instead, six of the nine libraries would send an
