@@ -49,7 +49,7 @@ def run(command, cases, folder):
     # Cases with a respool have its counters. Direct cases have the server's own counters.
     for case in report["cases"]:
         is_respool = case["case"]["target"]["kind"] in ("respool", "variant")
-        check(is_respool == (case["rounds"][0]["counters"] is not None), f"{case['id']}: a respool is asked what it counted")
+        check(is_respool == (case["rounds"][0]["counters"] is not None), f"{case['id']}: only a respool is asked for its counters")
         check(not is_respool or case["rounds"][0]["counters"]["batches"] > 0, f"{case['id']}: requests leave in batches")
         if case["case"]["target"]["kind"] == "direct" and report["experiment"] != "eight":
             verb = case["case"]["workload"]["verb"]
@@ -84,7 +84,7 @@ def against(lab, respool):
         check(done.returncode == (found["verdict"] == "more"), f"it ends with 1 for more alone, not {done.returncode}: {done.stderr}")
         check((folder / "table.txt").read_text() in done.stdout, "the terminal shows table.txt")
         broken = subprocess.run([lab, "against", "--base=no-such-file"], capture_output=True, text=True, timeout=60, check=False)
-        check(broken.returncode == 2, f"what cannot be measured ends with 2, not {broken.returncode}")
+        check(broken.returncode == 2, f"an impossible measurement ends with 2, not {broken.returncode}")
 
 
 def check(holds, claim):

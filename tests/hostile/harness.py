@@ -95,7 +95,7 @@ def read(path):
         return file.read()
 
 
-def wait_until(look, what, seconds=PATIENCE_SECONDS):
+def wait_until(look, condition, seconds=PATIENCE_SECONDS):
     """The first truthy answer of `look`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -103,7 +103,7 @@ def wait_until(look, what, seconds=PATIENCE_SECONDS):
         if found:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {condition}")
         time.sleep(0.02)
 
 
@@ -355,7 +355,7 @@ class Client:
         self.socket.close()
 
     def reset(self):
-        """Closes with RST, so that neither side keeps the port."""
+        """Closes with RST, so that no side keeps the port."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 

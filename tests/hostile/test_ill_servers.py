@@ -360,7 +360,7 @@ class HostileServers(HostileTest):
         self.check(answer)
 
     def test_line_ends_in_errors(self):
-        """An error with bare carriage returns or line feeds forges neither replies nor log lines."""
+        """An error with bare carriage returns or line feeds forges no reply and no log line."""
         text = b"-ERR a\rb\n+forged\n2026-01-01T00:00:00Z  INFO forged\r\n"
         respool, _ = self.check(lambda connection, words: text)
         with respool.client() as client:

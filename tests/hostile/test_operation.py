@@ -129,11 +129,11 @@ class RollingRestart(Folder):
             time.sleep(1)
             self.assertEqual(client.ask("PING"), "PONG")
             if os.path.exists(path) and os.stat(path).st_ino == inode:
-                self.assertFalse(second.lives(), "a process that nobody can reach")
+                self.assertFalse(second.lives(), "a process that no client can reach")
         first.stop()
 
     def test_file_at_the_path_is_kept(self):
-        """A file that is not a socket is neither removed nor followed."""
+        """A file that is not a socket is not removed or followed."""
         precious = self.file("precious", "precious")
         link = self.folder / "link.sock"
         link.symlink_to(precious)
@@ -217,7 +217,7 @@ class UnreadLog(HostileTest):
         self.assertEqual(code, 1)
 
     def test_closed_standard_error(self):
-        """A standard error whose reader has gone ends neither respool nor sessions."""
+        """A standard error whose reader has gone does not end respool or its sessions."""
         reader, writer = os.pipe()
         os.close(reader)
         port = free_port()
@@ -257,7 +257,7 @@ class Signals(HostileTest):
                 self.assertIn(number.name, table)
 
     def test_sighup_while_draining(self):
-        """SIGHUP during a drain neither hastens nor stops it."""
+        """SIGHUP during a drain does not hasten or stop it."""
         respool = self.respool(backend=self.server().backend)
         client = self.client(respool)
         client.send("EVAL", "local t = redis.call('TIME'); local n = t[1] + 1; while tonumber(redis.call('TIME')[1]) <= n do end return 7", 0)

@@ -106,7 +106,7 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(waiting, 150, "sockets in TIME_WAIT")
 
     def test_many_guessers_before_plain_server(self):
-        """200 guessing connections neither use up ports nor keep other addresses from logging in."""
+        """200 guessing connections leave ports free, and other addresses can log in."""
         self.attack(False, 200, GUESSER)
 
     def test_many_guessers_before_shards(self):
@@ -186,7 +186,7 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(int(control_stat(control, "total_connections_received")) - before, 60)
 
     def test_guessers_that_leave(self):
-        """Guessers that do not wait for the answer leave neither connections nor a queue behind."""
+        """Guessers that do not wait for the answer leave no connection and no queue behind."""
         servers, respool = self.prepare(False)
         control = self.client(servers[0])
         before = int(control_stat(control, "total_connections_received"))

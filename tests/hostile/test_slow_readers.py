@@ -147,7 +147,7 @@ class ReadNothing(HostileTest):
         self.attack((encode("GET", "big0") + encode("INCR", "evil")) * 20, links=backend)
 
     def test_subscriber_that_reads_nothing(self):
-        """Subscribers that read nothing hold up neither publishers nor other subscribers."""
+        """Subscribers that read nothing do not hold up publishers or other subscribers."""
         server = self.server()
         respool = self.respool(backend=server.backend)
         listener, publisher = self.client(respool), self.client(respool)

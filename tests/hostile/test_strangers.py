@@ -310,7 +310,7 @@ class UnauthenticatedRequests(HostileTest):
         self.assertLess((respool.rss() - before) / len(held), 8192)
 
     def test_storm_of_connections_leaves_nothing(self):
-        """After many thousand short connections, neither descriptors nor memory have grown."""
+        """After many thousand short connections, descriptors and memory have not grown."""
         respool = self.respool("--password", "right", backend=self.server().backend)
 
         def storm():

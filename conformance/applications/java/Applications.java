@@ -47,7 +47,7 @@ public class Applications {
         });
     }
 
-    /** What is sent here, another part of the application gets. */
+    /** Sends items, which another part of the application receives. */
     static void send(String activity, int paceMs, Item step) {
         each(activity, paceMs, number -> {
             step.run(number);
