@@ -739,9 +739,18 @@ impl Pubsub {
         }
     }
 
+    /// Corrects the counts of the subscribers of sharded channels, in the reply of all servers.
+    pub(crate) fn recount_shards(&self, plane: &DataPlane, id: SessionId, reply: &[u8]) -> Vec<u8> {
+        let asked = PubsubCompletion::Subscribers(ChannelKind::Shard);
+        match plane.sessions.get(id).map(|session| session.pool) {
+            Some(pool) => self.recount(pool, &asked, reply),
+            None => reply.to_vec(),
+        }
+    }
+
     /// Corrects the counts of a reply: the server counts connections, and one of respool's stands
     /// for many clients.
-    pub(crate) fn recount(&self, pool: u16, asked: &PubsubCompletion, reply: &[u8]) -> Vec<u8> {
+    fn recount(&self, pool: u16, asked: &PubsubCompletion, reply: &[u8]) -> Vec<u8> {
         let mut recounted = Vec::new();
         let total = |count: i64, excess: i64| count.saturating_add(excess).max(0);
         match (asked, Value::read(reply)) {

@@ -144,26 +144,33 @@ pub(crate) struct Finished {
     /// The session and the place of the request.
     pub(crate) entry: Entry,
     pub(crate) reply: Vec<u8>,
-    id: CommandId,
-    failed: bool,
-    /// INFO: whether respool's own section is added.
-    adds_section: Option<bool>,
+    pub(crate) work: ReplyWork,
 }
 
-impl Finished {
-    /// Whether respool's own section is added to this reply to INFO. `None`: the reply is no INFO.
-    pub(crate) fn adds_section(&self) -> Option<bool> {
-        self.adds_section.filter(|_| !self.failed)
-    }
+/// The work of another component on the reply to a scattered request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyWork {
+    None,
+    /// INFO is shown as the client may see it.
+    ShowInfo {
+        /// respool's own section is added.
+        adds_section: bool,
+    },
+    /// The counts of subscribers of sharded channels are corrected.
+    RecountShards,
+    /// The servers have agreed to a change of the session's links, or have refused it.
+    SettleSwitch,
+}
 
-    /// Whether the reply counts the subscribers of sharded channels.
-    pub(crate) fn counts_shard_subscribers(&self) -> bool {
-        self.id == id::PUBSUB_SHARDNUMSUB && !self.failed
-    }
-
-    /// Whether the command is about the session's links.
-    pub(crate) fn is_agreement(&self) -> bool {
-        is_connection_switch(self.id)
+impl ReplyWork {
+    fn of(command: CommandId, merge: &MergeRule, failed: bool) -> ReplyWork {
+        match *merge {
+            _ if is_connection_switch(command) => ReplyWork::SettleSwitch,
+            _ if failed => ReplyWork::None,
+            MergeRule::Info { adds_section, .. } => ReplyWork::ShowInfo { adds_section },
+            _ if command == id::PUBSUB_SHARDNUMSUB => ReplyWork::RecountShards,
+            MergeRule::ByKey(_) | MergeRule::AsSaid => ReplyWork::None,
+        }
     }
 }
 
@@ -609,17 +616,11 @@ impl Scatter {
         if failed {
             gather.qualify_failure(&mut reply);
         }
-        let adds_section = match gather.merge {
-            MergeRule::Info { adds_section, .. } => Some(adds_section),
-            MergeRule::ByKey(_) | MergeRule::AsSaid => None,
-        };
         let silent = gather.silent;
         Some(Finished {
             entry: Entry { silent, ..entry },
+            work: ReplyWork::of(gather.id, &gather.merge, failed),
             reply,
-            id: gather.id,
-            failed,
-            adds_section,
         })
     }
 
@@ -690,6 +691,38 @@ impl Scatter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A failed reply needs no other component, unless the failure undoes a change of links.
+    #[test]
+    fn component_works_on_whole_replies_and_on_switches() {
+        let info = MergeRule::Info {
+            asked: Sections::asked(std::iter::empty()),
+            adds_section: true,
+        };
+        let shown = ReplyWork::ShowInfo { adds_section: true };
+        let as_said = &MergeRule::AsSaid;
+        let table = [
+            (id::INFO, &info, shown, ReplyWork::None),
+            (id::DBSIZE, as_said, ReplyWork::None, ReplyWork::None),
+            (
+                id::PUBSUB_SHARDNUMSUB,
+                as_said,
+                ReplyWork::RecountShards,
+                ReplyWork::None,
+            ),
+            (
+                id::CLIENT_TRACKING,
+                as_said,
+                ReplyWork::SettleSwitch,
+                ReplyWork::SettleSwitch,
+            ),
+        ];
+        for (command, merge, whole, failed) in table {
+            let name = command.get().name;
+            assert_eq!(ReplyWork::of(command, merge, false), whole, "{name}");
+            assert_eq!(ReplyWork::of(command, merge, true), failed, "{name}");
+        }
+    }
 
     /// Groups of two subpools get two numbers, even if their own numbers are equal. Too many groups
     /// are noticed.

@@ -74,8 +74,8 @@ impl Access {
         }
     }
 
-    /// The login of a HELLO, if it has one. `version`: that of its reply. `Err`: the server is asked,
-    /// the session waits, or is refused.
+    /// The login of a HELLO, if it has one. `version`: that of its reply. `Err`: the server is
+    /// asked, the session waits, or is refused.
     pub(crate) fn log_in_by_hello(
         &mut self,
         plane: &mut DataPlane,

@@ -71,8 +71,8 @@ impl DataPlane {
         Err(Blocked::Refused(reply))
     }
 
-    /// Makes a session wait until the nodes of a Cluster in its pool are known. If they do not become
-    /// known, its request is refused.
+    /// Makes a session wait until the nodes of a Cluster in its pool are known. If they do not
+    /// become known, its request is refused.
     pub(crate) fn find_owners(&mut self, id: SessionId) -> Option<Dispatched> {
         let session = self.sessions.get(id)?;
         let is_queued = session.flags.any(Flags::IN_MULTI);

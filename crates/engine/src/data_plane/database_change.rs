@@ -1,5 +1,5 @@
-//! A session's change to another database or version of the protocol. That is another link, which has
-//! to prove that its server agrees.
+//! A session's change to another database or version of the protocol. That is another link, which
+//! has to prove that its server agrees.
 
 use respool_protocol::encode::{self, Version};
 

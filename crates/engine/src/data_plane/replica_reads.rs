@@ -188,8 +188,8 @@ impl DataPlane {
     }
 
     /// The server that gets a refused request of a session now. `asked`: the kind of the link that
-    /// carried it. `slot`: the slot of its first key. `heir`: the server that has taken over from the
-    /// owner behind that link.
+    /// carried it. `slot`: the slot of its first key. `heir`: the server that has taken over from
+    /// the owner behind that link.
     pub(crate) fn next_server_of(
         &mut self,
         session: SessionId,

@@ -85,8 +85,8 @@ impl DataPlane {
     }
 
     /// Switches a session from a server that cannot be reached to one that can, unless the session
-    /// is bound there, or has queued requests for one owner. Any server may answer a request without
-    /// keys.
+    /// is bound there, or has queued requests for one owner. Any server may answer a request
+    /// without keys.
     pub(crate) fn switch_from_dead(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;

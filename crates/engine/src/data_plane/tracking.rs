@@ -1,4 +1,4 @@
-//! Sessions that track at several servers: what they asked for, their links, and the invalidations
+//! Sessions that track at several servers: their options and links, and the invalidations
 //! that wait. The component for dedicated links has the commands, see `pinned/tracking.rs`.
 
 use std::collections::VecDeque;

@@ -459,8 +459,8 @@ impl Discovery {
 /// Sessions that wait for a refresh.
 impl Discovery {
     /// Waits until respool knows the servers that publish to the channels of a subscription.
-    /// `None`: they are known. `any_node`: it has channels whose messages any node of a Cluster publishes.
-    /// `events`: it has channels of keyspace notifications.
+    /// `None`: they are known. `any_node`: it has channels whose messages any node of a Cluster
+    /// publishes. `events`: it has channels of keyspace notifications.
     pub(crate) fn await_publishers(
         &mut self,
         plane: &mut DataPlane,

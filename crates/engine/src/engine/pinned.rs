@@ -1,4 +1,5 @@
-//! Flows of requests with dedicated links: discovery, rights, scripts and the other workers take part.
+//! Flows of requests with dedicated links: discovery, rights, scripts and the other workers take
+//! part.
 
 use respool_protocol::commands;
 use respool_protocol::request::RequestScanner;
@@ -156,8 +157,8 @@ impl Engine {
         }
     }
 
-    /// Asks these servers whether they agree, each on the session's link to it. `Err`: the request was
-    /// refused, or waits.
+    /// Asks these servers whether they agree, each on the session's link to it. `Err`: the request
+    /// was refused, or waits.
     pub(crate) fn ask_to_agree(
         &mut self,
         id: SessionId,

@@ -1,12 +1,11 @@
 //! Flows of scattered requests: passes the decisions of `scatter` on to the other components.
 
 use crate::base::handle::SessionId;
-use crate::data_plane::completion::pubsub::{ChannelKind, PubsubCompletion};
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::key_prefix::{Stripped, scanned};
 use crate::data_plane::ledger::Entry;
 use crate::engine::Engine;
-use crate::scatter::{DividedStep, Finished, ScanStep};
+use crate::scatter::{DividedStep, Finished, ReplyWork, ScanStep};
 
 /// Requests for several servers.
 impl Engine {
@@ -75,22 +74,18 @@ impl Engine {
 
     /// Completes the reply to a scattered request with facts of other components, and delivers it.
     pub(crate) fn finish_scatter(&mut self, mut finished: Finished) {
-        let session = finished.entry.session;
-        if let Some(adds_section) = finished.adds_section() {
-            finished.reply = self.with_our_section(session, adds_section, &finished.reply);
-        }
-        if finished.counts_shard_subscribers()
-            && let Some(session) = self.plane.sessions.get(session)
-        {
-            finished.reply = self.pubsub.recount(
-                session.pool,
-                &PubsubCompletion::Subscribers(ChannelKind::Shard),
-                &finished.reply,
-            );
-        }
-        if finished.is_agreement() {
-            self.pinned
-                .settle_tracking(&mut self.plane, session, &finished.reply);
+        let (plane, session) = (&mut self.plane, finished.entry.session);
+        match finished.work {
+            ReplyWork::None => {}
+            ReplyWork::ShowInfo { adds_section } => {
+                finished.reply = self.with_our_section(session, adds_section, &finished.reply);
+            }
+            ReplyWork::RecountShards => {
+                finished.reply = self.pubsub.recount_shards(plane, session, &finished.reply);
+            }
+            ReplyWork::SettleSwitch => {
+                self.pinned.settle_tracking(plane, session, &finished.reply);
+            }
         }
         self.scatter.deliver(&mut self.plane, finished);
     }

@@ -31,8 +31,8 @@ pub(crate) fn adds_our_section(request: &Request<'_>) -> bool {
     request.spans.len() == 1 || request.args().skip(1).any(adds)
 }
 
-/// The facts of respool's section of INFO. A client of one pool learns no name or address of another
-/// pool.
+/// The facts of respool's section of INFO. A client of one pool learns no name or address of
+/// another pool.
 pub(crate) struct InfoFacts {
     pub(crate) process_id: u32,
     /// The port that the client is connected to, or that of the only pool. 0: none.
@@ -89,8 +89,8 @@ pub(crate) fn own_section(facts: &InfoFacts) -> String {
     text
 }
 
-/// Sends INFO to the session's server. The reply is changed if the client sees a plain server, or if
-/// respool's section follows.
+/// Sends INFO to the session's server. The reply is changed if the client sees a plain server, or
+/// if respool's section follows.
 pub(crate) fn ask_info(plane: &mut DataPlane, id: SessionId, request: &Request<'_>) -> Dispatched {
     let ours = adds_our_section(request);
     let looks_into = ours || plane.has_nodes(id);

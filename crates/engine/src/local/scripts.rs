@@ -781,7 +781,8 @@ mod tests {
         assert!(here.find(0, name).is_none() && there.find(0, name).is_none());
     }
 
-    /// A script that was shown behind a flush is not forgotten by other workers. News are told once.
+    /// A script that was shown behind a flush is not forgotten by other workers. News are told
+    /// once.
     #[test]
     fn flush_is_told_before_scripts_behind_it() {
         let mut local = Local::default();

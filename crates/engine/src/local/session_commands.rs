@@ -1,5 +1,5 @@
-//! Commands about the session itself: its database, its name, its library, the replies that it wants,
-//! and where it reads.
+//! Commands about the session itself: its database, its name, its library, the replies that it
+//! wants, and where it reads.
 
 use std::borrow::Cow;
 

@@ -34,9 +34,9 @@ struct LargeStart<'a> {
 }
 
 impl Pinned {
-    /// Begins to stream a large request, or to swallow it. `rest`: the bytes that have come. `opening`:
-    /// the command. `counted`: the completion of its reply, if the reply counts subscribers. Returns
-    /// how many bytes of `rest` are used, or `None` if the request waits.
+    /// Begins to stream a large request, or to swallow it. `rest`: the bytes that have come.
+    /// `opening`: the command. `counted`: the completion of its reply, if the reply counts
+    /// subscribers. Returns how many bytes of `rest` are used, or `None` if the request waits.
     pub(crate) fn begin_large(
         &mut self,
         plane: &mut DataPlane,

@@ -92,8 +92,8 @@ impl Pinned {
         None
     }
 
-    /// CLIENT TRACKING ON in a pool of several known servers: the servers that are asked. `Err`: the
-    /// request is refused or waits.
+    /// CLIENT TRACKING ON in a pool of several known servers: the servers that are asked. `Err`:
+    /// the request is refused or waits.
     pub(crate) fn servers_for_tracking(
         &mut self,
         plane: &mut DataPlane,

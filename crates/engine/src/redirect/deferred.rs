@@ -646,8 +646,8 @@ impl Redirects {
         }
     }
 
-    /// Ends the retries of a request. The client gets the refusal, or respool's error if the refusal
-    /// is a redirect.
+    /// Ends the retries of a request. The client gets the refusal, or respool's error if the
+    /// refusal is a redirect.
     pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) {
         if item.is_unproven() {
             // The request may have run: the reply may be its own text.

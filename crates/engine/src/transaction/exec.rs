@@ -163,8 +163,8 @@ impl<'a> ExecReply<'a> {
         }
     }
 
-    /// The session is this user for the results behind. Appends the reply of its login. `hello`: the
-    /// rest of a HELLO, which respool answers.
+    /// The session is this user for the results behind. Appends the reply of its login. `hello`:
+    /// the rest of a HELLO, which respool answers.
     pub(crate) fn log_in(&mut self, user: u16, hello: Option<KeptRequest>, element: &[u8]) {
         self.within.user = user;
         match hello {

@@ -50,8 +50,8 @@ impl PinnedCompletion {
     }
 }
 
-/// Whether a command sets an option of its connection. The session keeps a link of its own while the
-/// option is on, and with several servers each of them must agree.
+/// Whether a command sets an option of its connection. The session keeps a link of its own while
+/// the option is on, and with several servers each of them must agree.
 pub(crate) fn is_connection_switch(command: CommandId) -> bool {
     matches!(
         command,
