@@ -101,7 +101,7 @@ use crate::data_plane::ingress::{ShapeCache, may_wait};
 use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{
-    ConnectAttempt, Decision, Link, LinkKind, LinkRole, LinkState, OpenReason,
+    ConnectAttempt, Decision, FlushReason, Link, LinkKind, LinkRole, LinkState,
 };
 use crate::data_plane::logins::Logins;
 use crate::data_plane::memory::Memory;
@@ -665,7 +665,7 @@ impl DataPlane {
                 wait_us = all.min().unwrap_or(wait_us);
             }
             let decision = match wait_us {
-                0 => Decision::Flush(OpenReason::Idle),
+                0 => Decision::Flush(FlushReason::Idle),
                 _ => {
                     let server = &self.servers[usize::from(link.kind.server.0)];
                     let mut in_flight = link.in_flight();
@@ -696,9 +696,9 @@ impl DataPlane {
                     counters.batch_requests.note(link.batched());
                     link.requests += link.batched() as u64;
                     match why {
-                        OpenReason::Idle => counters.flushed_idle += 1,
-                        OpenReason::Full => counters.flushed_full += 1,
-                        OpenReason::Late => counters.flushed_late += 1,
+                        FlushReason::Idle => counters.flushed_idle += 1,
+                        FlushReason::Full => counters.flushed_full += 1,
+                        FlushReason::Late => counters.flushed_late += 1,
                     }
                     let link = if link.movable > 1 && link.role.is_multiplexed() {
                         self.coalesce(id);

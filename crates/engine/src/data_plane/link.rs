@@ -246,14 +246,18 @@ pub(crate) enum ConnectAttempt {
 /// The decision of the flush rule on an open batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    Flush(OpenReason),
+    Flush(FlushReason),
     HoldUntil(Time),
 }
 
+/// The reason to flush an open batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpenReason {
+pub(crate) enum FlushReason {
+    /// No request is in flight, and no session is expected to send soon.
     Idle,
+    /// The batch has as many bytes as it may.
     Full,
+    /// Its oldest request has waited as long as it may.
     Late,
 }
 
@@ -701,10 +705,10 @@ impl Link {
         debug_assert!(wait_us > 0, "this is asked only of a batch that may wait");
         // A link of one session has no other session to wait for.
         if self.role != LinkRole::Shared {
-            return Decision::Flush(OpenReason::Idle);
+            return Decision::Flush(FlushReason::Idle);
         }
         if self.open_bytes() >= self.batch_bytes_max(rule) {
-            return Decision::Flush(OpenReason::Full);
+            return Decision::Flush(FlushReason::Full);
         }
         if in_flight == 0 {
             let are_expected = match soon {
@@ -713,13 +717,13 @@ impl Link {
             };
             // The arrival wheel is too coarse for a wait that is so much shorter.
             if !are_expected || wait_us * 2 < rule.max_delay_us {
-                return Decision::Flush(OpenReason::Idle);
+                return Decision::Flush(FlushReason::Idle);
             }
         }
         let due = self.open_since + wait_us;
         if now >= due {
             self.forecast.waited(self.open);
-            Decision::Flush(OpenReason::Late)
+            Decision::Flush(FlushReason::Late)
         } else {
             Decision::HoldUntil(due)
         }
@@ -1281,7 +1285,7 @@ mod tests {
         push(&mut link, 5, BATCH_BYTES_MAX);
         assert_eq!(
             link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(310), None),
-            Decision::Flush(OpenReason::Full)
+            Decision::Flush(FlushReason::Full)
         );
         link.flush(Time(310));
         push(&mut link, 6, 10);
@@ -1289,7 +1293,7 @@ mod tests {
         // This batch has fewer requests than the one before had when its wait began.
         assert_eq!(
             link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(520), None),
-            Decision::Flush(OpenReason::Late)
+            Decision::Flush(FlushReason::Late)
         );
     }
 
@@ -1300,7 +1304,7 @@ mod tests {
         push(&mut link, 0, 10);
         assert_eq!(
             link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(0), None),
-            Decision::Flush(OpenReason::Idle)
+            Decision::Flush(FlushReason::Idle)
         );
         link.flush(Time(0));
         link.written(10);
@@ -1312,12 +1316,12 @@ mod tests {
         );
         assert_eq!(
             link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(250), None),
-            Decision::Flush(OpenReason::Late)
+            Decision::Flush(FlushReason::Late)
         );
         link.ledger.pop_front();
         assert_eq!(
             link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(250), None),
-            Decision::Flush(OpenReason::Idle)
+            Decision::Flush(FlushReason::Idle)
         );
         link.begin_batch(Time(300));
         link.forecast.expect(Time(300), 0);
@@ -1327,7 +1331,7 @@ mod tests {
         );
         assert_eq!(
             link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(500), None),
-            Decision::Flush(OpenReason::Late)
+            Decision::Flush(FlushReason::Late)
         );
     }
 
@@ -1345,7 +1349,7 @@ mod tests {
         push(&mut link, 2, 1);
         assert_eq!(
             link.decide(&RULE, RULE.max_delay_us, link.in_flight(), Time(0), None),
-            Decision::Flush(OpenReason::Full)
+            Decision::Flush(FlushReason::Full)
         );
     }
 
