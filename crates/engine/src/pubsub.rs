@@ -399,15 +399,15 @@ impl Pubsub {
 
     /// Reads the reply to a hub's request. `None`: it is no refusal of a slot.
     fn refused_ask(&mut self, plane: &DataPlane, link: LinkId, reply: &[u8]) -> Option<RefusedAsk> {
-        let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+        let Some(LinkRole::HubLine(line)) = plane.links.get(link).map(|link| link.role) else {
             return None;
         };
         let refusal = reply.strip_prefix(b"-").and_then(Refusal::of);
-        let refusal = refusal.filter(|_| id.line != HOME)?;
+        let refusal = refusal.filter(|_| line.line != HOME)?;
         Some(RefusedAsk {
-            line: id,
-            server: self.line(id).server,
-            slot: self.hub(id.hub).asked_slot(id.line),
+            line,
+            server: self.line(line).server,
+            slot: self.hub(line.hub).asked_slot(line.line),
             refusal,
         })
     }
@@ -430,13 +430,13 @@ impl Pubsub {
 
     /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger.
     fn settle_ask(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
-        let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+        let Some(LinkRole::HubLine(line)) = plane.links.get(link).map(|link| link.role) else {
             return;
         };
-        let hub = self.hub(id.hub);
+        let hub = self.hub(line.hub);
         let settled = match reply.starts_with(b"-") {
-            true => hub.handle_refused(id.line, reply),
-            false => hub.handle_pong(id.line).map(|()| Vec::new()),
+            true => hub.handle_refused(line.line, reply),
+            false => hub.handle_pong(line.line).map(|()| Vec::new()),
         };
         let Ok(left_behind) = settled else {
             return plane.lose_link(link, UNASKED);
@@ -446,16 +446,16 @@ impl Pubsub {
             let reason = format!("the server refuses its subscription now: {why}");
             plane.close_for(member, reason);
         }
-        self.settle_subscriptions(plane, id);
+        self.settle_subscriptions(plane, line);
     }
 
     /// Handles the reply to the PING behind an unsubscribe request: it confirms the request.
     fn settle_left(&mut self, plane: &mut DataPlane, link: LinkId) {
-        let Some(LinkRole::Hub(id)) = plane.links.get(link).map(|link| link.role) else {
+        let Some(LinkRole::HubLine(line)) = plane.links.get(link).map(|link| link.role) else {
             return;
         };
-        match self.hub(id.hub).handle_pong(id.line) {
-            Ok(()) => self.settle_subscriptions(plane, id),
+        match self.hub(line.hub).handle_pong(line.line) {
+            Ok(()) => self.settle_subscriptions(plane, line),
             Err(_) => plane.lose_link(link, UNASKED),
         }
     }
@@ -527,7 +527,7 @@ impl Pubsub {
         if self.fanned_out < bytes_max || rest.is_empty() {
             return false;
         }
-        let Some(LinkRole::Hub(line)) = plane.links.get(id).map(|link| link.role) else {
+        let Some(LinkRole::HubLine(line)) = plane.links.get(id).map(|link| link.role) else {
             return false;
         };
         self.line(line).deferred = rest.to_vec();
@@ -578,7 +578,7 @@ impl Pubsub {
         match plane.links.get_mut(id) {
             Some(link) if is_used && link.is_up() => {
                 let line = self.hub(hub).move_home(to, now);
-                link.role = LinkRole::Hub(LineId { hub, line });
+                link.role = LinkRole::HubLine(LineId { hub, line });
                 self.link_line(plane, LineId { hub, line: HOME });
             }
             Some(link) => {
@@ -805,8 +805,8 @@ impl Pubsub {
 
     /// Tells the hub of a link that the link is up.
     pub(crate) fn hub_up(&mut self, plane: &mut DataPlane, link_id: LinkId) {
-        if let Some(LinkRole::Hub(id)) = plane.links.get(link_id).map(|link| link.role) {
-            self.hub(id.hub).handle_up(id.line);
+        if let Some(LinkRole::HubLine(line)) = plane.links.get(link_id).map(|link| link.role) {
+            self.hub(line.hub).handle_up(line.line);
         }
     }
 
@@ -906,7 +906,7 @@ impl Pubsub {
             user,
             lane: EVERYBODYS,
         };
-        let Some(link) = plane.add_link(kind, LinkRole::Hub(id)) else {
+        let Some(link) = plane.add_link(kind, LinkRole::HubLine(id)) else {
             return false;
         };
         self.line(id).link = link;
@@ -995,14 +995,14 @@ impl Pubsub {
 
     /// A hub's link is lost.
     pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
-        let LinkRole::Hub(hub) = down.role else {
+        let LinkRole::HubLine(line) = down.role else {
             return;
         };
         // The hub forgets its questions before the link may take new ones.
         if down.was_up {
-            self.lose_subscriptions(plane, hub, &down.label);
+            self.lose_subscriptions(plane, line, &down.label);
         }
-        self.hub_down(plane, hub);
+        self.hub_down(plane, line);
     }
 
     /// Closes the subscribers of a lost hub link, because they may have missed messages.

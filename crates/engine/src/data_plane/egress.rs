@@ -159,7 +159,7 @@ impl DataPlane {
         if entry.has_completion {
             return true;
         }
-        if entry.class.is_special() {
+        if entry.class.is_coalesced() {
             self.settle_moved(id, entry, reply, cut);
         } else if let Some(link) = self.links.get_mut(id) {
             link.pop_answered(entry);
@@ -185,11 +185,11 @@ impl DataPlane {
             }
             link.partial.extend_from_slice(bytes);
             if link.partial.len() > whole_bytes_max
-                && let LinkRole::Hub(hub) = link.role
+                && let LinkRole::HubLine(line) = link.role
             {
                 link.cutting = true;
                 let beginning = std::mem::take(&mut link.partial);
-                return Some((hub, beginning));
+                return Some((line, beginning));
             }
             if link.partial.len() > whole_bytes_max {
                 self.lose_link(id, "it sent a push larger than session-output-hard-bytes");
@@ -316,7 +316,7 @@ impl DataPlane {
                 self.next_streaming();
             }
             LinkRole::Streaming { .. }
-            | LinkRole::Hub(_)
+            | LinkRole::HubLine(_)
             | LinkRole::Sentinel
             | LinkRole::Redirect { .. }
             | LinkRole::Probe
@@ -367,7 +367,7 @@ impl DataPlane {
                 break EgressStep::Broken(UNASKED.to_owned());
             };
             let reply = &bytes[at..at + len];
-            if entry.class.is_special() && is_for_moved(link, entry, reply) {
+            if entry.class.is_coalesced() && is_for_moved(link, entry, reply) {
                 self.end_delivery(&mut delivery, &bytes[..at]);
                 self.settle_moved(id, entry, reply, false);
                 at += len;
@@ -402,7 +402,7 @@ impl DataPlane {
             return ReplyUse::Unasked;
         };
         let reply = &replies.rest()[..len];
-        if entry.class.is_special() && is_for_moved(link, entry, reply) {
+        if entry.class.is_coalesced() && is_for_moved(link, entry, reply) {
             self.settle_moved(id, entry, reply, false);
         } else if entry.has_completion {
             return ReplyUse::HasCompletion;
@@ -997,7 +997,7 @@ impl DataPlane {
             | LinkRole::Emergency { .. }
             | LinkRole::Pinned { .. } => {}
             LinkRole::Shared
-            | LinkRole::Hub(_)
+            | LinkRole::HubLine(_)
             | LinkRole::Sentinel
             | LinkRole::Redirect { .. }
             | LinkRole::Probe

@@ -129,9 +129,10 @@ impl Class {
         matches!(self, Class::Pure | Class::Get | Class::Set)
     }
 
-    /// Whether its reply may have to be more than passed on.
+    /// Whether it was moved, fused, or sent to try a right: its reply may have to be more than
+    /// passed on.
     #[inline]
-    pub(crate) fn is_special(self) -> bool {
+    pub(crate) fn is_coalesced(self) -> bool {
         matches!(self, Class::Moved | Class::OfGets | Class::OfSets)
             || self.is_whole()
             || self.tries()

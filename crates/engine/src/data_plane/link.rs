@@ -89,7 +89,7 @@ pub(crate) enum LinkRole {
     /// All requests of `by`: the server's side of the connection has state of this session.
     Pinned { by: SessionId },
     /// Subscriptions on this server, and the messages that subscribers publish.
-    Hub(LineId),
+    HubLine(LineId),
     /// Requests of respool to a Sentinel.
     Sentinel,
     /// No requests: at the server it stands for the session of this id (CLIENT TRACKING REDIRECT).
@@ -131,7 +131,7 @@ impl LinkRole {
             | LinkRole::Emergency { by }
             | LinkRole::Pinned { by } => by,
             LinkRole::Shared
-            | LinkRole::Hub(_)
+            | LinkRole::HubLine(_)
             | LinkRole::Sentinel
             | LinkRole::Redirect { .. }
             | LinkRole::Probe

@@ -110,7 +110,7 @@ impl DataPlane {
     fn is_refused_link_unused(&self, link: &Link) -> bool {
         link.attached == 0
             && Arc::strong_count(&link.held) == 1
-            && !matches!(link.role, LinkRole::Hub(_) | LinkRole::Sentinel)
+            && !matches!(link.role, LinkRole::HubLine(_) | LinkRole::Sentinel)
             && (link.kind != self.first_link(link.kind.server) || self.is_link_gone(link))
             // A session that has switched to another server comes back, and must not wait for the
             // same attempts again.

@@ -104,11 +104,15 @@ impl LinkDown {
 
     fn next_attempt(&self) -> NextAttempt {
         match self.role {
-            LinkRole::Shared | LinkRole::Sentinel | LinkRole::Hub(_) if self.connects_at_once => {
+            LinkRole::Shared | LinkRole::Sentinel | LinkRole::HubLine(_)
+                if self.connects_at_once =>
+            {
                 NextAttempt::Now
             }
             _ if self.retries => NextAttempt::Soon,
-            LinkRole::Shared | LinkRole::Sentinel | LinkRole::Hub(_) => NextAttempt::AfterBackoff,
+            LinkRole::Shared | LinkRole::Sentinel | LinkRole::HubLine(_) => {
+                NextAttempt::AfterBackoff
+            }
             // A stand-in that never was up has lost nothing.
             LinkRole::Redirect { .. } if !self.was_up => NextAttempt::AfterBackoff,
             LinkRole::Redirect { .. }
@@ -281,7 +285,7 @@ impl DataPlane {
         match down.role {
             LinkRole::Shared | LinkRole::Probe => Vec::new(),
             // The questions of a hub are asked anew.
-            LinkRole::Hub(_) => link.take_unsent(|_| true),
+            LinkRole::HubLine(_) => link.take_unsent(|_| true),
             _ if down.retries => Vec::new(),
             _ => link.take_unsent(|_| true),
         }
@@ -326,7 +330,7 @@ impl DataPlane {
         !concerns_client
             && matches!(
                 down.role,
-                LinkRole::Shared | LinkRole::Hub(_) | LinkRole::Sentinel
+                LinkRole::Shared | LinkRole::HubLine(_) | LinkRole::Sentinel
             )
     }
 
@@ -409,7 +413,7 @@ impl DataPlane {
             | LinkRole::Shared
             | LinkRole::Draining { .. }
             | LinkRole::Emergency { .. }
-            | LinkRole::Hub(_)
+            | LinkRole::HubLine(_)
             | LinkRole::Sentinel
             | LinkRole::Idle => {}
         }
@@ -521,7 +525,7 @@ mod tests {
     fn next_attempt_follows_from_role_and_loss() {
         use NextAttempt::{AfterBackoff, Never, Now, Soon};
         let by = SessionId::NONE;
-        let hub = LinkRole::Hub(LineId {
+        let hub = LinkRole::HubLine(LineId {
             hub: HubId(0),
             line: 0,
         });

@@ -28,7 +28,7 @@ impl DataPlane {
             LinkRole::Streaming { .. } => "streaming",
             LinkRole::Emergency { .. } => "emergency",
             LinkRole::Pinned { .. } => "pinned",
-            LinkRole::Hub(_) => "hub",
+            LinkRole::HubLine(_) => "hub",
             LinkRole::Sentinel => "sentinel",
             LinkRole::Redirect { .. } => "redirect",
             LinkRole::Probe => "probe",

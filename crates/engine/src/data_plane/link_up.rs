@@ -119,7 +119,7 @@ impl DataPlane {
         };
         if !matches!(
             link.role,
-            LinkRole::Shared | LinkRole::Hub(_) | LinkRole::Sentinel
+            LinkRole::Shared | LinkRole::HubLine(_) | LinkRole::Sentinel
         ) {
             return;
         }

@@ -77,7 +77,7 @@ impl DataPlane {
             return false;
         };
         let may = match link.role {
-            LinkRole::Shared | LinkRole::Hub(_) => true,
+            LinkRole::Shared | LinkRole::HubLine(_) => true,
             LinkRole::Draining { .. }
             | LinkRole::Streaming { .. }
             | LinkRole::Pinned { .. }

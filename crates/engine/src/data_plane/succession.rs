@@ -73,7 +73,9 @@ impl DataPlane {
         let server = succession.kind.server;
         for hub in self.links.ids() {
             let stays_behind = |link: &Link| {
-                link.kind.server == server && link.tainted && matches!(link.role, LinkRole::Hub(_))
+                link.kind.server == server
+                    && link.tainted
+                    && matches!(link.role, LinkRole::HubLine(_))
             };
             if self.links.get(hub).is_some_and(stays_behind) {
                 self.lose_link(

@@ -192,7 +192,7 @@ fn may_be_asked_twice(requests: &[u8], reads: bool) -> bool {
 fn may_outlast(link: &Link) -> bool {
     let is_apart = matches!(
         link.role,
-        LinkRole::Pinned { .. } | LinkRole::Streaming { .. } | LinkRole::Hub(_)
+        LinkRole::Pinned { .. } | LinkRole::Streaming { .. } | LinkRole::HubLine(_)
     );
     is_apart
         && link.is_up()

@@ -42,7 +42,7 @@ impl Engine {
                     return self.take_rest_of_head(id, bytes);
                 }
                 let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
-                if let LinkRole::Hub(line) = link.role
+                if let LinkRole::HubLine(line) = link.role
                     && self.pubsub.line(line).keep_behind(bytes)
                 {
                     return;
@@ -192,8 +192,9 @@ impl Engine {
 
     /// Takes bytes of a reply that does not end with them.
     fn take_partial(&mut self, id: LinkId, bytes: &[u8]) {
-        if let Some((hub, beginning)) = self.plane.take_partial(id, bytes) {
-            self.pubsub.refuse_message(&mut self.plane, hub, &beginning);
+        if let Some((line, beginning)) = self.plane.take_partial(id, bytes) {
+            self.pubsub
+                .refuse_message(&mut self.plane, line, &beginning);
         }
     }
 
@@ -209,7 +210,7 @@ impl Engine {
                     self.tell_all(query);
                 }
             }
-            Some(LinkRole::Hub(hub)) => self.take_hub_push(id, hub, push),
+            Some(LinkRole::HubLine(line)) => self.take_hub_push(id, line, push),
             Some(LinkRole::Sentinel) => self.take_sentinel_push(id, push),
             _ => {}
         }

@@ -317,7 +317,7 @@ impl Redirects {
             None => front.session != SessionId::NONE || link.shares_next(),
             Some(completion) => completion.is_of_request(),
         };
-        if !is_of_request || matches!(link.role, LinkRole::Hub(_) | LinkRole::Sentinel) {
+        if !is_of_request || matches!(link.role, LinkRole::HubLine(_) | LinkRole::Sentinel) {
             return Judgement::Answer;
         }
         let asked = match link.completions.front().filter(|_| front.has_completion) {
