@@ -199,7 +199,7 @@ impl Pinned {
             return;
         };
         let Unblocking { at, denied } = link.unblocking;
-        let is_coming = link.scanner.is_inside() || !link.partial.is_empty();
+        let is_coming = link.scanner.is_inside() || !link.unscanned.is_empty();
         let is_late = at.is_some_and(|at| now.since_ms(at) >= DISMISSAL_MS);
         if is_coming || at.is_some() && !is_late {
             return;

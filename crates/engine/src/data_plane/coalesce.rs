@@ -424,11 +424,9 @@ impl BatchOrder {
         self.bytes.push(b'*');
         number::append(&mut self.bytes, (1 + count * section.args) as i64);
         self.bytes.extend_from_slice(name);
-        self.entries.push(Entry {
-            class,
-            len: (self.bytes.len() - start) as u32,
-            ..Entry::of(SessionId::NONE, count as u32, first.at_ms)
-        });
+        let len = (self.bytes.len() - start) as u32;
+        self.entries
+            .push(Entry::head(class, count as u32, len, first));
     }
 }
 
@@ -724,7 +722,7 @@ impl DataPlane {
             if bytes.len() > HEAD_BYTES_MAX {
                 return Err(WRONG.to_owned());
             }
-            link.partial = bytes.to_vec();
+            link.unscanned = bytes.to_vec();
             return Ok(None);
         };
         let line = &bytes[..=end];
@@ -733,10 +731,10 @@ impl DataPlane {
             .and_then(|line| line.split_first())
         {
             Some((b'-', error)) => self.part(id, head, error),
-            Some((b'*', count)) if number::parse(count) == Some(head.seq.into()) => {
+            Some((b'*', count)) if number::parse(count) == Some(head.part_count().into()) => {
                 link.pop_head(head);
                 // By now it is known which earlier GETs are sent again.
-                self.counters.get_fusing_stops += u64::from(link.gets.note(head.seq));
+                self.counters.get_fusing_stops += u64::from(link.gets.note(head.part_count()));
             }
             _ => return Err(WRONG.to_owned()),
         }
@@ -762,7 +760,7 @@ impl DataPlane {
             gate.stay_off();
         }
         link.pop_head(head);
-        for _ in 0..head.seq {
+        for _ in 0..head.part_count() {
             let Some(link) = self.links.get_mut(id) else {
                 return;
             };
@@ -934,7 +932,7 @@ impl DataPlane {
             self.counters.set_fusing_stops += u64::from(link.sets.give_up());
         }
         let (mut delivery, mut replies) = (Delivery::NONE, self.spare_buffers.take());
-        for part in 0..=head.seq {
+        for part in 0..=head.part_count() {
             let Some(link) = self.links.get_mut(id) else {
                 break;
             };

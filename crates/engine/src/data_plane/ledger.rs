@@ -8,12 +8,16 @@ use crate::base::handle::SessionId;
 /// A request on a link, from the time it is put there until its reply comes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// The session of the request. [`SessionId::NONE`] once the request was answered otherwise or
-    /// the session closed.
+    /// The session of the request. It is [`SessionId::NONE`] for a request that was answered
+    /// otherwise (its deadline has passed, or it was moved to another link), for a request of
+    /// respool's own, and for the head of a fused request. The entries of a closed session keep
+    /// its id, which finds no session.
     pub(crate) session: SessionId,
-    /// The place of the request in the order of the session's replies.
+    /// The place of the request in the order of the session's replies. In a head it is the number
+    /// of parts: see [`Entry::part_count`].
     pub(crate) seq: u32,
-    /// Bytes on the wire; 0 for a request that was cut through.
+    /// Bytes that the link holds for it. A request that was streamed, and a collapsed read
+    /// ([`Class::Same`]), have none of their own.
     pub(crate) len: u32,
     /// The time when the request was read, [`crate::base::time::Time::stamp_ms`].
     pub(crate) at_ms: u32,
@@ -48,6 +52,23 @@ impl Entry {
             has_completion: false,
             silent: false,
         }
+    }
+
+    /// The head of a fused request: `parts` requests follow it. `first`: the entry of the first
+    /// part, which gives the head its age. `len`: the head's own bytes.
+    pub(crate) fn head(class: Class, parts: u32, len: u32, first: &Entry) -> Entry {
+        debug_assert!(class.is_whole());
+        Entry {
+            class,
+            len,
+            ..Entry::of(SessionId::NONE, parts, first.at_ms)
+        }
+    }
+
+    /// The number of parts that were sent with this head.
+    pub(crate) fn part_count(&self) -> u32 {
+        debug_assert!(self.class.is_whole());
+        self.seq
     }
 
     /// Whether no session waits for it any more.
@@ -101,9 +122,9 @@ pub(crate) enum Class {
     OfGets,
     /// A part of an MSET: a SET of which only key and value were sent.
     OfSets,
-    /// The head of a fused MGET. It has no session; `seq` is the number of parts sent with it.
+    /// The head of a fused MGET: see [`Entry::head`].
     Gets,
-    /// The head of a fused MSET, in the same form.
+    /// The head of a fused MSET: see [`Entry::head`].
     Sets,
     /// A GET that was sent alone, to see whether the user has the right to GET.
     TriesGet,

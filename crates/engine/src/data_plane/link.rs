@@ -285,8 +285,11 @@ pub(crate) struct Link {
     pub(crate) forecast: ArrivalForecast,
 
     pub(crate) scanner: reply::ReplyScanner,
-    /// The bytes of the reply that is coming, as far as they have not been passed on.
+    /// The beginning of the reply that the scanner is inside of, unless it was passed on.
     pub(crate) partial: Vec<u8>,
+    /// Bytes that are scanned again in front of the next ones: the cut first line of a fused
+    /// MGET's reply, or the cut frame of a tunnel.
+    pub(crate) unscanned: Vec<u8>,
     /// Whether a part of this reply has been passed on.
     pub(crate) cutting: bool,
     /// The time when the server last sent bytes, or last had no reply to send.
@@ -381,6 +384,7 @@ impl Link {
             forecast: ArrivalForecast::new(max_delay_us),
             scanner: reply::ReplyScanner::default(),
             partial: Vec::new(),
+            unscanned: Vec::new(),
             cutting: false,
             progress: now,
             paused: None,
@@ -974,6 +978,7 @@ impl Link {
         self.scanner = reply::ReplyScanner::default();
         self.reply_room.forget_part();
         self.partial = Vec::new();
+        self.unscanned = Vec::new();
         self.cutting = false;
         self.streaming = Streaming::No;
         self.paused = None;

@@ -226,6 +226,7 @@ impl Link {
         size_of::<Link>()
             + self.out.memory_bytes()
             + self.partial.capacity()
+            + self.unscanned.capacity()
             + self.ledger.capacity() * size_of::<crate::data_plane::ledger::Entry>()
             + self.completions.capacity() * size_of::<crate::data_plane::completion::Completion>()
             + again.sum::<usize>()

@@ -38,7 +38,7 @@ impl Engine {
                 self.settle_losses();
             }
             LinkState::Up => {
-                if !link.partial.is_empty() && !link.scanner.is_inside() {
+                if !link.unscanned.is_empty() {
                     return self.take_rest_of_head(id, bytes);
                 }
                 let (is_limited, owed) = (link.reply_room.is_limited(), link.ledger.len());
@@ -68,7 +68,7 @@ impl Engine {
         let Some(link) = self.plane.links.get_mut(id) else {
             return;
         };
-        let mut head = std::mem::take(&mut link.partial);
+        let mut head = std::mem::take(&mut link.unscanned);
         head.extend_from_slice(bytes);
         self.take_read(id, &head);
     }

@@ -132,7 +132,7 @@ impl Pinned {
         let by = link.role.session();
         // An incomplete frame waits for its end unless it is large, so that respool knows the
         // frames that it passes on.
-        let mut kept = std::mem::take(&mut link.partial);
+        let mut kept = std::mem::take(&mut link.unscanned);
         let bytes = if kept.is_empty() {
             bytes
         } else {
@@ -148,7 +148,7 @@ impl Pinned {
                 Ok(Scanned::Whole(len)) => &rest[..len],
                 Ok(Scanned::Part) if begins && rest.len() <= PARTIAL_BYTES_MAX => {
                     link.scanner = ReplyScanner::default();
-                    link.partial = rest.to_vec();
+                    link.unscanned = rest.to_vec();
                     break;
                 }
                 Ok(Scanned::Part) => {
