@@ -736,7 +736,7 @@ impl DataPlane {
         let old = std::mem::replace(&mut session.link, link);
         let expected = std::mem::replace(&mut session.expected, ArrivalSlot::NOT);
         session.gap_us = u32::MAX;
-        match session.flags.any(Flags::ROUTED) {
+        match session.state.any(Flags::ROUTED) {
             true => self.pools[usize::from(session.pool)].came(expected),
             false => self.on_session_arrival(old, expected),
         }
@@ -766,10 +766,10 @@ impl DataPlane {
     /// Gives a session a reason to wait.
     pub(crate) fn hold(&mut self, id: SessionId, reason: Holds) {
         if let Some(session) = self.sessions.get_mut(id) {
-            if reason == Holds::OUTPUT && !session.flags.holds().any(reason) {
+            if reason == Holds::OUTPUT && !session.state.holds().any(reason) {
                 self.unread_output.note(id);
             }
-            session.flags.hold(reason);
+            session.state.hold(reason);
             self.turn.reading.push(id);
             if reason.any(Holds::BY_CLIENT) {
                 self.deadlines.forget(id);
@@ -818,8 +818,8 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.flags.release(reason);
-        if !session.flags.is_held() {
+        session.state.release(reason);
+        if !session.state.is_held() {
             self.turn.resume.push_once(id, &mut session.resuming);
         }
     }
@@ -846,7 +846,7 @@ impl DataPlane {
     /// client should get the result.
     pub(crate) fn is_to_wait(&self, id: SessionId) -> bool {
         self.sessions.get(id).is_some_and(|session| {
-            let is_held = session.flags.holds().any(Holds::ROOM);
+            let is_held = session.state.holds().any(Holds::ROOM);
             is_held && session.asked.is_some_and(may_wait)
                 || self.polling.holds(id)
                 || session.defers_wait()
@@ -869,11 +869,11 @@ impl DataPlane {
     pub(crate) fn keep_held(&mut self, id: SessionId, mut held: Vec<u8>, used: usize) {
         self.held_bytes -= held.len();
         match self.sessions.get_mut(id) {
-            Some(session) if used < held.len() && !session.flags.is_closing() => {
+            Some(session) if used < held.len() && !session.state.is_closing() => {
                 held.drain(..used);
                 shrink(&mut held);
                 self.held_bytes += held.len();
-                let (len, is_held) = (held.len(), session.flags.is_held());
+                let (len, is_held) = (held.len(), session.state.is_held());
                 session.held = held;
                 if used > 0 {
                     self.memory.restart(id);
@@ -895,7 +895,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if session.flags.is_closing() {
+        if session.state.is_closing() {
             return;
         }
         if session.held.capacity() == 0 {
@@ -906,7 +906,7 @@ impl DataPlane {
         }
         session.held.extend_from_slice(bytes);
         self.held_bytes += bytes.len();
-        if session.flags.is_held() {
+        if session.state.is_held() {
             let len = session.held.len();
             self.turn.reading.push(id);
             self.note_arrival(id, self.now_ms, len);
@@ -919,11 +919,11 @@ impl DataPlane {
 impl DataPlane {
     pub(crate) fn is_routed(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
-        session.is_some_and(|session| session.flags.any(Flags::ROUTED))
+        session.is_some_and(|session| session.state.any(Flags::ROUTED))
     }
 
     pub(crate) fn is_restricted(&self, id: SessionId) -> bool {
-        let restricted = |session: &Session| session.flags.any(Flags::RESTRICTED);
+        let restricted = |session: &Session| session.state.any(Flags::RESTRICTED);
         self.sessions.get(id).is_some_and(restricted)
     }
 
@@ -953,11 +953,11 @@ impl DataPlane {
                 continue;
             };
             let read = session.wants_reading(&self.settings.limits, self.now);
-            if read == session.flags.any(Flags::UNREAD) {
+            if read == session.state.any(Flags::UNREAD) {
                 if read {
-                    session.flags.remove(Flags::UNREAD);
+                    session.state.remove(Flags::UNREAD);
                 } else {
-                    session.flags |= Flags::UNREAD;
+                    session.state |= Flags::UNREAD;
                 }
                 self.turn.actions.push_back(Action::ReadSession(id, read));
             }
@@ -974,7 +974,7 @@ impl DataPlane {
     /// Takes no more requests from a session. It closes after it has its remaining replies.
     pub(crate) fn close_when_answered(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.flags.close();
+            session.state.close();
             self.held_bytes -= session.held.len();
             session.held = Vec::new();
             self.turn.reading.push(id);
@@ -1012,7 +1012,7 @@ impl DataPlane {
         self.slow_readers.forget(session.id);
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare_buffers);
-        match session.flags.any(Flags::ROUTED) {
+        match session.state.any(Flags::ROUTED) {
             true => self.pools[usize::from(session.pool)].came(session.expected),
             false => self.on_session_arrival(session.link, session.expected),
         }

@@ -183,7 +183,7 @@ impl Engine {
         session.active_at = self.plane.now;
         session.bytes_in += bytes.len() as u64;
         self.plane.counters.session_bytes_in += bytes.len() as u64;
-        if session.flags.is_ending() {
+        if session.state.is_ending() {
             return;
         }
         if session.held.is_empty() {
@@ -216,7 +216,7 @@ impl Engine {
         let Some(session) = self.plane.sessions.get_mut(id) else {
             return;
         };
-        session.flags.end_input();
+        session.state.end_input();
         if self.plane.is_to_wait(id) {
             return self.plane.close(id, false);
         }
@@ -409,11 +409,11 @@ impl Engine {
             let Some(session) = self.plane.sessions.get_mut(id) else {
                 continue;
             };
-            if session.flags.any(Flags::STEPS) {
+            if session.state.any(Flags::STEPS) {
                 self.take_steps(id);
             }
             let has_more =
-                |session: &Session| !session.held.is_empty() && !session.flags.any(Flags::STEPS);
+                |session: &Session| !session.held.is_empty() && !session.state.any(Flags::STEPS);
             if self.plane.sessions.get(id).is_some_and(has_more) {
                 self.take_held(id);
             }

@@ -142,9 +142,9 @@ impl Pinned {
         }
         let pins = std::mem::take(&mut session.pins);
         session.link = LinkId::NONE;
-        let tunnel = session.flags.is_tunnel();
-        session.flags.remove(Flags::UNPINNING);
-        session.flags.end_tunnel();
+        let tunnel = session.state.is_tunnel();
+        session.state.remove(Flags::UNPINNING);
+        session.state.end_tunnel();
         if was_up && pins.any(Pins::WATCH) {
             session.rare().watch_lost = true;
         }

@@ -491,7 +491,7 @@ impl Pubsub {
             let Some(session) = plane.sessions.get(member) else {
                 continue;
             };
-            if session.flags.is_ending() {
+            if session.state.is_ending() {
                 // A session that closes gets its outstanding replies alone. Messages would keep it
                 // for ever.
                 continue;
@@ -635,9 +635,9 @@ impl Pubsub {
             return;
         };
         if session.version == Version::Resp2 && session.listens() {
-            session.flags |= Flags::RESTRICTED;
+            session.state |= Flags::RESTRICTED;
         } else {
-            session.flags.remove(Flags::RESTRICTED);
+            session.state.remove(Flags::RESTRICTED);
         }
     }
 

@@ -505,8 +505,8 @@ impl Scatter {
             return;
         };
         let seq = session.take_seq();
-        let silent = session.flags.is_silent();
-        let may_be_sifted = request.id == id::KEYS && session.flags.any(Flags::STRIPS);
+        let silent = session.state.is_silent();
+        let may_be_sifted = request.id == id::KEYS && session.state.any(Flags::STRIPS);
         let pattern = request.args().nth(1).filter(|_| may_be_sifted);
         let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);
         let sifted_by = pattern.map(Into::into);

@@ -88,7 +88,7 @@ impl Transactions {
             id::WATCH => match plane.pin(id, Pins::WATCH) {
                 Ok(()) => {
                     if let Some(session) = plane.sessions.get_mut(id) {
-                        session.flags |= Flags::HAS_QUEUED;
+                        session.state |= Flags::HAS_QUEUED;
                     }
                     plane.dispatch_on_link(id, request.bytes, false, None)
                 }
@@ -200,7 +200,7 @@ impl Transactions {
         let Some(session) = plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
-        session.flags |= Flags::IN_MULTI | Flags::HAS_QUEUED;
+        session.state |= Flags::IN_MULTI | Flags::HAS_QUEUED;
         session.rare().transaction = Some(OpenTransaction::default());
         let transaction = Transaction {
             opening: opening.to_vec(),
@@ -217,7 +217,7 @@ impl Transactions {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };
-        session.flags.remove(Flags::IN_MULTI);
+        session.state.remove(Flags::IN_MULTI);
         // The transaction is gone, so a repeated EXEC would not repeat it.
         session.burst.count_as_many();
         if let Some(rare) = &mut session.rare {

@@ -116,7 +116,7 @@ impl Access {
     ) -> Result<(), Dispatched> {
         let user = plane.own_user(name, password);
         let is_same = |session: &Session| {
-            !session.flags.any(Flags::UNAUTHENTICATED) && user == Some(session.user)
+            !session.state.any(Flags::UNAUTHENTICATED) && user == Some(session.user)
         };
         if plane.sessions.get(id).is_some_and(is_same) {
             return Ok(());
@@ -133,7 +133,7 @@ impl Access {
             return Err(plane.answer_error(id, WRONG));
         };
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags.remove(Flags::UNAUTHENTICATED);
+            session.state.remove(Flags::UNAUTHENTICATED);
             session.user = user;
         }
         Ok(())
@@ -280,7 +280,7 @@ impl Access {
     ) -> LoginGate {
         let session = plane.sessions.get(id);
         if let Some(session) = session
-            && !session.flags.any(Flags::UNAUTHENTICATED)
+            && !session.state.any(Flags::UNAUTHENTICATED)
             && plane.logins.get(session.user) == Some(login)
         {
             return LoginGate::Open(LoginClaim::free(session.peer));
@@ -450,7 +450,7 @@ impl Access {
         }
         if let Some(session) = plane.sessions.get_mut(session_id) {
             let former = std::mem::replace(&mut session.user, user);
-            session.flags.remove(Flags::UNAUTHENTICATED);
+            session.state.remove(Flags::UNAUTHENTICATED);
             plane.logins.note_database(db, former, user);
         }
         let session = plane.sessions.get(session_id);

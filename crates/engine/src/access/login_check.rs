@@ -166,7 +166,7 @@ impl Access {
             // more.
             let must_log_in = plane.is_login_withdrawn(pool);
             if let Some(session) = plane.sessions.get_mut(id).filter(|_| must_log_in) {
-                session.flags |= Flags::UNAUTHENTICATED;
+                session.state |= Flags::UNAUTHENTICATED;
             }
             plane.release(id, Holds::LINK);
         }
@@ -221,7 +221,7 @@ impl Access {
             };
             let is_concerned = session.pool == pool && (!others_serve || session.link == id);
             if session.user == CONFIGURED && is_concerned {
-                session.flags |= Flags::UNAUTHENTICATED;
+                session.state |= Flags::UNAUTHENTICATED;
             }
         }
     }
@@ -238,7 +238,7 @@ impl Access {
                 && session.pool == pool
                 && session.user == CONFIGURED
             {
-                session.flags.remove(Flags::UNAUTHENTICATED);
+                session.state.remove(Flags::UNAUTHENTICATED);
             }
         }
     }
@@ -259,7 +259,7 @@ impl Access {
             if session.pool != pool || session.user != CONFIGURED || session.accepted_at <= since {
                 continue;
             }
-            session.flags |= Flags::UNAUTHENTICATED;
+            session.state |= Flags::UNAUTHENTICATED;
             if !session.pins.is_empty() || session.listens() {
                 let reason = String::from("the server withdrew the login before the client came");
                 plane.close_for(id, reason);

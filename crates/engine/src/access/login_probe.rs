@@ -108,7 +108,7 @@ impl Access {
                 let asked = LoginAttempt {
                     is_presumed_right,
                     has_failed: attempts.is_some_and(|attempts| attempts.has_failed),
-                    may_wait: !session.flags.any(Flags::IN_MULTI) && within.is_none(),
+                    may_wait: !session.state.any(Flags::IN_MULTI) && within.is_none(),
                 };
                 let mut guesses = self.guesses();
                 guesses.reserve(source, asked, plane.now)
@@ -393,7 +393,7 @@ impl Access {
         let entry = Entry {
             len: request.len() as u32,
             has_completion: true,
-            silent: session.flags.is_silent(),
+            silent: session.state.is_silent(),
             ..Entry::of(id, session.take_seq(), plane.asked_ms)
         };
         self.login_probes.queue.push_back(QueuedLogin {

@@ -163,7 +163,7 @@ impl Admin {
         if plane
             .sessions
             .get(id)
-            .is_some_and(|session| session.flags.holds().any(Holds::PAUSE))
+            .is_some_and(|session| session.state.holds().any(Holds::PAUSE))
         {
             plane.close_when_answered(id);
         }
@@ -559,7 +559,7 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
         let release = plane.server_version_of(session_id);
         release.is_some_and(|(server, its)| server == "valkey" && its >= (8, 1))
     };
-    let none_queued = match session.flags.any(Flags::HAS_QUEUED) && keeps_room() {
+    let none_queued = match session.state.any(Flags::HAS_QUEUED) && keeps_room() {
         true => 0,
         false => -1,
     };
@@ -604,7 +604,7 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
     put("omem", &0);
     put("tot-mem", &(size_of::<Session>() + held));
     // A session without a hold is about to be read again, so it counts as read.
-    let is_unread = session.flags.any(Flags::UNREAD) && session.flags.is_held();
+    let is_unread = session.state.any(Flags::UNREAD) && session.state.is_held();
     put("events", &if is_unread { "" } else { "r" });
     put("cmd", &session.asked.map_or("NULL", |id| id.get().name));
     let user = within.map_or(session.user, |within| within.user);
@@ -635,14 +635,14 @@ fn client_flags(plane: &DataPlane, session: &Session) -> String {
     let letters = [
         ('O', session.pins.any(Pins::MONITOR)),
         ('P', session.listens()),
-        ('x', session.flags.any(Flags::IN_MULTI) || within.is_some()),
+        ('x', session.state.any(Flags::IN_MULTI) || within.is_some()),
         (
             'b',
-            waits || session.flags.holds().any(Holds::PAUSE | Holds::ROOM),
+            waits || session.state.holds().any(Holds::PAUSE | Holds::ROOM),
         ),
         ('t', session.pins.any(Pins::TRACKING)),
         ('B', session.pins.any(Pins::BROADCAST)),
-        ('c', session.flags.is_closing()),
+        ('c', session.state.is_closing()),
         ('U', session.peer == Peer::Unix),
         ('e', no_evict),
         ('T', session.pins.any(Pins::NO_TOUCH)),

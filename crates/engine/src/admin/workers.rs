@@ -229,7 +229,7 @@ impl Admin {
             return Err(Dispatched::Done);
         };
         let seq = session.take_seq();
-        let silent = session.flags.is_silent();
+        let silent = session.state.is_silent();
         plane.counters.requests_answered_locally += 1;
         Ok(self.ask_for(plane, id, (seq, silent), question, form, doubt))
     }
@@ -252,7 +252,7 @@ impl Admin {
             && session.is_caught_up()
         {
             // No reply is outstanding that would end this hold.
-            session.flags.release(Holds::DRAIN);
+            session.state.release(Holds::DRAIN);
         }
         plane.hold(id, Holds::ROOM);
         Dispatched::Wait

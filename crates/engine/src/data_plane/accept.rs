@@ -20,18 +20,18 @@ impl DataPlane {
         let server = self.first_up(pool);
         let kind = self.first_link(server);
         let link = self.shared_link(kind).unwrap_or(LinkId::NONE);
-        let mut flags = SessionState::default();
+        let mut state = SessionState::default();
         if self.must_authenticate(pool) {
-            flags |= Flags::UNAUTHENTICATED;
+            state |= Flags::UNAUTHENTICATED;
         }
         if self.pools[pool].is_routed() {
-            flags |= Flags::ROUTED;
+            state |= Flags::ROUTED;
         }
         if self.pools.removes_prefix(pool) {
-            flags |= Flags::STRIPS;
+            state |= Flags::STRIPS;
         }
         let session = Session {
-            flags,
+            state,
             version: Version::Resp2,
             pins: Pins::default(),
             batch: 0,
@@ -90,7 +90,7 @@ impl DataPlane {
         session.bytes_out += count as u64;
         self.held_bytes -= count;
         self.counters.session_bytes_out += count as u64;
-        if session.flags.holds().any(Holds::OUTPUT)
+        if session.state.holds().any(Holds::OUTPUT)
             && session.out.len() <= self.settings.limits.session_output_soft_bytes as usize / 2
             && self.unpause_draining(id)
         {
@@ -100,7 +100,7 @@ impl DataPlane {
             return;
         };
         if session.out.is_empty() {
-            if session.flags.holds().any(Holds::MEMORY) {
+            if session.state.holds().any(Holds::MEMORY) {
                 self.release(id, Holds::MEMORY);
             }
             self.finish_if_done(id);

@@ -46,7 +46,7 @@ impl DataPlane {
         };
         let is_told = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
         let is_up = self.links.get(session.link).is_some_and(Link::is_up);
-        if !is_told || !is_up || session.flags.any(Flags::STEPS) {
+        if !is_told || !is_up || session.state.any(Flags::STEPS) {
             return self.answer_with(id, write);
         }
         let (mut answer, mut ping) = (Vec::new(), Vec::new());

@@ -75,7 +75,7 @@ impl DataPlane {
     /// become known, its request is refused.
     pub(crate) fn find_owners(&mut self, id: SessionId) -> Option<Dispatched> {
         let session = self.sessions.get(id)?;
-        let is_queued = session.flags.any(Flags::IN_MULTI);
+        let is_queued = session.state.any(Flags::IN_MULTI);
         let part = self.unknown_part(usize::from(session.pool))?;
         let text = match self.unusable_node(part) {
             Some(text) => text,

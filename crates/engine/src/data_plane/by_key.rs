@@ -134,6 +134,6 @@ impl DataPlane {
     fn removes_prefix_by_key(&self, id: SessionId) -> bool {
         let way = Flags::ROUTED | Flags::STRIPS;
         let session = self.sessions.get(id);
-        session.is_some_and(|session| session.flags.off_path() == way && session.pins.is_empty())
+        session.is_some_and(|session| session.state.off_path() == way && session.pins.is_empty())
     }
 }

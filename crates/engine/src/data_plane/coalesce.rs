@@ -306,7 +306,7 @@ fn choose<const BY_SLOT: bool>(
             if let Some(session) = &mut session {
                 collapses = section.collapses && Levels::of(levels, session.listener).collapse;
                 if section.whole.is_some() {
-                    session.flags |= Flags::FUSED;
+                    session.state |= Flags::FUSED;
                 }
                 if section.part == Class::OfSets {
                     blocks.begin_run::<BY_SLOT>(session.sets);
@@ -324,7 +324,7 @@ fn choose<const BY_SLOT: bool>(
             let block = dedup.leaders()[leader].block;
             if block >= session.block || !session.reads_in_order {
                 session.block = session.block.max(block);
-                session.flags |= Flags::FUSED;
+                session.state |= Flags::FUSED;
                 dedup.follow(leader, index as u32);
                 continue;
             }
@@ -775,7 +775,7 @@ impl DataPlane {
     /// Whether the reply to a read may come too early, because an earlier request of its session is
     /// sent again on this link. Other links do not matter.
     pub(crate) fn brings_early(&self, link: LinkId, read: &Entry) -> bool {
-        let asks_again = |session: &Session| session.flags.any(Flags::ASKS_AGAIN);
+        let asks_again = |session: &Session| session.state.any(Flags::ASKS_AGAIN);
         !self.repeated_reads.is_empty()
             && read.before != EarlierAttempt::Answered
             && self.sessions.get(read.session).is_some_and(asks_again)
@@ -811,7 +811,7 @@ impl DataPlane {
             self.counters.late_replies += 1;
             return;
         };
-        session.flags |= Flags::ASKS_AGAIN;
+        session.state |= Flags::ASKS_AGAIN;
         let Some(link) = self.links.get_mut(id) else {
             return;
         };

@@ -80,8 +80,8 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        debug_assert!(session.flags.holds().any(Holds::DRAIN));
-        session.flags |= Flags::STEPS | Flags::MID_REPLY;
+        debug_assert!(session.state.holds().any(Holds::DRAIN));
+        session.state |= Flags::STEPS | Flags::MID_REPLY;
         self.held_bytes += steps.iter().map(ReplyStep::held_bytes).sum::<usize>();
         let rare = session.rare();
         rare.steps_silent = silent;
@@ -108,11 +108,11 @@ impl DataPlane {
     ) -> Option<(KeptRequest, Option<CompositeReply>)> {
         loop {
             let session = self.sessions.get_mut(id)?;
-            if session.flags.is_closing() || session.flags.is_held() {
+            if session.state.is_closing() || session.state.is_held() {
                 return None;
             }
             if session.rare().steps_silent {
-                session.flags.silence_request();
+                session.state.silence_request();
             }
             let Some(step) = session.rare().reply_steps.pop_front() else {
                 break;
@@ -152,7 +152,7 @@ impl DataPlane {
     /// Ends the composite reply of a session.
     fn end_steps(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.flags.remove(Flags::STEPS);
+            session.state.remove(Flags::STEPS);
             session.rare().steps_silent = false;
             session.rare().composite = None;
         }

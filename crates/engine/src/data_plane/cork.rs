@@ -83,7 +83,7 @@ impl DataPlane {
         let balanced_us = self.pools[usize::from(session.pool)].longest_wait_us;
         let wait_us = rule.wait_us_for(aim, balanced_us);
         let waits =
-            !session.flags.writes_at_once() && session.out.len() < KEPT_BYTES_MAX && wait_us > 0;
+            !session.state.writes_at_once() && session.out.len() < KEPT_BYTES_MAX && wait_us > 0;
         if !waits || session.cork.skip > 0 {
             session.cork.skip = session.cork.skip.saturating_sub(1);
             return DataPlane::mark_dirty(&mut self.turn.dirty, id, session);

@@ -113,7 +113,7 @@ impl DataPlane {
         scanner: &mut RequestScanner,
         rest: &[u8],
     ) -> Option<ExpiredRequest> {
-        let is_untrusted = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+        let is_untrusted = |session: &Session| session.state.any(Flags::UNAUTHENTICATED);
         let trusted = !self.sessions.get(session_id).is_some_and(is_untrusted);
         let (len, id) = match scanner.scan(rest, trusted) {
             Ok(Found::Request { len }) => {
@@ -130,12 +130,12 @@ impl DataPlane {
             _ => return None,
         };
         let session = self.sessions.get_mut(session_id)?;
-        let flags = session.flags;
-        if flags.is_closing() || flags.is_mid_request() || flags.is_held() {
+        let state = session.state;
+        if state.is_closing() || state.is_mid_request() || state.is_held() {
             return None;
         }
         // Queued requests go out with EXEC, and EXEC reports the deadline.
-        let is_queued = session.flags.any(Flags::IN_MULTI) && id != Some(id::EXEC);
+        let is_queued = session.state.any(Flags::IN_MULTI) && id != Some(id::EXEC);
         if is_queued || id.is_some_and(needs_no_server) {
             return Some(ExpiredRequest::Taken { len });
         }
@@ -156,13 +156,13 @@ impl DataPlane {
             Some(id::HELLO) => {
                 self.close_greeting(session_id);
             }
-            Some(id::EXEC) if session.flags.any(Flags::IN_MULTI) => {
+            Some(id::EXEC) if session.state.any(Flags::IN_MULTI) => {
                 let link = session.link;
                 return Some(self.expired_exec_reply(link));
             }
             _ => {
                 let entry = Entry {
-                    silent: session.flags.is_silent(),
+                    silent: session.state.is_silent(),
                     ..Entry::of(session_id, session.take_seq(), at_ms)
                 };
                 let link = session.link;
@@ -333,13 +333,13 @@ impl DataPlane {
     /// Notes that a session holds bytes that cannot be dispatched now. The first `len` of these
     /// were read at `at_ms`.
     pub(crate) fn note_arrival(&mut self, id: SessionId, at_ms: u32, len: usize) {
-        let Some(flags) = self.sessions.get(id).map(|session| session.flags) else {
+        let Some(state) = self.sessions.get(id).map(|session| session.state) else {
             return;
         };
-        let waits_for_links = flags.holds().any(Holds::LINK | Holds::ROOM);
-        let waits_for_replies = flags.holds().any(Holds::DRAIN | Holds::DEPTH);
+        let waits_for_links = state.holds().any(Holds::LINK | Holds::ROOM);
+        let waits_for_replies = state.holds().any(Holds::DRAIN | Holds::DEPTH);
         let counts = match () {
-            () if flags.holds().any(Holds::BY_CLIENT) || flags.is_mid_request() => return,
+            () if state.holds().any(Holds::BY_CLIENT) || state.is_mid_request() => return,
             () if waits_for_replies && self.may_wait_long(id) => return,
             () if waits_for_links => true,
             () if waits_for_replies => false,

@@ -22,16 +22,16 @@ impl DataPlane {
             return Some(SessionState::default());
         };
         session.burst.place(session.next_seq, len);
-        let flags = session.flags;
-        if flags.any(Flags::FUSED) && self.hold_until_caught_up(id) {
+        let state = session.state;
+        if state.any(Flags::FUSED) && self.hold_until_caught_up(id) {
             return None;
         }
-        if flags.any(Flags::ROUTED)
+        if state.any(Flags::ROUTED)
             && let Some(session) = self.sessions.get_mut(id)
         {
-            session.flags |= Flags::UNFORESEEN;
+            session.state |= Flags::UNFORESEEN;
         }
-        Some(flags)
+        Some(state)
     }
 
     /// Puts a request on the session's link on the slow path: the link is not up, not accepting or
@@ -104,7 +104,7 @@ impl DataPlane {
             return Ok(Dispatched::Done);
         };
         let seq = session.take_seq();
-        let silent = session.flags.is_silent();
+        let silent = session.state.is_silent();
         let entry = Entry {
             len: bytes.len() as u32,
             class: Class::of(reads),

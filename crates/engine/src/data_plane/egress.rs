@@ -249,7 +249,7 @@ impl DataPlane {
             Some(_) if entry.silent => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;
-                session.flags |= Flags::MID_REPLY;
+                session.state |= Flags::MID_REPLY;
                 session
                     .out
                     .tail(&mut self.spare_buffers)
@@ -434,7 +434,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.flags.remove(Flags::MID_REPLY);
+        session.state.remove(Flags::MID_REPLY);
         if let Some(rare) = &mut session.rare
             && !rare.pushes.is_empty()
         {
@@ -453,8 +453,8 @@ impl DataPlane {
             return;
         };
         let (link, owed) = (session.link, !session.is_caught_up());
-        let is_routed = session.flags.any(Flags::ROUTED);
-        if !session.flags.holds().any(Holds::OUTPUT) {
+        let is_routed = session.state.any(Flags::ROUTED);
+        if !session.state.holds().any(Holds::OUTPUT) {
             self.hold(id, Holds::OUTPUT);
         }
         match owed {
@@ -512,7 +512,7 @@ impl DataPlane {
         };
         // With a single server, the next reply comes on the same link, though perhaps after this
         // one.
-        session.flags.any(Flags::ROUTED)
+        session.state.any(Flags::ROUTED)
             && link.owes(session_id)
             && session.parked_bytes() + begun > soft
             && !link.brings(session_id, session.head_seq)
@@ -765,7 +765,7 @@ impl DataPlane {
             session.head_seq = last.seq.wrapping_add(last.count);
         } else {
             self.turn.reply_runs.push(last);
-            session.flags |= Flags::PARKED;
+            session.state |= Flags::PARKED;
             let head = session.head_seq;
             let parking = &mut session.rare().reorder;
             parking.park(head, &self.turn.reply_runs, bytes, &mut self.spare_buffers);
@@ -776,9 +776,9 @@ impl DataPlane {
             }
         }
         // Early replies may have their place now.
-        if session.flags.any(Flags::PARKED) {
+        if session.state.any(Flags::PARKED) {
             self.held_bytes -= session.unpark(&mut self.spare_buffers);
-            if session.flags.any(Flags::PARKED) {
+            if session.state.any(Flags::PARKED) {
                 self.bound_parked(id);
             }
         }
@@ -789,8 +789,8 @@ impl DataPlane {
         let soft = self.settings.limits.session_output_soft_bytes as usize;
         let is_over_soft = session.out.len() > soft;
         // The session may have been held because of early replies, which have been delivered.
-        let held = session.flags.holds().any(Holds::OUTPUT) && session.out.len() <= soft / 2;
-        if caught_up || !session.flags.any(Flags::ROUTED) {
+        let held = session.state.holds().any(Holds::OUTPUT) && session.out.len() <= soft / 2;
+        if caught_up || !session.state.any(Flags::ROUTED) {
             DataPlane::mark_dirty(&mut self.turn.dirty, id, session);
         } else {
             self.cork_output(id);
@@ -819,7 +819,7 @@ impl DataPlane {
             return self.deliver(id, seq, 1, bytes);
         };
         self.held_bytes += bytes.len() + again.1.len();
-        session.flags |= Flags::PARKED;
+        session.state |= Flags::PARKED;
         let head = session.head_seq;
         let parking = &mut session.rare().reorder;
         parking.park_read(head, seq, bytes, again, &mut self.spare_buffers);
@@ -861,20 +861,20 @@ impl DataPlane {
         };
         session.answered_at = self.now;
         session.reads_in_order = false;
-        let asked_again = session.flags.any(Flags::ASKS_AGAIN);
+        let asked_again = session.state.any(Flags::ASKS_AGAIN);
         session
-            .flags
+            .state
             .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::UNFORESEEN);
         if asked_again {
             self.repeated_reads.remove(&id);
         }
-        if session.flags.is_ending() && session.out.is_empty() {
+        if session.state.is_ending() && session.out.is_empty() {
             // The session wants no replies, so no write will end it.
             self.turn.resume.push(id);
         }
-        if session.flags.awaits_last() {
+        if session.state.awaits_last() {
             // A session that is being unpinned continues when its link is given back.
-            let continues = match session.flags.any(Flags::UNPINNING) {
+            let continues = match session.state.any(Flags::UNPINNING) {
                 true => {
                     self.turn.cleanups.push_back(Cleanup::Unpinned(id));
                     Holds::DEPTH
@@ -883,16 +883,16 @@ impl DataPlane {
             };
             self.release(id, continues);
         } else if session.expected == ArrivalSlot::NOT
-            && !session.flags.is_ending()
-            && !session.flags.any(Flags::ROUTED)
+            && !session.state.is_ending()
+            && !session.state.any(Flags::ROUTED)
             && let Some(link) = self.links.get_mut(session.link)
         {
             session.expected = link.forecast.expect(self.now, session.gap_us);
-        } else if session.flags.any(Flags::ROUTED) {
+        } else if session.state.any(Flags::ROUTED) {
             session.cork.end(true);
             // The server of its next request is unknown, so all links of the pool expect it.
             if session.expected == ArrivalSlot::NOT
-                && !session.flags.is_ending()
+                && !session.state.is_ending()
                 && session.pins.is_empty()
             {
                 let pool = &mut self.pools[usize::from(session.pool)];
@@ -908,7 +908,7 @@ impl DataPlane {
             return;
         };
         self.held_bytes += bytes.len();
-        let mid_reply = session.flags.any(Flags::MID_REPLY);
+        let mid_reply = session.state.any(Flags::MID_REPLY);
         let waiting = if mid_reply {
             let pushes = &mut session.rare().pushes;
             pushes.extend_from_slice(bytes);
@@ -926,7 +926,7 @@ impl DataPlane {
             let reason = "session-output-hard-bytes: it took its messages too slowly";
             self.close_for(id, reason.to_owned());
         } else if waiting > limits.session_output_soft_bytes as usize
-            && !session.flags.holds().any(Holds::OUTPUT)
+            && !session.state.holds().any(Holds::OUTPUT)
             && !mid_reply
         {
             self.hold(id, Holds::OUTPUT);

@@ -91,24 +91,24 @@ impl DataPlane {
 
     /// Fails a large request whose link was lost before all of it was sent. The request was not
     /// executed. The rest of its bytes is read and dropped.
-    pub(crate) fn fail_large(&mut self, session: SessionId, link: LinkId, cause: Cause<'_>) {
-        let Some(state) = self.sessions.get_mut(session) else {
+    pub(crate) fn fail_large(&mut self, session_id: SessionId, link: LinkId, cause: Cause<'_>) {
+        let Some(session) = self.sessions.get_mut(session_id) else {
             return;
         };
-        let seq = state.next_seq.wrapping_sub(1);
-        let Some(large) = state.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
+        let seq = session.next_seq.wrapping_sub(1);
+        let Some(large) = session.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
             return;
         };
         let silent = large.silent;
         if large.link == Some(link) {
             large.link = None;
-            state.flags.swallow();
+            session.state.swallow();
             let entry = Entry {
                 silent,
-                ..Entry::of(session, seq, 0)
+                ..Entry::of(session_id, seq, 0)
             };
             self.fail(entry, Fate::NotSent, cause);
-            self.release(session, Holds::LINK);
+            self.release(session_id, Holds::LINK);
         }
     }
 
@@ -185,7 +185,7 @@ impl DataPlane {
         // A request in a transaction cannot be sent again by itself. A client with untaken replies
         // may have sent both requests in one pipeline.
         let may = |session: &Session| {
-            !session.flags.any(Flags::IN_MULTI) && session.out.is_empty() && is_alone(session)
+            !session.state.any(Flags::IN_MULTI) && session.out.is_empty() && is_alone(session)
         };
         match self.sessions.get(session).is_some_and(may) {
             true => self.settings.away_error,

@@ -210,10 +210,10 @@ impl DataPlane {
             let Some(session) = self.sessions.get_mut(id) else {
                 break IngressStep::End;
             };
-            let flags = session.flags;
-            if flags.is_not_scanned() {
-                if flags.is_inside_large() && !flags.is_held() && !flags.is_closing() {
-                    if flags.is_streaming() && self.pauses(id, || true) {
+            let state = session.state;
+            if state.is_not_scanned() {
+                if state.is_inside_large() && !state.is_held() && !state.is_closing() {
+                    if state.is_streaming() && self.pauses(id, || true) {
                         // The command is not known any more. In a pause of writes the server must
                         // not get the rest of a write.
                         self.hold_for_pause(id);
@@ -223,7 +223,7 @@ impl DataPlane {
                 }
                 break IngressStep::End;
             }
-            let off_path = flags.off_path();
+            let off_path = state.off_path();
             if scanner.scanned() == 0 && (off_path == Flags::ROUTED || off_path == Flags::default())
             {
                 let used = match off_path == Flags::ROUTED {
@@ -235,7 +235,7 @@ impl DataPlane {
                     continue;
                 }
             }
-            let trusted = !flags.any(Flags::UNAUTHENTICATED);
+            let trusted = !state.any(Flags::UNAUTHENTICATED);
             match scanner.scan(&input[at..], trusted) {
                 Ok(Found::Request { len }) => {
                     match self.dispatch_simple(id, &input[at..at + len], scanner.spans()) {
@@ -267,7 +267,7 @@ impl DataPlane {
         if let Some(class) = self.direct_classes[id.index()]
             && command.arity_ok(spans.len())
             && let Some(session) = self.sessions.get_mut(session_id)
-            && session.flags.is_on_path()
+            && session.state.is_on_path()
             && let Some(link) = self.links.get_mut(session.link)
             && link.accepting()
         {
@@ -422,7 +422,7 @@ impl DataPlane {
         };
         let (len, limits) = (shape.request_len(), &self.settings.limits);
         // The command reads. Its session has its own rules for reads, which need the slow path.
-        if session.flags.any(Flags::READS_OTHERWISE) {
+        if session.state.any(Flags::READS_OTHERWISE) {
             return 0;
         }
         let pool = &self.pools[usize::from(session.pool)];
@@ -503,7 +503,7 @@ impl DataPlane {
     pub(crate) fn goes_by_key(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
         session.is_some_and(|session| {
-            session.flags.off_path() == Flags::ROUTED && session.pins.is_empty()
+            session.state.off_path() == Flags::ROUTED && session.pins.is_empty()
         })
     }
 
@@ -526,7 +526,7 @@ impl DataPlane {
         self.held_bytes += partial.as_ref().map_or(0, |scanner| scanner.held_bytes());
         session.partial = partial;
         // A large request has to be read to its end to be answered.
-        let is_inside = session.flags.is_inside_large();
+        let is_inside = session.state.is_inside_large();
         if session.depth() >= self.settings.limits.session_depth_max && !is_inside {
             self.hold(id, Holds::DEPTH);
         }
@@ -555,7 +555,7 @@ impl DataPlane {
         let gap = self.now.since_us(session.answered_at);
         session.gap_us = u32::try_from(gap).unwrap_or(u32::MAX);
         let expected = std::mem::replace(&mut session.expected, ArrivalSlot::NOT);
-        if session.flags.any(Flags::ROUTED) {
+        if session.state.any(Flags::ROUTED) {
             self.pools[usize::from(session.pool)].came(expected);
         } else if let Some(link) = self.links.get_mut(session.link) {
             link.forecast.came(expected);
@@ -581,13 +581,13 @@ impl DataPlane {
         }
         // The server's own error fits its version. A newer server may accept arguments that the
         // table does not. See `verdict` for requests that the server does not get.
-        let flags = self
+        let state = self
             .sessions
             .get(id)
-            .map(|session| session.flags)
+            .map(|session| session.state)
             .unwrap_or_default();
         let servers_to_say =
-            command.answer.is_by_server() && !flags.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
+            command.answer.is_by_server() && !state.any(Flags::UNAUTHENTICATED | Flags::RESTRICTED);
         if !command.arity_ok(argc) && !servers_to_say {
             return Err(wrong_arity(command));
         }
@@ -683,7 +683,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get(id) else {
             return false;
         };
-        if !session.flags.any(Flags::UNAUTHENTICATED) {
+        if !session.state.any(Flags::UNAUTHENTICATED) {
             return false;
         }
         let pool = session.pool;
@@ -699,7 +699,7 @@ impl DataPlane {
             return true;
         }
         if let Some(session) = self.sessions.get_mut(id) {
-            session.flags.remove(Flags::UNAUTHENTICATED);
+            session.state.remove(Flags::UNAUTHENTICATED);
         }
         false
     }
@@ -707,7 +707,7 @@ impl DataPlane {
     /// Whether the server tells unauthenticated clients nothing of commands, as Valkey 9.1 does,
     /// not even which exist.
     pub(crate) fn is_silent_before_auth(&self, id: SessionId) -> bool {
-        let unauthenticated = |session: &Session| session.flags.any(Flags::UNAUTHENTICATED);
+        let unauthenticated = |session: &Session| session.state.any(Flags::UNAUTHENTICATED);
         self.sessions.get(id).is_some_and(unauthenticated)
             && self
                 .server_version_of(id)
@@ -825,7 +825,7 @@ impl DataPlane {
         let entry = Entry {
             len: bytes.len() as u32,
             has_completion: true,
-            silent: session.flags.is_silent(),
+            silent: session.state.is_silent(),
             ..Entry::of(session_id, session.take_seq(), self.asked_ms)
         };
         state.push_with(entry, bytes, completion);
@@ -913,7 +913,7 @@ impl DataPlane {
     /// Whether respool removes a prefix from the keys of a session's pool.
     pub(crate) fn removes_prefix(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
-        session.is_some_and(|session| session.flags.any(Flags::STRIPS))
+        session.is_some_and(|session| session.state.any(Flags::STRIPS))
     }
 
     /// The prefix that is removed from the keys of a server.
@@ -933,7 +933,7 @@ impl DataPlane {
     /// Ends CLIENT REPLY SKIP, which is for one request: the next one.
     pub(crate) fn count_down_silence(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.flags.end_request();
+            session.state.end_request();
         }
     }
 

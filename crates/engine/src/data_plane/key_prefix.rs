@@ -345,7 +345,7 @@ impl DataPlane {
     /// `None`: it is the same.
     pub(crate) fn part_named(&self, entry: Entry, index: u16, reply: &[u8]) -> Option<Vec<u8>> {
         let session = self.sessions.get(entry.session)?;
-        if !session.flags.any(Flags::STRIPS) {
+        if !session.state.any(Flags::STRIPS) {
             return None;
         }
         let gather = self.scattered(entry)?;

@@ -354,8 +354,8 @@ impl DataPlane {
             false => ("session-stall-ms", stall_ms),
         };
         // A client that takes no output is not read. It stops the request itself.
-        let is_ours = session.flags.holds().any(Holds::BY_SERVER | Holds::MEMORY);
-        if session.flags.is_streaming()
+        let is_ours = session.state.holds().any(Holds::BY_SERVER | Holds::MEMORY);
+        if session.state.is_streaming()
             && !is_ours
             && is_over(self.now, session.active_at, limit_ms)
         {
@@ -369,7 +369,7 @@ impl DataPlane {
     pub(crate) fn waiter_that_has_left(&self, id: LinkId) -> Option<SessionId> {
         let link = self.links.get(id).filter(|link| link.waits)?;
         let by = link.role.session();
-        let has_left = |session: &Session| session.link == id && session.flags.input_has_ended();
+        let has_left = |session: &Session| session.link == id && session.state.input_has_ended();
         self.sessions.get(by).is_some_and(has_left).then_some(by)
     }
 
@@ -384,11 +384,11 @@ impl DataPlane {
             let over = session.is_caught_up()
                 && session.out.is_empty()
                 && !session.listens()
-                && !session.flags.is_tunnel()
+                && !session.state.is_tunnel()
                 // These sessions wait for respool.
-                && !session.flags.is_held()
+                && !session.state.is_held()
                 && !session.resuming.is_set()
-                && !session.flags.any(Flags::STEPS)
+                && !session.state.any(Flags::STEPS)
                 && self.now.since_ms(session.active_at) >= idle_ms;
             over.then_some(id)
         };

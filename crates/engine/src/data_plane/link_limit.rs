@@ -232,7 +232,7 @@ impl DataPlane {
     ) -> crate::data_plane::ingress::Dispatched {
         if let Some(session) = self.sessions.get_mut(id) {
             let seq = session.take_seq();
-            let silent = session.flags.is_silent();
+            let silent = session.state.is_silent();
             self.counters.requests_answered_locally += 1;
             self.deliver(id, seq, 1, if silent { &[] } else { reply });
         }

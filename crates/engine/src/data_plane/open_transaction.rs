@@ -25,7 +25,7 @@ impl DataPlane {
     /// Whether a session has sent MULTI, and not yet EXEC or DISCARD.
     pub(crate) fn is_in_multi(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
-        session.is_some_and(|session| session.flags.any(Flags::IN_MULTI))
+        session.is_some_and(|session| session.state.any(Flags::IN_MULTI))
     }
 
     /// Whether a session watches keys at its server.

@@ -103,7 +103,7 @@ impl DataPlane {
             return false;
         };
         let refused = Flags::IN_MULTI | Flags::UNAUTHENTICATED;
-        if session.flags.is_tunnel() || session.flags.any(refused) {
+        if session.state.is_tunnel() || session.state.any(refused) {
             return false;
         }
         let pool = &self.pools[usize::from(session.pool)];

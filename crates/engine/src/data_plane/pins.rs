@@ -297,7 +297,7 @@ impl DataPlane {
             && session.pins.any(pins)
         {
             session.pins.remove(pins);
-            session.flags |= Flags::UNPINNING;
+            session.state |= Flags::UNPINNING;
             if session.is_caught_up() {
                 self.finish_unpinning(id);
             } else {
@@ -312,7 +312,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.flags.remove(Flags::UNPINNING);
+        session.state.remove(Flags::UNPINNING);
         let (link, pins) = (session.link, session.pins);
         if let Some(link) = self.links.get_mut(link) {
             link.waits = false;
@@ -332,7 +332,7 @@ impl DataPlane {
             link.waits = false;
         }
         if let Some(session) = self.sessions.get_mut(by) {
-            session.flags.remove(Flags::UNPINNING);
+            session.state.remove(Flags::UNPINNING);
         }
         if self.is_tracking_link(by, link_id) {
             return;

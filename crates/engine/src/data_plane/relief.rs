@@ -154,9 +154,9 @@ impl DataPlane {
             return;
         };
         session.out.settle();
-        let is_unauthenticated = session.flags.any(Flags::UNAUTHENTICATED);
+        let is_unauthenticated = session.state.any(Flags::UNAUTHENTICATED);
         let much = session.out.len() > UNAUTHENTICATED_HELD_BYTES_MAX;
-        if is_unauthenticated && much && !session.flags.holds().any(Holds::OUTPUT) {
+        if is_unauthenticated && much && !session.state.holds().any(Holds::OUTPUT) {
             self.hold(id, Holds::OUTPUT);
         }
         self.weigh(id);
@@ -174,7 +174,7 @@ impl DataPlane {
         let mut sum = 0;
         for (id, owed) in self.memory.owed_most() {
             let may_help = |session: &Session| {
-                !session.out.is_empty() && !session.flags.holds().any(Holds::MEMORY)
+                !session.out.is_empty() && !session.state.holds().any(Holds::MEMORY)
             };
             if self.sessions.get(id).is_some_and(may_help) {
                 self.hold(id, Holds::MEMORY);

@@ -41,7 +41,7 @@ impl DataPlane {
         let is_read = command.is_some_and(|command| command.replica);
         if let Some(owner) = of
             && !session.pins.bind()
-            && (!is_read || session.flags.any(Flags::IN_MULTI))
+            && (!is_read || session.state.any(Flags::IN_MULTI))
         {
             let owner = match self.server(owner).gone {
                 true => self.pools.home_of(session.pool.into()),
@@ -98,7 +98,7 @@ impl DataPlane {
         };
         match &self.pool_of(owner).readers {
             None => Ok(owner),
-            Some(_) if session.flags.any(Flags::READS_OTHERWISE) => {
+            Some(_) if session.state.any(Flags::READS_OTHERWISE) => {
                 self.server_as_wanted(id, owner, command)
             }
             Some(readers) if command.replica => readers.instead_of(owner, id),
@@ -233,7 +233,7 @@ impl DataPlane {
     /// A session may have written.
     pub(crate) fn note_write(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
-            && session.flags.any(Flags::READS_OTHERWISE)
+            && session.state.any(Flags::READS_OTHERWISE)
         {
             session.rare().reading.written = true;
         }
@@ -242,9 +242,9 @@ impl DataPlane {
     /// Sets a session's way of reading to that of a new session.
     pub(crate) fn reset_reading(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.flags.remove(Flags::READS_OTHERWISE);
+            session.state.remove(Flags::READS_OTHERWISE);
             if self.pools.all_read_own_writes(session.pool.into()) {
-                session.flags |= Flags::READS_OTHERWISE;
+                session.state |= Flags::READS_OTHERWISE;
             }
         }
     }
@@ -253,9 +253,9 @@ impl DataPlane {
     /// its own writes.
     pub(crate) fn set_reading(&mut self, id: SessionId, asked: CommandId) -> Dispatched {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.flags.remove(Flags::READS_OTHERWISE);
+            session.state.remove(Flags::READS_OTHERWISE);
             if asked == id::READWRITE {
-                session.flags |= Flags::READS_OTHERWISE;
+                session.state |= Flags::READS_OTHERWISE;
                 // Earlier writes count, too.
                 session.rare().reading.written = true;
             }

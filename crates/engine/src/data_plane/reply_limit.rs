@@ -625,15 +625,15 @@ impl DataPlane {
             && let Some(waiter) = waiters.next()
         {
             // A session that has closed, or that was released in another way, needs no room.
-            let held = |session: &&mut Session| session.flags.holds().any(Holds::LINK);
+            let held = |session: &&mut Session| session.state.holds().any(Holds::LINK);
             let Some(session) = self.sessions.get_mut(waiter).filter(held) else {
                 continue;
             };
             // A session that would not send here at once gets no place. It asks anew when it can.
-            let waits_here = session.flags.holds() == Holds::LINK;
+            let waits_here = session.state.holds() == Holds::LINK;
             if waits_here && session.link == id {
                 // One session may wait here twice.
-                session.flags.release(Holds::LINK);
+                session.state.release(Holds::LINK);
                 woken.push(waiter);
             } else {
                 others.push(waiter);
@@ -683,7 +683,7 @@ impl DataPlane {
             let (awaited, sessions) = (link.reply_room.woken.len(), &self.sessions);
             link.reply_room.woken.retain(|woken| {
                 let asks = |session: &Session| {
-                    let waits = session.flags.holds().any(Holds::LINK);
+                    let waits = session.state.holds().any(Holds::LINK);
                     session.link == id && (waits || session.resuming.is_set())
                 };
                 sessions.get(*woken).is_some_and(asks)

@@ -10,9 +10,9 @@ impl DataPlane {
     /// session's own link, if it has one.
     pub(crate) fn reset_modes(&mut self, id: SessionId) -> Option<LinkId> {
         let session = self.sessions.get_mut(id)?;
-        session.flags.remove(Flags::UNPINNING);
-        session.flags.end_tunnel();
-        session.flags.reset_reply_mode();
+        session.state.remove(Flags::UNPINNING);
+        session.state.end_tunnel();
+        session.state.reset_reply_mode();
         session.pins = Pins::default();
         let own = self.links.get(session.link)?.role == LinkRole::Pinned { by: id };
         own.then_some(session.link)
@@ -35,7 +35,7 @@ impl DataPlane {
                 rare.redirect_found = None;
             }
             if protected {
-                session.flags |= Flags::UNAUTHENTICATED;
+                session.state |= Flags::UNAUTHENTICATED;
             }
         }
         self.reset_reading(id);

@@ -172,7 +172,8 @@ impl Pins {
 }
 
 pub(crate) struct Session {
-    pub(crate) flags: SessionState,
+    /// Marks, reasons to wait, and how far the session is from its end.
+    pub(crate) state: SessionState,
     pub(crate) version: Version,
     /// Why the session has a link of its own; empty: it shares one.
     pub(crate) pins: Pins,
@@ -449,7 +450,7 @@ impl Session {
         self.head_seq = head;
         rare.reorder.tidy(spare);
         if rare.reorder.is_empty() {
-            self.flags.remove(Flags::PARKED);
+            self.state.remove(Flags::PARKED);
         }
         requests_len
     }
@@ -462,20 +463,20 @@ impl Session {
         link: LinkId,
         is_early: impl Fn(&[u8]) -> bool,
     ) -> Vec<AskedEarly> {
-        let Some(rare) = self.rare.as_mut().filter(|_| self.flags.any(Flags::PARKED)) else {
+        let Some(rare) = self.rare.as_mut().filter(|_| self.state.any(Flags::PARKED)) else {
             return Vec::new();
         };
         let taken = rare.reorder.take_behind(seq, link, is_early);
         if rare.reorder.is_empty() {
-            self.flags.remove(Flags::PARKED);
+            self.state.remove(Flags::PARKED);
         }
         taken
     }
 
     /// Whether the session is done: no request comes, no reply is owed, and no output is left.
     pub(crate) fn is_finished(&self) -> bool {
-        let ending = self.flags.is_closing()
-            || self.flags.input_has_ended() && !self.flags.is_held() && !self.resuming.is_set();
+        let ending = self.state.is_closing()
+            || self.state.input_has_ended() && !self.state.is_held() && !self.resuming.is_set();
         ending && self.is_caught_up() && self.out.is_empty()
     }
 
@@ -484,26 +485,26 @@ impl Session {
     /// are not executed.
     pub(crate) fn wants_reading(&self, limits: &Limits, now: Time) -> bool {
         let waiting_bytes_max = limits.request_held_bytes_max as usize;
-        if self.flags.is_ending() {
+        if self.state.is_ending() {
             return false;
         }
         let mut patient = Holds::PAUSE | Holds::DRAIN | Holds::ROOM;
         if !self.pins.is_empty() {
             patient = patient | Holds::DEPTH | Holds::LINK;
         }
-        let is_stuck = is_stuck(self, now) && !self.flags.any(Flags::UNAUTHENTICATED);
+        let is_stuck = is_stuck(self, now) && !self.state.any(Flags::UNAUTHENTICATED);
         if is_stuck {
             patient = patient | Holds::OUTPUT | Holds::DEPTH | Holds::LINK;
         }
         let most = match () {
             () if is_stuck => limits.session_input_bytes_max as usize,
-            () if self.flags.any(Flags::UNAUTHENTICATED) => {
+            () if self.state.any(Flags::UNAUTHENTICATED) => {
                 UNAUTHENTICATED_HELD_BYTES_MAX.min(waiting_bytes_max)
             }
-            () if self.flags.any(Flags::FUSED) => FUSED_WAITING_BYTES_MAX.min(waiting_bytes_max),
+            () if self.state.any(Flags::FUSED) => FUSED_WAITING_BYTES_MAX.min(waiting_bytes_max),
             () => waiting_bytes_max,
         };
-        let holds = self.flags.holds();
+        let holds = self.state.holds();
         holds.without(patient).is_empty() && (holds.is_empty() || self.held.len() < most)
     }
 
@@ -515,7 +516,7 @@ impl Session {
             output: self.out.memory_bytes(),
             ..Held::default()
         };
-        match self.flags.is_held() || self.flags.any(Flags::STEPS) {
+        match self.state.is_held() || self.state.any(Flags::STEPS) {
             true => held.queued = unasked,
             false => held.incomplete = unasked,
         }
@@ -541,7 +542,7 @@ impl Session {
             held,
             counted: self.held_bytes(),
             named,
-            unauthenticated: self.flags.any(Flags::UNAUTHENTICATED),
+            unauthenticated: self.state.any(Flags::UNAUTHENTICATED),
             spared,
         }
     }

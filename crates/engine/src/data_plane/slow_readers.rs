@@ -420,7 +420,7 @@ impl DataPlane {
         // The rest of a request that is cut through must not wait for its reply.
         let is_to_change = |session: &Session| {
             self.slow_readers.is_to_change(session.id, session.lane)
-                && !session.flags.is_inside_large()
+                && !session.state.is_inside_large()
         };
         if !self.sessions.get(session_id).is_some_and(is_to_change)
             || self.hold_until_caught_up(session_id)
@@ -453,7 +453,7 @@ impl DataPlane {
             return;
         };
         let is_free =
-            session.pins.is_empty() && session.is_caught_up() && !session.flags.is_inside_large();
+            session.pins.is_empty() && session.is_caught_up() && !session.state.is_inside_large();
         let (kind, old_link) = (self.shared_kind_of(session), session.link);
         if !is_free {
             return;

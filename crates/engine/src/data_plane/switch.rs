@@ -49,7 +49,7 @@ impl DataPlane {
     pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
         let home = self.pools.home_of(usize::from(self.server(server).pool));
         let is_free = |session: &Session| {
-            session.server == server && !session.pins.bind() && session.flags.any(Flags::ROUTED)
+            session.server == server && !session.pins.bind() && session.state.any(Flags::ROUTED)
         };
         let attached = self.sessions.iter();
         let attached: Vec<SessionId> = attached
@@ -150,7 +150,7 @@ impl DataPlane {
     /// Switches a session to the present owner of a group, unless the session is bound to its
     /// server.
     pub(crate) fn switch_to_group(&mut self, id: SessionId, group: Group) {
-        let is_free = |session: &Session| !session.pins.bind() && session.flags.any(Flags::ROUTED);
+        let is_free = |session: &Session| !session.pins.bind() && session.state.any(Flags::ROUTED);
         if self.sessions.get(id).is_some_and(is_free) {
             let server = self.pools.server_of(group);
             self.switch_server(id, server);

@@ -26,16 +26,16 @@ impl DataPlane {
         scanner: &mut RequestScanner,
         rest: &[u8],
     ) -> Unfinished {
-        let flags = self.sessions.get(id).map(|session| session.flags);
-        let flags = flags.unwrap_or_default();
-        let is_trusted = !flags.any(Flags::UNAUTHENTICATED);
+        let state = self.sessions.get(id).map(|session| session.state);
+        let state = state.unwrap_or_default();
+        let is_trusted = !state.any(Flags::UNAUTHENTICATED);
         if !is_trusted && rest.len() > UNAUTHENTICATED_HELD_BYTES_MAX {
             scanner.reset();
             self.refuse_protocol(id, Violation::UnauthenticatedBulkLength);
             return Unfinished::Refused;
         }
         let limits = &self.settings.limits;
-        let held_max = match flags.any(Flags::IN_MULTI) {
+        let held_max = match state.any(Flags::IN_MULTI) {
             true => limits.transaction_bytes_max,
             false => limits.request_held_bytes_max,
         } as usize;

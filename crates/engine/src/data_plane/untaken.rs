@@ -35,7 +35,7 @@ impl UnreadOutput {
 
 /// Whether a session is unread because of its output, and its client takes nothing of that.
 pub(crate) fn is_stuck(session: &Session, now: Time) -> bool {
-    session.flags.holds().any(Holds::OUTPUT) && now.since_ms(session.took_at) >= STUCK_MS
+    session.state.holds().any(Holds::OUTPUT) && now.since_ms(session.took_at) >= STUCK_MS
 }
 
 impl DataPlane {
@@ -50,7 +50,7 @@ impl DataPlane {
             let Some(session) = self.sessions.get(*id) else {
                 return false;
             };
-            if !session.flags.holds().any(Holds::OUTPUT) {
+            if !session.state.holds().any(Holds::OUTPUT) {
                 return false;
             }
             let is_over = |limit_ms: u32| now.since_ms(session.took_at) >= u64::from(limit_ms);

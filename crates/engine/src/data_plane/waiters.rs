@@ -36,7 +36,7 @@ impl Readiness {
         let Some(session) = session else {
             return Readiness::Gone;
         };
-        match session.flags.holds().without(waits).is_empty() {
+        match session.state.holds().without(waits).is_empty() {
             true => Readiness::Ready,
             false => Readiness::Held,
         }

@@ -13,7 +13,7 @@ impl Engine {
     /// Takes requests from the bytes that a session holds, now that it need not wait. Returns the
     /// number of bytes taken.
     pub(crate) fn take_waiting(&mut self, id: SessionId, held: &[u8]) -> usize {
-        let holds = |session: &Session| session.flags.is_held();
+        let holds = |session: &Session| session.state.is_held();
         if self.plane.sessions.get(id).is_none_or(holds) {
             return 0;
         }

@@ -108,10 +108,10 @@ impl Engine {
     }
 
     fn dispatch_slow(&mut self, session_id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
-        let Some(flags) = self.plane.begin_slow(session_id, bytes.len()) else {
+        let Some(state) = self.plane.begin_slow(session_id, bytes.len()) else {
             return Dispatched::Wait;
         };
-        let placed = if flags.is_tunnel() {
+        let placed = if state.is_tunnel() {
             self.pinned
                 .dispatch_in_tunnel(&mut self.plane, session_id, bytes, spans)
         } else {

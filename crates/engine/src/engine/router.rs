@@ -243,7 +243,7 @@ impl Facts {
                 RequestOwner::NoKeys | RequestOwner::Several => false,
             },
             session: SessionFacts {
-                in_multi: session.flags.any(Flags::IN_MULTI),
+                in_multi: session.state.any(Flags::IN_MULTI),
                 is_bound: session.pins.bind() || queued.is_some(),
                 is_pinned: !session.pins.is_empty(),
                 has_spread: session.pins.any(Pins::SPREAD),

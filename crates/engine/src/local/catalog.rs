@@ -303,22 +303,22 @@ impl Local {
         session_id: SessionId,
         request: &Request<'_>,
     ) -> Option<CommandCheck> {
-        let flags = plane
+        let state = plane
             .sessions
             .get(session_id)
-            .map(|session| session.flags)
+            .map(|session| session.state)
             .unwrap_or_default();
         let row = request.command;
         let is_asked_itself = row.answer.is_by_server();
-        if is_asked_itself && !flags.any(Flags::IN_MULTI | Flags::RESTRICTED)
+        if is_asked_itself && !state.any(Flags::IN_MULTI | Flags::RESTRICTED)
             || plane.is_silent_before_auth(session_id)
         {
             return Some(CommandCheck::Unsaid);
         }
         // A queued request is judged by the list that counted at its MULTI. An unauthenticated
         // session could not ask.
-        let may_ask = !flags.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED);
-        let is_refused_here = flags.any(Flags::RESTRICTED) && !allowed_in_subscription(request.id);
+        let may_ask = !state.any(Flags::IN_MULTI | Flags::UNAUTHENTICATED);
+        let is_refused_here = state.any(Flags::RESTRICTED) && !allowed_in_subscription(request.id);
         let matters = is_refused_here
             || matches!(request.id, id::MULTI | id::DISCARD | id::RESET)
             || matches!(request.id, id::READONLY | id::READWRITE | id::ASKING)
@@ -326,9 +326,9 @@ impl Local {
             || !row.arity_ok(request.spans.len())
             || names_no_subcommand(request);
         // Asked at the same time as the list below, so that a slow server is waited for once.
-        let refusal = match flags.any(Flags::UNAUTHENTICATED) {
+        let refusal = match state.any(Flags::UNAUTHENTICATED) {
             true => Some(None),
-            false => self.refusal_of_right(plane, session_id, request, flags.any(Flags::IN_MULTI)),
+            false => self.refusal_of_right(plane, session_id, request, state.any(Flags::IN_MULTI)),
         };
         if may_ask && matters && !self.know_commands(plane, session_id) {
             return None;
@@ -346,7 +346,7 @@ impl Local {
             verdict @ (CommandCheck::Refused(_) | CommandCheck::Itself) => return Some(verdict),
             verdict => verdict,
         };
-        let has_rights = row.arity_ok(request.spans.len()) && !flags.any(Flags::RESTRICTED);
+        let has_rights = row.arity_ok(request.spans.len()) && !state.any(Flags::RESTRICTED);
         Some(match refusal {
             Some(RightRefusal::Denied(error)) if has_rights => CommandCheck::Refused(error),
             Some(RightRefusal::Untold) if has_rights => CommandCheck::Refused(self.untold_error(
@@ -682,7 +682,7 @@ impl Local {
         let (server, _) = self.whose(plane, id)?;
         let session = plane.sessions.get(id)?;
         let all = plane.pools[usize::from(session.pool)].servers().iter();
-        let all = all.filter(|_| session.flags.any(Flags::IN_MULTI));
+        let all = all.filter(|_| session.state.any(Flags::IN_MULTI));
         let mut asked = std::iter::once(&server).chain(all);
         asked.find_map(|server| self.catalog.known.get(server))
     }

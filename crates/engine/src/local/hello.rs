@@ -17,7 +17,7 @@ impl Local {
         id: SessionId,
     ) -> Option<Dispatched> {
         let session = plane.sessions.get(id)?;
-        if !session.flags.any(Flags::UNAUTHENTICATED) {
+        if !session.state.any(Flags::UNAUTHENTICATED) {
             return None;
         }
         let proto = match plane.is_redis_before(id, (7, 2)) {

@@ -160,15 +160,15 @@ impl Local {
         };
         match &mode[..] {
             b"on" => {
-                session.flags.reply_on();
+                session.state.reply_on();
                 plane.answer_reply(id, OK)
             }
             b"off" => {
-                session.flags.reply_off();
+                session.state.reply_off();
                 Dispatched::Done
             }
             b"skip" => {
-                session.flags.skip_reply();
+                session.state.skip_reply();
                 Dispatched::Done
             }
             _ => plane.answer_error(id, b"ERR syntax error"),

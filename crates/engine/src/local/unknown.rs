@@ -123,15 +123,15 @@ impl Local {
         let info = self.describe(plane, id, request)?;
         switch_to_keys_of(plane, id, request, info)
             .map_err(|text| plane.refuse_queued(id, text))?;
-        let flags = plane.sessions.get(id).map(|session| session.flags);
-        let flags = flags.unwrap_or_default();
+        let state = plane.sessions.get(id).map(|session| session.state);
+        let state = state.unwrap_or_default();
         let reads = matches!(info, CommandInfo::Shared { reads: true, .. });
         let step = step_of(
             info,
             UnknownFacts {
-                is_unauthenticated: flags.any(Flags::UNAUTHENTICATED),
-                in_multi: flags.any(Flags::IN_MULTI),
-                is_restricted: flags.any(Flags::RESTRICTED),
+                is_unauthenticated: state.any(Flags::UNAUTHENTICATED),
+                in_multi: state.any(Flags::IN_MULTI),
+                is_restricted: state.any(Flags::RESTRICTED),
                 is_paused: plane.pauses(id, || !reads),
                 removes_prefix: plane.removes_prefix(id),
             },
@@ -157,8 +157,8 @@ impl Local {
             plane.close_for(id, reason.to_owned());
             return Err(Dispatched::Done);
         }
-        let flags = plane.sessions.get(id).map(|session| session.flags);
-        let is_unauthenticated = flags.is_some_and(|flags| flags.any(Flags::UNAUTHENTICATED));
+        let state = plane.sessions.get(id).map(|session| session.state);
+        let is_unauthenticated = state.is_some_and(|state| state.any(Flags::UNAUTHENTICATED));
         match is_unauthenticated || !may_be_a_name(&request.name) {
             true => Ok(CommandInfo::Nothing { at: plane.now }),
             false => self.info_of(plane, id, request.name.clone()),
@@ -207,7 +207,7 @@ impl Local {
         let name = arg(0).to_ascii_lowercase();
         let session = plane.sessions.get(id);
         let is_unauthenticated =
-            session.is_none_or(|session| session.flags.any(Flags::UNAUTHENTICATED));
+            session.is_none_or(|session| session.state.any(Flags::UNAUTHENTICATED));
         if is_unauthenticated || !may_be_a_name(&name) {
             return Ok(Opening::Nothing);
         }

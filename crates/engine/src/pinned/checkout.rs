@@ -71,8 +71,8 @@ impl Pinned {
         let Some(session) = plane.sessions.get(id) else {
             return;
         };
-        let waits = session.flags.holds().any(Holds::ROOM);
-        if waits && session.flags.input_has_ended() {
+        let waits = session.state.holds().any(Holds::ROOM);
+        if waits && session.state.input_has_ended() {
             // The client has left: a reply of the server must not be lost with it.
             return plane.close_when_answered(id);
         }

@@ -172,7 +172,7 @@ impl Pinned {
             .links
             .get(link)
             .map_or(SessionId::NONE, |link| link.role.session());
-        let uploads = |session: &Session| session.flags.is_streaming();
+        let uploads = |session: &Session| session.state.is_streaming();
         plane.counters.slow_uploads_ended += 1;
         let name = Bound::StreamingLinks.name();
         let reason = format!(
@@ -203,7 +203,7 @@ impl Pinned {
         };
         let seq = session.next_seq.wrapping_sub(1);
         let large = session.rare().large.take();
-        session.flags.end_large();
+        session.state.end_large();
         self.abandon(plane, link);
         let entry = Entry {
             silent: large.is_some_and(|large| large.silent),
@@ -228,8 +228,8 @@ impl Pinned {
             let is_idle = session.pins == Pins::WATCH
                 && session.is_caught_up()
                 && link.ledger.is_empty()
-                && !session.flags.is_streaming()
-                && !session.flags.any(Flags::UNPINNING);
+                && !session.state.is_streaming()
+                && !session.state.any(Flags::UNPINNING);
             watches.then_some((id, by, is_idle))
         };
         let all = plane.links.iter().filter_map(watches);
@@ -259,10 +259,10 @@ fn at_most_half(ms: u32, request_ms: u32) -> u32 {
 /// Bytes that a session has moved of its large request or reply. `None`: the server has to move
 /// next. A client that takes no output is not read, which counts as slowness of the client.
 fn bytes_moved(session: &Session) -> Option<u64> {
-    let flags = session.flags;
-    match flags.is_streaming() {
-        true => (!flags.holds().any(Holds::BY_SERVER)).then_some(session.bytes_in),
-        false => flags
+    let state = session.state;
+    match state.is_streaming() {
+        true => (!state.holds().any(Holds::BY_SERVER)).then_some(session.bytes_in),
+        false => state
             .holds()
             .any(Holds::OUTPUT)
             .then_some(session.bytes_out),

@@ -40,8 +40,8 @@ impl Pinned {
         let Some(session) = plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
-        session.flags.begin_tunnel();
-        let silent = session.flags.is_silent();
+        session.state.begin_tunnel();
+        let silent = session.state.is_silent();
         let link = session.link;
         if let Some(link) = plane.links.get_mut(link) {
             let at_ms = plane.asked_ms;
@@ -211,15 +211,15 @@ impl Pinned {
         let Some(session) = plane.sessions.get_mut(by) else {
             return;
         };
-        if bytes.is_empty() || session.flags.replies_are_off() {
+        if bytes.is_empty() || session.state.replies_are_off() {
             return;
         }
-        session.flags.remove(Flags::MID_REPLY);
+        session.state.remove(Flags::MID_REPLY);
         plane.push_to(by, bytes);
         if !ends_inside {
             plane.end_mid_reply(by);
         } else if let Some(session) = plane.sessions.get_mut(by) {
-            session.flags |= Flags::MID_REPLY;
+            session.state |= Flags::MID_REPLY;
         }
     }
 
@@ -247,7 +247,7 @@ impl Pinned {
             }
             plane.reopen(link_id);
             if let Some(session) = plane.sessions.get_mut(by) {
-                session.flags.end_tunnel();
+                session.state.end_tunnel();
             }
             plane.unpin(by, Pins::MONITOR);
         }

@@ -125,7 +125,7 @@ impl Pinned {
             return false;
         };
         let is_free = !session.pins.is_empty() || plane.may_have_own_link(id);
-        let is_silent = session.flags.is_silent() || session.flags.input_has_ended();
+        let is_silent = session.state.is_silent() || session.state.input_has_ended();
         let refuses = plane.settings.pinned_links_full == WhenFull::Refuse;
         let is_late = plane.is_past_deadline(id);
         !is_free && !is_silent && !refuses && !is_late && is_repeatable(request)

@@ -158,12 +158,12 @@ impl Pinned {
             return;
         };
         match link {
-            Some(_) => session.flags.begin_streaming(),
-            None => session.flags.swallow(),
+            Some(_) => session.state.begin_streaming(),
+            None => session.state.swallow(),
         }
         // The reply may come before the end of the request, and other requests may follow that end.
         session.burst.count_as_many();
-        let silent = session.flags.is_silent();
+        let silent = session.state.is_silent();
         session.rare().large = Some(LargeRequest {
             tail: scanner.tail(),
             link,
@@ -264,8 +264,8 @@ impl Pinned {
     /// session is closing, and no bytes are held.
     pub(crate) fn forget_cut_request(&mut self, plane: &mut DataPlane, id: SessionId) {
         let is_cut = |session: &Session| {
-            session.flags.is_inside_large()
-                && (session.flags.input_has_ended() || session.flags.is_closing())
+            session.state.is_inside_large()
+                && (session.state.input_has_ended() || session.state.is_closing())
                 && session.held.is_empty()
         };
         if plane.sessions.get(id).is_some_and(is_cut) {
@@ -279,7 +279,7 @@ impl Pinned {
             return;
         };
         let link = session.rare().large.take().and_then(|large| large.link);
-        session.flags.end_large();
+        session.state.end_large();
         if let Some(link) = link {
             // The request had the last place in the order of replies.
             session.next_seq = session.next_seq.wrapping_sub(1);
@@ -314,7 +314,7 @@ impl Pinned {
         scanner: &RequestScanner,
     ) {
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags.swallow();
+            session.state.swallow();
             session.rare().large = Some(LargeRequest {
                 tail: scanner.tail(),
                 link: None,
@@ -335,10 +335,10 @@ impl Pinned {
         row: Option<CommandId>,
     ) -> Result<(), Vec<u8>> {
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
-        let flags = plane
+        let state = plane
             .sessions
             .get(session_id)
-            .map(|session| session.flags)
+            .map(|session| session.state)
             .unwrap_or_default();
         let too_large = |name: &str| {
             format!("ERR respool: the arguments of '{name}' are too large").into_bytes()
@@ -350,10 +350,10 @@ impl Pinned {
                 return Err(too_large(id.get().name));
             }
         }
-        if flags.is_tunnel() {
+        if state.is_tunnel() {
             return Err(too_large(&String::from_utf8_lossy(arg(0))));
         }
-        if flags.any(Flags::IN_MULTI) {
+        if state.any(Flags::IN_MULTI) {
             return Err(
                 b"ERR respool: the transaction is larger than transaction-bytes-max".to_vec(),
             );
@@ -363,7 +363,7 @@ impl Pinned {
 
     fn end_large(&mut self, plane: &mut DataPlane, id: SessionId) {
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags.end_large();
+            session.state.end_large();
             session.rare().large = None;
         }
     }

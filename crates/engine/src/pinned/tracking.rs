@@ -231,7 +231,7 @@ impl Pinned {
         let is_client = session
             .asked
             .is_some_and(|asked| asked.get().name.starts_with("client|"));
-        if is_client || session.flags.any(Flags::IN_MULTI) {
+        if is_client || session.state.any(Flags::IN_MULTI) {
             return;
         }
         if let Some(rare) = &mut session.rare {

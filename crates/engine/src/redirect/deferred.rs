@@ -461,7 +461,7 @@ impl Redirects {
         if item.entry.before != EarlierAttempt::Lost {
             item.entry.before = EarlierAttempt::Refused;
         }
-        session.flags |= Flags::UNFORESEEN;
+        session.state |= Flags::UNFORESEEN;
         let delayed = self.queues.get_or_default(id);
         if item.waits && is_new {
             delayed.waits_since_ms = now_ms;
@@ -1349,7 +1349,7 @@ fn is_read_from_replica(
 ) -> bool {
     let readers = pool.readers.as_deref();
     let at = readers.and_then(|readers| readers.instead_of(owner, entry.session).ok());
-    let wants = |session: &Session| !session.flags.any(Flags::READS_OTHERWISE);
+    let wants = |session: &Session| !session.state.any(Flags::READS_OTHERWISE);
     at.is_some_and(|at| at != owner)
         && sessions.get(entry.session).is_some_and(wants)
         && id_of(request).is_some_and(|id| id.get().replica)

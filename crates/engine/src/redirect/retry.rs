@@ -157,7 +157,7 @@ impl Redirects {
             plane.move_to_own_link(kind, id)?
         };
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.flags |= Flags::UNPINNING;
+            session.state |= Flags::UNPINNING;
         }
         if let Some(link) = plane.links.get_mut(link) {
             link.waits = true;

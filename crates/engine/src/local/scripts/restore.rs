@@ -282,7 +282,7 @@ impl Local {
         let Some(session) = plane.sessions.get(session_id) else {
             return;
         };
-        if session.flags.is_closing() || session.flags.any(Flags::STEPS) {
+        if session.state.is_closing() || session.state.any(Flags::STEPS) {
             // Requests of its transaction are answered by respool, and their replies are still to
             // come.
             return;
