@@ -70,7 +70,7 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l outage-hold-ms
 complete -c respool -n "__fish_respool_using_subcommand serve" -l server-down-error -d 'The code of errors for requests whose server is unreachable' -r -f -a "loading\t''
 tryagain\t''
 notsent\t''"
-complete -c respool -n "__fish_respool_using_subcommand serve" -l lost-subscriptions -d 'What happens to subscribers when their link to a server is lost' -r -f -a "close\t''
+complete -c respool -n "__fish_respool_using_subcommand serve" -l lost-subscriptions -d 'The fate of subscribers when their link to a server is lost' -r -f -a "close\t''
 keep\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l login-check-ms -d 'How often respool checks that servers still accept its login' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l session-idle-ms -d 'How long a session may send no request before it is closed' -r -f
@@ -87,7 +87,7 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l request-held-b
 complete -c respool -n "__fish_respool_using_subcommand serve" -l streaming-links-max -d 'Links that carry one large request each' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l links-max -d 'Links of one worker to all servers, except pinned ones' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l pinned-links-max -d 'Links of one worker that serve one session each' -r -f
-complete -c respool -n "__fish_respool_using_subcommand serve" -l pinned-links-full -d 'What happens to a request that needs a pinned link at the bound' -r -f -a "wait\t''
+complete -c respool -n "__fish_respool_using_subcommand serve" -l pinned-links-full -d 'The fate of a request that needs a pinned link at the bound' -r -f -a "wait\t''
 refuse\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l transaction-bytes-max -d 'Bytes that a session may queue between MULTI and EXEC' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l session-subscriptions-max -d 'Channels and patterns that one client may subscribe to' -r -f
@@ -141,7 +141,7 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l outage-hold-ms
 complete -c respool -n "__fish_respool_using_subcommand check" -l server-down-error -d 'The code of errors for requests whose server is unreachable' -r -f -a "loading\t''
 tryagain\t''
 notsent\t''"
-complete -c respool -n "__fish_respool_using_subcommand check" -l lost-subscriptions -d 'What happens to subscribers when their link to a server is lost' -r -f -a "close\t''
+complete -c respool -n "__fish_respool_using_subcommand check" -l lost-subscriptions -d 'The fate of subscribers when their link to a server is lost' -r -f -a "close\t''
 keep\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l login-check-ms -d 'How often respool checks that servers still accept its login' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l session-idle-ms -d 'How long a session may send no request before it is closed' -r -f
@@ -158,7 +158,7 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l request-held-b
 complete -c respool -n "__fish_respool_using_subcommand check" -l streaming-links-max -d 'Links that carry one large request each' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l links-max -d 'Links of one worker to all servers, except pinned ones' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l pinned-links-max -d 'Links of one worker that serve one session each' -r -f
-complete -c respool -n "__fish_respool_using_subcommand check" -l pinned-links-full -d 'What happens to a request that needs a pinned link at the bound' -r -f -a "wait\t''
+complete -c respool -n "__fish_respool_using_subcommand check" -l pinned-links-full -d 'The fate of a request that needs a pinned link at the bound' -r -f -a "wait\t''
 refuse\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l transaction-bytes-max -d 'Bytes that a session may queue between MULTI and EXEC' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l session-subscriptions-max -d 'Channels and patterns that one client may subscribe to' -r -f

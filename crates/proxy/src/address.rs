@@ -68,7 +68,7 @@ pub(crate) fn parse_announced(text: &str) -> Result<Announced, String> {
     let host = parse_host(host)?;
     if host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified()) {
         return Err(
-            "is no address that clients can connect to: write the one that they use".into(),
+            "is no address that clients can connect to: write the address that they use".into(),
         );
     }
     Ok(Announced { host, port })
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The error says what to write.
+    /// The error names the right form.
     #[test]
     fn wrong_listener_is_an_error() {
         let long = format!("unix:/{}", "x".repeat(UNIX_PATH_BYTES_MAX));

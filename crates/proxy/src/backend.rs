@@ -513,7 +513,7 @@ mod tests {
         }
     }
 
-    /// The error says what to write and repeats nothing of the URL.
+    /// The error names the right form and repeats nothing of the URL.
     #[test]
     fn wrong_backend_url_is_an_error_without_its_secret() {
         for (text, error) in [

@@ -10,8 +10,8 @@
 //! - `config` makes a checked configuration of the texts, or returns every `problem`.
 //!   `passwords` reads the files with passwords, at the start and later.
 //! - `serve` runs the process: file descriptors (`descriptors`), the server of `--spawn`
-//!   (`spawn`), the workers (crate `driver`), signals and the drain. `remedy` says what to do
-//!   about an error of the system.
+//!   (`spawn`), the workers (crate `driver`), signals and the drain. `remedy` names the
+//!   remedy for an error of the system.
 //! - `logs` writes the log. `line_rates` limits its lines, `log_lines` writes them on a
 //!   thread of its own, and `plain` escapes text from outside.
 //! - `help` makes the help texts of the table of options. [`mod@reference`] lends the table to the

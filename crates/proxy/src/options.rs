@@ -246,7 +246,7 @@ impl Opt {
     /// Parses `text` into `values`. A list gets one more element.
     ///
     /// # Errors
-    /// Says what is wrong with the text, and what it should be.
+    /// Names the fault of the text, and the right form.
     pub(crate) fn set(&self, values: &mut Values, text: &str) -> Result<(), String> {
         match &self.kind {
             OptionKind::Switch(field) => {

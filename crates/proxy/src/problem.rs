@@ -110,7 +110,7 @@ pub(crate) fn shown(text: &str) -> String {
         return format!("{scheme}://...");
     }
     match text.rsplit_once('@') {
-        Some((who, host)) if who.contains(':') => format!("...@{host}"),
+        Some((user, host)) if user.contains(':') => format!("...@{host}"),
         _ => text.to_owned(),
     }
 }

@@ -14,7 +14,7 @@ use crate::options::{OPTIONS, Opt, OptionKind, Topic};
 pub struct TopicText {
     /// The heading.
     pub title: &'static str,
-    /// What its options have in common; may be empty.
+    /// Common facts about its options; may be empty.
     pub intro: &'static str,
     /// In the order of the table.
     pub options: Vec<OptionText>,

@@ -5,7 +5,7 @@ use std::io;
 use respool_driver::StartError;
 use respool_engine::settings::Address;
 
-/// The error for a failed start: what failed, the system's reason, and the remedy.
+/// The error for a failed start: the failed step, the system's reason, and the remedy.
 pub(crate) fn explain(failure: &StartError) -> String {
     let remedy = match failure {
         StartError::Listen { address, error } => listen_remedy(address, error),
@@ -102,7 +102,7 @@ mod tests {
         io::Error::from_raw_os_error(errno.raw_os_error())
     }
 
-    /// A start error names what failed, the system's reason, and a remedy that belongs to that.
+    /// A start error names the failed step, the system's reason, and a remedy that belongs to that.
     #[test]
     fn start_error_says_what_to_do() {
         use rustix::io::Errno;

@@ -85,7 +85,7 @@ impl SpawnedServer {
     /// started it ends.
     ///
     /// # Errors
-    /// Returns one line that says what to do. Process and directory are gone then.
+    /// Returns one line with the remedy. Process and directory are gone then.
     pub(crate) fn start(
         plan: &Plan,
         give_up: &mut dyn FnMut() -> bool,
@@ -423,7 +423,7 @@ mod tests {
     fn server_that_ends_at_once_is_an_error() {
         let _one = one_at_a_time();
         let directory = tempfile::tempdir().unwrap();
-        // The directory of the socket is what follows --dir.
+        // The directory of the socket follows --dir.
         let script = "while [ \"$1\" != --dir ]; do shift; done; \
                       echo \"no luck in $2\" >&2; exit 3";
         let error = start(fake_server(directory.path(), script)).expect_err("it ended");

@@ -253,7 +253,7 @@ mod tests {
         );
     }
 
-    /// The names decide, so keys stay with their primary, whatever its address is.
+    /// The names decide, so keys stay with their primary when its address changes.
     #[test]
     fn keys_are_divided_by_the_names_of_primaries() {
         let placement = |hosts: &str| {

@@ -69,7 +69,7 @@ pub(super) const SOCKET_MODE: Opt = Opt {
     brief: "The mode of sockets in the file system on which respool listens",
     more: "In octal, as for chmod. A client needs the right to write to the socket. By default, \
            every user of the machine that can reach the directory may connect, as with the sockets \
-           of PostgreSQL, whatever the umask is. To restrict that, set a password, or give the \
+           of PostgreSQL, with any umask. To restrict that, set a password, or give the \
            socket a group and the mode 0660, or put it into a directory that only its clients may \
            enter.",
     example: "0660",

@@ -96,7 +96,7 @@ pub(super) const POOL: Opt = Opt {
     brief: "A pool with its own listeners; may be given several times",
     more: "Several pools in one process, instead of --listen and --backend. NAME is the name of \
            the pool in the log and in INFO. LISTEN is one of its addresses, or several with commas \
-           between them. URL is what --backend takes, with the user and the password for this \
+           between them. URL is as for --backend, with the user and the password for this \
            pool. In the file, a table for each pool is easier to read, at the end of the file: \
            [pool.NAME] with the keys `listen` and `backend`, and those of the options below that \
            say so. There, [pool.NAME.prefixes] may have URLs of any kind for keys with a certain \

@@ -67,7 +67,7 @@ pub(super) const FUSE: Opt = Opt {
            a Cluster, neighbours in a batch are fused if their keys are in one slot (by a common \
            hash tag); where that is rare, respool stops trying for a while. Of one client's \
            requests in a batch, only the last are fused: GETs with nothing behind them, and SETs \
-           with nothing but GETs and other reads of single keys behind them, as many as fit one \
+           with only GETs and other reads of single keys behind them, as many as fit one \
            MSET.",
     example: "false",
     per_pool: true,

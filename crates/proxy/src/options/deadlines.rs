@@ -149,7 +149,7 @@ pub(super) const LOST_SUBSCRIPTIONS: Opt = Opt {
         or_number: false,
     },
     value: "close|keep",
-    brief: "What happens to subscribers when their link to a server is lost",
+    brief: "The fate of subscribers when their link to a server is lost",
     more: "With `close`, respool closes their connections, as the server would close them: a \
            client learns that it may have missed messages, and subscribes again. With `keep`, \
            respool subscribes again, and the client does not learn of it.",

@@ -15,8 +15,8 @@ pub(super) const SESSIONS_MAX: Opt = Opt {
     value: "COUNT",
     brief: "Sessions of the whole process",
     more: "At it, respool answers a new client with an error and closes it, as Redis does. At its \
-           start, respool raises its limit of open files to what this needs. If it may not, it \
-           warns and lowers the number of sessions to what fits.",
+           start, respool raises its limit of open files as far as this needs. If it may not, \
+           it warns and lowers the number of sessions to the limit.",
     example: "50000",
     ..OPTION
 };
@@ -208,7 +208,7 @@ pub(super) const PINNED_LINKS_FULL: Opt = Opt {
         or_number: false,
     },
     value: "wait|refuse",
-    brief: "What happens to a request that needs a pinned link at the bound",
+    brief: "The fate of a request that needs a pinned link at the bound",
     more: "With `wait`, the request waits until another session gives its link back, until its own \
            time is over or until `request-timeout-ms`. Then it fails with NOTSENT: it was not sent \
            to a server. While a request waits, a session that has held a link for 3 s by WATCH \

@@ -153,7 +153,7 @@ fn number_has_the_unit_of_its_name_or_its_own() {
     }
 }
 
-/// The error says what the value should be.
+/// The error names the right form of the value.
 #[test]
 fn wrong_value_is_an_error() {
     let huge = "9".repeat(60);

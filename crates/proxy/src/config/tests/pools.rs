@@ -235,7 +235,7 @@ fn all_problems_of_pools_are_reported_at_once() {
         &["--links-max=5", "--streaming-links-max=1"],
     );
     assert!(told.err().unwrap()[0].starts_with("--links-max: must be at least 6"));
-    // With Sentinels, the primaries need links, whatever the number of Sentinels is.
+    // With Sentinels, the primaries need links, and the number of Sentinels does not count.
     let names: Vec<String> = (0..200).map(|name| format!("n{name}")).collect();
     let backend = format!("--backend=redis-sentinel://a,b,c/{}", names.join(","));
     let told = resolve("", &[], &[&backend]).err().unwrap();
