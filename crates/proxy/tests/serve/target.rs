@@ -141,7 +141,7 @@ impl Drop for Target {
                 tail.join("\n")
             );
         } else {
-            // This holds in every test: neither clients nor servers end respool.
+            // This holds in every test: clients and servers do not end respool.
             assert!(
                 !log.contains("panicked at"),
                 "{} panicked:\n{}",

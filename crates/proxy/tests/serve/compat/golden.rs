@@ -66,7 +66,7 @@ fn check(name: &str) {
     let mut failures = Vec::new();
     let mut run = |stage: &GoldenStage, versions: &[ServerVersion]| {
         for case in &file.cases {
-            // Whichever variant comes nearest is shown: the one of this server.
+            // The nearest variant is shown: that of this server.
             let mut tried: Vec<Vec<GoldenStep>> = Vec::new();
             let mut first_failure = None;
             let passed = versions.iter().any(|version| {

@@ -37,8 +37,8 @@ const FIRST_SLOTS: std::ops::RangeInclusive<u16> = 0..=5_460;
 /// Where respool and its clients are.
 const HERE: &str = "10.77.0.1";
 const THERE: &str = "10.77.0.2";
-/// Where frames go that are to be lost.
-const NOBODY: &str = "02:00:00:00:00:99";
+/// An address of no card: frames to it are lost.
+const NO_CARD: &str = "02:00:00:00:00:99";
 
 /// An unreachable primary of a Cluster is replaced, and every session goes on.
 #[test]
@@ -293,10 +293,10 @@ impl NetworkServers {
     fn cut(&self) {
         run(
             "ip",
-            &format!("neigh replace {THERE} lladdr {NOBODY} dev cable nud permanent"),
+            &format!("neigh replace {THERE} lladdr {NO_CARD} dev cable nud permanent"),
         );
         self.there(&format!(
-            "neigh replace {HERE} lladdr {NOBODY} dev its nud permanent"
+            "neigh replace {HERE} lladdr {NO_CARD} dev its nud permanent"
         ));
     }
 

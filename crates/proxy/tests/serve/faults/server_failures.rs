@@ -442,7 +442,7 @@ fn pipeline_that_is_written_before_it_is_read_is_answered() {
     });
 }
 
-/// A client that only reads does not notice a reset, behind whichever byte it comes: in the reply
+/// A client that only reads does not notice a reset, behind any byte: in the reply
 /// to an MSET, in the head of an MGET's, or in a value.
 #[test]
 fn reset_connection_is_hidden_from_fused_reads() {

@@ -1,5 +1,5 @@
 //! CLIENT TRACKING before several servers: a client that caches its reads is told of each change,
-//! whichever server has the key, and caches no value for ever.
+//! at any server of the key, and caches no value for ever.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;

@@ -743,7 +743,7 @@ fn changing_replicas_are_hidden_from_readers() {
 fn restarted_empty_replica_is_not_read() {
     let mut scene = SentinelScene::new(0);
     fill(scene.address(0));
-    // Nothing but this tells it to: started again, it is a primary that has nothing.
+    // Only this makes it a replica: started again, it is a primary without data.
     let server =
         ServerProcess::start(&any_server(), &FORGETS).unwrap_or_else(|error| panic!("{error}"));
     let follow = format!("REPLICAOF 127.0.0.1 {}", scene.servers[0].port());
@@ -1609,7 +1609,7 @@ fn unsynchronised_replica_is_not_read() {
             (Some(bulk("role:master\r\n")), "it is a primary"),
             (Some("-NOPERM no\r\n".to_owned()), "it may not be asked"),
             (Some(":1\r\n".to_owned()), "that says nothing"),
-            (Some("*0\r\n".to_owned()), "neither does that"),
+            (Some("*0\r\n".to_owned()), "that says nothing, too"),
             (None, "it does not say how it is"),
         ] {
             said.will_say(|its| its.info = says);
