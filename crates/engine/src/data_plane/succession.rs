@@ -86,3 +86,50 @@ impl DataPlane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::settings::PoolKind;
+    use crate::data_plane::actions::Action;
+    use crate::data_plane::test_plane::{plane_with_pool, server_at};
+    use crate::routing::pool::ServerId;
+
+    /// A plane with a shared link, and an idle link of the same kind that has just come up.
+    fn plane_with_idle_link() -> (DataPlane, LinkId, LinkId) {
+        let mut plane = plane_with_pool(PoolKind::Single(server_at(1)));
+        let kind = plane.first_link(ServerId(0));
+        let old = plane.shared_link(kind).expect("there is room for a link");
+        let idle = plane.insert_link(kind, LinkRole::Idle);
+        plane.set_up(idle).expect("the link is there");
+        (plane, old, idle)
+    }
+
+    /// An idle link takes the place of a shared link that is up. The old link has nothing to answer
+    /// and is closed.
+    #[test]
+    fn idle_link_takes_the_place_of_a_shared_one() {
+        let (mut plane, old, idle) = plane_with_idle_link();
+        plane.set_up(old).expect("the link is there");
+        let succession = plane.succession_of(idle).expect("a succession");
+        assert!(!succession.is_takeover && succession.old == old);
+        assert_eq!(plane.take_place(&succession).len(), 0);
+        assert_eq!(plane.shared.get(&succession.kind), Some(&idle));
+        plane.end_succession(&succession);
+        let link = plane.links.get(idle).expect("the link is there");
+        assert!(link.role == LinkRole::Shared && link.takes());
+        assert!(plane.turn.actions.contains(&Action::CloseLink(old)));
+    }
+
+    /// A shared link that is not up reconnects by itself: the idle link is closed.
+    #[test]
+    fn idle_link_beside_a_lost_one_is_closed() {
+        let (mut plane, old, idle) = plane_with_idle_link();
+        assert!(plane.succession_of(idle).is_none());
+        assert!(plane.turn.actions.contains(&Action::CloseLink(idle)));
+        let kind = plane.first_link(ServerId(0));
+        assert_eq!(plane.shared.get(&kind), Some(&old));
+        // A link of another use succeeds no link.
+        assert!(plane.succession_of(old).is_none());
+    }
+}

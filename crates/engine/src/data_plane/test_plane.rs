@@ -1,5 +1,4 @@
-//! A data plane for unit tests of components: one server, whose first link is up. No engine is
-//! needed.
+//! Data planes for unit tests of components, which need no engine.
 
 use std::sync::Arc;
 
@@ -15,16 +14,18 @@ use respool_protocol::{commands, encode};
 
 /// A data plane with one server, and its first link, which is up since the time 0.
 pub(crate) fn plane_with_link() -> (DataPlane, LinkId) {
+    let mut plane = plane_with_pool(PoolKind::Single(server_at(1)));
+    let kind = plane.first_link(ServerId(0));
+    let link = plane.shared_link(kind).expect("there is room for a link");
+    plane.set_up(link).expect("the link is there");
+    (plane, link)
+}
+
+/// A data plane with one pool of this kind, at the time 0. No link is connected.
+pub(crate) fn plane_with_pool(kind: PoolKind) -> DataPlane {
     let pool = PoolSettings {
         name: String::from("pool"),
-        kind: PoolKind::Single(ServerSettings {
-            address: Address::Tcp {
-                host: String::from("server"),
-                port: 1,
-            },
-            credentials: None,
-            db: 0,
-        }),
+        kind,
         reads: Default::default(),
         flush: None,
         announce: None,
@@ -43,11 +44,17 @@ pub(crate) fn plane_with_link() -> (DataPlane, LinkId) {
         tcp_port: 0,
         started_at: 0,
     };
-    let mut plane = DataPlane::new(Arc::new(settings), worker, Time(0));
-    let kind = plane.first_link(ServerId(0));
-    let link = plane.shared_link(kind).expect("there is room for a link");
-    plane.set_up(link).expect("the link is there");
-    (plane, link)
+    DataPlane::new(Arc::new(settings), worker, Time(0))
+}
+
+/// The settings of the server at this port of the host `server`.
+pub(crate) fn server_at(port: u16) -> ServerSettings {
+    let host = String::from("server");
+    ServerSettings {
+        address: Address::Tcp { host, port },
+        credentials: None,
+        db: 0,
+    }
 }
 
 /// A session of the only pool.

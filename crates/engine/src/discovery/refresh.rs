@@ -590,3 +590,125 @@ impl Discovery {
         is_nobodys
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::settings::PoolKind;
+    use crate::data_plane::test_plane::{plane_with_pool, server_at};
+
+    /// CLUSTER SLOTS of two nodes, of which the first one owns the slots below `end`.
+    fn slots_answer(end: u16) -> Vec<u8> {
+        let range = |first, last, port| {
+            format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n+server\r\n:{port}\r\n")
+        };
+        let ranges = [range(0, end - 1, 1), range(end, 16_383, 2)];
+        format!("*2\r\n{}", ranges.concat()).into_bytes()
+    }
+
+    fn info_answer(epoch: u32) -> Vec<u8> {
+        let text = format!(
+            "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_current_epoch:{epoch}\r\n\
+             cluster_my_epoch:{epoch}\r\n"
+        );
+        format!("${}\r\n{text}\r\n", text.len()).into_bytes()
+    }
+
+    /// A Cluster of two seeds with a link to each that is up.
+    fn cluster() -> (DataPlane, Discovery, [LinkId; 2]) {
+        let seeds = vec![server_at(1), server_at(2)];
+        let mut plane = plane_with_pool(PoolKind::Cluster { seeds });
+        let discovery = Discovery::new(&plane.pools, &plane.servers);
+        let links = [0, 1].map(|server| {
+            let kind = plane.first_link(ServerId(server));
+            let link = plane.shared_link(kind).expect("there is room for a link");
+            plane.set_up(link).expect("the link is there");
+            link
+        });
+        (plane, discovery, links)
+    }
+
+    /// Both nodes answer the refresh of this number.
+    fn answer(
+        (plane, discovery, links): (&mut DataPlane, &mut Discovery, [LinkId; 2]),
+        ticket: u32,
+        (end, epoch): (u16, u32),
+    ) -> EndedRefresh {
+        let (slots, info) = (slots_answer(end), info_answer(epoch));
+        let [first, last] =
+            links.map(|link| discovery.take_owners(plane, link, ticket, &slots, &info));
+        assert_eq!((first, last), (None, Some(0)));
+        let in_use = ServersInUse::default();
+        let ended = discovery.end_refresh(plane, 0, &in_use);
+        ended.expect("a refresh was under way")
+    }
+
+    /// Slots have their owners from the first refresh on. Its last answer ends it, and late answers
+    /// change nothing.
+    #[test]
+    fn first_refresh_names_the_owners() {
+        let (mut plane, mut discovery, links) = cluster();
+        discovery.refresh_clusters(&mut plane);
+        let slots = |plane: &DataPlane, slot| {
+            let slots = plane.pools[0].cluster().expect("it is a Cluster");
+            let state = (slots.is_known, slots.is_refreshing);
+            (state, slots.owner_of_slot(slot))
+        };
+        assert_eq!(slots(&plane, 8_000), ((false, true), ServerId(0)));
+        let ended = answer((&mut plane, &mut discovery, links), 1, (8_000, 1));
+        assert!(ended.change.is_some());
+        assert_eq!(slots(&plane, 8_000), ((true, false), ServerId(1)));
+        let in_use = ServersInUse::default();
+        discovery.conclude_refresh(&mut plane, 0, ended, &in_use);
+        assert_eq!(slots(&plane, 7_999), ((true, false), ServerId(0)));
+        let (late, info) = (slots_answer(1), info_answer(9));
+        let ended = discovery.take_owners(&mut plane, links[0], 1, &late, &info);
+        assert_eq!(ended, None);
+    }
+
+    /// A redirect moves its slot at once, and counts more than the refresh that is under way.
+    #[test]
+    fn redirect_is_newer_than_the_refresh_under_way() {
+        let (mut plane, mut discovery, links) = cluster();
+        discovery.refresh_clusters(&mut plane);
+        let ended = answer((&mut plane, &mut discovery, links), 1, (8_000, 1));
+        let in_use = ServersInUse::default();
+        discovery.conclude_refresh(&mut plane, 0, ended, &in_use);
+        let owner = |plane: &DataPlane, slot| {
+            let slots = plane.pools[0].cluster().expect("it is a Cluster");
+            slots.owner_of_slot(slot)
+        };
+        plane.now = plane.now.plus_ms(REFRESH_MS);
+        discovery.request_refresh(&mut plane, ServerId(0));
+        discovery.refresh_clusters(&mut plane);
+        discovery.heal_slot(&mut plane, 0, 100, ServerId(1));
+        assert_eq!(owner(&plane, 100), ServerId(1));
+        assert_eq!(discovery.lost_slots, [ServerId(0)]);
+        // The nodes have answered before they moved the slot, and name another slot that moved.
+        answer((&mut plane, &mut discovery, links), 2, (7_999, 1));
+        assert_eq!(owner(&plane, 100), ServerId(1));
+        assert_eq!(owner(&plane, 7_999), ServerId(1));
+        assert_eq!(owner(&plane, 99), ServerId(0));
+    }
+
+    /// A topology of an older epoch is not believed while the nodes with ours are more.
+    #[test]
+    fn older_epoch_is_not_believed() {
+        let (mut plane, mut discovery, links) = cluster();
+        discovery.refresh_clusters(&mut plane);
+        let ended = answer((&mut plane, &mut discovery, links), 1, (8_000, 5));
+        let in_use = ServersInUse::default();
+        discovery.conclude_refresh(&mut plane, 0, ended, &in_use);
+        plane.now = plane.now.plus_ms(REFRESH_MS);
+        discovery.request_refresh(&mut plane, ServerId(0));
+        discovery.refresh_clusters(&mut plane);
+        // Only one node answers before the time is over.
+        let (slots, info) = (slots_answer(1), info_answer(4));
+        let ended = discovery.take_owners(&mut plane, links[0], 2, &slots, &info);
+        assert_eq!(ended, None);
+        let ended = discovery.end_refresh(&mut plane, 0, &in_use);
+        assert!(ended.expect("a refresh was under way").change.is_none());
+        let slots = plane.pools[0].cluster().expect("it is a Cluster");
+        assert_eq!(slots.owner_of_slot(100), ServerId(0));
+    }
+}

@@ -189,6 +189,35 @@ mod tests {
         format!("node:{}", server.0 + 1)
     }
 
+    /// Slots without an owner count for no node. A node without slots counts zero.
+    #[test]
+    fn unserved_slots_count_for_no_node() {
+        let (mut table, ids) = table_of(3, 0..10);
+        assert_eq!(table.set_owner(5, ids[1]), ids[0]);
+        assert!(table.has_moved);
+        table.has_moved = false;
+        assert_eq!(table.set_owner(5, ids[1]), ids[1]);
+        assert!(!table.has_moved);
+        table.unserved = vec![0, 1, 5];
+        let counts = table.slot_counts();
+        let counts: Vec<u32> = ids.iter().map(|id| counts[id]).collect();
+        assert_eq!(counts, [u32::from(SLOTS) - 3, 0, 0]);
+        assert_eq!(table.first_slot_of(ids[1]), 5);
+        assert!(table.owns_slots(ids[1]) && !table.owns_slots(ids[2]));
+    }
+
+    /// The owners are listed by their first slots, each once.
+    #[test]
+    fn owners_are_listed_by_their_first_slots() {
+        let (mut table, ids) = table_of(3, 0..10);
+        table.set_every_owner(ids[2]);
+        table.set_owner(7, ids[0]);
+        table.set_owner(9, ids[1]);
+        table.list_owners(name_of);
+        assert_eq!(table.servers(), [ids[2], ids[0], ids[1]]);
+        assert_eq!(table.owner_of_slot(8), ids[2]);
+    }
+
     /// Other Clusters have the numbers around the range.
     #[test]
     fn scan_numbers_of_nodes_are_those_of_their_cluster() {
