@@ -148,14 +148,14 @@ class GuessesAtServersUsers(HostileTest):
         """Guesses at a user's password do not end the links of that user's sessions."""
         _, respool = self.prepare(False)
         settled = self.client(respool, "alice1", "right", source=POLITE)
-        downs = respool.counter("link_downs", "alice0", "right")
+        downs = respool.counter("links_lost", "alice0", "right")
         guesser = self.keep(Guesser(respool, 20, words=lambda _: ("AUTH", "alice1", "wrong")))
         self.background(guesser.step)
         for _ in range(60):
             self.assertIsNone(settled.ask("GET", "k"))
             time.sleep(0.05)
         self.assertEqual(settled.ask("ACL", "WHOAMI"), b"alice1")
-        self.assertLess(respool.counter("link_downs", "alice0", "right") - downs, 60)
+        self.assertLess(respool.counter("links_lost", "alice0", "right") - downs, 60)
 
 
     def test_more_guesses_at_once_than_places(self):

@@ -80,7 +80,7 @@ class Watch:
         while True:
             time.sleep(0.4)
             found = self.respool.counters()
-            now = {name: int(found[f"respool_{name}"]) for name in ("link_ups", "link_downs")}
+            now = {name: int(found[f"respool_{name}"]) for name in ("links_connected", "links_lost")}
             if now == last:
                 return now
             last = now
@@ -378,7 +378,7 @@ class ReadOnlyStorm(HostileTest):
         script = f"return redis.error_reply(\"{text}\")"
         attacker.ask("EVAL", script, 0)
         time.sleep(1.5)
-        before = respool.counter("link_ups")
+        before = respool.counter("links_connected")
         for number in range(3000):
             self.assertEqual(publisher.ask("PUBLISH", "news", number), 1)
             if number % 100 == 0:
@@ -386,7 +386,7 @@ class ReadOnlyStorm(HostileTest):
         publisher.ask("PUBLISH", "news", -1)
         wait_until(lambda: heard and heard[-1] == -1, "the last message")
         self.assertEqual(heard, [*range(3000), -1])
-        self.assertLessEqual(respool.counter("link_ups"), before + 1)
+        self.assertLessEqual(respool.counter("links_connected"), before + 1)
 
 
 if __name__ == "__main__":

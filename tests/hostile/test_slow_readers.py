@@ -222,7 +222,7 @@ class ServerBoundsOutput(HostileTest):
         respool = self.respool(backend=server.backend)
         polite = PoliteClients(self, respool.port, 20, pause=0.01)
         time.sleep(1)
-        downs, held = respool.counter("link_downs"), []
+        downs, held = respool.counter("links_lost"), []
         end = time.monotonic() + 10
         while time.monotonic() < end:
             held.append(unread(respool.port, encode("GET", "big0") * 20))
@@ -230,7 +230,7 @@ class ServerBoundsOutput(HostileTest):
             held.pop(0).close()
         polite.stop()
         self.assertLess(polite.error_rate(), 0.1, f"{len(polite.errors)} errors, {polite.answered} answered: {polite.errors[:2]}")
-        self.assertLess(respool.counter("link_downs") - downs, 100)
+        self.assertLess(respool.counter("links_lost") - downs, 100)
 
     def test_output_buffer_limit(self):
         """client-output-buffer-limit: most polite requests are answered."""
@@ -269,7 +269,7 @@ class ServerBoundsOutput(HostileTest):
             thread.join()
         polite.stop()
         self.assertEqual((errors, polite.errors), ([], []))
-        self.assertEqual(respool.counter("link_downs"), 0)
+        self.assertEqual(respool.counter("links_lost"), 0)
         self.assertGreater(respool.counter("output_limit_waits"), 0)
 
     def test_many_readers_within_the_output_buffer_limit(self):

@@ -201,7 +201,12 @@ impl DifferReport {
 }
 
 /// Counters of respool that the report shows.
-const COUNTED: [&str; 4] = ["asked_again", "collapsed", "fused_gets", "fused_sets"];
+const COUNTED: [&str; 4] = [
+    "joined_requests_resent",
+    "reads_collapsed",
+    "fused_gets",
+    "fused_sets",
+];
 
 /// Enough differences to see their common cause.
 const UNSOUND_SHOWN: usize = 3;

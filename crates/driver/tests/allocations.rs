@@ -273,7 +273,7 @@ fn check_allocations(load: &ClientLoad) {
     let fused = counters.fused_gets + counters.fused_sets;
     assert_eq!(fused > 0, load.fuse, "{}", load.name);
     let equal = load.collapse && load.keys < CLIENTS * PIPELINE;
-    assert_eq!(counters.collapsed > 0, equal, "{}", load.name);
+    assert_eq!(counters.reads_collapsed > 0, equal, "{}", load.name);
     running.drain();
     drop(clients);
     assert_eq!(

@@ -70,7 +70,7 @@ pub const SERVER: &[FieldText] = &[
     field(
         "state",
         "",
-        "`up`: a link to the server is in use. `connecting`: an attempt is under way. `resting`: the \
+        "`up`: a link to the server is in use. `connecting`: an attempt is under way. `backoff`: the \
          last attempt failed, and the next one follows after the back-off. `down`: no session has \
          needed the server. `unknown`: no Sentinel has named its address. `gone`: no node names the \
          server any more.",
@@ -106,11 +106,12 @@ pub const SERVER: &[FieldText] = &[
         "The longest time that the next batch of a busy link to the server may wait.",
     ),
     field(
-        "waits_for",
+        "wait_reason",
         "",
-        "The reason for `wait_us`. `server`, `worker`: it has no room. `links`: the server does not \
-         report its CPU, and its links owe replies nearly always. `room`: both have room. `few`: \
-         too few requests arrive. `rule`: the flush rule is not `balanced`.",
+        "The reason for `wait_us`. `server-busy`, `worker-busy`: the CPU of the server's main thread \
+         or of the worker is nearly used up. `links-busy`: the server does not report its CPU, and \
+         its links owe replies nearly always. `cpu-free`: server and worker have CPU to spare. \
+         `few-requests`: too few requests arrive. `flush-rule`: the flush rule is not `balanced`.",
     ),
     field(
         "utilization",
@@ -157,17 +158,17 @@ pub const LINK: &[FieldText] = &[
         "`shared`: all sessions use the link. `pinned`: one session has it. `streaming`: one large \
          request travels on it. `draining`: a session takes its replies too slowly, so the link \
          accepts no new requests; or it has the requests that were queued behind that session. \
-         `hub`: it has the subscriptions, and the requests of subscribers that publish. `redirect`: \
+         `hub`: it has the subscriptions, and the requests of subscribers that publish. `tracking-target`: \
          it stands for a session that CLIENT TRACKING redirects to. `sentinel`: its server is a \
-         Sentinel. `probe`: respool tries logins on it and checks the configured login. `emergency`: \
-         it is for commands that must not wait for a bound, such as SCRIPT KILL. `idle`: it waits \
+         Sentinel. `login-probe`: respool tries logins on it and checks the configured login. `emergency`: \
+         it is for commands that must not wait for a limit, such as SCRIPT KILL. `idle`: it waits \
          for the next session or large request that needs a link of its own.",
     ),
     field(
         "state",
         "",
-        "`up`: the link is in use. `connecting`: the connection is not established. `greeting`: the \
-         server has not answered the handshake. `retrying`: the last attempt failed, the next one \
+        "`up`: the link is in use. `connecting`: the connection is not established. `handshake`: the \
+         server has not answered the handshake. `connecting-again`: the last attempt failed, the next one \
          follows soon, and requests wait. `backoff`: the last attempt failed, the next one follows \
          after the back-off, and requests fail. `down`: no session has needed the link.",
     ),
@@ -205,9 +206,16 @@ pub const SERVERS_SECTION: &[FieldText] = &[
 
 /// Old and new names of fields. The old fields stay in INFO until the next version.
 pub const RENAMED: &[(&str, &str)] = &[
+    ("respool_asked_again", "respool_joined_requests_resent"),
     ("respool_captured_links", "respool_links_drained"),
+    ("respool_collapsed", "respool_reads_collapsed"),
     ("respool_gets_left_alone", "respool_get_fusing_stops"),
+    ("respool_link_downs", "respool_links_lost"),
+    ("respool_link_ups", "respool_links_connected"),
+    ("respool_pins", "respool_dedicated_links_given"),
+    ("respool_polls", "respool_blocking_polls"),
     ("respool_reads_left_alone", "respool_collapsing_stops"),
+    ("respool_refused", "respool_commands_refused"),
     ("respool_refused_for_now", "respool_requests_deferred"),
     ("respool_reply_room_waits", "respool_output_limit_waits"),
     (
@@ -218,6 +226,9 @@ pub const RENAMED: &[(&str, &str)] = &[
     ("respool_servers_away", "respool_servers_down"),
     ("respool_sets_left_alone", "respool_set_fusing_stops"),
     ("respool_slots_left_alone", "respool_slot_fusing_stops"),
+    ("respool_takeovers", "respool_silent_links_replaced"),
+    ("respool_timeouts", "respool_requests_timed_out"),
     ("riders", "sessions"),
     ("seats", "read_shares"),
+    ("waits_for", "wait_reason"),
 ];

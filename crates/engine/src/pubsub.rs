@@ -1115,7 +1115,7 @@ impl Pubsub {
         }
         let now = plane.now;
         while let Some((line, done)) = self.hub(hub).poll_late(now, limit_ms) {
-            plane.counters.timeouts += 1;
+            plane.counters.requests_timed_out += 1;
             plane.counters.failed_not_sent += 1;
             plane.deadlines.count(done.session);
             let away = plane.away_error_of(Entry::of(done.session, done.seq, 0));

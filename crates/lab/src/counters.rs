@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The totals that a report keeps, with their names in INFO without `respool_`. An older build may
-/// have fewer.
+/// The totals that a report keeps, by the names that reports have. An older build may have fewer.
 const KEPT: [&str; 12] = [
     "link_requests",
     "batches",
@@ -19,6 +18,13 @@ const KEPT: [&str; 12] = [
     "collapsed",
     "commands_saved",
     "asked_again",
+];
+
+/// Counters that INFO names otherwise than reports do: the name in INFO without `respool_`, then
+/// the name in reports. An older build has the reports' names.
+const RENAMED: [(&str, &str); 2] = [
+    ("reads_collapsed", "collapsed"),
+    ("joined_requests_resent", "asked_again"),
 ];
 
 /// Totals by name. A counter with parts (`batch_requests:1=5,2=0`) has one entry for each:
@@ -35,6 +41,7 @@ impl CounterTotals {
             let Some((name, value)) = line
                 .strip_prefix("respool_")
                 .and_then(|line| line.split_once(':'))
+                .map(|(name, value)| (kept_name(name), value))
                 .filter(|(name, _)| KEPT.contains(name))
             else {
                 continue;
@@ -114,6 +121,12 @@ impl CounterTotals {
     }
 }
 
+/// The name that reports have for a counter of INFO.
+fn kept_name(name: &str) -> &str {
+    let renamed = RENAMED.iter().find(|(shown, _)| *shown == name);
+    renamed.map_or(name, |(_, kept)| kept)
+}
+
 fn part(of: Option<u64>, all: Option<u64>) -> Option<f64> {
     let (of, all) = (of?, all?);
     (all > 0).then(|| of as f64 / all as f64)
@@ -134,7 +147,7 @@ mod tests {
         assert_eq!(before.get("batch_requests.2"), Some(1));
         assert_eq!(before.0.len(), 6);
         let after = CounterTotals::read(
-            "respool_link_requests:110\r\nrespool_batches:15\r\nrespool_flushed_late:5\r\nrespool_collapsed:7\r\n\
+            "respool_link_requests:110\r\nrespool_batches:15\r\nrespool_flushed_late:5\r\nrespool_reads_collapsed:7\r\n\
              respool_batch_requests:1=4,2=9,sum=22\r\n",
         );
         let grown = after.since(&before);
@@ -155,7 +168,7 @@ mod tests {
     #[test]
     fn batch_distribution_is_read_from_its_buckets() {
         let counted = CounterTotals::read(
-            "respool_link_requests:400\r\nrespool_commands_saved:210\r\nrespool_asked_again:10\r\n\
+            "respool_link_requests:400\r\nrespool_commands_saved:210\r\nrespool_joined_requests_resent:10\r\n\
              respool_batch_requests:1=50,2=0,4=30,8=19,16=0,more=1,sum=400\r\n",
         );
         let at = [1.0, 50.0, 51.0, 80.0, 99.0].map(|percent| counted.batch_at(percent));

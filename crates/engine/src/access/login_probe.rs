@@ -209,7 +209,7 @@ impl Access {
             let Some(attempt) = self.login_probes.queue.pop_front() else {
                 return;
             };
-            plane.counters.timeouts += 1;
+            plane.counters.requests_timed_out += 1;
             plane.deadlines.count(attempt.entry.session);
             self.login_was_right(plane, attempt.login.claim);
             let server = plane.server(attempt.server).label.clone();

@@ -116,9 +116,10 @@ counters! {
     sessions_total: u64,
     /// Sessions now.
     sessions: u64,
-    /// Sessions that respool closed because they broke a rule or a bound.
+    /// Sessions that respool closed because they broke a rule or passed a limit.
     sessions_closed_by_us: u64,
-    /// Of these, sessions closed before they authenticated: too late, or because memory was short.
+    /// Sessions that respool closed before they authenticated: too late, or because memory was
+    /// short. `respool_sessions_closed_by_us` counts them, too.
     sessions_closed_unauthenticated: u64,
     /// Requests read from clients.
     requests: u64,
@@ -130,17 +131,17 @@ counters! {
     session_bytes_out: u64,
     /// Links now, in any state.
     links: u64,
-    /// Links that came up.
-    link_ups: u64,
+    /// Links that were connected and greeted: the server answered the handshake.
+    links_connected: u64,
     /// Links that were lost, or could not be established.
-    link_downs: u64,
+    links_lost: u64,
     /// Servers that cannot be reached, now. Each worker counts the servers to which it has no link.
     servers_down: u64,
     /// Requests put on links.
     link_requests: u64,
     /// Batches: writes that carried requests to a server.
     batches: u64,
-    /// The sizes of these batches, in requests as clients sent them: one, two, up to 4, 8, ...
+    /// The sizes of batches to servers, in requests as clients sent them: one, two, up to 4, 8, ...
     /// 1024, and more; and the sum of the sizes.
     batch_requests: Sizes,
     /// Batches that left because the link was idle and no session was expected, or because the
@@ -148,20 +149,21 @@ counters! {
     flushed_idle: u64,
     /// Batches that left because they were full.
     flushed_full: u64,
-    /// Batches that left because their oldest request had waited `max_delay`.
+    /// Batches that left because their oldest request had waited as long as it may: at most
+    /// `max-delay-us`.
     flushed_late: u64,
     /// MGETs and MSETs that were made of several requests.
     fused_batches: u64,
-    /// GETs that left in such an MGET, equal ones included.
+    /// GETs that left in an MGET of several requests, equal ones included.
     fused_gets: u64,
-    /// SETs that left in such an MSET.
+    /// SETs that left in an MSET of several requests.
     fused_sets: u64,
     /// Reads that took the reply of an equal read.
-    collapsed: u64,
+    reads_collapsed: u64,
     /// Commands that servers did not get, because requests left joined.
     commands_saved: u64,
     /// Requests that left joined and had to be sent again alone, so that no command was saved.
-    asked_again: u64,
+    joined_requests_resent: u64,
     /// How often a link stopped joining GETs, for a while or for good: too many found nothing, or
     /// the server refused the MGET.
     get_fusing_stops: u64,
@@ -181,8 +183,8 @@ counters! {
     link_bytes_out: u64,
     /// Replies that came after their request had been given up, and were dropped.
     late_replies: u64,
-    /// Requests that ran into their deadline.
-    timeouts: u64,
+    /// Requests that failed because their deadline passed.
+    requests_timed_out: u64,
     /// Requests that failed and surely were not executed.
     failed_not_sent: u64,
     /// Requests that failed after they were sent.
@@ -198,14 +200,16 @@ counters! {
     requests_deferred: u64,
     /// Refreshes of the topology: how often nodes of Clusters were asked for the owners of slots.
     topology_refreshes: u64,
-    /// Requests refused because respool does not support the command.
-    refused: u64,
+    /// Commands that respool refused: it does not support them, in this pool or with these
+    /// arguments; the option `refuse-commands` names them; or their keys cannot lose the pool's
+    /// prefix.
+    commands_refused: u64,
     /// Logins of clients that were refused, by a server or by respool.
     logins_refused: u64,
     /// Requests too large to hold, streamed on a link of their own.
     streamed_requests: u64,
-    /// Sessions that were given a link of their own.
-    pins: u64,
+    /// Links that were given to one session for its own use.
+    dedicated_links_given: u64,
     /// How often a request needed a link of its own, and `pinned-links-max` was reached.
     pinned_links_full: u64,
     /// How often a large request needed a streaming link, and `streaming-links-max` was reached.
@@ -230,9 +234,9 @@ counters! {
     /// Links drained because a slow session held them up.
     links_drained: u64,
     /// Links drained because their server did not answer there, but answered on another link.
-    takeovers: u64,
+    silent_links_replaced: u64,
     /// Blocking commands sent in a form that does not wait, because no pinned link was free.
-    polls: u64,
+    blocking_polls: u64,
     /// Channels and patterns that sessions subscribe to, each for itself, now.
     subscriptions: u64,
     /// Messages from servers.
@@ -245,21 +249,24 @@ counters! {
     /// of their buffers, and the other memory in the accounts below. The accounts are measured in
     /// turn, so they may be a second old.
     memory_bytes: u64,
-    /// Part of it: replies and messages that clients have not taken.
+    /// Part of `respool_memory_bytes`: replies and messages that clients have not taken.
     memory_output_bytes: u64,
-    /// Part of it: requests that have not come whole.
+    /// Part of `respool_memory_bytes`: requests that have not come whole.
     memory_incomplete_bytes: u64,
-    /// Part of it: requests that wait behind another one, for EXEC, or to be sent again.
+    /// Part of `respool_memory_bytes`: requests that wait behind another one, for EXEC, or to be
+    /// sent again.
     memory_queued_bytes: u64,
-    /// Part of it: channels and patterns, with their names.
+    /// Part of `respool_memory_bytes`: channels and patterns, with their names.
     memory_subscription_bytes: u64,
-    /// Part of it: replies before their place, parts of replies, and answers of other workers.
+    /// Part of `respool_memory_bytes`: replies before their place, parts of replies, and answers of
+    /// other workers.
     memory_answer_bytes: u64,
-    /// Part of it: names of clients, and state that few sessions have.
+    /// Part of `respool_memory_bytes`: names of clients, and state that few sessions have.
     memory_state_bytes: u64,
-    /// Part of it: unanswered requests of links, and replies that have not come whole.
+    /// Part of `respool_memory_bytes`: unanswered requests of links, and replies that have not come
+    /// whole.
     memory_link_bytes: u64,
-    /// Part of it: memory of sessions that have not authenticated.
+    /// Part of `respool_memory_bytes`: memory of sessions that have not authenticated.
     memory_unauthenticated_bytes: u64,
 }
 

@@ -695,7 +695,7 @@ impl DataPlane {
             }
         }
         let counters = &mut self.counters;
-        counters.collapsed += same as u64;
+        counters.reads_collapsed += same as u64;
         counters.commands_saved += saved as u64;
         if collapse {
             counters.collapsing_stops += u64::from(link.collapsing.note(candidates as u32));
@@ -879,7 +879,7 @@ impl DataPlane {
             }
         }
         again.sort_by(|(one, _), (other, _)| one.asked_before(other));
-        self.counters.asked_again += again.len() as u64;
+        self.counters.joined_requests_resent += again.len() as u64;
         if let Some(link) = self.links.get_mut(id) {
             link.gets.waste(parked);
             for (entry, request) in &again {

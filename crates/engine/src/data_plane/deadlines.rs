@@ -177,7 +177,7 @@ impl DataPlane {
 
     /// The error for an EXEC that is past its deadline and was not sent.
     fn expired_exec_reply(&mut self, link: LinkId) -> Vec<u8> {
-        self.counters.timeouts += 1;
+        self.counters.requests_timed_out += 1;
         let cause = Cause::Deadline {
             server: self.label(link),
             limit_ms: self.settings.timeouts.request_ms,

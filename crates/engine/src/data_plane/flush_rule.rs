@@ -150,11 +150,11 @@ enum WaitReason {
 impl WaitReason {
     fn name(self) -> &'static str {
         match self {
-            WaitReason::Few => "few",
-            WaitReason::Room => "room",
-            WaitReason::Server => "server",
-            WaitReason::Links => "links",
-            WaitReason::Worker => "worker",
+            WaitReason::Few => "few-requests",
+            WaitReason::Room => "cpu-free",
+            WaitReason::Server => "server-busy",
+            WaitReason::Links => "links-busy",
+            WaitReason::Worker => "worker-busy",
         }
     }
 }
@@ -452,14 +452,15 @@ impl ServerLoad {
         let wait_us = rule.wait_us(self.wait_us);
         let why = match rule.aim {
             Aim::Balanced => self.reason.name(),
-            Aim::Latency | Aim::ServerCpu => "rule",
+            Aim::Latency | Aim::ServerCpu => "flush-rule",
         };
         let utilization = self
             .utilization
             .map_or("-1".into(), |part| format!("{part:.2}"));
         let occupancy = self.occupancy;
         format!(
-            "wait_us={wait_us},waits_for={why},utilization={utilization},occupancy={occupancy:.2}"
+            "wait_us={wait_us},wait_reason={why},waits_for={why},utilization={utilization},\
+             occupancy={occupancy:.2}"
         )
     }
 }

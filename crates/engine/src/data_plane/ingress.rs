@@ -625,7 +625,7 @@ impl DataPlane {
             || argc > 1 && id == id::DEBUG && commands::is_word(arg(1), b"object");
         let passes = || self.settings.passes_debug_object && is_debug_object();
         if self.settings.refused.contains(&id) && !passes() {
-            self.counters.refused += 1;
+            self.counters.commands_refused += 1;
             return Err(format!(
                 "ERR respool: '{}' is refused by the configuration (refuse-commands)",
                 command.name.replace('|', " ")
@@ -634,7 +634,7 @@ impl DataPlane {
         }
         // Only SELECT under its own name sets the database of a link.
         if id == id::SELECT && !is_select(arg(0)) {
-            self.counters.refused += 1;
+            self.counters.commands_refused += 1;
             return Err(RENAMED_SELECT.to_vec());
         }
         let mode = || if argc > 2 { arg(2) } else { b"" };
@@ -646,7 +646,7 @@ impl DataPlane {
             .refusal(argc, arg)
             .filter(|_| command.arity_ok(argc))
         {
-            self.counters.refused += 1;
+            self.counters.commands_refused += 1;
             return Err(refusal(command, why));
         }
         Ok(())

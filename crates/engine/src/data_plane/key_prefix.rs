@@ -197,7 +197,7 @@ impl Stripped {
 impl DataPlane {
     /// Refuses a request whose keys cannot be given to a server without their prefix.
     pub(crate) fn refuse_stripped(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
-        self.counters.refused += 1;
+        self.counters.commands_refused += 1;
         self.refuse_queued(id, text)
     }
 

@@ -305,7 +305,7 @@ impl DataPlane {
 
     /// Counts a request that is past its deadline.
     pub(crate) fn count_late(&mut self, link: LinkId, entry: &Entry, was_sent: bool) {
-        self.counters.timeouts += 1;
+        self.counters.requests_timed_out += 1;
         self.deadlines.count(entry.session);
         if was_sent {
             self.note_given_up(link, entry);

@@ -317,7 +317,7 @@ impl DataPlane {
         if !down.tried {
             return false;
         }
-        self.counters.link_downs += 1;
+        self.counters.links_lost += 1;
         let attempt = (down.began, down.retries);
         match is_refused {
             _ if down.was_up && down.has_left => {}

@@ -16,9 +16,9 @@ impl DataPlane {
     fn link_line(&self, link: &Link) -> String {
         let state = match link.state {
             LinkState::Down | LinkState::Lost => "down",
-            LinkState::Retrying { .. } => "retrying",
+            LinkState::Retrying { .. } => "connecting-again",
             LinkState::Connecting { .. } => "connecting",
-            LinkState::Greeting { .. } => "greeting",
+            LinkState::Greeting { .. } => "handshake",
             LinkState::Up => "up",
             LinkState::Backoff { .. } => "backoff",
         };
@@ -30,8 +30,8 @@ impl DataPlane {
             LinkRole::Pinned { .. } => "pinned",
             LinkRole::HubLine(_) => "hub",
             LinkRole::Sentinel => "sentinel",
-            LinkRole::Redirect { .. } => "redirect",
-            LinkRole::Probe => "probe",
+            LinkRole::Redirect { .. } => "tracking-target",
+            LinkRole::Probe => "login-probe",
             LinkRole::Idle => "idle",
         };
         let version = link.kind.version.number();

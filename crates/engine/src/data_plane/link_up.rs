@@ -107,7 +107,7 @@ impl DataPlane {
             true => self.list_link(id),
             false => self.write_link(id),
         }
-        self.counters.link_ups += 1;
+        self.counters.links_connected += 1;
         self.reopen(id);
         Some(up)
     }

@@ -169,7 +169,7 @@ impl DataPlane {
                 link
             }
         };
-        self.counters.pins += 1;
+        self.counters.dedicated_links_given += 1;
         Ok(link)
     }
 

@@ -537,7 +537,7 @@ impl DataPlane {
                 let state = self.links.get(old).filter(|link| self.holds_write(link));
                 let holding = state.map(|link| (old, link.progress));
                 self.takeover(kind.server).succeed(successor);
-                self.counters.takeovers += 1;
+                self.counters.silent_links_replaced += 1;
                 self.note_slow_code(old);
                 if holding.is_some() {
                     self.set_holding(kind.server, holding);

@@ -619,7 +619,7 @@ impl Engine {
                 self.pinned.stop_switch(plane, id, pins)
             }
             Route::Refuse(refusal) => {
-                plane.counters.refused += u64::from(refusal.counts());
+                plane.counters.commands_refused += u64::from(refusal.counts());
                 plane.refuse_queued(id, &refusal.text(request.command))
             }
         })

@@ -285,7 +285,7 @@ impl Pinned {
                 Completion::Pinned(PinnedCompletion::Poll(ExecPreamble::default())),
             );
             plane.counters.link_requests += 1;
-            plane.counters.polls += 1;
+            plane.counters.blocking_polls += 1;
             plane.list_link(link);
         }
     }

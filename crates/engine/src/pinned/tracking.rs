@@ -73,11 +73,11 @@ impl Pinned {
         request: &Request<'_>,
     ) -> Option<Dispatched> {
         if redirect_asked(request).is_some() {
-            plane.counters.refused += 1;
+            plane.counters.commands_refused += 1;
             return Some(plane.answer_error(id, REDIRECTS));
         }
         if asks_for(request.args(), b"PREFIX") && plane.removes_prefix(id) {
-            plane.counters.refused += 1;
+            plane.counters.commands_refused += 1;
             return Some(plane.answer_error(id, PREFIXES));
         }
         if plane.hold_until_caught_up(id) {

@@ -484,7 +484,11 @@ fn request_given_up_is_not_sent_on_the_next_connection() {
         &[(writer, &["SET k 2"]), (one, &["GET x"]), (two, &["GET x"])],
     );
     world.turn(|_| {});
-    assert_eq!(world.engine.counters().collapsed, 1, "the batch is closed");
+    assert_eq!(
+        world.engine.counters().reads_collapsed,
+        1,
+        "the batch is closed"
+    );
     world.lose(world.shared);
     let link = world.connect();
     let sent = requests(&["SET k 2", "GET x"]);
@@ -707,7 +711,7 @@ fn error_in_place_of_a_value_goes_to_its_session() {
     ];
     assert_eq!(all.map(|client| world.got(client)), expected);
     assert_eq!(world.sent(world.shared), "");
-    assert_eq!(world.engine.counters().link_downs, 0);
+    assert_eq!(world.engine.counters().links_lost, 0);
 }
 
 /// A reply after the deadlines of all fused requests is dropped, even an error that would have them
@@ -766,7 +770,7 @@ fn late_reply_to_a_fused_request_is_dropped() {
         for client in [all[1], all[3], all[4]] {
             assert_eq!(world.got(client), "", "after {late:?}");
         }
-        assert_eq!(world.engine.counters().link_downs, 0, "the link lives on");
+        assert_eq!(world.engine.counters().links_lost, 0, "the link lives on");
     }
 }
 
@@ -1138,7 +1142,7 @@ fn equal_reads_are_sent_once() {
     assert_eq!(world.got(a), ":2\r\n$1\r\n3\r\n");
     assert_eq!(world.got(b), ":1\r\n:2\r\n");
     assert_eq!(world.got(c), "$1\r\n3\r\n$1\r\n3\r\n:4\r\n");
-    assert_eq!(world.engine.counters().collapsed, 3);
+    assert_eq!(world.engine.counters().reads_collapsed, 3);
 }
 
 /// A request of this row, with this key and the least number of arguments.

@@ -265,7 +265,7 @@ fn info_counts_failures_in_all_and_in_a_row() {
     world.wait_ms(1_500);
     let second = world.all_shared[1];
     let line_0 = "address=server:1,pool=default,role=primary,state=up,links=1,failures=0,failures_total=0,lost_total=0,last_failure_ms_ago=-1,login=accepted,\
-                  wait_us=200,waits_for=rule,utilization=-1,occupancy=0.00";
+                  wait_us=200,wait_reason=flush-rule,waits_for=flush-rule,utilization=-1,occupancy=0.00";
     assert_eq!(line(&mut world, session, 0), line_0);
     world.lose(second);
     world.connecting();
@@ -328,7 +328,7 @@ fn late_end_of_an_old_connection_is_ignored() {
         engine.handle_link_lost(link, "reset");
     });
     assert!(world.got(session).starts_with("-UNKNOWN "));
-    assert_eq!(world.engine.counters().link_downs, 1);
+    assert_eq!(world.engine.counters().links_lost, 1);
     assert_eq!(world.connecting(), [link], "at once");
     world.up(link);
     world.asks(session, &["INCR k"]);

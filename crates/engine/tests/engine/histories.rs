@@ -854,8 +854,8 @@ fn histories_fuse_collapse_and_retry_much() {
     let joined = [
         all.fused_gets,
         all.fused_sets,
-        all.collapsed,
-        all.asked_again,
+        all.reads_collapsed,
+        all.joined_requests_resent,
         all.reads_sent_again,
     ];
     assert!(joined.iter().all(|count| *count > 10), "{joined:?}");
@@ -890,7 +890,7 @@ fn late_reply_is_dropped_and_the_link_lives_on() {
     assert_eq!(world.got(first), "", "dropped");
     world.says(link, "$4\r\nnext\r\n");
     assert_eq!(world.got(second), "$4\r\nnext\r\n");
-    assert_eq!(world.engine.counters().link_downs, 0, "the link lives on");
+    assert_eq!(world.engine.counters().links_lost, 0, "the link lives on");
 }
 
 /// A reply without a request is not taken for the answer to a request that has not left yet.
@@ -903,7 +903,7 @@ fn unexpected_reply_ends_the_link_and_reaches_no_client() {
         engine.handle_link_bytes(link, b"+OK\r\n");
     });
     assert!(!world.got(session).starts_with("+OK"));
-    assert_eq!(world.engine.counters().link_downs, 1);
+    assert_eq!(world.engine.counters().links_lost, 1);
     assert_eq!(world.closed_links(), [link]);
 }
 

@@ -755,8 +755,8 @@ fn order_tests_fuse_collapse_and_retry_much() {
         let joined = [
             all.fused_gets,
             all.fused_sets,
-            all.collapsed,
-            all.asked_again,
+            all.reads_collapsed,
+            all.joined_requests_resent,
         ];
         assert!(joined.iter().all(|count| *count > 10), "{joined:?}");
     }

@@ -192,7 +192,7 @@ fn nothing_waits_while_server_and_worker_have_room() {
     scene.run(3, 0.3, 0.3);
     assert!((13..=16).contains(&scene.questions), "{}", scene.questions);
     assert_eq!(scene.waits(), 0);
-    assert_eq!(scene.shown("waits_for"), "room");
+    assert_eq!(scene.shown("wait_reason"), "cpu-free");
     assert_eq!(scene.shown("utilization"), "0.30");
 }
 
@@ -202,7 +202,7 @@ fn batches_wait_for_a_busy_server() {
     let mut scene = Scene::new(balanced());
     scene.run(4, 0.9, 0.1);
     assert_eq!(scene.waits(), 5);
-    assert_eq!(scene.shown("waits_for"), "server");
+    assert_eq!(scene.shown("wait_reason"), "server-busy");
     assert_eq!(scene.shown("wait_us"), MAX_DELAY_US.to_string());
     scene.run(4, 0.1, 0.1);
     assert_eq!(scene.waits(), 0, "the server has room again");
@@ -246,7 +246,7 @@ fn batches_wait_for_a_busy_worker() {
     let mut scene = Scene::new(balanced());
     scene.run(4, 0.1, 0.97);
     assert_eq!(scene.waits(), 5);
-    assert_eq!(scene.shown("waits_for"), "worker");
+    assert_eq!(scene.shown("wait_reason"), "worker-busy");
 }
 
 /// The question itself is no load: a lone client does not wait for its answer, and no second
@@ -332,14 +332,14 @@ fn rule_may_be_set_while_a_question_is_under_way() {
 fn server_that_was_restarted_is_asked_on() {
     let mut scene = Scene::new(balanced());
     scene.run(2, 0.9, 0.1);
-    assert_eq!(scene.shown("waits_for"), "server");
+    assert_eq!(scene.shown("wait_reason"), "server-busy");
     for _ in 0..10 {
         scene.world.lose(scene.link);
         scene.link = scene.world.connect();
         scene.cpu_s = 0.0;
         scene.run(4, 0.3, 0.1);
         assert_eq!(scene.shown("utilization"), "0.30");
-        assert_eq!(scene.shown("waits_for"), "room");
+        assert_eq!(scene.shown("wait_reason"), "cpu-free");
     }
     assert!(scene.told().is_empty());
 }
@@ -354,7 +354,7 @@ fn server_is_not_asked_without_need() {
     scene.run(3, 0.9, 0.1);
     assert_eq!(scene.questions, 0);
     assert_eq!(scene.waits(), 0);
-    assert_eq!(scene.shown("waits_for"), "few");
+    assert_eq!(scene.shown("wait_reason"), "few-requests");
 
     for (aim, waits) in [(Aim::Latency, 0), (Aim::ServerCpu, 5)] {
         let mut settings = balanced();
@@ -363,7 +363,7 @@ fn server_is_not_asked_without_need() {
         scene.run(3, 0.9, 0.9);
         assert_eq!(scene.questions, 0);
         assert_eq!(scene.waits(), waits, "{aim:?}");
-        assert_eq!(scene.shown("waits_for"), "rule");
+        assert_eq!(scene.shown("wait_reason"), "flush-rule");
     }
 }
 
@@ -394,7 +394,7 @@ fn server_that_does_not_tell_is_named_once() {
             scene.world.asks(scene.session, &["INCR k"]);
             scene.late();
         }
-        assert_eq!(scene.shown("waits_for"), "links");
+        assert_eq!(scene.shown("wait_reason"), "links-busy");
         // After a minute it is asked again, and the log has named it.
         scene.world.wait_ms(60_000);
         scene.run(2, 0.9, 0.1);

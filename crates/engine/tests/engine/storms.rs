@@ -931,8 +931,8 @@ fn storms_fuse_collapse_and_retry_much() {
     let joined = [
         all.fused_gets,
         all.fused_sets,
-        all.collapsed,
-        all.asked_again,
+        all.reads_collapsed,
+        all.joined_requests_resent,
         all.reads_sent_again,
         all.late_replies,
     ];

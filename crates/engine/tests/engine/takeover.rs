@@ -41,7 +41,7 @@ fn busy_server_answers_others_on_a_link_of_their_own() {
         assert_eq!(world.sent(successor).as_bytes(), requests(&[&get]));
         world.says(successor, "$1\r\nv\r\n");
         assert_eq!(world.got(runs), "$1\r\nv\r\n");
-        assert_eq!(world.engine.counters().takeovers, 1);
+        assert_eq!(world.engine.counters().silent_links_replaced, 1);
     }
 }
 
@@ -131,7 +131,7 @@ fn slow_script_that_ends_leaves_its_link_as_it_was() {
         world.says(world.shared, "+OK\r\n");
         assert_eq!(world.got(other), "+OK\r\n");
     }
-    assert_eq!(world.engine.counters().takeovers, 0);
+    assert_eq!(world.engine.counters().silent_links_replaced, 0);
 }
 
 /// A frozen server finishes no handshake of a successor. A request that waits for one was not sent,

@@ -343,7 +343,7 @@ fn session_after_tracking_uses_the_shared_link() {
         .connecting()
         .into_iter()
         .for_each(|link| world.up(link));
-    assert_eq!(world.engine.counters().pins, 2);
+    assert_eq!(world.engine.counters().dedicated_links_given, 2);
 }
 
 /// REDIRECT is refused in a pool of several servers.

@@ -137,8 +137,8 @@ fn ask(arguments: &HistoriesArgs) -> Result<HistoryReport, String> {
             "link_requests",
             "batches",
             "fused_",
-            "collapsed",
-            "asked_again",
+            "reads_collapsed",
+            "joined_requests_resent",
         ];
         for line in info.lines() {
             let name = line.strip_prefix("respool_").unwrap_or_default();
@@ -202,7 +202,7 @@ impl Shown {
             collapses,
             fused_gets: count("respool_fused_gets"),
             fused_sets: count("respool_fused_sets"),
-            collapsed: count("respool_collapsed"),
+            collapsed: count("respool_reads_collapsed"),
         })
     }
 

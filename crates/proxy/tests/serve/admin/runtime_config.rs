@@ -23,13 +23,23 @@ fn option(client: &mut Client, name: &str) -> String {
 /// Equal reads and two GETs leave in one batch, more than once: the first time shows that the user
 /// may. Returns the number of fused GETs and of collapsed reads.
 pub(crate) fn coalesced(client: &mut Client) -> (u64, u64) {
-    let mut count = || (counter(client, "fused_gets"), counter(client, "collapsed"));
+    let mut count = || {
+        (
+            counter(client, "fused_gets"),
+            counter(client, "reads_collapsed"),
+        )
+    };
     let before = count();
     for _ in 0..3 {
         client.send(&["LLEN l", "LLEN l", "GET a", "GET b"].map(words).concat());
         client.replies(4);
     }
-    let mut count = || (counter(client, "fused_gets"), counter(client, "collapsed"));
+    let mut count = || {
+        (
+            counter(client, "fused_gets"),
+            counter(client, "reads_collapsed"),
+        )
+    };
     let after = count();
     (after.0 - before.0, after.1 - before.1)
 }
@@ -332,12 +342,12 @@ fn a_listener_can_be_left_out_by_itself() {
         two.call("CONFIG SET respool.listener.fuse yes"),
         Reply::ok()
     );
-    let before = counter(&mut two, "collapsed");
+    let before = counter(&mut two, "reads_collapsed");
     for _ in 0..3 {
         two.send(&words("GET a").repeat(6));
         assert_eq!(two.replies(6), vec![Reply::bulk("1"); 6]);
     }
-    assert_eq!(counter(&mut two, "collapsed"), before);
+    assert_eq!(counter(&mut two, "reads_collapsed"), before);
     // An option of the pool holds for both.
     assert_eq!(two.call("CONFIG SET respool.fuse no"), Reply::ok());
     assert_eq!(coalesced(&mut one).0, 0);

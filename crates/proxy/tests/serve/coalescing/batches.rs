@@ -187,8 +187,8 @@ fn saved(target: &Target) -> Saved {
     Saved {
         gets: of("fused_gets"),
         sets: of("fused_sets"),
-        collapsed: of("collapsed"),
-        again: of("asked_again"),
+        collapsed: of("reads_collapsed"),
+        again: of("joined_requests_resent"),
     }
 }
 

@@ -126,7 +126,7 @@ fn looping_script_of_a_plain_server_leaves_others_busy() {
         let servers = [target.server.address()];
         let address = (target.address(), &servers[..]);
         others_get_busy(address, &LOOP, "SCRIPT KILL", &cases);
-        assert!(counter(&mut target.client(), "takeovers") >= 1);
+        assert!(counter(&mut target.client(), "silent_links_replaced") >= 1);
         let library =
             "#!lua name=l\nredis.register_function('f', function() while true do end end)";
         let loaded = target.client().call_args(&["FUNCTION", "LOAD", library]);

@@ -196,7 +196,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
         // The link for new code is there, though code that is known may leave it unused.
         let new = format!("return '{way:?}'");
         watcher.call_args(&["EVAL", &new, "1", key]);
-        let (count_before, ups) = (count, counter(&mut watcher, "link_ups"));
+        let (count_before, ups) = (count, counter(&mut watcher, "links_connected"));
         let (mut slow, mut told_of, mut opened_by) = (0, 0, Vec::new());
         for text in all_texts(key, own, other, at) {
             let asked = Instant::now();
@@ -214,13 +214,13 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             let counted = watcher.call(&format!("INCRBY {key} 0"));
             assert_eq!(counted, Reply::Integer(count as i64), "{way:?} {text}");
             slow += u64::from(asked.elapsed() >= STUCK);
-            let opened = counter(&mut watcher, "link_ups") - ups;
+            let opened = counter(&mut watcher, "links_connected") - ups;
             if opened > told_of {
                 opened_by.push((opened - told_of, text));
                 told_of = opened;
             }
         }
-        let more = counter(&mut watcher, "link_ups") - ups;
+        let more = counter(&mut watcher, "links_connected") - ups;
         // A session that watches and a large request have a link of their own.
         let max = match way {
             ScriptWay::Watching | ScriptWay::Large => count - count_before,

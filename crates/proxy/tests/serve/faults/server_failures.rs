@@ -343,7 +343,7 @@ fn joined_requests_stay_true(
         known[number % 2].push(own);
     }
     let mut client = target.client();
-    for joined in ["fused_gets", "fused_sets", "collapsed"] {
+    for joined in ["fused_gets", "fused_sets", "reads_collapsed"] {
         assert!(counter(&mut client, joined) > 100, "{joined}");
     }
     known
@@ -457,7 +457,7 @@ fn reset_connection_is_hidden_from_fused_reads() {
             fault_proxy.set(FaultMode::ResetAfter(1 + random.below(2_000)));
             wait_until("the link is lost and connected again", SOON, || {
                 let [downs, ups] =
-                    ["link_downs", "link_ups"].map(|name| counter(&mut client, name));
+                    ["links_lost", "links_connected"].map(|name| counter(&mut client, name));
                 downs == losses && ups > losses
             });
         }
@@ -478,7 +478,7 @@ fn late_reply_to_fused_requests_is_dropped() {
                 stands_still_twice(target);
                 let mut client = target.client();
                 assert!(counter(&mut client, "late_replies") > 0);
-                assert_eq!(counter(&mut client, "link_downs"), 0, "the link lives on");
+                assert_eq!(counter(&mut client, "links_lost"), 0, "the link lives on");
             });
             let mut all = all.iter().flatten();
             assert!(all.all(|own| own.unknown > 0), "the deadline passed");
@@ -541,7 +541,7 @@ fn wrong_reply_to_fused_requests_ends_the_link() {
             assert_eq!(client.reply(), own, "{how}");
         }
         assert_eq!(fakes.count("MGET"), 1, "{how}");
-        assert_eq!(counter(&mut connect(), "link_downs"), 1, "{how}");
+        assert_eq!(counter(&mut connect(), "links_lost"), 1, "{how}");
         for client in &mut clients {
             assert_eq!(client.call("GET next"), Reply::bulk("next"), "{how}");
         }
@@ -694,7 +694,7 @@ fn late_reply_is_dropped() {
                 // The links live on: one slow server is no reason to fail the requests of others.
                 // Each of the two workers tries once whether the server answers on another
                 // connection.
-                assert_eq!(counter(&mut target.client(), "link_downs"), 0);
+                assert_eq!(counter(&mut target.client(), "links_lost"), 0);
                 assert!(
                     after <= before + direct + 2,
                     "respool connected again: {before} and then {after}, RESPOOL_TEST_SEED={seed}"

@@ -48,7 +48,13 @@ fn concurrent_replies_are_linearizable() {
             thread::sleep(Duration::from_millis(300));
             let mut client = target.client();
             let mut of = |name| counter(&mut client, name);
-            let done = ["fused_gets", "fused_sets", "collapsed", "asked_again"].map(&mut of);
+            let done = [
+                "fused_gets",
+                "fused_sets",
+                "reads_collapsed",
+                "joined_requests_resent",
+            ]
+            .map(&mut of);
             assert!(
                 done[0] > gets / 2 && done.iter().all(|count| *count > 0),
                 "of {gets} GETs too few left together to show anything: {done:?}"
@@ -70,7 +76,7 @@ fn replies_are_linearizable_with_lost_connections() {
             ..HistorySettings::default()
         };
         let report = no_contradiction(target, &settings);
-        let cuts = counter(&mut target.client(), "link_downs");
+        let cuts = counter(&mut target.client(), "links_lost");
         assert!(cuts > 0, "no connection was cut: {report:?}");
     });
 }
@@ -142,7 +148,7 @@ fn replies_of_several_servers_are_linearizable() {
 fn several_servers_are_linearizable_with_lost_links() {
     let mut failed = 0;
     for kind in TopologyKind::ALL {
-        let (report, [cuts]) = while_in_trouble(kind, Trouble::Cuts, ["link_downs"]);
+        let (report, [cuts]) = while_in_trouble(kind, Trouble::Cuts, ["links_lost"]);
         assert!(cuts > 0, "{report:?}");
         failed += report.failed;
     }
@@ -212,7 +218,7 @@ fn when_a_primary_ends(trouble: Trouble) {
     thread::scope(|scope| {
         for kind in [TopologyKind::Cluster, TopologyKind::Sentinel] {
             scope.spawn(move || {
-                let (report, [downs]) = while_in_trouble(kind, trouble, ["link_downs"]);
+                let (report, [downs]) = while_in_trouble(kind, trouble, ["links_lost"]);
                 // While a replica takes over, requests wait: a kill may fail none of them.
                 let is_felt = report.failed > 0 || trouble == Trouble::Kill && downs > 0;
                 assert!(is_felt, "{report:?}");
