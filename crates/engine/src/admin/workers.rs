@@ -471,3 +471,85 @@ impl Admin {
         self.next_questions(plane);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::request::RequestScanner;
+
+    use super::*;
+    use crate::data_plane::test_plane::{plane_with_link, replies_of, request_of, session_of};
+
+    /// Asks for a session. This worker answers at once, and others do not.
+    fn ask(admin: &mut Admin, plane: &mut DataPlane, id: SessionId, line: &str) {
+        let kept = request_of(line);
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        let Ok(own) = admin.answer_clients(plane, id, &request) else {
+            return;
+        };
+        let WorkerQuery::Admin(query) = own.question else {
+            panic!("{line} is not answered by this component alone");
+        };
+        let asked_by = (plane.worker.index, own.ticket);
+        if let Some(answer) = admin.handle_query(plane, asked_by, query) {
+            admin.answer(plane, asked_by, answer);
+        }
+    }
+
+    /// With one worker, its own answer is the reply.
+    #[test]
+    fn only_worker_answers_its_own_queries() {
+        for (line, reply) in [
+            ("CLIENT KILL ID 99", ":0\r\n"),
+            ("CLIENT KILL 1.2.3.4:5", "-ERR No such client\r\n"),
+            ("CLIENT UNPAUSE", "+OK\r\n"),
+            (
+                "CLIENT PAUSE soon",
+                "-ERR timeout is not an integer or out of range\r\n",
+            ),
+            (
+                "CLIENT PAUSE 1 SOME",
+                "-ERR CLIENT PAUSE mode must be WRITE or ALL\r\n",
+            ),
+        ] {
+            let (mut plane, _) = plane_with_link();
+            let (id, mut admin) = (session_of(&mut plane), Admin::default());
+            ask(&mut admin, &mut plane, id, line);
+            assert_eq!(replies_of(&plane, id), reply, "{line}");
+        }
+    }
+
+    /// The reply waits for the last worker. A second answer of a worker is late.
+    #[test]
+    fn reply_waits_for_all_workers() {
+        let (mut plane, _) = plane_with_link();
+        plane.worker.count = 2;
+        let (id, mut admin) = (session_of(&mut plane), Admin::default());
+        ask(&mut admin, &mut plane, id, "CLIENT KILL ID 99");
+        assert_eq!(replies_of(&plane, id), "");
+        let Some(Action::Ask { ticket, .. }) = plane.turn.actions.pop_back() else {
+            panic!("the other worker is asked");
+        };
+        admin.handle_answer(&mut plane, ticket, WorkerReply::Count(3));
+        assert_eq!(replies_of(&plane, id), ":3\r\n");
+        admin.handle_answer(&mut plane, ticket, WorkerReply::Count(3));
+        assert_eq!(replies_of(&plane, id), ":3\r\n");
+    }
+
+    /// Another worker gets its answer by an action.
+    #[test]
+    fn other_worker_gets_its_answer() {
+        let (mut plane, _) = plane_with_link();
+        let mut admin = Admin::default();
+        admin.answer(&mut plane, (1, 7), WorkerReply::Count(1));
+        let answered = plane.turn.actions.pop_back();
+        assert!(matches!(
+            answered,
+            Some(Action::Answer {
+                to: 1,
+                ticket: 7,
+                answer: WorkerReply::Count(1),
+            })
+        ));
+    }
+}

@@ -261,9 +261,13 @@ fn switch_to_keys_of(
 #[cfg(test)]
 mod tests {
     use respool_protocol::commands::id;
+    use respool_protocol::encode;
+    use respool_protocol::request::RequestScanner;
 
     use super::*;
     use crate::base::time::Time;
+    use crate::data_plane::session::Session;
+    use crate::data_plane::test_plane::{plane_with_link, session_of};
 
     const NOW: Time = Time(1);
     const NONE: LearnedKeySpec = LearnedKeySpec::None;
@@ -328,10 +332,53 @@ mod tests {
     #[test]
     fn renamed_container_finds_its_subcommand() {
         let bytes = b"*2\r\n$5\r\nknobs\r\n$3\r\nGET\r\n";
-        let mut scanner = respool_protocol::request::RequestScanner::default();
+        let mut scanner = RequestScanner::default();
         assert!(scanner.scan(bytes, true).is_ok());
         let request = UnknownRequest::new(bytes, scanner.spans());
         assert_eq!(request.row_of(id::CONFIG), id::CONFIG_GET);
         assert_eq!(request.row_of(id::GET), id::GET);
+    }
+
+    /// A browser that was tricked into talking to respool is cut off, and no request of it is asked
+    /// about.
+    #[test]
+    fn http_ends_the_session() {
+        for word in ["POST", "Host:"] {
+            let (mut plane, link) = plane_with_link();
+            let id = session_of(&mut plane);
+            let mut bytes = Vec::new();
+            encode::request(&mut bytes, &[word]);
+            let mut scanner = RequestScanner::default();
+            assert!(scanner.scan(&bytes, true).is_ok());
+            let request = UnknownRequest::new(&bytes, scanner.spans());
+            let judged = Local::default().judge_unknown(&mut plane, id, &request);
+            assert_eq!(judged, Err(Dispatched::Done));
+            let closing = |session: &Session| session.state.is_closing();
+            assert!(plane.sessions.get(id).is_none_or(closing));
+            assert!(
+                plane
+                    .links
+                    .get(link)
+                    .is_some_and(|link| link.ledger.is_empty())
+            );
+        }
+    }
+
+    /// A session waits for the server's answer about a command, and the question is asked once.
+    #[test]
+    fn unknown_command_is_asked_about_once() {
+        let (mut plane, link) = plane_with_link();
+        let mut local = Local::default();
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, &["TOOL.GET", "k"]);
+        let mut scanner = RequestScanner::default();
+        assert!(scanner.scan(&bytes, true).is_ok());
+        for _ in 0..2 {
+            let id = session_of(&mut plane);
+            let request = UnknownRequest::new(&bytes, scanner.spans());
+            let judged = local.judge_unknown(&mut plane, id, &request);
+            assert_eq!(judged, Err(Dispatched::Wait));
+        }
+        assert_eq!(plane.links.get(link).map(|link| link.ledger.len()), Some(1));
     }
 }
