@@ -323,14 +323,19 @@ impl Engine {
 
     /// Ends a turn: all events have been handled. Decides which batches leave.
     pub fn end_turn(&mut self) {
+        // A loss defers requests, releases sessions and asks for refreshes. The steps that refresh,
+        // retry and resume come behind it.
         self.settle_losses();
         self.admin.end_pauses(&mut self.plane);
+        // A shared link that drains for a slow session gets a successor, which may stay untried.
         self.plane.slow_down_all();
         self.fail_untried();
         self.discovery.refresh_clusters(&mut self.plane);
+        // Deferred requests are older than the requests that their sessions hold.
         if self.redirects.has_waiting_sessions() {
             self.retry_deferred();
         }
+        // Sessions wait for the links that closed sessions give back.
         self.process_cleanups();
         self.resume_sessions();
         if self.is_tick_due() {
@@ -339,11 +344,14 @@ impl Engine {
             self.process_cleanups();
             self.resume_sessions();
         }
+        // Sessions that continued may have closed, or have got their last reply.
         self.process_cleanups();
         self.settle_pauses();
+        // An invalidation may follow a reply that came in this turn.
         if self.plane.trackers.owes_any() {
             self.pinned.tell_invalidations(&mut self.plane);
         }
+        // All subscriptions and script news of the turn leave together.
         self.ask_hubs();
         if self.local.scripts.holds_links() {
             self.open_links_with_scripts();
@@ -354,8 +362,11 @@ impl Engine {
         if !self.plane.turn.corked.is_empty() {
             self.plane.uncork();
         }
+        // Every step that puts requests on links comes before the flush.
         self.plane.flush();
+        // The bytes of the whole turn are counted now.
         self.relieve_memory();
+        // Every step that holds or releases sessions is done.
         self.plane.switch_reading();
     }
 }
