@@ -8,6 +8,7 @@ pub(crate) mod workers;
 
 use std::collections::HashMap;
 
+use crate::base::counters::Counters;
 use crate::base::time::Time;
 
 use workers::{PendingQueries, SettlingPause};
@@ -24,4 +25,6 @@ pub(crate) struct Admin {
     /// The time and worker of the last change of each option, by its number and that of its pool or
     /// listener.
     pub(crate) set_at: HashMap<(usize, u16), (Time, usize)>,
+    /// The sum of the other workers' counters, at most a moment old.
+    pub(crate) other_workers: Counters,
 }

@@ -218,8 +218,6 @@ pub(crate) struct DataPlane {
     /// The memory that sessions use.
     pub(crate) memory: Memory,
     pub(crate) counters: Counters,
-    /// The sum of the other workers' counters, at most a moment old.
-    pub(crate) other_workers: Counters,
     /// The state of the random numbers.
     pub(crate) random: u64,
     /// The id of the next session, which CLIENT ID shows.
@@ -273,7 +271,6 @@ impl DataPlane {
             held_bytes: 0,
             memory: Memory::new(settings.limits.worker_memory_bytes_max),
             counters: Counters::default(),
-            other_workers: Counters::default(),
             random: worker.seed | 1,
             next_session: worker.index as u64 + 1,
             settings,

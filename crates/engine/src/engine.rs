@@ -296,7 +296,7 @@ impl Engine {
     /// Takes the sum of the other workers' counters, at most a moment old. INFO adds it to this
     /// worker's counters.
     pub fn handle_workers(&mut self, other_workers: Counters) {
-        self.plane.other_workers = other_workers;
+        self.admin.other_workers = other_workers;
     }
 
     /// Takes no new requests. Each session closes when the requests that have come are answered.

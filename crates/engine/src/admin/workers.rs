@@ -402,7 +402,7 @@ impl Admin {
     /// Number of lists of clients that may be under way at once. Together they take a small part of
     /// the memory bound. They begin in the order of their requests.
     pub(crate) fn lists_max(&self, plane: &DataPlane) -> usize {
-        let sessions = plane.sessions.len() as u64 + plane.other_workers.sessions;
+        let sessions = plane.sessions.len() as u64 + self.other_workers.sessions;
         let bytes = (sessions * LISTED_BYTES).max(1);
         let most = plane.settings.limits.worker_memory_bytes_max / LISTS_SHARE / bytes;
         usize::try_from(most).unwrap_or(QUESTIONS_MAX).max(1)

@@ -15,11 +15,6 @@ use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
 
 impl DataPlane {
-    /// Memory of all workers' sessions. The figures of other workers are a moment old.
-    pub(crate) fn memory_bytes_of_all(&self) -> u64 {
-        self.memory.total(self.held_bytes) as u64 + self.other_workers.memory_bytes
-    }
-
     /// The bytes that the driver may read from links before they are measured again.
     pub(crate) fn links_bytes_read_max(&self) -> usize {
         let max = self.settings.limits.worker_memory_bytes_max;

@@ -26,7 +26,8 @@ impl Engine {
     /// Memory of all workers' sessions, as the engine counts it. The figures of other workers are a
     /// moment old.
     pub fn memory_bytes_of_all(&self) -> u64 {
-        self.plane.memory_bytes_of_all()
+        let own = self.plane.memory.total(self.plane.held_bytes) as u64;
+        own + self.admin.other_workers.memory_bytes
     }
 
     /// Makes sessions give up memory when it is short, unless they have just done so.

@@ -136,7 +136,7 @@ impl Engine {
     /// Counters of the whole process: the last reports of the other workers, and this worker as of
     /// now.
     fn workers_now(&self) -> Counters {
-        let mut sum = self.plane.other_workers;
+        let mut sum = self.admin.other_workers;
         sum.add(&self.counters());
         sum
     }
