@@ -71,7 +71,7 @@ impl DataPlane {
 
     /// Whether this session may have this many streaming links now, before other sessions that
     /// wait.
-    pub(crate) fn may_stream(&self, id: SessionId, needed: usize) -> bool {
+    fn may_stream(&self, id: SessionId, needed: usize) -> bool {
         let free = self.free_streaming_links();
         self.streaming_waiters.admit(id, needed, free)
     }
@@ -105,14 +105,14 @@ impl DataPlane {
     }
 
     /// Whether one more command may take an emergency link of a server.
-    pub(crate) fn has_room_for_urgent_link(&self, server: ServerId) -> bool {
+    fn has_room_for_urgent_link(&self, server: ServerId) -> bool {
         let is_busy = |link: &Link| {
             link.kind.server == server && is_urgent(link) && link.role != IDLE_EMERGENCY
         };
         self.links_such(is_busy).len() < EMERGENCY_LINKS_PER_SERVER
     }
 
-    pub(crate) fn links_such(&self, is_such: impl Fn(&Link) -> bool) -> Vec<LinkId> {
+    fn links_such(&self, is_such: impl Fn(&Link) -> bool) -> Vec<LinkId> {
         let links = self.links.iter().filter(|(_, link)| is_such(link));
         links.map(|(id, _)| id).collect()
     }

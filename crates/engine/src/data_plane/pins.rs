@@ -34,7 +34,7 @@ impl DataPlane {
 
     /// Sessions that watch keys at a node that has lost their slots. They lose the watch: their
     /// EXEC answers that the keys may have changed.
-    pub(crate) fn lost_watches(&self, server: ServerId) -> Vec<SessionId> {
+    fn lost_watches(&self, server: ServerId) -> Vec<SessionId> {
         let pool = usize::from(self.server(server).pool);
         let Some(slots) = self.pools[pool].cluster() else {
             return Vec::new();
@@ -58,7 +58,7 @@ impl DataPlane {
 
     /// Whether pinned and idle links reach `pinned-links-max`. An idle link is a connection of the
     /// server like any other.
-    pub(crate) fn own_links_are_full(&self) -> bool {
+    fn own_links_are_full(&self) -> bool {
         let spares: usize = self.idle_links.values().map(Vec::len).sum();
         self.pinned_links as usize + spares >= self.settings.limits.pinned_links_max as usize
     }

@@ -108,7 +108,7 @@ impl Tracker {
     }
 
     /// Whether CLIENT CACHING decides which keys are noted.
-    pub(crate) fn asks_for_caching(&self) -> bool {
+    fn asks_for_caching(&self) -> bool {
         self.has_option(b"OPTIN") || self.has_option(b"OPTOUT")
     }
 
@@ -272,11 +272,7 @@ impl DataPlane {
     }
 
     /// Opens the session's link to a server, to which it has none.
-    pub(crate) fn add_tracking_link(
-        &mut self,
-        id: SessionId,
-        server: ServerId,
-    ) -> Result<LinkId, Blocked> {
+    fn add_tracking_link(&mut self, id: SessionId, server: ServerId) -> Result<LinkId, Blocked> {
         let Some(session) = self.sessions.get(id) else {
             return Err(Blocked::Wait);
         };
@@ -333,7 +329,7 @@ impl DataPlane {
         }
     }
 
-    pub(crate) fn attach_own(&mut self, session_id: SessionId, link: LinkId) {
+    fn attach_own(&mut self, session_id: SessionId, link: LinkId) {
         let Some(session) = self.sessions.get_mut(session_id) else {
             return;
         };

@@ -228,7 +228,7 @@ impl Pinned {
     }
 
     /// Whether the stand-in of a redirect was lost. Its client id may be another client's now.
-    pub(crate) fn has_lost(&self, plane: &DataPlane, redirect: &TrackingRedirect) -> bool {
+    fn has_lost(&self, plane: &DataPlane, redirect: &TrackingRedirect) -> bool {
         !redirect.held.has_left.load(Ordering::Relaxed) && plane.links.get(redirect.link).is_none()
     }
 
@@ -345,7 +345,7 @@ impl Pinned {
 
     /// Passes an invalidation on to the target, as Redis does (`sendTrackingMessage`): a push in
     /// RESP3, a message to a subscriber in RESP2, else nothing.
-    pub(crate) fn tell_target(&mut self, plane: &mut DataPlane, to: u64, push: &[u8]) {
+    fn tell_target(&mut self, plane: &mut DataPlane, to: u64, push: &[u8]) {
         let Some(&id) = self.targets.get(&to) else {
             return;
         };
