@@ -384,7 +384,7 @@ impl Session {
     }
 
     /// Whether all requests are answered. A request that was given up may still be in flight: it
-    /// keeps its place on the link, see `Pinned::wait_for_own_link`.
+    /// keeps its place on the link, see `DataPlane::wait_for_own_link`.
     #[inline]
     pub(crate) fn is_caught_up(&self) -> bool {
         self.next_seq == self.head_seq

@@ -95,10 +95,6 @@ impl Engine {
                 EgressStep::Special { len } => match self.take_special(id, replies.rest(), len) {
                     SpecialReply::Taken => replies.at += len,
                     SpecialReply::Last => return,
-                    // The error may have ended the link.
-                    SpecialReply::Answers if !self.plane.links.get(id).is_some_and(Link::is_up) => {
-                        return;
-                    }
                     SpecialReply::Answers => match self.plane.take_answer(id, &mut replies, len) {
                         ReplyUse::Taken => {}
                         ReplyUse::HasCompletion => {
@@ -150,6 +146,8 @@ impl Engine {
                 }
             }
             Some(b'-') if self.is_refusal_handled(id, reply) => SpecialReply::Taken,
+            // The error may have ended the link.
+            _ if !self.plane.links.get(id).is_some_and(Link::is_up) => SpecialReply::Last,
             _ => SpecialReply::Answers,
         }
     }
