@@ -62,9 +62,9 @@ struct HistoriesArgs {
     /// for as long as the trouble takes.
     #[arg(long, value_parser = kind)]
     kind: Option<TopologyKind>,
-    /// The trouble of the servers: nothing; cuts, of connections; kill or freeze, of a primary; and,
-    /// to a Cluster, moves of slots, members that join and leave, failovers by command, restarts of
-    /// all in turn.
+    /// The trouble of the servers: nothing; cuts, of connections; kill or freeze, of a primary; and
+    /// for a Cluster, moves of slots, members that join and leave, failovers by command, restarts
+    /// of all in turn.
     #[arg(long, value_name = "TROUBLE", value_parser = trouble_of, default_value = "nothing")]
     trouble: Trouble,
     /// redis-6.2, redis-7.0, redis-8.2 or valkey-9.1.
