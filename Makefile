@@ -1,5 +1,4 @@
-# `make demo` shows what respool does, and `make test` proves that it works. `make help` lists all
-# targets.
+# `make demo` shows respool, and `make test` proves that it works. `make help` lists all targets.
 
 .DEFAULT_GOAL := help
 # The steps of `make test` run in order even with -j: most of them measure, or use all cores.
@@ -146,9 +145,9 @@ histories: ready-test ## Check the replies to ten million concurrent requests, a
 	    $(TARGET)/release/respool-lab histories --requests 5000000 --keys 6 --server $$server \
 	        --respool-arg --threads=3 --cut-every 1.5 || exit 1; \
 	done
-	@for what in "cluster nothing" "cluster cuts" "cluster moves" "cluster members" "cluster command" "cluster restarts" \
+	@for trouble in "cluster nothing" "cluster cuts" "cluster moves" "cluster members" "cluster command" "cluster restarts" \
 	    "cluster kill" "cluster freeze" "sentinel cuts" "sentinel kill" "sentinel freeze" "sharded cuts"; do \
-	    set -- $$what; echo "histories: $$what"; \
+	    set -- $$trouble; echo "histories: $$trouble"; \
 	    for server in $(or $(SERVERS),redis-7.0 redis-8.2 valkey-9.1); do \
 	        $(TARGET)/release/respool-lab histories --kind $$1 --trouble $$2 --keys 12 --server $$server \
 	            --respool-arg --threads=3 || exit 1; \

@@ -54,7 +54,7 @@ class Floods(HostileTest):
         """POST makes a bounded number of lines."""
         self.flood(self.say(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"))
 
-    def test_http_of_strangers(self):
+    def test_http_before_login(self):
         """The same for clients without a password."""
         self.flood(self.say(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"), "--password", "right")
 
@@ -127,7 +127,7 @@ class Floods(HostileTest):
             end = time.monotonic() + 5
             try:
                 while time.monotonic() < end:
-                    client.ask("AUTH", "somebody", "wrong")
+                    client.ask("AUTH", "someone", "wrong")
             except OSError:
                 pass
         time.sleep(1)

@@ -583,7 +583,7 @@ class PasswordThatChanges(HostileTest):
         refused = lambda: self.refused(respool, "GET", "a", login=("al", "one"))
         wait_until(refused, "the old password is refused", SEEN_WITHIN_SECONDS)
         self.assertIsNone(self.newcomer(respool, "GET", "a", login=("al", "two")))
-        # The server keeps sessions that are logged in; so does respool.
+        # Server and respool keep authenticated sessions.
         self.assertIsNone(old.ask("GET", "a"))
 
     @on_every_server

@@ -1,4 +1,4 @@
-"""Strangers: clients before their login. They must not use up resources of other clients."""
+"""Clients before their login must not use up resources of other clients."""
 
 import time
 import unittest
@@ -17,21 +17,21 @@ HALF_SENT = {
 class HalfSentRequests(HostileTest):
     """Requests that never end, of clients without a password."""
 
-    def attack(self, half_sent, strangers, bound, *options):
+    def attack(self, half_sent, newcomers, bound, *options):
         server = self.server(password="right")
         control = self.client(server)
         size = 6 * MIB
         control.ask("SET", "big", b"x" * size)
         args = ["--worker-memory-bytes-max", str(bound)] if bound else []
         respool = self.respool(*args, *options, backend=f"redis://{server.address}")
-        # The first link of each kind takes a moment, which must not help the strangers.
+        # The first link of each kind takes a moment, which must not help the attackers.
         self.client(respool, "right").ask("GET", "big")
         held = []
-        for _ in range(strangers):
-            stranger = self.client(respool, timeout=10)
-            held.append(stranger)
+        for _ in range(newcomers):
+            newcomer = self.client(respool, timeout=10)
+            held.append(newcomer)
             try:
-                stranger.raw(half_sent)
+                newcomer.raw(half_sent)
             except OSError:
                 pass
         cut = []
@@ -58,7 +58,7 @@ class HalfSentRequests(HostileTest):
         self.assertEqual(cut, [], "clients with the password get all of their value")
         return respool, held
 
-    def test_half_sent_requests_push_nobody_out(self):
+    def test_half_sent_requests_push_no_client_out(self):
         """If memory is short, clients with a password get their whole values."""
         self.attack(HALF_SENT["arguments"], 500, 64 * MIB)
 
@@ -74,37 +74,37 @@ class HalfSentRequests(HostileTest):
         """The same with lines and headers that never end."""
         self.attack(HALF_SENT["line"], 1000, 32 * MIB)
 
-    def test_strangers_hold_little(self):
-        """One stranger holds a bounded part of a request before it logs in, and all together hold little."""
+    def test_clients_before_login_hold_little(self):
+        """Before its login a client holds a bounded part of a request, and all such clients hold little."""
         server = self.server(password="right")
         respool = self.respool(backend=f"redis://{server.address}")
         login = ("right",)
         respool.counter("held_bytes", *login)
         before = respool.rss()
         for _ in range(1500):
-            stranger = self.client(respool, timeout=10)
+            newcomer = self.client(respool, timeout=10)
             try:
-                stranger.raw(HALF_SENT["arguments"])
+                newcomer.raw(HALF_SENT["arguments"])
             except OSError:
                 pass
         time.sleep(1)
         grown = respool.rss() - before
-        self.assertLess(grown, 100 * MIB, "1,500 strangers with 144 KB each")
+        self.assertLess(grown, 100 * MIB, "1,500 clients with 144 KB each")
 
-    def test_stranger_has_a_time_limit(self):
-        """A stranger that sends half a request and waits is closed in bounded time."""
+    def test_login_has_a_time_limit(self):
+        """A client that sends half a login and waits is closed in bounded time."""
         server = self.server(password="right")
         respool = self.respool(backend=f"redis://{server.address}")
-        stranger = self.client(respool)
-        stranger.raw(b"*2\r\n$4\r\nAUTH\r\n$100\r\nx")
-        self.assertTrue(stranger.is_closed(90), "half of a login, for 90 s")
+        newcomer = self.client(respool)
+        newcomer.raw(b"*2\r\n$4\r\nAUTH\r\n$100\r\nx")
+        self.assertTrue(newcomer.is_closed(90), "half of a login, for 90 s")
 
-    def test_stranger_of_own_users_has_a_time_limit(self):
-        """The same with respool's own users, for a stranger that sends nothing."""
+    def test_login_of_own_users_has_a_time_limit(self):
+        """The same with respool's own users."""
         respool = self.respool("--password", "right", backend=self.server().backend)
-        stranger = self.client(respool)
-        stranger.raw(b"*2\r\n$4\r\nAUTH\r\n$100\r\nx")
-        self.assertTrue(stranger.is_closed(90), "half of a login, for 90 s")
+        newcomer = self.client(respool)
+        newcomer.raw(b"*2\r\n$4\r\nAUTH\r\n$100\r\nx")
+        self.assertTrue(newcomer.is_closed(90), "half of a login, for 90 s")
         client = self.client(respool, "right")
         self.assertEqual(client.ask("PING"), "PONG")
 
@@ -122,7 +122,7 @@ class HalfSentRequests(HostileTest):
 
 
 class Places(HostileTest):
-    """Strangers that take the places of sessions."""
+    """Clients before their login that take the places of sessions."""
 
     def check(self, data, respool, every=2.0):
         held = []
@@ -137,7 +137,7 @@ class Places(HostileTest):
                 try:
                     each.raw(data)
                 except OSError:
-                    # A stranger that was closed comes again.
+                    # A client that was closed connects again.
                     each.close()
                     try:
                         held[number] = Client(respool.port, timeout=5, source="127.0.0.2")
@@ -158,17 +158,17 @@ class Places(HostileTest):
             time.sleep(0.2)
         self.fail("no client with a password was let in for 100 s")
 
-    def test_silent_strangers(self):
-        """Strangers that send nothing do not hold all places of sessions-max for ever."""
+    def test_silent_clients(self):
+        """Clients that send nothing do not hold all places of sessions-max for ever."""
         self.check(b"", self.respool("--password", "right", "--sessions-max", "50", backend=self.server().backend), 60)
 
-    def test_strangers_that_ping(self):
-        """Strangers that ask now and then, and are refused, do not either."""
+    def test_clients_that_ping(self):
+        """Clients that send PING now and then, and are refused, do not hold the places."""
         respool = self.respool("--password", "right", "--sessions-max", "50", backend=self.server().backend)
         self.check(encode("PING"), respool)
 
-    def test_strangers_that_dribble(self):
-        """Strangers that send a byte now and then do not either."""
+    def test_clients_that_dribble(self):
+        """Clients that send a byte now and then do not hold the places."""
         server = self.server(password="right")
         self.check(b"x", self.respool("--sessions-max", "50", backend=f"redis://{server.address}"))
 
@@ -211,7 +211,7 @@ class BytesOneAtATime(HostileTest):
         """A byte of a line of 48 KB costs as much as a byte of a short line."""
         self.check(b"x" * 36_000, b"x")
 
-    def test_long_line_of_a_stranger(self):
+    def test_long_line_before_login(self):
         """The same before the login."""
         self.respool_before = self.respool("--password", "right", backend=self.server().backend)
         base = max(self.cpu_per_byte(b"", b"PING\r\n"), 2)
@@ -278,14 +278,14 @@ class UnauthenticatedRequests(HostileTest):
 
     @on_every_server
     def test_large_request_before_login(self):
-        """A stranger's large request is refused, and streams nowhere."""
+        """A large request before the login is refused, and is not streamed to the server."""
         server = self.server(password="right")
         for respool in (
             self.respool(backend=f"redis://{server.address}"),
             self.respool("--password", "right", backend=server.backend),
         ):
             # Once the first link is up, respool knows that the server wants a password.
-            wait_until(lambda: str(respool.ask("PING")).startswith("NOAUTH"), "strangers are refused")
+            wait_until(lambda: str(respool.ask("PING")).startswith("NOAUTH"), "respool asks for a password")
             with respool.client(timeout=10) as client:
                 took, reply = seconds_of(lambda: self.large(client))
                 self.assertTrue(reply is None or isinstance(reply, ErrorReply), reply)
@@ -315,9 +315,9 @@ class UnauthenticatedRequests(HostileTest):
 
         def storm():
             for number in range(2000):
-                stranger = Client(respool.port)
-                stranger.raw(b"*2\r\n$4\r\nAUTH\r\n$5\r\nw" if number % 2 else encode("PING"))
-                stranger.reset()
+                newcomer = Client(respool.port)
+                newcomer.raw(b"*2\r\n$4\r\nAUTH\r\n$5\r\nw" if number % 2 else encode("PING"))
+                newcomer.reset()
 
         storm()
         time.sleep(0.5)

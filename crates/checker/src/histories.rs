@@ -284,7 +284,7 @@ fn story(
     let ms = |time: u64| (time as f64 - first as f64) / 1e6;
     let mut story = String::new();
     if let Some((at, value)) = heir {
-        let _ = write!(story, "\n  the heir had {value} at {:.3} ms", ms(at));
+        let _ = write!(story, "\n  the new primary had {value} at {:.3} ms", ms(at));
     }
     for (client, one, fate) in told.iter().take(OF_STORY) {
         let did = if one.writes { "wrote" } else { "read" };

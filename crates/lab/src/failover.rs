@@ -198,22 +198,24 @@ impl FailoverSettings {
         }
         if self.through == Through::Envoy && self.kind != TopologyKind::Cluster {
             return Err(
-                "Envoy knows no Sentinel, and divides keys by a rule of its own: --kind cluster"
+                "Envoy has no Sentinel backend and uses its own hashing for shards: use --kind cluster"
                     .to_owned(),
             );
         }
         if self.is_partial && self.kind != TopologyKind::Cluster {
             return Err(
-                "only a Cluster has slots that may be without an owner: --kind cluster".to_owned(),
+                "only a Cluster can have slots without an owner: use --kind cluster".to_owned(),
             );
         }
         let is_told = self.reads != READS[0];
         if is_told && (self.kind == TopologyKind::Sharded || self.through == Through::Envoy) {
-            return Err("only respool reads from replicas, and plain servers have none".to_owned());
+            return Err(
+                "only respool reads from replicas, and sharded servers have none".to_owned(),
+            );
         }
         match (self.kind, self.by) {
             (TopologyKind::Sharded, By::Freeze | By::Command) => {
-                Err("plain servers have no successor that takes over: --by kill".to_owned())
+                Err("sharded servers have no replica that takes over: use --by kill".to_owned())
             }
             (TopologyKind::Sharded, By::Kill) if self.down_s >= self.after_s => {
                 Err("the server has to come back before the end: --down below --after".to_owned())

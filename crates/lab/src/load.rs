@@ -732,12 +732,12 @@ struct LoadConnection {
     /// Whether epoll also reports room to write.
     waits_for_room: bool,
     /// Set from the first unexpected byte until a reply and a read end together.
-    astray: Option<Box<AstrayReplies>>,
+    unexpected: Option<Box<UnexpectedReplies>>,
 }
 
 /// A connection with unexpected replies: they are parsed by their own framing.
 #[derive(Default)]
-struct AstrayReplies {
+struct UnexpectedReplies {
     scanner: ReplyFramer,
     /// The reply so far, cut short, and its real length.
     reply: Vec<u8>,
@@ -758,7 +758,7 @@ impl LoadConnection {
             matched: 0,
             replied: 0,
             waits_for_room: false,
-            astray: None,
+            unexpected: None,
         }
     }
 
@@ -804,53 +804,53 @@ impl LoadConnection {
     /// connection is free.
     fn receive(&mut self, tape: &Tape, bytes: &[u8], wrong: &mut Wrong) -> Result<u64, String> {
         if !self.is_busy {
-            return Err(format!("a reply without a request: {}", quote(bytes)));
+            return Err(format!("unexpected reply: {}", quote(bytes)));
         }
         let before = self.replied;
         let expected = &tape.replies(self.batch)[self.matched..];
-        if self.astray.is_none() && expected.starts_with(bytes) {
+        if self.unexpected.is_none() && expected.starts_with(bytes) {
             self.matched += bytes.len();
             self.replied = self.matched / tape.reply_bytes();
         } else {
-            self.receive_astray(tape, bytes, wrong)?;
+            self.receive_unexpected(tape, bytes, wrong)?;
         }
         self.is_busy = self.replied < tape.batch_requests();
         Ok((self.replied - before) as u64)
     }
 
     #[cold]
-    fn receive_astray(
+    fn receive_unexpected(
         &mut self,
         tape: &Tape,
         bytes: &[u8],
         wrong: &mut Wrong,
     ) -> Result<(), String> {
         let size = tape.reply_bytes();
-        let mut astray = match self.astray.take() {
-            Some(astray) => astray,
+        let mut unexpected = match self.unexpected.take() {
+            Some(unexpected) => unexpected,
             None => {
                 // The earlier bytes of this reply were as expected, so the tape has them.
-                let mut astray = Box::<AstrayReplies>::default();
+                let mut unexpected = Box::<UnexpectedReplies>::default();
                 let begun = &tape.replies(self.batch)[self.replied * size..self.matched];
-                astray.take(begun, size)?;
-                astray
+                unexpected.take(begun, size)?;
+                unexpected
             }
         };
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.replied == tape.batch_requests() {
-                return Err(format!("a reply without a request: {}", quote(rest)));
+                return Err(format!("unexpected reply: {}", quote(rest)));
             }
-            let (taken, is_whole) = astray.take(rest, size)?;
+            let (taken, is_whole) = unexpected.take(rest, size)?;
             rest = &rest[taken..];
             if is_whole {
                 let expected = tape.reply(self.batch, self.replied);
-                if astray.length != expected.len() || astray.reply != expected {
+                if unexpected.length != expected.len() || unexpected.reply != expected {
                     wrong.count += 1;
                     let request = tape.request(self.batch, self.replied);
                     wrong.first.get_or_insert_with(|| {
                         // Long replies have a long common part: a reader looks for the difference.
-                        let same = common(&astray.reply, expected);
+                        let same = common(&unexpected.reply, expected);
                         let skipped = if same < QUOTED_BYTES_MAX / 2 { 0 } else { same };
                         let place = match skipped {
                             0 => String::new(),
@@ -859,24 +859,24 @@ impl LoadConnection {
                         format!(
                             "{} was answered{place} with {}, not with {}",
                             quote(request),
-                            quote(&astray.reply[skipped..]),
+                            quote(&unexpected.reply[skipped..]),
                             quote(&expected[skipped..])
                         )
                     });
                 }
-                astray.reply.clear();
-                astray.length = 0;
+                unexpected.reply.clear();
+                unexpected.length = 0;
                 self.replied += 1;
             }
         }
         self.matched = self.replied * size;
         // Comparison can resume between two replies.
-        self.astray = (astray.length > 0).then_some(astray);
+        self.unexpected = (unexpected.length > 0).then_some(unexpected);
         Ok(())
     }
 }
 
-impl AstrayReplies {
+impl UnexpectedReplies {
     /// Takes bytes up to the end of the reply; `size` bytes are expected. Returns how many it took,
     /// and whether the reply is complete.
     fn take(&mut self, bytes: &[u8], size: usize) -> Result<(usize, bool), String> {
@@ -982,7 +982,7 @@ mod tests {
             }
             let (completed, wrong, _) = feed(&mut connection, &tape, &stream, &cuts).unwrap();
             prop_assert_eq!((completed, wrong), (20, expected));
-            prop_assert!(!connection.is_busy && connection.astray.is_none());
+            prop_assert!(!connection.is_busy && connection.unexpected.is_none());
         }
     }
 
@@ -1034,7 +1034,7 @@ mod tests {
         let tape = tape(Verb::Set, 2);
         for extra in [&b"+OK\r\n+OK\r\n+OK\r\n"[..], b"+OK\r\n+NO\r\n+OK\r\n"] {
             let problem = feed(&mut connection(&tape), &tape, extra, &[]).unwrap_err();
-            assert!(problem.contains("a reply without a request"), "{problem}");
+            assert!(problem.contains("unexpected reply"), "{problem}");
         }
         let problem = feed(&mut connection(&tape), &tape, b"HTTP/1.1 400\r\n", &[]).unwrap_err();
         assert!(problem.contains("no reply"), "{problem}");

@@ -105,7 +105,7 @@ fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> R
             // Slightly below one counts as one: a request that was waiting at the reading left in a
             // later batch.
             assert!(batch.is_none_or(|requests| requests > 0.9), "{id}");
-            assert!(server > 0.0 && proxy > 0.0, "{id}: each process uses CPU");
+            assert!(server > 0.0 && proxy > 0.0, "{id}: every process used CPU");
         }
     }
     report

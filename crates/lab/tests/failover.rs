@@ -255,7 +255,7 @@ fn impossible_failover_is_refused_at_once() {
     for (args, part) in [
         (
             &["--kind", "sharded", "--by", "command"][..],
-            "no successor that takes over",
+            "no replica that takes over",
         ),
         (
             &["--kind", "sharded", "--down", "3", "--after", "2"],
@@ -265,7 +265,7 @@ fn impossible_failover_is_refused_at_once() {
         (&["--kind", "ring"], "cluster, sentinel or sharded"),
         (
             &["--kind", "sentinel", "--through", "envoy"],
-            "Envoy knows no Sentinel",
+            "Envoy has no Sentinel backend",
         ),
         (&["--server", "redis-5"], "redis-6.2"),
         (

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::client::reset;
 
-/// What the proxy does with replies.
+/// The treatment of replies by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultMode {
     /// It passes them on.

@@ -1,4 +1,4 @@
-//! What tests and measurements share: real servers, topologies, faults, and one random source.
+//! Tests and measurements share this crate: real servers, topologies, faults, one random source.
 //!
 //! - [`servers`] starts one server or one respool on a reserved port.
 //! - [`topologies`] starts Clusters, Sentinels with their primaries, and plain shards.

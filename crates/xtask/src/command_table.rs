@@ -402,7 +402,7 @@ impl Row {
         };
         for (_, entry) in &said[1..] {
             if entry.arity != row.arity {
-                // The laxer arity: the server itself will refuse the rest.
+                // The wider arity: the server itself refuses other requests.
                 row.arity = -row.arity.abs().min(entry.arity.abs());
             }
             let flags: BTreeSet<String> = entry.flags.iter().cloned().collect();

@@ -103,7 +103,7 @@ const RULES: &[ForgivenDifference] = &[
     },
     ForgivenDifference {
         commands: &["OBJECT IDLETIME", "OBJECT FREQ", "MEMORY USAGE"],
-        why: "idle seconds go by, access counters are probabilistic, an allocator rounds as its history is",
+        why: "idle seconds grow, access counters are probabilistic, and an allocator rounds by its history",
         same: |_, one, two| one.class() == two.class(),
     },
     ForgivenDifference {
@@ -114,7 +114,7 @@ const RULES: &[ForgivenDifference] = &[
             "XPENDING",
             "XREADGROUP",
         ],
-        why: "times at which entries were delivered and consumers seen, and how long ago that is",
+        why: "the replies hold times of deliveries and of consumers, and ages",
         same: |_, one, two| without_idle(&without_times(one)) == without_idle(&without_times(two)),
     },
     ForgivenDifference {
@@ -149,12 +149,12 @@ const RULES: &[ForgivenDifference] = &[
             "MEMORY STATS",
             "LATENCY HISTOGRAM",
         ],
-        why: "it describes the process that answers (its addresses, ages, memory): text for text",
+        why: "the reply describes the server process (addresses, ages, memory); both sides return text",
         same: |_, one, two| one.class() == two.class(),
     },
     ForgivenDifference {
         commands: &["UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"],
-        why: "the confirmations of leaving all channels come in the order of a hash table; each once, and the counts go down in order",
+        why: "UNSUBSCRIBE without arguments confirms in the order of a hash table; each channel once, with falling counts",
         // Several frames make up the reply: see `same_confirmations`.
         same: |_, _, _| false,
     },
@@ -240,12 +240,12 @@ pub(crate) fn connections(
             signature: format!("{} / {}", state(direct), state(other)),
         });
     }
-    if let Some(message) = other.astray.first() {
+    if let Some(message) = other.unsubscribed.first() {
         return Some(Difference {
             about: place("a message of a subscription that is not there"),
             direct: "none".to_owned(),
             other: message.to_string(),
-            signature: "a message astray".to_owned(),
+            signature: "a message without a subscription".to_owned(),
         });
     }
     if !same_messages(&direct.messages, &other.messages, forgiven) {

@@ -56,7 +56,7 @@ pub(crate) struct SideConnection {
     pub(crate) messages: Messages,
     pub(crate) message_count: usize,
     /// Messages without a subscription.
-    pub(crate) astray: Vec<Frame>,
+    pub(crate) unsubscribed: Vec<Frame>,
     /// An error that no server may make.
     pub(crate) trouble: Option<String>,
     /// Bytes received and requests finished, to see progress.
@@ -504,7 +504,7 @@ impl SideConnection {
     fn take_frame(&mut self, frame: Frame) {
         if self.session.is_message(&frame) {
             if !self.session.is_subscribed_to(&frame) {
-                self.astray.push(frame.clone());
+                self.unsubscribed.push(frame.clone());
             }
             if let Frame::List(_, Some(mut items)) = frame {
                 let payload = items.pop();
@@ -514,7 +514,7 @@ impl SideConnection {
             return;
         }
         match self.expect {
-            None => self.trouble = Some(format!("a reply without a request: {frame}")),
+            None => self.trouble = Some(format!("unexpected reply: {frame}")),
             Some(Expect::Close) => self.part.push(frame),
             Some(Expect::Confirmations(count)) => {
                 let is_last = frame.is_error() || self.part.len() + 1 == count;

@@ -953,7 +953,7 @@ fn spared_in_little_memory() -> (World, SessionId) {
     (world, session)
 }
 
-/// A transaction that needs memory beyond the bound is refused, and so is its EXEC. The session
+/// A transaction that needs memory beyond the bound is refused, and its EXEC fails. The session
 /// stays open.
 #[test]
 fn transaction_beyond_the_memory_bound_is_refused() {

@@ -14,19 +14,19 @@ enum Post {
     Answer(u64, WorkerReply),
 }
 
-/// Workers, each with its link up, at the same time.
-struct Fleet {
+/// The workers of one respool, each with its link up, at the same time.
+struct WorkerGroup {
     workers: Vec<World>,
     now: Time,
     /// Messages on their way, each with the index of its worker.
     post: Vec<(usize, Post)>,
 }
 
-impl Fleet {
-    fn new(count: usize, settings: Settings) -> Fleet {
+impl WorkerGroup {
+    fn new(count: usize, settings: Settings) -> WorkerGroup {
         let connected = |index| World::new_among(worker(index, count), settings.clone());
         let workers: Vec<World> = (0..count).map(connected).collect();
-        Fleet {
+        WorkerGroup {
             now: workers[0].now,
             workers,
             post: Vec::new(),
@@ -120,59 +120,59 @@ impl Fleet {
 /// keep their order.
 #[test]
 fn worker_without_an_answer_leaves_an_error_in_order() {
-    let mut fleet = Fleet::new(3, settings());
-    let session = fleet.accept(0);
-    fleet.may_ask(session, &["CLIENT GETNAME", "CLIENT LIST x"]);
-    fleet.client_says(
+    let mut group = WorkerGroup::new(3, settings());
+    let session = group.accept(0);
+    group.may_ask(session, &["CLIENT GETNAME", "CLIENT LIST x"]);
+    group.client_says(
         0,
         session,
         &["CLIENT GETNAME", "CLIENT LIST", "CLIENT GETNAME"],
     );
-    fleet.turn();
-    assert_eq!(fleet.got(0, session), NO_NAME, "the reply before it");
+    group.turn();
+    assert_eq!(group.got(0, session), NO_NAME, "the reply before it");
     // One worker answers, the other does not.
-    let lost = fleet.post.pop();
+    let lost = group.post.pop();
     assert!(matches!(lost, Some((2, Post::Question(0, ..)))));
-    fleet.deliver();
-    fleet.wait_ms(QUESTION_MS - 100);
-    assert_eq!(fleet.got(0, session), "");
-    fleet.wait_ms(200);
-    let replies = fleet.got(0, session);
+    group.deliver();
+    group.wait_ms(QUESTION_MS - 100);
+    assert_eq!(group.got(0, session), "");
+    group.wait_ms(200);
+    let replies = group.got(0, session);
     assert!(replies.starts_with("-UNKNOWN respool: "), "{replies}");
     assert!(replies.ends_with(NO_NAME), "{replies}");
     if let Some((_, Post::Question(_, ticket, _))) = lost {
-        fleet.workers[0]
+        group.workers[0]
             .engine
             .handle_answer(ticket, WorkerReply::Lines(ClientLines::default()));
     }
-    fleet.turn();
-    assert_eq!(fleet.got(0, session), "", "an answer that comes too late");
+    group.turn();
+    assert_eq!(group.got(0, session), "", "an answer that comes too late");
 }
 
 /// CLIENT PAUSE is confirmed when all requests that any worker sent before it are answered.
 #[test]
 fn pause_is_confirmed_when_earlier_requests_are_answered() {
-    let mut fleet = Fleet::new(2, settings());
-    let (writer, admin) = (fleet.accept(1), fleet.accept(0));
-    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
-    fleet.client_says(1, writer, &["SET a 1", "SET a 2"]);
-    fleet.turn();
-    fleet.wait_ms(10);
-    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
-    fleet.client_says(1, writer, &["SET a 3"]);
-    fleet.deliver();
-    fleet.server_says(1, b"+OK\r\n");
-    fleet.deliver();
-    assert_eq!(fleet.got(0, admin), "", "one write is still in flight");
+    let mut group = WorkerGroup::new(2, settings());
+    let (writer, admin) = (group.accept(1), group.accept(0));
+    group.may_ask(admin, &["CLIENT PAUSE x"]);
+    group.client_says(1, writer, &["SET a 1", "SET a 2"]);
+    group.turn();
+    group.wait_ms(10);
+    group.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    group.client_says(1, writer, &["SET a 3"]);
+    group.deliver();
+    group.server_says(1, b"+OK\r\n");
+    group.deliver();
+    assert_eq!(group.got(0, admin), "", "one write is still in flight");
     // A later read is not waited for.
-    fleet.wait_ms(10);
-    let reader = fleet.accept(1);
-    fleet.client_says(1, reader, &["GET a"]);
-    fleet.server_says(1, b"+OK\r\n+OK\r\n");
-    fleet.deliver();
-    assert_eq!(fleet.got(0, admin), "+OK\r\n");
-    fleet.wait_ms(1);
-    assert!(fleet.sent(1).ends_with("GET\r\n$1\r\na\r\n"));
+    group.wait_ms(10);
+    let reader = group.accept(1);
+    group.client_says(1, reader, &["GET a"]);
+    group.server_says(1, b"+OK\r\n+OK\r\n");
+    group.deliver();
+    assert_eq!(group.got(0, admin), "+OK\r\n");
+    group.wait_ms(1);
+    assert!(group.sent(1).ends_with("GET\r\n$1\r\na\r\n"));
 }
 
 /// CLIENT PAUSE waits for an earlier write even if it left after a later request.
@@ -181,69 +181,69 @@ fn pause_waits_for_earlier_writes_behind_later_requests() {
     let mut settings = settings();
     settings.flush.fuse = true;
     settings.flush.max_delay_us = 50_000;
-    let mut fleet = Fleet::new(2, settings);
-    fleet.workers[1].see_rights();
-    fleet.now = fleet.workers[1].now;
-    let admin = fleet.accept(0);
-    let [a, b, c, busy] = [(); 4].map(|()| fleet.accept(1));
-    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
-    fleet.client_says(1, busy, &["INCR busy"]);
-    fleet.turn();
-    fleet.client_says(1, a, &["SET a 1"]);
-    fleet.client_says(1, b, &["SET b 1"]);
-    fleet.wait_ms(1);
-    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
-    fleet.deliver();
-    fleet.wait_ms(1);
-    fleet.client_says(1, c, &["TTL x"]);
-    fleet.wait_ms(1);
-    fleet.sent(1);
-    fleet.server_says(1, b":1\r\n");
-    fleet.deliver();
+    let mut group = WorkerGroup::new(2, settings);
+    group.workers[1].see_rights();
+    group.now = group.workers[1].now;
+    let admin = group.accept(0);
+    let [a, b, c, busy] = [(); 4].map(|()| group.accept(1));
+    group.may_ask(admin, &["CLIENT PAUSE x"]);
+    group.client_says(1, busy, &["INCR busy"]);
+    group.turn();
+    group.client_says(1, a, &["SET a 1"]);
+    group.client_says(1, b, &["SET b 1"]);
+    group.wait_ms(1);
+    group.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    group.deliver();
+    group.wait_ms(1);
+    group.client_says(1, c, &["TTL x"]);
+    group.wait_ms(1);
+    group.sent(1);
+    group.server_says(1, b":1\r\n");
+    group.deliver();
     let sent = requests(&["TTL x", "MSET a 1 b 1"]);
-    assert_eq!(fleet.sent(1).as_bytes(), sent);
-    fleet.deliver();
-    assert_eq!(fleet.got(0, admin), "", "two writes are in flight");
-    fleet.server_says(1, b":-2\r\n");
-    fleet.deliver();
-    assert_eq!(fleet.got(0, admin), "");
-    fleet.server_says(1, b"+OK\r\n");
-    fleet.deliver();
-    assert_eq!(fleet.got(0, admin), "+OK\r\n");
+    assert_eq!(group.sent(1).as_bytes(), sent);
+    group.deliver();
+    assert_eq!(group.got(0, admin), "", "two writes are in flight");
+    group.server_says(1, b":-2\r\n");
+    group.deliver();
+    assert_eq!(group.got(0, admin), "");
+    group.server_says(1, b"+OK\r\n");
+    group.deliver();
+    assert_eq!(group.got(0, admin), "+OK\r\n");
 }
 
 /// A pause ends at its time, and the held requests leave in the order in which they were held.
 #[test]
 fn pause_ends_at_its_time_and_held_requests_keep_order() {
-    let mut fleet = Fleet::new(2, settings());
-    let admin = fleet.accept(0);
-    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
-    fleet.client_says(
+    let mut group = WorkerGroup::new(2, settings());
+    let admin = group.accept(0);
+    group.may_ask(admin, &["CLIENT PAUSE x"]);
+    group.client_says(
         0,
         admin,
         &["CLIENT PAUSE 1234 WRITE", "CLIENT PAUSE 3 WRITE"],
     );
-    let begin = fleet.now;
-    fleet.deliver();
-    assert_eq!(fleet.got(0, admin), "+OK\r\n+OK\r\n");
-    let sessions: Vec<SessionId> = (0..5).map(|_| fleet.accept(1)).collect();
+    let begin = group.now;
+    group.deliver();
+    assert_eq!(group.got(0, admin), "+OK\r\n+OK\r\n");
+    let sessions: Vec<SessionId> = (0..5).map(|_| group.accept(1)).collect();
     for (at, session) in sessions.iter().enumerate() {
-        fleet.client_says(1, *session, &[&format!("SET k {at}"), "GET k"]);
-        fleet.wait_ms(1);
+        group.client_says(1, *session, &[&format!("SET k {at}"), "GET k"]);
+        group.wait_ms(1);
     }
-    let end = fleet.workers[1]
+    let end = group.workers[1]
         .engine
         .deadline()
         .expect("the pause has an end");
     assert_eq!(end, begin.plus_ms(1_234), "the longer of two pauses counts");
-    fleet.now = Time(end.0 - 1);
-    fleet.turn();
-    assert_eq!(fleet.sent(1), "");
-    fleet.now = end;
-    fleet.turn();
+    group.now = Time(end.0 - 1);
+    group.turn();
+    assert_eq!(group.sent(1), "");
+    group.now = end;
+    group.turn();
     let all = (0..5).flat_map(|at| requests(&[&format!("SET k {at}"), "GET k"]));
     let all: Vec<u8> = all.collect();
-    assert_eq!(fleet.sent(1).as_bytes(), all);
+    assert_eq!(group.sent(1).as_bytes(), all);
 }
 
 /// A paused session is read on within a bound.
@@ -251,23 +251,23 @@ fn pause_ends_at_its_time_and_held_requests_keep_order() {
 fn paused_session_is_read_within_a_bound() {
     let settings = settings();
     let bound = settings.limits.request_held_bytes_max as usize;
-    let mut fleet = Fleet::new(1, settings);
-    let (admin, writer) = (fleet.accept(0), fleet.accept(0));
-    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
-    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 ALL"]);
-    fleet.client_says(0, writer, &["EXEC"]);
-    fleet.turn();
-    let reads = |fleet: &mut Fleet| std::mem::take(&mut fleet.workers[0].actions);
-    assert_eq!(reads(&mut fleet), [], "the session is read on");
+    let mut group = WorkerGroup::new(1, settings);
+    let (admin, writer) = (group.accept(0), group.accept(0));
+    group.may_ask(admin, &["CLIENT PAUSE x"]);
+    group.client_says(0, admin, &["CLIENT PAUSE 1000 ALL"]);
+    group.client_says(0, writer, &["EXEC"]);
+    group.turn();
+    let reads = |group: &mut WorkerGroup| std::mem::take(&mut group.workers[0].actions);
+    assert_eq!(reads(&mut group), [], "the session is read on");
     let mut sent = 0;
     while sent < bound {
-        fleet.client_says(0, writer, &["EXEC"].repeat(1_000));
+        group.client_says(0, writer, &["EXEC"].repeat(1_000));
         sent += 1_000 * b"*1\r\n$4\r\nEXEC\r\n".len();
-        fleet.turn();
+        group.turn();
     }
-    assert_eq!(reads(&mut fleet), [Action::ReadSession(writer, false)]);
-    fleet.wait_ms(1_000);
-    assert_eq!(reads(&mut fleet), [Action::ReadSession(writer, true)]);
+    assert_eq!(reads(&mut group), [Action::ReadSession(writer, false)]);
+    group.wait_ms(1_000);
+    assert_eq!(reads(&mut group), [Action::ReadSession(writer, true)]);
 }
 
 /// A paused session that hangs up while it is not read is closed, and none of its held requests is
@@ -276,24 +276,24 @@ fn paused_session_is_read_within_a_bound() {
 fn paused_session_that_hangs_up_executes_nothing() {
     let mut settings = settings();
     settings.limits.request_held_bytes_max = 100;
-    let mut fleet = Fleet::new(1, settings);
-    let (admin, writer) = (fleet.accept(0), fleet.accept(0));
-    fleet.may_ask(admin, &["CLIENT PAUSE x", "CLIENT GETNAME"]);
-    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
-    fleet.client_says(
+    let mut group = WorkerGroup::new(1, settings);
+    let (admin, writer) = (group.accept(0), group.accept(0));
+    group.may_ask(admin, &["CLIENT PAUSE x", "CLIENT GETNAME"]);
+    group.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    group.client_says(
         0,
         writer,
         &["CLIENT GETNAME", "SET a 1", "SET a 2", "SET a 3", "SET a 4"],
     );
-    fleet.turn();
+    group.turn();
     assert_eq!(
-        fleet.workers[0].actions,
+        group.workers[0].actions,
         [Action::ReadSession(writer, false)]
     );
-    fleet.workers[0].engine.handle_session_hangup(writer);
-    fleet.wait_ms(2_000);
+    group.workers[0].engine.handle_session_hangup(writer);
+    group.wait_ms(2_000);
     assert_eq!(
-        fleet.got(0, writer),
+        group.got(0, writer),
         NO_NAME,
         "the replies that it was owed"
     );
@@ -301,8 +301,8 @@ fn paused_session_that_hangs_up_executes_nothing() {
         session: writer,
         gently: true,
     };
-    assert_eq!(fleet.workers[0].actions[1..], [close]);
-    assert_eq!(fleet.sent(0), "");
+    assert_eq!(group.workers[0].actions[1..], [close]);
+    assert_eq!(group.sent(0), "");
 }
 
 /// The rest of a large request waits for the end of a pause.
@@ -310,31 +310,31 @@ fn paused_session_that_hangs_up_executes_nothing() {
 fn rest_of_a_large_request_waits_for_the_end_of_a_pause() {
     let mut settings = settings();
     settings.limits.request_held_bytes_max = 100;
-    let mut fleet = Fleet::new(1, settings);
-    let (admin, writer) = (fleet.accept(0), fleet.accept(0));
-    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
+    let mut group = WorkerGroup::new(1, settings);
+    let (admin, writer) = (group.accept(0), group.accept(0));
+    group.may_ask(admin, &["CLIENT PAUSE x"]);
     let large = request(&["SET", "a", &"x".repeat(1_000)]);
     let (beginning, rest) = large.split_at(600);
-    fleet.workers[0].sends(writer, beginning);
+    group.workers[0].sends(writer, beginning);
     // The large request goes on a link of its own.
-    let link = fleet.workers[0].connect();
-    assert_eq!(fleet.workers[0].sent(link).as_bytes(), beginning);
-    fleet.now = fleet.workers[0].now;
-    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
-    fleet.turn();
+    let link = group.workers[0].connect();
+    assert_eq!(group.workers[0].sent(link).as_bytes(), beginning);
+    group.now = group.workers[0].now;
+    group.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    group.turn();
     assert_eq!(
-        fleet.got(0, admin),
+        group.got(0, admin),
         "+OK\r\n",
         "an incomplete request is not executed"
     );
-    fleet.workers[0].engine.handle_session_bytes(writer, rest);
-    fleet.turn();
-    assert_eq!(fleet.workers[0].sent(link), "");
-    fleet.wait_ms(1_000);
-    assert_eq!(fleet.workers[0].sent(link).as_bytes(), rest);
-    fleet.workers[0].engine.handle_link_bytes(link, b"+OK\r\n");
-    fleet.turn();
-    assert_eq!(fleet.got(0, writer), "+OK\r\n");
+    group.workers[0].engine.handle_session_bytes(writer, rest);
+    group.turn();
+    assert_eq!(group.workers[0].sent(link), "");
+    group.wait_ms(1_000);
+    assert_eq!(group.workers[0].sent(link).as_bytes(), rest);
+    group.workers[0].engine.handle_link_bytes(link, b"+OK\r\n");
+    group.turn();
+    assert_eq!(group.got(0, writer), "+OK\r\n");
 }
 
 /// A client that leaves in the middle of a large request in a pause keeps no link.
@@ -342,22 +342,22 @@ fn rest_of_a_large_request_waits_for_the_end_of_a_pause() {
 fn end_in_a_pause_gives_up_a_large_request() {
     let mut settings = settings();
     settings.limits.request_held_bytes_max = 100;
-    let mut fleet = Fleet::new(1, settings);
-    let (admin, writer) = (fleet.accept(0), fleet.accept(0));
-    fleet.may_ask(admin, &["CLIENT PAUSE x"]);
+    let mut group = WorkerGroup::new(1, settings);
+    let (admin, writer) = (group.accept(0), group.accept(0));
+    group.may_ask(admin, &["CLIENT PAUSE x"]);
     let large = request(&["SET", "a", &"x".repeat(1_000)]);
-    fleet.workers[0].sends(writer, &large[..600]);
-    let link = fleet.workers[0].connect();
-    fleet.now = fleet.workers[0].now;
-    fleet.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
-    fleet.turn();
-    let engine = &mut fleet.workers[0].engine;
+    group.workers[0].sends(writer, &large[..600]);
+    let link = group.workers[0].connect();
+    group.now = group.workers[0].now;
+    group.client_says(0, admin, &["CLIENT PAUSE 1000 WRITE"]);
+    group.turn();
+    let engine = &mut group.workers[0].engine;
     engine.handle_session_bytes(writer, &large[600..700]);
-    fleet.turn();
-    fleet.workers[0].engine.handle_session_end(writer);
-    fleet.turn();
-    fleet.turn();
-    let actions = &fleet.workers[0].actions;
+    group.turn();
+    group.workers[0].engine.handle_session_end(writer);
+    group.turn();
+    group.turn();
+    let actions = &group.workers[0].actions;
     let close = Action::CloseSession {
         session: writer,
         gently: true,
@@ -367,27 +367,27 @@ fn end_in_a_pause_gives_up_a_large_request() {
 }
 
 /// If two sessions set an option at the same time, the same value holds in every worker, in
-/// whatever order the workers hear of it.
+/// any order of the messages to the workers.
 #[test]
 fn option_set_twice_at_once_is_the_same_in_all_workers() {
     const UNKNOWN: &[u8] = b"-ERR Unknown option or number of arguments for CONFIG SET\r\n";
-    let mut fleet = Fleet::new(3, settings());
-    let sessions = [0, 1, 2].map(|worker| fleet.accept(worker));
+    let mut group = WorkerGroup::new(3, settings());
+    let sessions = [0, 1, 2].map(|worker| group.accept(worker));
     for (worker, keys) in [(0, 10), (1, 20), (2, 30)] {
         let set = format!("CONFIG SET respool.fused-keys-max {keys}");
-        fleet.client_says(worker, sessions[worker], &[&set]);
-        fleet.turn();
-        fleet.server_says(worker, UNKNOWN);
+        group.client_says(worker, sessions[worker], &[&set]);
+        group.turn();
+        group.server_says(worker, UNKNOWN);
     }
-    fleet.deliver();
+    group.deliver();
     let get = "CONFIG GET respool.fused-keys-max";
     let shown = [0, 1, 2].map(|worker| {
-        assert_eq!(fleet.got(worker, sessions[worker]), "+OK\r\n");
-        fleet.client_says(worker, sessions[worker], &[get]);
-        fleet.turn();
-        fleet.server_says(worker, b"*0\r\n");
-        fleet.turn();
-        fleet.got(worker, sessions[worker])
+        assert_eq!(group.got(worker, sessions[worker]), "+OK\r\n");
+        group.client_says(worker, sessions[worker], &[get]);
+        group.turn();
+        group.server_says(worker, b"*0\r\n");
+        group.turn();
+        group.got(worker, sessions[worker])
     });
     let last =
         String::from_utf8(request(&["respool.fused-keys-max", "30"])).expect("output is text");
@@ -398,37 +398,37 @@ fn option_set_twice_at_once_is_the_same_in_all_workers() {
 /// and refuses none.
 #[test]
 fn flood_of_queries_leaves_each_session_its_turn() {
-    let mut fleet = Fleet::new(2, settings());
-    let many: Vec<_> = (0..QUESTIONS_MAX + 50).map(|_| fleet.accept(0)).collect();
-    let late = fleet.accept(0);
+    let mut group = WorkerGroup::new(2, settings());
+    let many: Vec<_> = (0..QUESTIONS_MAX + 50).map(|_| group.accept(0)).collect();
+    let late = group.accept(0);
     let asked = ["CLIENT KILL ID 100", "CLIENT GETNAME"];
-    fleet.may_ask(
+    group.may_ask(
         many[0],
         &["CLIENT KILL ID x", "CLIENT LIST ID x", "CLIENT GETNAME"],
     );
     for session in &many {
-        fleet.client_says(0, *session, &asked.repeat(3));
+        group.client_says(0, *session, &asked.repeat(3));
     }
-    fleet.client_says(
+    group.client_says(
         0,
         late,
         &["CLIENT KILL ID 100", "CLIENT LIST ID 0", "CLIENT GETNAME"],
     );
-    fleet.turn();
-    assert_eq!(fleet.post.len(), QUESTIONS_MAX);
+    group.turn();
+    assert_eq!(group.post.len(), QUESTIONS_MAX);
     // A query of another lane.
-    let other = fleet.accept(0);
-    fleet.client_says(0, other, &["CLIENT LIST ID 0"]);
-    fleet.turn();
-    assert_eq!(fleet.post.len(), QUESTIONS_MAX + 1);
-    fleet.deliver();
+    let other = group.accept(0);
+    group.client_says(0, other, &["CLIENT LIST ID 0"]);
+    group.turn();
+    assert_eq!(group.post.len(), QUESTIONS_MAX + 1);
+    group.deliver();
     for session in many {
         let expected = format!(":0\r\n{NO_NAME}").repeat(3);
-        assert_eq!(fleet.got(0, session), expected);
+        assert_eq!(group.got(0, session), expected);
     }
     let empty = "$0\r\n\r\n";
-    assert_eq!(fleet.got(0, late), format!(":0\r\n{empty}{NO_NAME}"));
-    assert_eq!(fleet.got(0, other), empty);
+    assert_eq!(group.got(0, late), format!(":0\r\n{empty}{NO_NAME}"));
+    assert_eq!(group.got(0, other), empty);
 }
 
 /// A session that waits to ask is refused at its deadline, and goes on.
@@ -436,41 +436,41 @@ fn flood_of_queries_leaves_each_session_its_turn() {
 fn wait_to_ask_ends_at_the_deadline() {
     let mut settings = settings();
     settings.timeouts.request_ms = 600;
-    let mut fleet = Fleet::new(2, settings);
-    let many: Vec<_> = (0..QUESTIONS_MAX).map(|_| fleet.accept(0)).collect();
-    let (late, gone) = (fleet.accept(0), fleet.accept(0));
-    fleet.may_ask(late, &["CLIENT KILL ID x", "CLIENT GETNAME"]);
+    let mut group = WorkerGroup::new(2, settings);
+    let many: Vec<_> = (0..QUESTIONS_MAX).map(|_| group.accept(0)).collect();
+    let (late, gone) = (group.accept(0), group.accept(0));
+    group.may_ask(late, &["CLIENT KILL ID x", "CLIENT GETNAME"]);
     let asked = ["CLIENT KILL ID 100", "CLIENT GETNAME"];
     for session in many.iter().chain([&gone, &late]) {
-        fleet.client_says(0, *session, &asked);
+        group.client_says(0, *session, &asked);
     }
-    fleet.turn();
-    fleet.workers[0].engine.handle_session_lost(gone);
-    fleet.turn();
-    assert_eq!(fleet.got(0, late), "");
+    group.turn();
+    group.workers[0].engine.handle_session_lost(gone);
+    group.turn();
+    assert_eq!(group.got(0, late), "");
     // The other worker does not answer.
-    fleet.post.clear();
+    group.post.clear();
     for _ in 0..4 {
-        fleet.wait_ms(200);
+        group.wait_ms(200);
     }
-    let refused = fleet.got(0, late);
+    let refused = group.got(0, late);
     assert!(
         refused.starts_with("-NOTSENT") && refused.contains("questions_max"),
         "{refused}"
     );
     assert!(refused.ends_with(NO_NAME), "{refused}");
-    fleet.wait_ms(QUESTION_MS);
+    group.wait_ms(QUESTION_MS);
     for session in many {
-        let reply = fleet.got(0, session);
+        let reply = group.got(0, session);
         assert!(
             reply.starts_with("-UNKNOWN") && reply.ends_with(NO_NAME),
             "{reply}"
         );
     }
-    fleet.may_ask(late, &["CLIENT KILL ID x"]);
-    fleet.client_says(0, late, &["CLIENT KILL ID 100"]);
-    fleet.deliver();
-    assert_eq!(fleet.got(0, late), ":0\r\n");
+    group.may_ask(late, &["CLIENT KILL ID x"]);
+    group.client_says(0, late, &["CLIENT KILL ID 100"]);
+    group.deliver();
+    assert_eq!(group.got(0, late), ":0\r\n");
 }
 
 /// A session with CLIENT NO-EVICT is not closed to free memory.
@@ -478,26 +478,26 @@ fn wait_to_ask_ends_at_the_deadline() {
 fn session_with_no_evict_is_not_closed_for_memory() {
     let mut settings = settings();
     settings.limits.worker_memory_bytes_max = 4_000;
-    let mut fleet = Fleet::new(1, settings);
-    let (spared, closed) = (fleet.accept(0), fleet.accept(0));
-    fleet.client_says(0, spared, &["CLIENT NO-EVICT ON"]);
-    fleet.turn();
+    let mut group = WorkerGroup::new(1, settings);
+    let (spared, closed) = (group.accept(0), group.accept(0));
+    group.client_says(0, spared, &["CLIENT NO-EVICT ON"]);
+    group.turn();
     // The server answers neither question: whether the user may send this, and which commands it
     // has.
-    fleet.server_says(0, b"-ERR no\r\n-ERR no\r\n");
-    fleet.turn();
+    group.server_says(0, b"-ERR no\r\n-ERR no\r\n");
+    group.turn();
     for session in [spared, closed] {
-        fleet.client_says(0, session, &["GET a"]);
+        group.client_says(0, session, &["GET a"]);
     }
-    fleet.turn();
+    group.turn();
     // Neither client takes output: the engine decides before sockets are written.
     for len in [6_000, 5_000] {
         let reply = format!("${len}\r\n{}\r\n", "x".repeat(len));
-        fleet.server_says(0, reply.as_bytes());
+        group.server_says(0, reply.as_bytes());
     }
-    fleet.turn();
-    assert_eq!(fleet.workers[0].closed_sessions(), [closed]);
-    assert!(fleet.got(0, spared).len() > 6_000);
+    group.turn();
+    assert_eq!(group.workers[0].closed_sessions(), [closed]);
+    assert!(group.got(0, spared).len() > 6_000);
 }
 
 /// Clients take a field of CLIENT INFO as a sign that the server has the feature. Each list is that

@@ -123,8 +123,8 @@ fn get_after_a_fused_set_stays_after_it() {
     assert_eq!(world.sent(world.shared).as_bytes(), fused);
 }
 
-/// A nil of an MGET may hide a WRONGTYPE. It is asked again, and so are later GETs of its session,
-/// but none of other sessions.
+/// A nil of an MGET may hide a WRONGTYPE. The GET and later GETs of its session are sent again.
+/// GETs of other sessions are not.
 #[test]
 fn nil_is_asked_again_with_later_gets_of_its_session() {
     let mut world = fusing();
@@ -1155,7 +1155,7 @@ fn about(row: &Command, key: &str) -> String {
     words.join(" ")
 }
 
-/// Each command whose row says so is collapsed, and no other.
+/// A command is collapsed if its row of the table allows it.
 #[test]
 fn only_rows_that_collapse_are_sent_once() {
     let mut collapses = 0;

@@ -258,7 +258,7 @@ impl Client {
     }
 
     /// Generates a request from two numbers. `all`: the own keys of all clients.
-    fn ask(&mut self, what: u8, key: usize, all: &[String], storm: &Storm) {
+    fn ask(&mut self, kind: u8, key: usize, all: &[String], storm: &Storm) {
         let own = |at: usize| {
             own_keys(self.number)
                 .nth(at % 3)
@@ -273,7 +273,7 @@ impl Client {
         };
         let of_others = &all[key % all.len()];
         let small = |at: usize| format!("k{}", (key + at) % 8);
-        let request = match what {
+        let request = match kind {
             0 | 1 => format!("SET {} {}", own(key), value()),
             2 => format!("GET {}", own(key)),
             3 => format!("GET {of_others}"),
@@ -455,8 +455,8 @@ struct Storm {
 fn storm() -> impl Strategy<Value = Storm> {
     let bools = prop::array::uniform6(any::<bool>());
     // Not both at once: a request that was given up on a draining link may run after a later
-    // request of its client on the next link. So may a request before a large one, which has a link
-    // of its own.
+    // request of its client on the next link. A request before a large one may do so, too: the large
+    // one has a link of its own.
     let narrow = (500..4_500_u32, 20_000..320_000_u32, Just(LONG_MS));
     let hasty = (Just(30_000_000), Just(40_000_000), Just(400));
     let limits = prop_oneof![2 => narrow, 1 => hasty];
@@ -666,8 +666,8 @@ impl Play {
                 self.servers[server].connects = connects;
             }
             Step::Lose(_) | Step::Stick(..) | Step::Silence(_) | Step::Connects(..) => {}
-            Step::Switch(what) => {
-                let request = format!("CONFIG SET respool.{what}");
+            Step::Switch(option) => {
+                let request = format!("CONFIG SET respool.{option}");
                 self.world.asks(self.admin, &[&request]);
             }
             Step::Wait(ms) => self.world.wait_ms(ms),
@@ -688,8 +688,8 @@ impl Play {
             if !client.is_open || client.has_ended {
                 continue;
             }
-            for (what, key) in asked {
-                client.ask(what, usize::from(key), &keys, &self.storm);
+            for (kind, key) in asked {
+                client.ask(kind, usize::from(key), &keys, &self.storm);
             }
         }
         for _ in 0..3 {
@@ -840,7 +840,7 @@ impl Play {
         };
         let switched = self.world.got(self.admin);
         if let Some(wrong) = switched.lines().find(|line| !is_right(line)) {
-            return Err(format!("who switched got {wrong}"));
+            return Err(format!("session after a switch got {wrong}"));
         }
         Ok(())
     }

@@ -26,11 +26,11 @@ fn step(clients: usize) -> impl Strategy<Value = (u64, Step)> {
     let gap = prop_oneof![Just(0_u64), 1..30_u64, 1..500_u64];
     let bytes = prop_oneof![3 => Just(0), 1 => 0..9_000_usize];
     let asked = (0..clients, 0..4_u8, 1..6_usize, bytes);
-    let what = prop_oneof![
+    let step = prop_oneof![
         3 => asked.prop_map(|(client, verb, count, bytes)| Step::Ask(client, verb, count, bytes)),
         2 => (1..30_usize).prop_map(Step::Answer),
     ];
-    (gap, what)
+    (gap, step)
 }
 
 /// A client, and the state of its requests.

@@ -200,11 +200,11 @@ enum Step {
 fn step(clients: usize) -> impl Strategy<Value = (u64, Step)> {
     let gap = prop_oneof![Just(0_u64), 1..30_u64, 1..500_u64];
     let servers = prop::collection::vec(0..usize::from(SERVERS), 1..6);
-    let what = prop_oneof![
+    let step = prop_oneof![
         3 => (0..clients, servers).prop_map(|(client, servers)| Step::Ask(client, servers)),
         3 => (0..usize::from(SERVERS), 1..20_usize).prop_map(|(server, count)| Step::Answer(server, count)),
     ];
-    (gap, what)
+    (gap, step)
 }
 
 /// A reply that a client has not got.

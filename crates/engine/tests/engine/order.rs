@@ -76,7 +76,7 @@ impl Refuses {
     fn by(&self) -> &'static [u8] {
         match self {
             Refuses::ForAWhile { .. } => b"-LOADING not yet\r\n",
-            Refuses::InDoubt => b"-ERR who knows\r\n",
+            Refuses::InDoubt => b"-ERR perhaps\r\n",
             _ => b"-OOM no\r\n",
         }
     }
@@ -92,7 +92,7 @@ impl Refuses {
         };
         let word = match self {
             Refuses::ForAWhile { .. } => "LOADING ",
-            Refuses::InDoubt => "who knows",
+            Refuses::InDoubt => "perhaps",
             _ => "OOM ",
         };
         may && answer[0] == b'-' && String::from_utf8_lossy(answer).contains(word)
@@ -480,13 +480,13 @@ fn parts(world: &World, keys: &[String], server: usize) -> Vec<Vec<usize>> {
 }
 
 /// A command and its keys, as numbers.
-type What = (u8, Vec<u8>);
+type RequestKind = (u8, Vec<u8>);
 
 /// A step of one turn.
 #[derive(Clone, Debug)]
 enum Step {
     /// Several clients send requests.
-    Ask(Vec<(usize, Vec<What>)>),
+    Ask(Vec<(usize, Vec<RequestKind>)>),
     /// A server sends this many bytes.
     Say(usize, usize),
     Wait,
@@ -523,8 +523,8 @@ fn key(world: &World, number: u8) -> String {
 }
 
 /// The request that a step stands for. `uniques` counts the values written.
-fn asked(world: &World, what: u8, keys: &[u8], uniques: &mut usize) -> Asked {
-    let command = match what {
+fn asked(world: &World, kind: u8, keys: &[u8], uniques: &mut usize) -> Asked {
+    let command = match kind {
         0..5 => "GET",
         5 | 6 => "STRLEN",
         7 => "LLEN",
@@ -534,11 +534,11 @@ fn asked(world: &World, what: u8, keys: &[u8], uniques: &mut usize) -> Asked {
         12 | 13 => "MGET",
         _ => "MSET",
     };
-    let count = match what {
+    let count = match kind {
         11..=14 => keys.len(),
         _ => 1,
     };
-    let option = (what > 14).then_some("KEEPTTL");
+    let option = (kind > 14).then_some("KEEPTTL");
     let keys: Vec<String> = keys[..count].iter().map(|nth| key(world, *nth)).collect();
     let writes = matches!(command, "SET" | "LPUSH" | "DEL" | "MSET");
     let written = keys.iter().filter(|_| writes).map(|key| {
@@ -647,8 +647,8 @@ fn run(
                 let mut sent = Vec::new();
                 for (client, all) in all {
                     let client = &mut clients[client];
-                    for (what, keys) in all {
-                        let asked = asked(&world, what, &keys, &mut uniques);
+                    for (kind, keys) in all {
+                        let asked = asked(&world, kind, &keys, &mut uniques);
                         sent.push((client.session, requests(&[&asked.text()])));
                         client.asked.push((asked, executed.clone()));
                     }
@@ -778,13 +778,13 @@ fn found(lies: Lies, collapse: bool, asked: &[(usize, &[(u8, u8)])]) -> Result<(
         collapse,
         lies,
     };
-    let whats = |all: &[(u8, u8)]| -> Vec<What> {
-        all.iter().map(|(what, key)| (*what, vec![*key])).collect()
+    let requests = |all: &[(u8, u8)]| -> Vec<RequestKind> {
+        all.iter().map(|(kind, key)| (*kind, vec![*key])).collect()
     };
     let ask = |all: &[(usize, &[(u8, u8)])]| {
         Step::Ask(
             all.iter()
-                .map(|(client, all)| (*client, whats(all)))
+                .map(|(client, all)| (*client, requests(all)))
                 .collect(),
         )
     };

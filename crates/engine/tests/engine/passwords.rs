@@ -114,7 +114,7 @@ fn request_fails_when_no_new_password_comes() {
     assert!(greeting(&mut world, link).contains("app two"));
 }
 
-/// Links that are up stay, and so do the requests in flight on them.
+/// Connected links stay up, and their requests stay in flight.
 #[test]
 fn link_that_is_up_keeps_its_connection() {
     let mut world = World::new(with_source(Some(SOURCE)));

@@ -177,7 +177,7 @@ fn code_without_room_for_a_link_apart_is_shared() {
 
 /// Other sessions' requests in flight, and respool's own, keep no code on the shared link.
 #[test]
-fn new_code_leaves_the_shared_link_whatever_is_in_flight() {
+fn new_code_leaves_a_shared_link_with_replies_in_flight() {
     let mut world = World::new(settings());
     let (other, runs) = (world.accept(), world.accept());
     // respool asks the server about the command first.

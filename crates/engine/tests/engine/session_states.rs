@@ -21,7 +21,7 @@ fn impatient() -> World {
     World::new(settings)
 }
 
-const NOBODY_TO_TELL: &str = "-ERR The client ID you want redirect to does not exist\r\n";
+const NO_REDIRECT_TARGET: &str = "-ERR The client ID you want redirect to does not exist\r\n";
 
 /// A session watches a key, on a pinned link.
 fn watches(world: &mut World, session: SessionId) -> LinkId {
@@ -257,7 +257,7 @@ fn target_that_leaves_before_its_stand_in_is_up_is_gone() {
     };
     world.up(own);
     world.turn(|engine| engine.handle_session_lost(told));
-    assert_eq!(world.got(reader), NOBODY_TO_TELL);
+    assert_eq!(world.got(reader), NO_REDIRECT_TARGET);
     assert_eq!(world.closed_links(), [stands_for_it]);
     world.asks(reader, &["GET k"]);
     assert!(
@@ -278,7 +278,7 @@ fn target_is_looked_up_again_after_a_refusal() {
     assert!(world.got(reader).contains("pinned-links-max"));
     world.turn(|engine| engine.handle_session_lost(told));
     world.asks(reader, &["CLIENT TRACKING ON REDIRECT 1"]);
-    assert_eq!(world.got(reader), NOBODY_TO_TELL);
+    assert_eq!(world.got(reader), NO_REDIRECT_TARGET);
 }
 
 /// A stand-in that no session redirects to is closed. A redirect to its lost connection would have

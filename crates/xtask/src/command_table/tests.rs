@@ -63,7 +63,7 @@ fn what_is_checked_in_is_what_would_be_written() {
 }
 
 #[test]
-fn the_union_lets_pass_what_either_takes_and_refuses_what_either_warns_of() {
+fn joined_row_is_the_safe_union() {
     let row = joined(
         entry("x", 3, &["readonly", "fast", "loading"]),
         entry("x", -3, &["write", "blocking", "fast"]),

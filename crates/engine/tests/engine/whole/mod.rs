@@ -136,11 +136,11 @@ impl Whole<'_> {
         panic!("the engine asks for turns at once for ever");
     }
 
-    fn show(&self, what: &str, id: impl std::fmt::Debug, bytes: &[u8]) {
+    fn show(&self, label: &str, id: impl std::fmt::Debug, bytes: &[u8]) {
         if self.is_shown {
             let shown = bytes[..bytes.len().min(300)].escape_ascii();
             println!(
-                "{:>9} us {what} {id:?}: {} bytes {shown}",
+                "{:>9} us {label} {id:?}: {} bytes {shown}",
                 self.now.0,
                 bytes.len()
             );
