@@ -643,7 +643,7 @@ impl DataPlane {
                 continue;
             };
             // The batch of a link that is not connected leaves when the link is up.
-            if !link.is_up() || !link.has_open_batch() {
+            if !link.is_up() || !link.ledger.has_open_batch() {
                 link.listed = false;
                 self.turn.open_links.swap_remove(at);
                 continue;
@@ -658,14 +658,14 @@ impl DataPlane {
                     let aim = Levels::of(&self.levels, session.listener).aim;
                     Some(rule.wait_us_for(aim, server.load.wait_us()))
                 };
-                let all = link.open_entries().filter_map(of_entry);
+                let all = link.ledger.open_entries().filter_map(of_entry);
                 wait_us = all.min().unwrap_or(wait_us);
             }
             let decision = match wait_us {
                 0 => Decision::Flush(FlushReason::Idle),
                 _ => {
                     let server = &self.servers[usize::from(link.kind.server.0)];
-                    let mut in_flight = link.in_flight();
+                    let mut in_flight = link.ledger.in_flight();
                     if in_flight > 0 {
                         in_flight = in_flight.saturating_sub(server.load.asked_on(id));
                     }
@@ -690,14 +690,14 @@ impl DataPlane {
                 Decision::Flush(why) => {
                     let counters = &mut self.counters;
                     counters.batches += 1;
-                    counters.batch_requests.note(link.batched());
-                    link.requests += link.batched() as u64;
+                    counters.batch_requests.note(link.ledger.batched());
+                    link.requests += link.ledger.batched() as u64;
                     match why {
                         FlushReason::Idle => counters.flushed_idle += 1,
                         FlushReason::Full => counters.flushed_full += 1,
                         FlushReason::Late => counters.flushed_late += 1,
                     }
-                    let link = if link.movable > 1 && link.role.is_multiplexed() {
+                    let link = if link.ledger.movable() > 1 && link.role.is_multiplexed() {
                         self.coalesce(id);
                         self.links.get_mut(id)
                     } else {

@@ -374,7 +374,7 @@ impl Pinned {
         if let Some(link) = plane.links.get_mut(own)
             && link.sends == Sends::Rest
             && link.is_up()
-            && link.out.unwritten().is_empty()
+            && link.ledger.is_written()
         {
             link.sends = Sends::Nothing;
             // From now on a server that is silent counts as stalled.

@@ -344,7 +344,7 @@ impl Pubsub {
             }) if line != HOME => {
                 if let Some(link) = plane.links.get_mut(id)
                     && let Some(Completion::Pubsub(PubsubCompletion::Leave { said })) =
-                        link.completions.front_mut()
+                        link.ledger.front_completion_mut()
                 {
                     *said = true;
                 }
@@ -696,18 +696,16 @@ impl Pubsub {
         let Some(link) = plane.links.get_mut(id) else {
             return false;
         };
-        let Some(entry) = link.first_in_flight() else {
+        let Some(entry) = link.ledger.first_in_flight() else {
             return false;
         };
         if !matches!(
-            link.completions.front(),
+            link.ledger.front_completion(),
             Some(Completion::Pubsub(PubsubCompletion::Ask))
-        ) || !entry.has_completion
-        {
+        ) {
             return false;
         }
-        link.pop_answered(entry);
-        link.completions.pop_front();
+        link.ledger.pop_completed(entry);
         plane.counters.link_replies += 1;
         true
     }
@@ -821,7 +819,7 @@ impl Pubsub {
             unreachable!("a line that is connected has a link");
         };
         let mut bytes = std::mem::take(&mut plane.scratch);
-        while link.unanswered_bytes() < SUBSCRIBING_BYTES_MAX
+        while link.ledger.unanswered_bytes() < SUBSCRIBING_BYTES_MAX
             && let Some(ask) = hub.poll_ask(line)
         {
             bytes.clear();
@@ -835,7 +833,7 @@ impl Pubsub {
                 has_completion: true,
                 ..Entry::of(SessionId::NONE, 0, plane.now.stamp_ms())
             };
-            link.push_with(entry, &bytes, completion);
+            link.ledger.push_with(entry, &bytes, completion);
             plane.counters.link_requests += 1;
         }
         plane.scratch = bytes;

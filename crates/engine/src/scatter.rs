@@ -532,7 +532,7 @@ impl Scatter {
                 index: index as u16,
                 effect: ScriptEffect::of(request.id),
             });
-            state.push_with(entry, bytes, completion);
+            state.ledger.push_with(entry, bytes, completion);
             plane.counters.link_requests += 1;
             plane.list_link(link);
             plane.close_if_full(link);

@@ -285,7 +285,7 @@ impl Access {
                     }
                     _ => false,
                 };
-                link.role == LinkRole::Probe && link.completions.iter().any(is_same)
+                link.role == LinkRole::Probe && link.ledger.any_completion(is_same)
             })
     }
 
@@ -441,7 +441,7 @@ impl Access {
             if plane.sessions.get(attempt.entry.session).is_none() {
                 continue;
             }
-            link.push_with(
+            link.ledger.push_with(
                 attempt.entry,
                 &attempt.request,
                 Completion::Access(AccessCompletion::Login(attempt.login)),

@@ -81,7 +81,7 @@ impl DataPlane {
             class,
             ..Entry::of(session_id, session.take_seq(), self.asked_ms)
         };
-        link.push(entry, bytes);
+        link.ledger.push(entry, bytes);
         self.counters.link_requests += 1;
         if !link.listed {
             self.list_link(on);

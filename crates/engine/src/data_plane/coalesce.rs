@@ -51,7 +51,6 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::dedup::{Dedup, hash};
 use crate::data_plane::egress::Delivery;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry, GET, SET};
-use crate::data_plane::link::Link;
 use crate::data_plane::own_options::Levels;
 use crate::data_plane::session::{Flags, Session};
 
@@ -525,7 +524,7 @@ impl DataPlane {
         };
         let pool = self.servers[usize::from(link.kind.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
-        let count = link.batched() as u32;
+        let count = link.ledger.batched() as u32;
         let fuse = rule.fuse && (!BY_SLOT || link.by_slot.pays(count));
         let gets = fuse && link.gets.pays(count);
         let sets = fuse && link.sets.pays(count);
@@ -547,8 +546,8 @@ impl DataPlane {
         work.parts.iter_mut().for_each(Vec::clear);
         let keys_max = rule.fused_keys_max as usize;
         work.blocks.keys_max = keys_max;
-        link.copy_gathered(&mut work.entries);
-        let bytes = link.gathered_bytes();
+        link.ledger.copy_gathered(&mut work.entries);
+        let bytes = link.ledger.gathered_bytes();
         let mut at = bytes.len();
         // Requests of a session mostly stand together. It is looked up once for each such run.
         let mut current = SessionId::NONE;
@@ -623,7 +622,7 @@ impl DataPlane {
             work.parts[to as usize].push(part);
         }
         for index in tries.into_iter().flatten() {
-            work.entries[index] = link.try_right(index);
+            work.entries[index] = link.ledger.try_right(index);
         }
         let moved = &work.parts[..BatchMove::Not as usize];
         if moved.iter().any(|parts| parts.len() > 1) {
@@ -651,7 +650,7 @@ impl DataPlane {
             blocks,
             order,
         } = work;
-        let bytes = link.gathered_bytes();
+        let bytes = link.ledger.gathered_bytes();
         let batch = GatheredBatch { entries, bytes };
         order.begin(stay, batch);
         blocks.last = 0;
@@ -705,7 +704,7 @@ impl DataPlane {
             counters.slot_fusing_stops += u64::from(link.by_slot.note(fusable as u32));
             link.by_slot.waste(lone as u32);
         }
-        link.rearrange(&order.bytes, &order.entries);
+        link.ledger.rearrange(&order.bytes, &order.entries);
     }
 
     /// Takes the beginning of a reply to an MGET, or an error. Returns how many bytes it has used:
@@ -715,7 +714,7 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return Ok(None);
         };
-        let Some(head) = link.first_in_flight() else {
+        let Some(head) = link.ledger.first_in_flight() else {
             return Ok(None);
         };
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
@@ -732,7 +731,7 @@ impl DataPlane {
         {
             Some((b'-', error)) => self.part(id, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.part_count().into()) => {
-                link.pop_head(head);
+                link.ledger.pop_head(head);
                 // By now it is known which earlier GETs are sent again.
                 self.counters.get_fusing_stops += u64::from(link.gets.note(head.part_count()));
             }
@@ -759,12 +758,12 @@ impl DataPlane {
         if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
             gate.stay_off();
         }
-        link.pop_head(head);
+        link.ledger.pop_head(head);
         for _ in 0..head.part_count() {
             let Some(link) = self.links.get_mut(id) else {
                 return;
             };
-            let (alone, request) = link.take_alone();
+            let (alone, request) = link.ledger.take_alone();
             for entry in alone {
                 self.will_ask_again(id, entry, &request);
             }
@@ -815,8 +814,7 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return;
         };
-        link.asks_again = true;
-        link.again.push((entry, request.to_vec()));
+        link.ledger.repeat_later(entry, request);
         let pool = self.servers[usize::from(link.kind.server.0)].pool;
         let collapses = self.pools[usize::from(pool)].flush.collapse
             && Levels::of(&self.levels, session.listener).collapse;
@@ -845,10 +843,10 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return;
         };
-        if link.again.is_empty() {
+        if !link.ledger.has_repeats() {
             return;
         }
-        let mut again = std::mem::take(&mut link.again);
+        let mut again = link.ledger.take_repeats();
         again.sort_by(|(one, _), (other, _)| one.asked_before(other));
         let (mut first, mut parked) = (None, 0);
         for index in 0..again.len() {
@@ -883,7 +881,7 @@ impl DataPlane {
         if let Some(link) = self.links.get_mut(id) {
             link.gets.waste(parked);
             for (entry, request) in &again {
-                link.push(*entry, request);
+                link.ledger.push(*entry, request);
             }
         }
         self.list_link(id);
@@ -900,7 +898,10 @@ impl DataPlane {
             },
             _ => self.settle_read(id, entry, reply, cut),
         }
-        let next = self.links.get(id).and_then(Link::first_in_flight);
+        let next = self
+            .links
+            .get(id)
+            .and_then(|link| link.ledger.first_in_flight());
         if next.is_none_or(|next| next.class != Class::OfGets) {
             self.ask_again(id);
         }
@@ -919,7 +920,7 @@ impl DataPlane {
             Class::TriesGet => link.may_get = seen,
             _ => link.may_set = seen,
         }
-        link.pop_answered(entry);
+        link.ledger.pop_answered(entry);
         self.counters.link_replies += 1;
         self.deliver(entry.session, entry.seq, 1, reply);
     }
@@ -936,10 +937,10 @@ impl DataPlane {
             let Some(link) = self.links.get_mut(id) else {
                 break;
             };
-            let Some(entry) = link.first_in_flight() else {
+            let Some(entry) = link.ledger.first_in_flight() else {
                 break;
             };
-            link.pop_answered(entry);
+            link.ledger.pop_answered(entry);
             if part > 0 {
                 self.go_on_delivering(&mut delivery, entry, &replies);
                 replies.extend_from_slice(reply);
@@ -960,13 +961,13 @@ impl DataPlane {
         let mut wasted = false;
         let mut request = self.spare_buffers.take();
         request.extend_from_slice(front.class.beginning());
-        request.extend_from_slice(link.first_bytes());
+        request.extend_from_slice(link.ledger.first_bytes());
         let mut is_first = true;
         while let Some(link) = self.links.get_mut(id)
-            && let Some(entry) = link.first_in_flight()
+            && let Some(entry) = link.ledger.first_in_flight()
             && (is_first || entry.class == Class::Same)
         {
-            link.pop_answered(entry);
+            link.ledger.pop_answered(entry);
             let is_early = self.brings_early(id, &entry)
                 && (cut
                     || self.asks_same_again(id, entry.session, &request)

@@ -328,29 +328,29 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return Completed::Not;
         };
-        let Some(entry) = link.first_in_flight() else {
+        let Some(entry) = link.ledger.first_in_flight() else {
             return Completed::Not;
         };
-        let Some(completion) = link.completions.front_mut() else {
+        let Some(completion) = link.ledger.front_completion_mut() else {
             unreachable!("a marked entry has a completion");
         };
         match completion.take_early(reply) {
             ReplyPlace::Early => return Completed::Not,
             ReplyPlace::NotOpened(before) => {
                 *completion = Completion::behind(before);
-                link.ledger[0].session = SessionId::NONE;
+                link.ledger.give_up(0);
                 return Completed::NotOpened(entry);
             }
             ReplyPlace::Asking(then) => {
                 *completion = then.map_or(Completion::Pass, |then| *then);
                 // From now on the entry has the bytes of the session's request alone.
-                link.shorten_front(ASKING.len());
+                link.ledger.shorten_front(ASKING.len());
                 return Completed::Not;
             }
             ReplyPlace::Last => {}
         }
         let request = match completion.needs_request() {
-            true => as_asked(link.first_bytes()).to_vec(),
+            true => as_asked(link.ledger.first_bytes()).to_vec(),
             false => Vec::new(),
         };
         if link.kind.lane == CODE_LANE {
@@ -360,8 +360,7 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return Completed::Not;
         };
-        link.pop_answered(entry);
-        let Some(completion) = link.completions.pop_front() else {
+        let Some(completion) = link.ledger.pop_completed(entry) else {
             unreachable!("a marked entry has a completion");
         };
         self.counters.link_replies += 1;

@@ -114,9 +114,9 @@ impl DataPlane {
             ..Entry::of(id, seq, self.asked_ms)
         };
         if entry.has_completion {
-            state.push_with(entry, bytes, completion);
+            state.ledger.push_with(entry, bytes, completion);
         } else {
-            state.push(entry, bytes);
+            state.ledger.push(entry, bytes);
         }
         self.counters.link_requests += 1;
         self.list_link(link);

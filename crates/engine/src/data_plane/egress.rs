@@ -141,7 +141,7 @@ impl DataPlane {
         let link = self.links.get_mut(id)?;
         let mut whole = std::mem::take(&mut link.partial);
         let cut = std::mem::take(&mut link.cutting);
-        let receiver = link.first_in_flight().map(|entry| entry.session);
+        let receiver = link.ledger.first_in_flight().map(|entry| entry.session);
         if !cut {
             whole.extend_from_slice(bytes);
         }
@@ -162,7 +162,7 @@ impl DataPlane {
         if entry.class.is_coalesced() {
             self.settle_moved(id, entry, reply, cut);
         } else if let Some(link) = self.links.get_mut(id) {
-            link.pop_answered(entry);
+            link.ledger.pop_answered(entry);
             self.counters.link_replies += 1;
             self.deliver(entry.session, entry.seq, 1, reply);
         }
@@ -196,7 +196,7 @@ impl DataPlane {
             }
             return None;
         }
-        let Some(entry) = link.first_in_flight() else {
+        let Some(entry) = link.ledger.first_in_flight() else {
             self.lose_link(id, UNASKED);
             return None;
         };
@@ -207,8 +207,8 @@ impl DataPlane {
             }
             if entry.has_completion
                 && let Some(completion) = link
-                    .completions
-                    .front()
+                    .ledger
+                    .front_completion()
                     .filter(|completion| completion.needs_whole())
             {
                 let (bytes_max, option) = match completion {
@@ -289,7 +289,7 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return;
         };
-        if link.is_overtaken() {
+        if link.ledger.is_overtaken() {
             return self.lose_link(id, "it answered a request that was not written whole");
         }
         match link.role {
@@ -340,7 +340,7 @@ impl DataPlane {
                 return EgressStep::End;
             };
             let inside = link.scanner.is_inside();
-            if link.gets_are_next() && !inside && bytes[at] != b'>' {
+            if link.ledger.gets_are_next() && !inside && bytes[at] != b'>' {
                 // The elements of the reply are handled as single replies.
                 self.end_delivery(&mut delivery, &bytes[..at]);
                 match self.open_gets(id, &bytes[at..]) {
@@ -363,7 +363,7 @@ impl DataPlane {
             if is_special(link.scanner.kind()) {
                 break EgressStep::Special { len };
             }
-            let Some(entry) = link.first_in_flight() else {
+            let Some(entry) = link.ledger.first_in_flight() else {
                 break EgressStep::Broken(UNASKED.to_owned());
             };
             let reply = &bytes[at..at + len];
@@ -376,7 +376,7 @@ impl DataPlane {
             if entry.has_completion {
                 break EgressStep::Completion { len };
             }
-            link.pop_answered(entry);
+            link.ledger.pop_answered(entry);
             self.counters.link_replies += 1;
             self.go_on_delivering(&mut delivery, entry, &bytes[..at]);
             at += len;
@@ -398,7 +398,7 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return ReplyUse::Taken;
         };
-        let Some(entry) = link.first_in_flight() else {
+        let Some(entry) = link.ledger.first_in_flight() else {
             return ReplyUse::Unasked;
         };
         let reply = &replies.rest()[..len];
@@ -407,7 +407,7 @@ impl DataPlane {
         } else if entry.has_completion {
             return ReplyUse::HasCompletion;
         } else {
-            link.pop_answered(entry);
+            link.ledger.pop_answered(entry);
             self.counters.link_replies += 1;
             self.deliver(entry.session, entry.seq, 1, reply);
         }
@@ -421,8 +421,8 @@ impl DataPlane {
 #[inline(always)]
 fn is_for_moved(link: &Link, entry: Entry, reply: &[u8]) -> bool {
     entry.class.tells()
-        || link.asks_again
-        || link.shares_next()
+        || link.ledger.is_repeating()
+        || link.ledger.shares_next()
         || entry.class == Class::OfGets && is_nil(reply)
 }
 
@@ -471,7 +471,7 @@ impl DataPlane {
     fn waits_for_itself(&self, link: LinkId, session_id: SessionId) -> bool {
         let stands_on = |session: SessionId, link: &Link| {
             let state = self.sessions.get(session);
-            state.is_some_and(|state| link.brings(session, state.head_seq))
+            state.is_some_and(|state| link.ledger.brings(session, state.head_seq))
         };
         let (mut waiting, mut seen) = (vec![session_id], vec![link]);
         while let Some(session) = waiting.pop() {
@@ -506,16 +506,16 @@ impl DataPlane {
         };
         let soft = self.settings.limits.session_output_soft_bytes as usize;
         // Bytes of another session's reply do not count.
-        let begun = match link.first_in_flight() {
+        let begun = match link.ledger.first_in_flight() {
             Some(next) if next.session == session_id => link.partial.len(),
             _ => 0,
         };
         // With a single server, the next reply comes on the same link, though perhaps after this
         // one.
         session.state.any(Flags::ROUTED)
-            && link.owes(session_id)
+            && link.ledger.owes(session_id)
             && session.parked_bytes() + begun > soft
-            && !link.brings(session_id, session.head_seq)
+            && !link.ledger.brings(session_id, session.head_seq)
             // Such a request is sent again when all requests in flight have been answered.
             && !session.head_is_deferred()
     }
@@ -677,7 +677,8 @@ impl DataPlane {
         let Some(state) = self.links.get_mut(link) else {
             return;
         };
-        let reads = state.take_few_reads_of_others(slow_session);
+        let stay = state.bound_sessions(slow_session);
+        let reads = state.ledger.take_few_reads_of_others(stay);
         let Some(first) = reads.first() else {
             return;
         };
@@ -692,7 +693,7 @@ impl DataPlane {
         self.counters.reads_sent_again += reads.len() as u64;
         if let Some(state) = self.links.get_mut(other) {
             for left in reads {
-                state.push_left(left);
+                state.ledger.push_left(left);
             }
         }
         self.list_link(other);
@@ -958,9 +959,9 @@ impl DataPlane {
             return;
         };
         let output = session.out.len();
-        let brings = |link: &Link| link.role.is_multiplexed() && link.owes(session_id);
+        let brings = |link: &Link| link.role.is_multiplexed() && link.ledger.owes(session_id);
         let link = match self.links.get(link) {
-            Some(state) if state.owes(session_id) => link,
+            Some(state) if state.ledger.owes(session_id) => link,
             // Other servers may bring their replies in good time.
             _ if self.is_routed(session_id) => return,
             _ => match self.links.iter().find(|(_, state)| brings(state)) {

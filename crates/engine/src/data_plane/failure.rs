@@ -34,10 +34,7 @@ impl DataPlane {
     /// Takes the request in front off its link, and gives its session this reply.
     pub(crate) fn answer_front(&mut self, id: LinkId, front: Entry, reply: &[u8]) {
         if let Some(link) = self.links.get_mut(id) {
-            if front.has_completion {
-                link.completions.pop_front();
-            }
-            link.pop_answered(front);
+            link.ledger.pop_completed(front);
         }
         self.counters.link_replies += 1;
         self.pass_on(front, reply);

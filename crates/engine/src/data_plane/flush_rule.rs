@@ -514,7 +514,7 @@ impl DataPlane {
             }
             let load = &mut self.servers[usize::from(link.kind.server.0)].load;
             load.requests += requests;
-            let owed = link.in_flight().saturating_sub(load.asked_on(id));
+            let owed = link.ledger.in_flight().saturating_sub(load.asked_on(id));
             load.is_occupied |= link.is_up() && owed > 0;
         }
         for server in &mut self.servers {

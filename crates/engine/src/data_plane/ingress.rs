@@ -278,7 +278,7 @@ impl DataPlane {
                 class,
                 ..Entry::of(session_id, seq, self.asked_ms)
             };
-            link.push(entry, bytes);
+            link.ledger.push(entry, bytes);
             self.counters.link_requests += 1;
             if !link.listed {
                 self.list_link_of(session_id);
@@ -388,7 +388,7 @@ impl DataPlane {
                 class: *class,
                 ..Entry::of(session_id, seq, self.asked_ms)
             };
-            link.push_same_shape(first, count, &input[..used]);
+            link.ledger.push_same_shape(first, count, &input[..used]);
             self.counters.requests += u64::from(count);
             self.counters.link_requests += u64::from(count);
             if !link.listed {
@@ -470,7 +470,7 @@ impl DataPlane {
                 class: *class,
                 ..Entry::of(session_id, seq, self.asked_ms)
             };
-            link.push(entry, bytes);
+            link.ledger.push(entry, bytes);
             if !link.listed {
                 link.listed = true;
                 link.begin_batch(self.now);
@@ -828,7 +828,7 @@ impl DataPlane {
             silent: session.state.is_silent(),
             ..Entry::of(session_id, session.take_seq(), self.asked_ms)
         };
-        state.push_with(entry, bytes, completion);
+        state.ledger.push_with(entry, bytes, completion);
         self.counters.link_requests += 1;
         self.list_link(link);
     }
@@ -840,7 +840,7 @@ impl DataPlane {
                 has_completion: true,
                 ..Entry::of(SessionId::NONE, 0, self.now.stamp_ms())
             };
-            state.push_with(entry, bytes, completion);
+            state.ledger.push_with(entry, bytes, completion);
         }
         self.list_link(link);
     }

@@ -1,9 +1,559 @@
-//! An entry of a link's ledger: the session of a request, and its role in a batch.
+//! A link's ledger: its requests without a reply, their bytes, and their completions.
+
+pub(crate) mod departed;
+mod loss;
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::ops::Range;
 
+use crate::base::buffer::Unanswered;
 use crate::base::error::Fate;
 use crate::base::handle::SessionId;
+use crate::data_plane::completion::Completion;
+use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion};
+use crate::data_plane::session::Pins;
+
+/// The requests of a link that have no reply, first in first out.
+///
+/// ```text
+///            written, unanswered            flushed      open batch
+/// entries  [ e0 e1 e2 e3 e4 e5          |  e6 e7      |  e8 e9   ]
+/// bytes    [ e0 e1 e2 e3 e4 half of e5 . half, e6 e7  |  e8 e9   ]
+///                                      ^ next to write           ^ the end of `allowed`
+/// ```
+///
+/// The ledger has an entry for every request whose reply has not come, even if no session waits for
+/// it. A reply belongs to the front entry alone. An entry leaves only when its reply ends or the
+/// connection does. The ledger keeps the request's bytes as long: a lost read can be sent again.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    entries: VecDeque<Entry>,
+    /// The completions of the entries that have one, in the order of the entries.
+    completions: VecDeque<Completion>,
+    /// The bytes of all entries, and of a large request that passes through.
+    bytes: Unanswered,
+    /// Unwritten bytes that may be written.
+    allowed: usize,
+    /// Entries of the open batch, at the back.
+    open: u32,
+    /// Requests of the open batch that may be joined with others.
+    movable: u32,
+    /// Fused MGETs.
+    heads: u32,
+    /// Whether some requests of a joined batch are sent again. Set until the ledger is flushed with
+    /// no request in flight.
+    is_repeating: bool,
+    /// The requests to send again, with their bytes, until they are put in the ledger.
+    repeats: Vec<(Entry, Vec<u8>)>,
+}
+
+/// A request of the ledger, as a walk over the ledger shows it.
+pub(crate) struct HeldRequest<'a> {
+    pub(crate) entry: &'a Entry,
+    /// The bytes in front of `sent`. A part of a fused request was sent without them.
+    beginning: &'static [u8],
+    /// The bytes that were sent for it. A collapsed read shares those of the read in front.
+    sent: &'a [u8],
+    pub(crate) completion: Option<&'a Completion>,
+}
+
+impl HeldRequest<'_> {
+    /// The length of the whole request, bytes.
+    fn len(&self) -> usize {
+        self.beginning.len() + self.sent.len()
+    }
+
+    /// The bytes of the whole request.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        [self.beginning, self.sent].concat()
+    }
+}
+
+/// The place of a request's bytes in the ledger. A walk keeps the place of the last request.
+#[derive(Clone, Default)]
+struct Extent {
+    /// The bytes that the entry counts in [`Entry::len`].
+    own: Range<usize>,
+    /// See [`HeldRequest::beginning`].
+    beginning: &'static [u8],
+    /// See [`HeldRequest::sent`].
+    sent: Range<usize>,
+}
+
+impl Extent {
+    /// The place of the request behind this one.
+    fn next(&self, entry: &Entry) -> Extent {
+        let own = self.own.end..self.own.end + entry.len as usize;
+        match entry.class {
+            Class::Same => Extent {
+                own,
+                ..self.clone()
+            },
+            class => Extent {
+                beginning: class.beginning(),
+                sent: own.clone(),
+                own,
+            },
+        }
+    }
+}
+
+/// The entries.
+impl Ledger {
+    /// The number of requests without a reply.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn front(&self) -> Option<&Entry> {
+        self.entries.front()
+    }
+
+    pub(crate) fn back(&self) -> Option<&Entry> {
+        self.entries.back()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.entries.iter_mut()
+    }
+
+    /// All requests with their bytes and completions.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = HeldRequest<'_>> {
+        let mut completions = self.completions.iter();
+        let mut extent = Extent::default();
+        self.entries.iter().map(move |entry| {
+            extent = extent.next(entry);
+            HeldRequest {
+                entry,
+                beginning: extent.beginning,
+                sent: &self.bytes.bytes()[extent.sent.clone()],
+                completion: match entry.has_completion {
+                    true => completions.next(),
+                    false => None,
+                },
+            }
+        })
+    }
+
+    /// Takes all requests out. Their bytes stay until they are replaced.
+    fn take_all(&mut self) -> impl Iterator<Item = (Entry, Extent, Option<Completion>)> + use<> {
+        let mut completions = std::mem::take(&mut self.completions).into_iter();
+        let mut extent = Extent::default();
+        std::mem::take(&mut self.entries)
+            .into_iter()
+            .map(move |entry| {
+                extent = extent.next(&entry);
+                let completion = match entry.has_completion {
+                    true => completions.next(),
+                    false => None,
+                };
+                (entry, extent.clone(), completion)
+            })
+    }
+
+    /// Removes the session of the request at this place: its reply will be dropped.
+    pub(crate) fn give_up(&mut self, index: usize) {
+        self.entries[index].session = SessionId::NONE;
+    }
+
+    /// Whether a reply to this session is still to come.
+    pub(crate) fn owes(&self, session: SessionId) -> bool {
+        self.entries.iter().any(|entry| entry.session == session)
+    }
+
+    /// Whether replies to other sessions than that of the front request are still to come.
+    pub(crate) fn owes_others(&self) -> bool {
+        let front = self.first_in_flight().map(|front| front.session);
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.session != SessionId::NONE && Some(entry.session) != front)
+    }
+
+    /// Whether this ledger brings the reply of this place. The request may have to be sent again
+    /// first, when the bytes that are being read end.
+    pub(crate) fn brings(&self, session: SessionId, seq: u32) -> bool {
+        let repeats = self.repeats.iter().map(|(entry, _)| entry);
+        let mut all = self.entries.iter().chain(repeats);
+        all.any(|entry| entry.session == session && entry.seq == seq)
+    }
+
+    /// Bytes of memory behind the ledger.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let repeats = self.repeats.iter().map(|(_, request)| request.capacity());
+        self.bytes.memory_bytes()
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.completions.capacity() * size_of::<Completion>()
+            + repeats.sum::<usize>()
+    }
+
+    /// Frees the memory of a ledger without bytes.
+    pub(crate) fn settle(&mut self) {
+        self.bytes.settle();
+    }
+}
+
+/// The front: the request that the next reply answers.
+impl Ledger {
+    /// The number of requests that have left and are not answered.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.entries.len() - self.open as usize
+    }
+
+    /// The request that the next reply answers.
+    #[inline]
+    pub(crate) fn first_in_flight(&self) -> Option<Entry> {
+        if self.in_flight() > 0 {
+            self.entries.front().copied()
+        } else {
+            None
+        }
+    }
+
+    /// The bytes of the front request.
+    pub(crate) fn first_bytes(&self) -> &[u8] {
+        let len = self.entries.front().map_or(0, |entry| entry.len as usize);
+        &self.bytes.bytes()[..len]
+    }
+
+    /// The completion of the front request.
+    #[inline]
+    pub(crate) fn front_completion(&self) -> Option<&Completion> {
+        let front = self.entries.front()?;
+        self.completions.front().filter(|_| front.has_completion)
+    }
+
+    /// The completion of the front request, to be changed.
+    pub(crate) fn front_completion_mut(&mut self) -> Option<&mut Completion> {
+        let front = self.entries.front()?;
+        self.completions
+            .front_mut()
+            .filter(|_| front.has_completion)
+    }
+
+    /// Whether the next reply answers a fused MGET.
+    #[inline]
+    pub(crate) fn gets_are_next(&self) -> bool {
+        self.heads > 0
+            && self
+                .first_in_flight()
+                .is_some_and(|entry| entry.class == Class::Gets)
+    }
+
+    /// Whether the next reply answers several collapsed requests.
+    #[inline]
+    pub(crate) fn shares_next(&self) -> bool {
+        let second = self.entries.get(1);
+        second.is_some_and(|entry| entry.class == Class::Same)
+    }
+
+    /// Whether the next reply answers a transaction that runs code.
+    pub(crate) fn is_front_a_block_of_code(&self) -> bool {
+        self.in_flight() > 0
+            && matches!(
+                self.front_completion(),
+                Some(Completion::Block { code: true, .. })
+            )
+    }
+
+    /// Removes the front request, which is in flight, because it is answered. It has no completion.
+    #[inline]
+    pub(crate) fn pop_answered(&mut self, entry: Entry) {
+        debug_assert!(self.in_flight() > 0, "an answered request is in flight");
+        self.entries.pop_front();
+        self.bytes.answer(entry.len as usize);
+    }
+
+    /// Removes the front request as [`Ledger::pop_answered`] does, with the completion that it may
+    /// have.
+    pub(crate) fn pop_completed(&mut self, entry: Entry) -> Option<Completion> {
+        self.pop_answered(entry);
+        match entry.has_completion {
+            true => self.completions.pop_front(),
+            false => None,
+        }
+    }
+
+    /// Removes the head of a fused MGET or MSET. Its parts are next.
+    pub(crate) fn pop_head(&mut self, head: Entry) {
+        self.heads -= u32::from(head.class == Class::Gets);
+        self.pop_answered(head);
+    }
+
+    /// Takes the front request and its collapsed copies, each as a request of its own.
+    pub(crate) fn take_alone(&mut self) -> (Vec<Entry>, Vec<u8>) {
+        let mut alone = Vec::new();
+        let mut request = Vec::new();
+        while let Some(entry) = self.first_in_flight()
+            && (alone.is_empty() || entry.class == Class::Same)
+        {
+            if alone.is_empty() {
+                request = [entry.class.beginning(), self.first_bytes()].concat();
+            }
+            self.pop_answered(entry);
+            alone.push(Entry {
+                len: request.len() as u32,
+                class: Class::of(entry.class.reads()),
+                ..entry
+            });
+        }
+        (alone, request)
+    }
+
+    /// Removes the first bytes of the front request: they were a request of their own, and its
+    /// reply came.
+    pub(crate) fn shorten_front(&mut self, bytes: usize) {
+        if let Some(front) = self.entries.front_mut() {
+            front.len -= bytes as u32;
+            self.bytes.answer(bytes);
+        }
+    }
+
+    /// Whether the server has answered a request that was not written whole.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.bytes.is_overtaken()
+    }
+}
+
+/// The completions.
+impl Ledger {
+    /// Whether a request has a completion for which `is` is true.
+    pub(crate) fn any_completion(&self, is: impl FnMut(&Completion) -> bool) -> bool {
+        self.completions.iter().any(is)
+    }
+
+    /// The session whose SHUTDOWN is with the server and has no answer.
+    pub(crate) fn is_shut_down_by(&self) -> Option<SessionId> {
+        let is_shutdown =
+            |request: &HeldRequest<'_>| matches!(request.completion, Some(Completion::Shutdown));
+        let request = self.requests().find(is_shutdown);
+        request.map(|request| request.entry.session)
+    }
+
+    /// Whether a session waits for the answer to its CLIENT TRACKING ON.
+    pub(crate) fn has_tracking_request(&self) -> bool {
+        let begins = |switch: &ConnectionSwitch| switch.on && switch.pins.any(Pins::TRACKING);
+        self.requests().any(|request| {
+            request.entry.session != SessionId::NONE
+                && matches!(
+                    request.completion,
+                    Some(Completion::Pinned(PinnedCompletion::Switch { switch, .. }))
+                        if begins(switch)
+                )
+        })
+    }
+}
+
+/// The open batch.
+impl Ledger {
+    /// Appends a whole request to the open batch.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: Entry, request: &[u8]) {
+        debug_assert_eq!(entry.len as usize, request.len());
+        self.bytes.append(request);
+        self.entries.push_back(entry);
+        self.open += 1;
+        self.movable += u32::from(entry.class.may_move());
+    }
+
+    /// Appends several requests that one session sent one after the other. All have the same
+    /// length.
+    #[inline]
+    pub(crate) fn push_same_shape(&mut self, first: Entry, count: u32, requests: &[u8]) {
+        debug_assert_eq!((first.len * count) as usize, requests.len());
+        self.bytes.append(requests);
+        self.entries.extend((0..count).map(|index| Entry {
+            seq: first.seq.wrapping_add(index),
+            ..first
+        }));
+        self.open += count;
+        self.movable += count * u32::from(first.class.may_move());
+    }
+
+    /// Appends a request whose reply has a completion.
+    pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], completion: Completion) {
+        debug_assert!(entry.has_completion, "an entry with a completion says so");
+        self.completions.push_back(completion);
+        self.push(entry, request);
+    }
+
+    /// The number of requests in the open batch.
+    #[inline]
+    pub(crate) fn batched(&self) -> usize {
+        self.open as usize
+    }
+
+    /// Whether the open batch has requests.
+    #[inline]
+    pub(crate) fn has_open_batch(&self) -> bool {
+        self.open > 0
+    }
+
+    /// The number of requests in the open batch that may be joined with others.
+    #[inline]
+    pub(crate) fn movable(&self) -> u32 {
+        self.movable
+    }
+
+    /// The requests of the open batch.
+    pub(crate) fn open_entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.range(self.in_flight()..)
+    }
+
+    /// Copies the entries of the open batch to one vector.
+    pub(crate) fn copy_gathered(&self, entries: &mut Vec<Entry>) {
+        let (front, back) = self.entries.as_slices();
+        let first = self.in_flight();
+        entries.clear();
+        entries.extend_from_slice(front.get(first..).unwrap_or_default());
+        entries.extend_from_slice(&back[first.saturating_sub(front.len())..]);
+        let len = entries.iter().map(|entry| entry.len as usize).sum();
+        debug_assert_eq!(self.open_bytes(), len);
+    }
+
+    /// The bytes of the open batch.
+    pub(crate) fn gathered_bytes(&self) -> &[u8] {
+        &self.bytes.unwritten()[self.allowed..]
+    }
+
+    /// Bytes of the open batch.
+    pub(crate) fn open_bytes(&self) -> usize {
+        self.bytes.unwritten().len() - self.allowed
+    }
+
+    /// Puts the open batch into another order: replaces its bytes and its entries.
+    pub(crate) fn rearrange(&mut self, bytes: &[u8], entries: &[Entry]) {
+        let first = self.in_flight();
+        self.bytes.take_back(self.open_bytes());
+        self.bytes.append(bytes);
+        self.entries.truncate(first);
+        self.entries.extend(entries);
+        let heads = entries.iter().filter(|entry| entry.class == Class::Gets);
+        self.heads += heads.count() as u32;
+        self.open = entries.len() as u32;
+    }
+
+    /// Marks a request of the open batch: its reply shows whether the user has the right to GET or
+    /// SET.
+    pub(crate) fn try_right(&mut self, index: usize) -> Entry {
+        let first = self.in_flight();
+        let entry = &mut self.entries[first + index];
+        entry.class = match entry.class {
+            Class::Get => Class::TriesGet,
+            Class::Set => Class::TriesSet,
+            other => other,
+        };
+        *entry
+    }
+
+    /// Closes the open batch: its bytes may be written. Returns whether no request was in flight.
+    pub(crate) fn flush(&mut self) -> bool {
+        let was_idle = self.in_flight() == 0;
+        if was_idle {
+            self.is_repeating = false;
+        }
+        self.open = 0;
+        self.movable = 0;
+        self.allowed = self.bytes.unwritten().len();
+        was_idle
+    }
+
+    /// Counts the open batch anew: no request in the ledger has been sent on this connection.
+    fn count_open(&mut self) {
+        self.open = self.entries.len() as u32;
+        let movable = |entry: &&Entry| entry.class.may_move();
+        self.movable = self.entries.iter().filter(movable).count() as u32;
+    }
+}
+
+/// Bytes on their way out.
+impl Ledger {
+    /// Bytes of requests that are not answered.
+    #[inline]
+    pub(crate) fn unanswered_bytes(&self) -> usize {
+        self.bytes.bytes().len()
+    }
+
+    /// The flushed bytes that the kernel has not taken.
+    #[inline]
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.bytes.unwritten()[..self.allowed]
+    }
+
+    /// Whether the kernel has taken all bytes, those of the open batch too.
+    pub(crate) fn is_written(&self) -> bool {
+        self.bytes.unwritten().is_empty()
+    }
+
+    /// The kernel took `count` of the pending bytes.
+    #[inline]
+    pub(crate) fn write(&mut self, count: usize) {
+        self.allowed -= count;
+        self.bytes.write(count);
+    }
+
+    /// Appends a part of a large request, which may be written at once.
+    pub(crate) fn stream(&mut self, bytes: &[u8]) {
+        self.bytes.append(bytes);
+        self.allowed = self.bytes.unwritten().len();
+    }
+
+    /// Forgets `count` written bytes of a large request: it cannot be sent again.
+    pub(crate) fn forget_streamed(&mut self, count: usize) {
+        self.bytes.answer(count);
+    }
+
+    /// Appends the entry of a large request whose bytes have passed through.
+    pub(crate) fn push_streamed(&mut self, entry: Entry, completion: Option<Completion>) {
+        debug_assert_eq!(entry.has_completion, completion.is_some());
+        self.entries.push_back(entry);
+        self.completions.extend(completion);
+    }
+}
+
+/// Requests of a joined batch that are sent again.
+impl Ledger {
+    /// Notes a request that is sent again when the bytes that are being read end.
+    pub(crate) fn repeat_later(&mut self, entry: Entry, request: &[u8]) {
+        self.is_repeating = true;
+        self.repeats.push((entry, request.to_vec()));
+    }
+
+    /// Whether some requests of a joined batch are sent again, or were lately.
+    #[inline]
+    pub(crate) fn is_repeating(&self) -> bool {
+        self.is_repeating
+    }
+
+    pub(crate) fn has_repeats(&self) -> bool {
+        !self.repeats.is_empty()
+    }
+
+    /// Takes the requests to send again.
+    pub(crate) fn take_repeats(&mut self) -> Vec<(Entry, Vec<u8>)> {
+        std::mem::take(&mut self.repeats)
+    }
+
+    /// Drops the requests to send again for which `stays` is false.
+    pub(crate) fn retain_repeats(&mut self, mut stays: impl FnMut(&Entry) -> bool) {
+        self.repeats.retain(|(entry, _)| stays(entry));
+    }
+
+    /// Whether requests of one session may not be in the order in which it sent them.
+    fn is_mixed(&self) -> bool {
+        self.is_repeating || self.entries.iter().any(|entry| entry.class == Class::Same)
+    }
+}
 
 /// A request on a link, from the time it is put there until its reply comes.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +573,8 @@ pub(crate) struct Entry {
     pub(crate) at_ms: u32,
     pub(crate) class: Class,
     pub(crate) before: EarlierAttempt,
-    /// Whether its reply has a completion, see [`crate::data_plane::link::Link::completions`].
-    /// Other replies are simply passed on.
+    /// Whether its reply has a completion, which is in the queue of the ledger. Other
+    /// replies are simply passed on.
     pub(crate) has_completion: bool,
     /// Whether its session wants no reply to it.
     pub(crate) silent: bool,
@@ -219,3 +769,212 @@ impl Class {
 pub(crate) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
 /// The beginning of a SET without options.
 pub(crate) const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::data_plane::ledger::departed::ASKED_AGAIN_MAX;
+
+    fn session(index: u32) -> SessionId {
+        SessionId {
+            index,
+            generation: 1,
+        }
+    }
+
+    fn entry(seq: u32, class: Class, bytes: &[u8]) -> Entry {
+        Entry {
+            len: bytes.len() as u32,
+            class,
+            ..Entry::of(session(1), seq, 0)
+        }
+    }
+
+    /// Odd requests are reads.
+    fn push(ledger: &mut Ledger, seq: u32, len: usize) {
+        let bytes = vec![b'x'; len];
+        ledger.push(entry(seq, Class::of(seq % 2 == 1), &bytes), &bytes);
+    }
+
+    /// A ledger with a fused MGET of two keys, the first read by two sessions, and a request with a
+    /// completion behind.
+    fn joined() -> Ledger {
+        let mut ledger = Ledger::default();
+        let first = entry(0, Class::OfGets, b"$1\r\na\r\n");
+        let entries = [
+            Entry::head(Class::Gets, 2, 4, &first),
+            first,
+            entry(1, Class::Same, b""),
+            entry(2, Class::OfGets, b"$1\r\nb\r\n"),
+        ];
+        ledger.rearrange(b"head$1\r\na\r\n$1\r\nb\r\n", &entries);
+        let asked = Entry {
+            has_completion: true,
+            ..entry(3, Class::Read, b"read")
+        };
+        ledger.push_with(asked, b"read", Completion::Instead(b"+OK".to_vec()));
+        ledger
+    }
+
+    /// Replies take requests off in order, each with its bytes and its completion.
+    #[test]
+    fn requests_leave_in_order_with_their_completions() {
+        let mut ledger = Ledger::default();
+        push(&mut ledger, 0, 10);
+        let asked = Entry {
+            has_completion: true,
+            ..entry(1, Class::Read, b"read")
+        };
+        ledger.push_with(asked, b"read", Completion::Shutdown);
+        assert!(ledger.first_in_flight().is_none(), "nothing has left");
+        assert_eq!((ledger.batched(), ledger.in_flight()), (2, 0));
+        assert!(ledger.flush(), "no request was in flight");
+        assert_eq!((ledger.batched(), ledger.in_flight()), (0, 2));
+        assert_eq!(ledger.pending().len(), 14);
+        ledger.write(14);
+        assert_eq!(ledger.is_shut_down_by(), Some(session(1)));
+        assert!(ledger.front_completion().is_none());
+        let front = ledger.first_in_flight().expect("a request is in flight");
+        assert!(ledger.pop_completed(front).is_none());
+        assert_eq!(ledger.first_bytes(), b"read");
+        let front = ledger.first_in_flight().expect("a request is in flight");
+        let completion = ledger.pop_completed(front);
+        assert!(matches!(completion, Some(Completion::Shutdown)));
+        assert!(ledger.is_empty() && ledger.unanswered_bytes() == 0);
+    }
+
+    /// A walk shows parts of a fused request whole, and a collapsed read with the bytes that it
+    /// shares.
+    #[test]
+    fn walk_shows_whole_requests_and_their_completions() {
+        let ledger = joined();
+        let shown: Vec<_> = ledger
+            .requests()
+            .map(|held| (held.bytes(), held.completion.is_some()))
+            .collect();
+        let get = |key: &str| format!("*2\r\n$3\r\nGET\r\n$1\r\n{key}\r\n").into_bytes();
+        let expected = [
+            (b"head".to_vec(), false),
+            (get("a"), false),
+            (get("a"), false),
+            (get("b"), false),
+            (b"read".to_vec(), true),
+        ];
+        assert_eq!(shown, expected);
+        assert!(
+            ledger
+                .requests()
+                .all(|held| held.len() == held.bytes().len())
+        );
+    }
+
+    /// When a connection ends, the head of a fused request is dropped. Its parts stand alone.
+    #[test]
+    fn fused_requests_stand_alone_after_a_loss() {
+        let mut ledger = joined();
+        let gone = ledger.lose_connection(true);
+        assert!(gone.is_empty(), "no request was written");
+        let classes: Vec<Class> = ledger.iter().map(|entry| entry.class).collect();
+        assert_eq!(classes, [Class::Get, Class::Pure, Class::Get, Class::Read]);
+        let all = ledger
+            .requests()
+            .map(|held| held.bytes())
+            .collect::<Vec<_>>();
+        assert_eq!(all.concat(), ledger.gathered_bytes());
+        assert!(ledger.any_completion(|each| matches!(each, Completion::Instead(_))));
+        assert_eq!((ledger.batched(), ledger.movable()), (4, 3));
+    }
+
+    /// When a connection ends, requests that were written whole are gone. All others stay, whole.
+    #[test]
+    fn lost_link_keeps_whole_requests_that_were_not_written() {
+        for written in 0..=40 {
+            let mut ledger = Ledger::default();
+            for seq in 0..4 {
+                push(&mut ledger, seq, 10);
+            }
+            ledger.flush();
+            ledger.write(written);
+            let gone = ledger.lose_connection(false);
+            let seqs: Vec<u32> = gone.iter().map(|entry| entry.seq).collect();
+            let whole = written / 10;
+            assert_eq!(
+                seqs,
+                (0..whole as u32).collect::<Vec<_>>(),
+                "{written} bytes written"
+            );
+            assert_eq!(ledger.len(), 4 - whole);
+            assert_eq!(ledger.open_bytes(), (4 - whole) * 10);
+            assert!(
+                ledger
+                    .iter()
+                    .all(|entry| entry.before == EarlierAttempt::Unsent)
+            );
+        }
+    }
+
+    /// A lost read is sent again once, unless its session had sent a change after it.
+    #[test]
+    fn lost_read_is_sent_again_once_if_no_change_followed() {
+        let mut ledger = Ledger::default();
+        // Odd requests are reads. The change 2 was sent after read 1. The change 4, after read 3,
+        // was not sent.
+        for seq in 0..6 {
+            push(&mut ledger, seq, 10);
+        }
+        ledger.flush();
+        ledger.write(45);
+        let seqs = |entries: &mut dyn Iterator<Item = &Entry>| {
+            entries
+                .map(|entry| (entry.seq, entry.before == EarlierAttempt::Lost))
+                .collect::<Vec<_>>()
+        };
+        let gone = ledger.lose_connection(true);
+        assert_eq!(seqs(&mut gone.iter()), [(0, false), (1, false), (2, false)]);
+        assert_eq!(
+            seqs(&mut ledger.iter()),
+            [(3, true), (4, false), (5, false)]
+        );
+        ledger.flush();
+        ledger.write(30);
+        let gone = ledger.lose_connection(true);
+        assert_eq!(seqs(&mut gone.iter()), [(3, true), (4, false)]);
+        assert_eq!(seqs(&mut ledger.iter()), [(5, true)]);
+    }
+
+    /// Sessions with a few reads leave a draining link. Sessions that write or read much stay.
+    #[test]
+    fn sessions_with_few_reads_leave_draining_link() {
+        let mut ledger = Ledger::default();
+        let [slow_session, reader, writer, greedy] = [1, 2, 3, 4].map(session);
+        let mut put = |session, seq, reads| {
+            let entry = Entry {
+                session,
+                seq,
+                len: 4,
+                class: Class::of(reads),
+                ..Entry::of(SessionId::NONE, 0, 0)
+            };
+            ledger.push(entry, format!("{}{seq:03}", session.index).as_bytes());
+        };
+        put(slow_session, 0, true);
+        put(reader, 0, true);
+        put(writer, 0, true);
+        put(writer, 1, false);
+        put(reader, 1, true);
+        (0..=ASKED_AGAIN_MAX as u32).for_each(|seq| put(greedy, seq, true));
+        let taken = ledger.take_few_reads_of_others([slow_session, SessionId::NONE]);
+        let taken: Vec<_> = taken
+            .iter()
+            .map(|left| (left.entry.session, &left.request[..]))
+            .collect();
+        assert_eq!(taken, [(reader, &b"2000"[..]), (reader, b"2001")]);
+        let left: HashSet<SessionId> = ledger.iter().map(|entry| entry.session).collect();
+        assert_eq!(
+            left,
+            HashSet::from([slow_session, writer, greedy, SessionId::NONE])
+        );
+    }
+}

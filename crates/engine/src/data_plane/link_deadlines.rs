@@ -121,7 +121,7 @@ impl DataPlane {
     /// Whether the server owes replies and has sent nothing for `link-stall-ms`.
     fn is_stalled(&self, id: LinkId, link: &Link) -> bool {
         // The server owes no reply to requests that have not left.
-        (link.in_flight() > 0 || !link.pending().is_empty())
+        (link.ledger.in_flight() > 0 || !link.pending().is_empty())
             && link.paused.is_none()
             && (!link.waits || link.sends == Sends::Nothing)
             && link.tunnel.is_none()
@@ -147,7 +147,7 @@ impl DataPlane {
         let unused = link.attached == 0
             && Arc::strong_count(&link.held) == 1
             && link.ledger.is_empty()
-            && link.out.bytes().is_empty()
+            && link.ledger.unanswered_bytes() == 0
             && link.waiters.is_empty();
         let is_first = link.kind == self.first_link(link.kind.server) && !self.is_link_gone(link);
         let may_go = match link.role {
@@ -235,7 +235,7 @@ impl DataPlane {
         }
         // Requests to be sent again have left the ledger. They return when all replies to their
         // batch have come.
-        link.again.retain(|(entry, _)| {
+        link.ledger.retain_repeats(|entry| {
             let is_late = expired(entry) && entry.session != slow_session;
             late.sent.extend(is_late.then_some(*entry));
             !is_late
@@ -244,7 +244,7 @@ impl DataPlane {
         // to an AUTH that fails within an EXEC: every later reply would be taken for that of
         // another request.
         let is_own = matches!(link.role, LinkRole::Pinned { .. });
-        let uncertain = is_own && link.completions.iter().any(Completion::changes_identity);
+        let uncertain = is_own && link.ledger.any_completion(Completion::changes_identity);
         late.loses_link = match link.role {
             _ if late.sent.is_empty() => None,
             // Such links are few: this one makes room for another.
@@ -298,7 +298,7 @@ impl DataPlane {
     /// follow that part.
     fn half_answered(&self, id: LinkId, request_ms: u32) -> Option<SessionId> {
         let link = self.links.get(id).filter(|link| link.cutting)?;
-        let session = link.first_in_flight()?.session;
+        let session = link.ledger.first_in_flight()?.session;
         let is_late = !self.takes_slowly(id, session, request_ms);
         (is_late && self.sessions.get(session).is_some()).then_some(session)
     }

@@ -46,7 +46,7 @@ impl IdleCost {
         let is_idle = link.role == LinkRole::Shared
             && is_connected
             && link.is_idle()
-            && link.again.is_empty()
+            && !link.ledger.has_repeats()
             && link.waiters.is_empty()
             && link.paused.is_none()
             && Arc::strong_count(&link.held) == 1;
@@ -209,7 +209,7 @@ impl DataPlane {
             false => link.reply_room.replies_max().div_ceil(2),
         };
         let room = link.ledger.len() + least_room <= link.reply_room.replies_max()
-            && link.out.bytes().len() <= limits.link_unanswered_bytes_max as usize / 2;
+            && link.ledger.unanswered_bytes() <= limits.link_unanswered_bytes_max as usize / 2;
         let is_down = matches!(
             link.state,
             LinkState::Down | LinkState::Lost | LinkState::Backoff { .. }

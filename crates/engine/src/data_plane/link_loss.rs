@@ -228,14 +228,14 @@ impl DataPlane {
         let reads_move = role.is_multiplexed() && self.pool_of(kind.server).readers.is_some();
         let label = self.label(id).to_owned();
         let link = self.links.get_mut(id)?;
-        let begins_to_track = link.is_asked_to_track();
+        let begins_to_track = link.ledger.has_tracking_request();
         let cut_off = match link.cutting && link.scanner.kind() != b'>' {
-            true => link.first_in_flight().map(|entry| entry.session),
+            true => link.ledger.first_in_flight().map(|entry| entry.session),
             false => None,
         };
         // A server that refuses the link is alive: its error goes to the client.
         let is_away = was_up || !retries && refusal.is_none();
-        let shut_down_by = link.is_shut_down_by().filter(|_| was_up);
+        let shut_down_by = link.ledger.is_shut_down_by().filter(|_| was_up);
         let has_left = link.sends == Sends::Nothing;
         if has_left || is_away && link.holds_a_waiter() || shut_down_by.is_some() {
             // The client has left, or its connection is closed in place of an error.

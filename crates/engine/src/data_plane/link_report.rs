@@ -41,7 +41,7 @@ impl DataPlane {
             self.server(link.kind.server).label,
             self.pool_name(link.kind.server),
             link.kind.db,
-            link.in_flight(),
+            link.ledger.in_flight(),
             attached = link.attached,
         )
     }

@@ -103,7 +103,7 @@ impl DataPlane {
             heeds: link.heeds,
             greeted_since,
         };
-        match link.has_open_batch() {
+        match link.ledger.has_open_batch() {
             true => self.list_link(id),
             false => self.write_link(id),
         }

@@ -181,7 +181,7 @@ impl DataPlane {
         };
         let link = session.link;
         let busy = |link: &Link| {
-            let owes = !link.ledger.is_empty() || !link.out.bytes().is_empty();
+            let owes = !link.ledger.is_empty() || link.ledger.unanswered_bytes() > 0;
             link.role == LinkRole::Pinned { by: id } && owes
         };
         let busy = self.links.get(link).is_some_and(busy);

@@ -273,7 +273,7 @@ impl DataPlane {
         let mut names = Vec::new();
         if let Some(state) = self.links.get(link) {
             let pool = self.pool_of(state.kind.server).whole;
-            each_request(as_asked(state.first_bytes()), |id, args| {
+            each_request(as_asked(state.ledger.first_bytes()), |id, args| {
                 if let HoldUp::Code(code) = holds(id, |at| args.get(at).copied()) {
                     names.push(self.quick_code.name(pool, code));
                 }

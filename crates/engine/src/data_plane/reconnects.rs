@@ -107,7 +107,7 @@ impl DataPlane {
             link.take_unsent(|entry| entry.session == cut_off);
         }
         let mut lost: HashMap<SessionId, usize> = HashMap::new();
-        for entry in &link.ledger {
+        for entry in link.ledger.iter() {
             let is_lost = entry.before == EarlierAttempt::Lost && entry.session != SessionId::NONE;
             *lost.entry(entry.session).or_default() += usize::from(is_lost);
         }
@@ -131,8 +131,10 @@ impl DataPlane {
         };
         for each in left {
             match each.completion {
-                Some(completion) => state.push_with(each.entry, &each.request, completion),
-                None => state.push(each.entry, &each.request),
+                Some(completion) => state
+                    .ledger
+                    .push_with(each.entry, &each.request, completion),
+                None => state.ledger.push(each.entry, &each.request),
             }
         }
         for session in lost.into_keys() {

@@ -33,7 +33,7 @@ impl DataPlane {
                 continue;
             };
             if is_tight && link.role != LinkRole::Shared {
-                link.out.settle();
+                link.ledger.settle();
             }
             let bytes = link.memory_bytes();
             match link.role {
@@ -217,14 +217,10 @@ impl DataPlane {
 impl Link {
     /// Bytes of memory that the link takes.
     fn memory_bytes(&self) -> usize {
-        let again = self.again.iter().map(|(_, request)| request.capacity());
         size_of::<Link>()
-            + self.out.memory_bytes()
+            + self.ledger.memory_bytes()
             + self.partial.capacity()
             + self.unscanned.capacity()
-            + self.ledger.capacity() * size_of::<crate::data_plane::ledger::Entry>()
-            + self.completions.capacity() * size_of::<crate::data_plane::completion::Completion>()
-            + again.sum::<usize>()
     }
 }
 

@@ -659,7 +659,7 @@ impl DataPlane {
                 (None, Some(_)) => u64::MAX,
                 (None, None) => SUSPECT_BYTES,
             };
-            let owed = link.reply_room.bytes_of(link.in_flight());
+            let owed = link.reply_room.bytes_of(link.ledger.in_flight());
             link.is_up() && link.role.is_multiplexed() && owed >= most
         };
         match self.links.get(id).filter(is_suspect) {

@@ -30,7 +30,8 @@ use crate::base::limits::{
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::{Departed, Link, LinkKind, LinkRole, LinkState};
+use crate::data_plane::ledger::departed::Departed;
+use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::Session;
 
 /// The link of a kind to which a session is attached. Most sessions share lane 0.

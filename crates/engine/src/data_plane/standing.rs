@@ -84,5 +84,5 @@ impl DataPlane {
 
 /// Whether a link owes replies and has brought nothing for so long.
 pub(crate) fn owes_for(link: &Link, now: Time, ms: u64) -> bool {
-    link.is_up() && link.in_flight() > 0 && !link.waits && now.since_ms(link.progress) >= ms
+    link.is_up() && link.ledger.in_flight() > 0 && !link.waits && now.since_ms(link.progress) >= ms
 }

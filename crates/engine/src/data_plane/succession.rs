@@ -3,7 +3,8 @@
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
-use crate::data_plane::link::{Departed, Link, LinkKind, LinkRole};
+use crate::data_plane::ledger::departed::Departed;
+use crate::data_plane::link::{Link, LinkKind, LinkRole};
 
 /// A link that takes the place of a shared one.
 #[derive(Clone, Copy, Debug)]

@@ -38,8 +38,9 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::Blocked;
+use crate::data_plane::ledger::departed::{Departed, RepeatBounds, RepeatRule};
 use crate::data_plane::ledger::{Class, Entry};
-use crate::data_plane::link::{Departed, Link, LinkRole, RepeatBounds, RepeatRule, Sends};
+use crate::data_plane::link::{Link, LinkRole, Sends};
 use crate::data_plane::pause::may_write;
 use crate::data_plane::scripts::each_request;
 use crate::data_plane::sent_request::{as_asked, id_of, runs_code};
@@ -196,7 +197,7 @@ fn may_outlast(link: &Link) -> bool {
     );
     is_apart
         && link.is_up()
-        && link.in_flight() > 0
+        && link.ledger.in_flight() > 0
         && !link.waits
         && link.sends == Sends::More
         && link.paused.is_none()
@@ -221,7 +222,7 @@ impl DataPlane {
             && link.is_up()
             // A link that is not read because its client takes no replies is not stuck.
             && link.paused.is_none()
-            && link.in_flight() > 0
+            && link.ledger.in_flight() > 0
             && self.now.since_ms(link.progress) >= takeover.stuck_ms()
             && self.may_be_held(link)
             // The ledger does not name the session of a request that was given up. That session
@@ -250,7 +251,7 @@ impl DataPlane {
             return Vec::new();
         };
         let server = state.kind.server;
-        let front = state.first_in_flight();
+        let front = state.ledger.first_in_flight();
         let by = front.map_or(SessionId::NONE, |front| front.session);
         let is_before_7 = self.holds_script_commands(server);
         let again = |entry: &Entry, bytes: &[u8], completion: Option<&Completion>| {
@@ -273,7 +274,10 @@ impl DataPlane {
             bytes: TAKEOVER_BYTES_MAX,
         };
         let old = self.links.get_mut(old);
-        let moved = old.map(|old| old.take_requests_of_others(by, again, bounds));
+        let moved = old.map(|old| {
+            let stay = old.bound_sessions(by);
+            old.ledger.take_requests_of_others(stay, again, bounds)
+        });
         let moved = moved.unwrap_or_default();
         self.counters.reads_sent_again += moved.len() as u64;
         moved
@@ -282,7 +286,7 @@ impl DataPlane {
     /// Whether a server may hold the request in front of a link alone. Other reads run no code, and
     /// take long only where the whole server is slow.
     fn may_be_held(&self, link: &Link) -> bool {
-        let Some(front) = link.first_in_flight() else {
+        let Some(front) = link.ledger.first_in_flight() else {
             return false;
         };
         match front.class {
@@ -297,8 +301,11 @@ impl DataPlane {
     /// Whether a server that pauses writes holds the request in front of a link.
     fn may_pause_front(&self, link: &Link) -> bool {
         let is_before_7 = self.holds_script_commands(link.kind.server);
-        let reads = link.first_in_flight().map(|front| front.class.reads());
-        reads.is_some_and(|reads| may_be_paused(link.first_bytes(), reads, is_before_7))
+        let reads = link
+            .ledger
+            .first_in_flight()
+            .map(|front| front.class.reads());
+        reads.is_some_and(|reads| may_be_paused(link.ledger.first_bytes(), reads, is_before_7))
     }
 
     /// Whether a pause of writes holds all subcommands of SCRIPT: it does before Redis 7.
@@ -309,17 +316,17 @@ impl DataPlane {
 
     /// Whether the request in front of a link, or one of a transaction there, runs code.
     fn runs_code_in_front(&self, link: &Link) -> bool {
-        self.may_be_a_clients(link) || link.is_front_a_block_of_code()
+        self.may_be_a_clients(link) || link.ledger.is_front_a_block_of_code()
     }
 
     /// Whether a server holds the request in front of a link because it pauses writes. A command
     /// that runs code, or may block its own connection, does not prove such a pause.
     fn holds_write(&self, link: &Link) -> bool {
-        match link.first_in_flight().map(|front| front.class) {
+        match link.ledger.first_in_flight().map(|front| front.class) {
             Some(Class::Write | Class::Read) => {
                 self.may_pause_front(link)
                     && !self.runs_code_in_front(link)
-                    && !may_block_alone(link.first_bytes())
+                    && !may_block_alone(link.ledger.first_bytes())
             }
             Some(class) => !class.reads(),
             None => false,
@@ -345,7 +352,7 @@ impl DataPlane {
     pub(crate) fn outlasts_stall(&self, id: LinkId, link: &Link) -> bool {
         let stall_ms = self.settings.timeouts.link_stall_ms;
         let most = u64::from(stall_ms) * u64::from(STALLS_MAX);
-        let front = link.first_in_flight().map(|front| front.session);
+        let front = link.ledger.first_in_flight().map(|front| front.session);
         may_outlast(link)
             && front.is_some_and(|front| self.sessions.get(front).is_some())
             && self.now.since_ms(link.progress) < most
@@ -363,7 +370,7 @@ impl DataPlane {
             other.kind.server == link.kind.server
                 && other.role == LinkRole::Shared
                 && other.is_up()
-                && (recent || other.in_flight() == 0)
+                && (recent || other.ledger.in_flight() == 0)
         };
         let most = u64::from(stall_ms) * u64::from(STALLS_MAX);
         let is_wanted = || {
@@ -386,7 +393,7 @@ impl DataPlane {
     ) -> Option<Blocked> {
         let state = self.links.get(link).filter(|link| self.is_stuck(link))?;
         let session = self.sessions.get(session_id)?;
-        if !session.is_caught_up() && state.owes(session_id) {
+        if !session.is_caught_up() && state.ledger.owes(session_id) {
             return None;
         }
         let kind = state.kind;
@@ -436,15 +443,15 @@ impl DataPlane {
     /// Whether the client may have written the error that answers the request in front: code can
     /// return any error.
     pub(crate) fn may_be_a_clients(&self, link: &Link) -> bool {
-        let Some(front) = link.first_in_flight() else {
+        let Some(front) = link.ledger.first_in_flight() else {
             return true;
         };
-        match link.completions.front().filter(|_| front.has_completion) {
+        match link.ledger.front_completion() {
             Some(Completion::Local(LocalCompletion::Code { .. })) => true,
             // In a block with MULTI the server itself reports the error. Without MULTI the requests
             // ran one by one, and may run code.
             Some(Completion::Block { opens, .. }) => !opens,
-            _ => front.len > 0 && runs_code(id_of(as_asked(link.first_bytes()))),
+            _ => front.len > 0 && runs_code(id_of(as_asked(link.ledger.first_bytes()))),
         }
     }
 
@@ -511,7 +518,7 @@ impl DataPlane {
         let Some((id, since)) = self.server(server).takeover.holding else {
             return;
         };
-        let still = |link: &Link| link.progress == since && link.in_flight() > 0;
+        let still = |link: &Link| link.progress == since && link.ledger.in_flight() > 0;
         if !self.links.get(id).is_some_and(still) {
             self.set_holding(server, None);
         }
@@ -586,7 +593,7 @@ impl DataPlane {
         // link. It also begins after half of `link-stall-ms`: a link that owes replies to one
         // session alone is lost as stalled, unless the server is known to live.
         let silent_ms = self.now.since_ms(link.progress);
-        let is_wanted = link.owes_others()
+        let is_wanted = link.ledger.owes_others()
             || !link.waiters.is_empty()
             || silent_ms >= u64::from(self.settings.timeouts.link_stall_ms / 2);
         let begins = is_stuck && takeover.successor_of(id).is_none() && is_wanted;

@@ -167,7 +167,7 @@ impl Engine {
             }
         } else {
             let link = self.plane.links.get(id);
-            let Some(entry) = link.and_then(Link::first_in_flight) else {
+            let Some(entry) = link.and_then(|link| link.ledger.first_in_flight()) else {
                 return self.plane.lose_link(id, UNASKED);
             };
             let is_refused = ended.kind == b'-' && !cut;

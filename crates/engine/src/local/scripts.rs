@@ -27,7 +27,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::{LocalCompletion, ScriptEffect};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::link::Departed;
+use crate::data_plane::ledger::departed::Departed;
 use crate::data_plane::scripts::{
     ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, name_said, names_in,
 };
@@ -325,7 +325,7 @@ impl Local {
             return;
         };
         link.loaded.clear();
-        if !link.completions.iter().any(Completion::names_scripts) {
+        if !link.ledger.any_completion(Completion::names_scripts) {
             return;
         }
         put_in_front(plane, id, |plane, left| {
@@ -506,7 +506,7 @@ impl Local {
             has_completion: true,
             ..entry
         };
-        state.push_with(entry, &bytes, Completion::behind(1));
+        state.ledger.push_with(entry, &bytes, Completion::behind(1));
         plane.counters.scripts_reloaded += 1;
         plane.list_link(link);
         plane.close_if_full(link);
@@ -554,7 +554,7 @@ impl Local {
         if let (Some(script), Some(state)) =
             (self.scripts.find(pool, name), plane.links.get_mut(link))
             && state.loaded.lacks(script.number)
-            && !state.completions.iter().any(Completion::flushes_scripts)
+            && !state.ledger.any_completion(Completion::flushes_scripts)
         {
             state.loaded.note_loaded(script.number);
             let (number, loading) = (script.number, script.loading());
@@ -596,7 +596,7 @@ impl Local {
                 self.load_named(plane, to, left.entry.session, &left.request);
             }
             if let Some(link) = plane.links.get_mut(to) {
-                link.push_left(left);
+                link.ledger.push_left(left);
             }
         }
         plane.list_link(to);
@@ -653,8 +653,8 @@ fn put_in_front(plane: &mut DataPlane, id: LinkId, put: impl FnOnce(&mut DataPla
     };
     for each in left {
         match each.completion {
-            Some(completion) => link.push_with(each.entry, &each.request, completion),
-            None => link.push(each.entry, &each.request),
+            Some(completion) => link.ledger.push_with(each.entry, &each.request, completion),
+            None => link.ledger.push(each.entry, &each.request),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Pinned {
         let Some(state) = plane.links.get_mut(link) else {
             return Dispatched::Done;
         };
-        let full = state.out.bytes().len() >= STREAM_BYTES_MAX;
+        let full = state.ledger.unanswered_bytes() >= STREAM_BYTES_MAX;
         let owed = match state.tunnel {
             Some(Tunnel::Open { owed }) if !full => owed,
             _ => {

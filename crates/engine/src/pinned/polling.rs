@@ -279,7 +279,7 @@ impl Pinned {
         if let Some(link) = link
             && let Some(state) = plane.links.get_mut(link)
         {
-            state.push_with(
+            state.ledger.push_with(
                 entry,
                 &block,
                 Completion::Pinned(PinnedCompletion::Poll(ExecPreamble::default())),

@@ -235,16 +235,16 @@ impl Pinned {
             state.stream(&input[..used], plane.now);
             if ends {
                 state.progress = plane.now;
-                state.ledger.push_back(Entry {
+                let entry = Entry {
                     has_completion: completion.is_some(),
                     silent,
                     ..Entry::of(id, seq, plane.asked_ms)
-                });
-                state.completions.extend(completion);
+                };
+                state.ledger.push_streamed(entry, completion);
                 state.end_streaming();
                 plane.counters.link_requests += 1;
                 plane.counters.batches += 1;
-            } else if state.out.bytes().len() >= STREAM_BYTES_MAX {
+            } else if state.ledger.unanswered_bytes() >= STREAM_BYTES_MAX {
                 plane.wait_at(id, link);
             }
             plane.write_link(link);

@@ -279,7 +279,7 @@ impl Redirects {
         let Some(link) = plane.links.get_mut(id) else {
             return Judgement::Answer;
         };
-        let Some(front) = link.first_in_flight() else {
+        let Some(front) = link.ledger.first_in_flight() else {
             return Judgement::Answer;
         };
         let mut reply = Cow::Borrowed(reply);
@@ -288,10 +288,7 @@ impl Redirects {
             came,
             refusal,
             ..
-        }) = link
-            .completions
-            .front_mut()
-            .filter(|_| front.has_completion)
+        }) = link.ledger.front_completion_mut()
         {
             let refused = Refusal::of(said).is_some();
             match refusal {
@@ -312,15 +309,15 @@ impl Redirects {
         let Some(refusal) = Refusal::of(said) else {
             return Judgement::Answer;
         };
-        let is_of_request = match link.completions.front().filter(|_| front.has_completion) {
+        let is_of_request = match link.ledger.front_completion() {
             // Other sessions may wait for this reply, too, although the first session is gone.
-            None => front.session != SessionId::NONE || link.shares_next(),
+            None => front.session != SessionId::NONE || link.ledger.shares_next(),
             Some(completion) => completion.is_of_request(),
         };
         if !is_of_request || matches!(link.role, LinkRole::HubLine(_) | LinkRole::Sentinel) {
             return Judgement::Answer;
         }
-        let asked = match link.completions.front().filter(|_| front.has_completion) {
+        let asked = match link.ledger.front_completion() {
             Some(Completion::Block { opens: true, .. }) => Some(RefusedRequest::Block),
             // The requests of such a block were executed one by one: no reply speaks for all of
             // them.
@@ -329,7 +326,7 @@ impl Redirects {
         };
         let is_block = asked.is_some();
         let pool = plane.servers[usize::from(link.kind.server.0)].pool;
-        let request = as_asked(link.first_bytes());
+        let request = as_asked(link.ledger.first_bytes());
         let about = RequestKeys::of(&plane.learned_commands, request, pool, front.class.reads());
         let (server, role) = (link.kind.server, link.role);
         let asked = asked.unwrap_or(match about.runs_code {
@@ -394,19 +391,18 @@ impl Redirects {
             return;
         };
         let asked = link.kind;
-        let front = link.first_in_flight();
+        let front = link.ledger.first_in_flight();
         let (entries, request, mut completion) = match front.filter(|front| front.has_completion) {
             Some(front) => {
-                let request = as_asked(link.first_bytes()).to_vec();
-                let mut completion = link.completions.pop_front();
+                let request = as_asked(link.ledger.first_bytes()).to_vec();
+                let mut completion = link.ledger.pop_completed(front);
                 if let Some(Completion::Block { came, refusal, .. }) = &mut completion {
                     (*came, *refusal) = (0, None);
                 }
-                link.pop_answered(front);
                 (vec![front], request, completion)
             }
             None => {
-                let (alone, request) = link.take_alone();
+                let (alone, request) = link.ledger.take_alone();
                 (alone, request, None)
             }
         };
@@ -516,12 +512,8 @@ impl Redirects {
         let Some(link) = plane.links.get(id) else {
             return;
         };
-        let is_watch = id_of(as_asked(link.first_bytes())) == Some(id::WATCH);
-        let (is_block, watched) = match link
-            .completions
-            .front()
-            .filter(|_| refused.front.has_completion)
-        {
+        let is_watch = id_of(as_asked(link.ledger.first_bytes())) == Some(id::WATCH);
+        let (is_block, watched) = match link.ledger.front_completion() {
             Some(Completion::Block { watched, .. }) => (true, *watched),
             _ => (false, false),
         };
@@ -727,8 +719,8 @@ impl Redirects {
             ..item.entry
         };
         match completion {
-            Some(completion) => state.push_with(entry, &request, completion),
-            None => state.push(entry, &request),
+            Some(completion) => state.ledger.push_with(entry, &request, completion),
+            None => state.ledger.push(entry, &request),
         }
         plane.counters.link_requests += 1;
         plane.list_link(link);
@@ -743,16 +735,10 @@ fn in_flight_of(plane: &DataPlane, session_id: SessionId, link: LinkId) -> Vec<I
     };
     let pool = plane.server(link.kind.server).pool;
     let mut found = Vec::new();
-    let (mut at, mut sent_at): (usize, (&[u8], _)) = (0, (b"", 0..0));
-    for entry in &link.ledger {
-        let end = at + entry.len as usize;
-        if entry.class != Class::Same {
-            sent_at = (entry.class.beginning(), at..end);
-        }
-        at = end;
+    for held in link.ledger.requests() {
+        let entry = held.entry;
         if entry.session == session_id {
-            let (beginning, sent_at) = sent_at.clone();
-            let request = [beginning, &link.out.bytes()[sent_at]].concat();
+            let request = held.bytes();
             let request = as_asked(&request);
             found.push(InFlight {
                 seq: entry.seq,
@@ -968,7 +954,7 @@ impl Redirects {
         if !is_held || plane.sessions.get(front.session).is_none() {
             return false;
         }
-        let request = as_asked(link.first_bytes());
+        let request = as_asked(link.ledger.first_bytes());
         let keys = plane.learned_commands.keys_in(request);
         let Some(twin) = refusals::twin(request, keys) else {
             return false;
@@ -1187,41 +1173,31 @@ impl Redirects {
         let kind = link.kind;
         let pool = &plane.pools[usize::from(plane.servers[usize::from(kind.server.0)].pool)];
         let sessions = &plane.sessions;
-        let (mut moved, mut at, mut read) = (Vec::new(), 0, Vec::new());
-        let mut completions = link.completions.iter();
-        for (index, entry) in link.ledger.iter_mut().enumerate() {
-            let behind = at + entry.len as usize;
-            if entry.class != Class::Same {
-                read.clear();
-                read.extend_from_slice(entry.class.beginning());
-                read.extend_from_slice(&link.out.bytes()[at..behind]);
-            }
-            at = behind;
+        let mut moved = Vec::new();
+        for (index, held) in link.ledger.requests().enumerate() {
+            let entry = held.entry;
             // A part of the first reply may be with its client already.
             let is_answered = index == 0 && link.cutting;
-            let completion = if entry.has_completion {
-                completions.next()
-            } else {
-                None
-            };
-            let again = completion.and_then(Completion::read_again);
+            let again = held.completion.and_then(Completion::read_again);
             let is_read = entry.class.reads() && entry.session != SessionId::NONE;
-            if is_read
-                && entry.has_completion == again.is_some()
-                && !is_answered
-                && is_read_from_replica(pool, sessions, kind.server, entry, &read)
-            {
+            if !is_read || entry.has_completion != again.is_some() || is_answered {
+                continue;
+            }
+            let read = held.bytes();
+            if is_read_from_replica(pool, sessions, kind.server, entry, &read) {
                 let entry_again = Entry {
                     len: read.len() as u32,
                     class: Class::Read,
                     before: EarlierAttempt::Lost,
                     ..*entry
                 };
-                moved.push((entry_again, again, read.clone()));
-                entry.session = SessionId::NONE;
+                moved.push((index, entry_again, again, read));
             }
         }
-        for (entry, completion, request) in moved {
+        for (index, ..) in &moved {
+            link.ledger.give_up(*index);
+        }
+        for (_, entry, completion, request) in moved {
             self.move_away(plane, id, kind, entry, completion, request);
         }
     }

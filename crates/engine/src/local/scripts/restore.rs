@@ -143,7 +143,7 @@ impl Local {
         let script = self.scripts.find(pool, name)?;
         // Behind SCRIPT FLUSH the client expects NOSCRIPT.
         let is_new = !state.loaded.knows(script.number)
-            && !state.completions.iter().any(Completion::flushes_scripts);
+            && !state.ledger.any_completion(Completion::flushes_scripts);
         let name = plane.logins.name_of(user);
         let is_admitted = || name.is_some_and(|user| script.shown_by.admits(user));
         (is_new && is_admitted()).then_some(script)
