@@ -30,6 +30,7 @@ pub(crate) mod learned_commands;
 pub(crate) mod ledger;
 pub(crate) mod link;
 pub(crate) mod link_deadlines;
+pub(crate) mod link_index;
 pub(crate) mod link_limit;
 pub(crate) mod link_loss;
 mod link_report;
@@ -75,7 +76,7 @@ pub(crate) mod untaken;
 pub(crate) mod waiters;
 pub(crate) mod worker_query;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use respool_protocol::commands::{self, Coalesce, Retry};
@@ -103,6 +104,7 @@ use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{
     ConnectAttempt, Decision, FlushReason, Link, LinkKind, LinkRole, LinkState,
 };
+use crate::data_plane::link_index::LinkIndex;
 use crate::data_plane::logins::Logins;
 use crate::data_plane::memory::Memory;
 use crate::data_plane::own_options::Levels;
@@ -118,7 +120,7 @@ use crate::data_plane::standing::TAKEN_OVER_MS;
 use crate::data_plane::tracking::Trackers;
 use crate::data_plane::turn_lists::{Cleanup, TurnLists};
 use crate::data_plane::untaken::UnreadOutput;
-use crate::data_plane::waiters::Waiters;
+use crate::data_plane::waiters::LinkWaiters;
 use crate::routing::pool::{Pool, Pools, ServerId};
 use crate::settings::AwayError;
 
@@ -153,20 +155,12 @@ pub(crate) struct DataPlane {
     pub(crate) links: Slab<LinkId, Link>,
     /// The lists that a turn fills and empties.
     pub(crate) turn: TurnLists,
-    /// The shared link of each kind.
-    pub(crate) shared: HashMap<LinkKind, LinkId>,
+    /// The links by their purpose.
+    pub(crate) link_index: LinkIndex,
+    /// Sessions that wait for a link, because a bound has no room for it.
+    pub(crate) link_waiters: LinkWaiters,
     /// Sessions that track at several servers.
     pub(crate) trackers: Trackers,
-    /// The number of links that serve one session each.
-    pub(crate) pinned_links: u32,
-    /// Links without a session, which the next session of their kind gets.
-    pub(crate) idle_links: HashMap<LinkKind, Vec<LinkId>>,
-    /// Sessions that wait for a link of their own.
-    pub(crate) pinned_waiters: Waiters,
-    /// Sessions whose urgent command waits for a link.
-    pub(crate) urgent_waiters: VecDeque<SessionId>,
-    /// Sessions whose large request waits for a streaming link.
-    pub(crate) streaming_waiters: Waiters,
     /// The time when each bound was reported last.
     pub(crate) bounds: Bounds,
     /// Sessions that get large replies, or take replies slowly.
@@ -238,13 +232,9 @@ impl DataPlane {
             deadlines: Arrivals::default(),
             sessions: Slab::new(),
             links: Slab::new(),
-            shared: HashMap::new(),
+            link_index: LinkIndex::default(),
+            link_waiters: LinkWaiters::default(),
             trackers: Trackers::default(),
-            pinned_links: 0,
-            idle_links: HashMap::new(),
-            pinned_waiters: Waiters::default(),
-            urgent_waiters: VecDeque::new(),
-            streaming_waiters: Waiters::default(),
             bounds: Bounds::default(),
             slow_readers: SlowReaders::default(),
             direct_classes: direct_classes(&settings),
@@ -463,11 +453,12 @@ impl DataPlane {
     /// `links_max`.
     pub(crate) fn shared_link(&mut self, kind: LinkKind) -> Option<LinkId> {
         let kind = self.kind_with_room(kind);
-        if let Some(link) = self.shared.get(&kind) {
-            return Some(*link);
+        let shared = self.link_index.shared(&kind);
+        if shared.is_some() {
+            return shared;
         }
         let link = self.add_link(kind, LinkRole::Shared)?;
-        self.shared.insert(kind, link);
+        self.link_index.shared.insert(kind, link);
         Some(link)
     }
 
@@ -485,7 +476,7 @@ impl DataPlane {
         link.wait_us = pool.flush.wait_us(self.server(kind.server).load.wait_us());
         link.heeds = role != LinkRole::Probe
             && (pool.cluster().is_some() || pool.watched.is_some() && role != LinkRole::Sentinel);
-        self.pinned_links += u32::from(role.is_dedicated());
+        self.link_index.count_role(role);
         link.reply_room
             .bound_ledger(self.settings.limits.link_ledger_max);
         let link = self.links.insert(link);
@@ -564,20 +555,12 @@ impl DataPlane {
     /// Removes a link that owes no replies and has no connection.
     pub(crate) fn remove_link(&mut self, id: LinkId) {
         if let Some(link) = self.links.remove(id) {
-            if self.shared.get(&link.kind) == Some(&id) {
-                self.shared.remove(&link.kind);
-            }
-            if link.role == LinkRole::Idle
-                && let Some(idle) = self.idle_links.get_mut(&link.kind)
-            {
-                idle.retain(|idle| *idle != id);
-            }
+            self.link_index.forget(id, &link);
             for waiter in link.waiters {
                 self.release(waiter, Holds::LINK);
             }
             self.next_streaming();
             if link.role.is_dedicated() {
-                self.pinned_links -= 1;
                 self.next_pinned();
             }
         }
@@ -593,15 +576,21 @@ impl DataPlane {
         server: ServerId,
     ) -> impl Iterator<Item = (LinkId, &Link)> {
         let kinds = self
+            .link_index
             .shared
             .iter()
             .filter(move |(kind, _)| kind.server == server);
         kinds.filter_map(|(_, id)| Some((*id, self.links.get(*id)?)))
     }
 
+    /// The shared link of the first kind to a server.
+    pub(crate) fn first_link_to(&self, server: ServerId) -> Option<LinkId> {
+        self.link_index.shared(&self.first_link(server))
+    }
+
     pub(crate) fn first_link_is(&self, server: ServerId, is: impl FnOnce(&Link) -> bool) -> bool {
-        let link = self.shared.get(&self.first_link(server));
-        link.and_then(|link| self.links.get(*link)).is_some_and(is)
+        let link = self.first_link_to(server);
+        link.and_then(|link| self.links.get(link)).is_some_and(is)
     }
 
     pub(crate) fn label(&self, link: LinkId) -> &str {

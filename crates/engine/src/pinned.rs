@@ -309,7 +309,7 @@ impl Pinned {
         if plane.links.get(id).is_some_and(is_stand_in) {
             self.tick_redirect(plane, id);
         }
-        self.tick_at_link(plane, id);
+        plane.tick_at_link(id);
     }
 
     /// Ends the wait of a session whose request began to wait at the server after its client had

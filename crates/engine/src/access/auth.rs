@@ -455,7 +455,7 @@ impl Access {
         }
         let session = plane.sessions.get(session_id);
         let kind = session.map(|session| plane.shared_kind_of(session));
-        let own = kind.and_then(|kind| plane.shared.get(&kind).copied());
+        let own = kind.and_then(|kind| plane.link_index.shared(&kind));
         self.connect_links_of(plane, user, own);
         Some(user)
     }

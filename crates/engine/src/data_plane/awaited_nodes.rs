@@ -102,9 +102,7 @@ impl DataPlane {
         let said = said.and_then(|awaited| awaited.wrong.clone());
         let unreached = || {
             let server = self.pools.home_of(pool);
-            let link = self
-                .links
-                .get(*self.shared.get(&self.first_link(server))?)?;
+            let link = self.links.get(self.first_link_to(server)?)?;
             let why = || {
                 format!(
                     "no connection to {}: {}",

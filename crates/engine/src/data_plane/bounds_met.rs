@@ -7,7 +7,6 @@ use crate::base::limits::{
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
-use crate::data_plane::waiters::Waiters;
 
 /// How often one bound is reported to the operator, milliseconds.
 const REPORT_EVERY_MS: u64 = 60_000;
@@ -55,12 +54,9 @@ impl Bound {
     }
 }
 
-/// When each bound was last reported, and the sessions that wait for shared links. Call
-/// [`Bounds::is_report_due`] each time a bound is met.
+/// When each bound was last reported. Call [`Bounds::is_report_due`] each time a bound is met.
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
-    /// Sessions that wait for room within `links-max`: see [`crate::data_plane::link_limit`].
-    pub(crate) link_waiters: Waiters,
     /// When each bound was last reported, by [`Bound`].
     reported_at: [Option<Time>; Bound::ALL.len()],
 }

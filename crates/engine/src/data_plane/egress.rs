@@ -20,7 +20,6 @@ use crate::data_plane::reorder::ReplyRun;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::LaneReason;
-use crate::data_plane::waiters::Readiness;
 
 /// Bytes of an incomplete reply that are kept until its end comes. If the link is lost within this
 /// bound, the client gets an error. Beyond it, the beginning of the reply has gone to the client,
@@ -563,19 +562,6 @@ impl DataPlane {
         }
         all
     }
-
-    /// Wakes as many sessions as there may be more links for large requests.
-    pub(crate) fn next_streaming(&mut self) {
-        if self.streaming_waiters.is_empty() {
-            return;
-        }
-        let free = self.free_streaming_links();
-        let sessions = &self.sessions;
-        let readiness = |id| Readiness::of(sessions.get(id), Holds::LINK);
-        for waiter in self.streaming_waiters.wake(free, readiness) {
-            self.release(waiter, Holds::LINK);
-        }
-    }
 }
 
 /// Links that drain for a slow session.
@@ -643,7 +629,7 @@ impl DataPlane {
                 self.hold_until_caught_up(session);
             }
         }
-        self.shared.remove(&kind);
+        self.link_index.shared.remove(&kind);
     }
 
     /// Stops reading a link until its slow session takes some output.
@@ -669,7 +655,7 @@ impl DataPlane {
         };
         let has_room = self.has_room_for_link();
         let rests = |link: &Link| matches!(link.state, LinkState::Down | LinkState::Backoff { .. });
-        let shared = self.shared.get(&kind).copied();
+        let shared = self.link_index.shared(&kind);
         let shared = shared.filter(|id| !self.links.get(*id).is_none_or(rests));
         if !has_room && shared.is_none() {
             return;

@@ -550,7 +550,7 @@ impl DataPlane {
     /// Stores the wait of its batches in each shared link, so a flush reads nothing else. Call this
     /// when the wait of a server or the rule of a pool has changed.
     pub(crate) fn set_waits(&mut self) {
-        for id in self.shared.values() {
+        for id in self.link_index.shared.values() {
             if let Some(link) = self.links.get_mut(*id) {
                 let server = &self.servers[usize::from(link.kind.server.0)];
                 let rule = &self.pools[usize::from(server.pool)].flush;
@@ -562,7 +562,7 @@ impl DataPlane {
     fn tick_load(&mut self, id: ServerId, longest_us: u32) {
         let (now, worker) = (self.now, self.worker_load);
         let stagger_ms = u64::from(id.0) % STAGGERED * u64::from(TICK_MS);
-        let link = self.shared.get(&self.first_link(id)).copied();
+        let link = self.first_link_to(id);
         let link = link.and_then(|link_id| Some((link_id, self.links.get(link_id)?)));
         let link = link.filter(|(_, link)| link.is_up());
         let on = link.map(|(link_id, link)| (link_id, link.up_since));

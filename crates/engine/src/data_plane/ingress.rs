@@ -689,9 +689,9 @@ impl DataPlane {
         let pool = session.pool;
         let first = self.first_link(self.pools.home_of(usize::from(pool)));
         let link = self
-            .shared
-            .get(&first)
-            .and_then(|link| self.links.get(*link));
+            .link_index
+            .shared(&first)
+            .and_then(|link| self.links.get(link));
         let seen_not_to = self.settings.users.is_empty()
             && link.is_some_and(Link::is_up)
             && !self.is_login_withdrawn(usize::from(pool));

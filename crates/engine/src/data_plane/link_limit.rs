@@ -8,6 +8,7 @@
 //!
 //! Sessions may use an idle link. After its end, each gets a link again with its next request.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -18,6 +19,7 @@ use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::server::Server;
+use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::waiters::Readiness;
 
@@ -111,7 +113,7 @@ impl DataPlane {
     /// The number of links that `pinned_links_max` still allows.
     pub(crate) fn free_own_links(&self) -> usize {
         let max = self.settings.limits.pinned_links_max;
-        max.saturating_sub(self.pinned_links) as usize
+        max.saturating_sub(self.link_index.dedicated()) as usize
     }
 
     pub(crate) fn free_streaming_links(&self) -> usize {
@@ -126,6 +128,11 @@ impl DataPlane {
     }
 }
 
+/// Whether a session waits for a link no longer: it was closed, or its deadline has come.
+fn is_over(session: Option<&Session>, now: Time) -> bool {
+    session.is_none_or(|session| session.gives_up_at().is_some_and(|at| now >= at))
+}
+
 /// Sessions that wait for room.
 impl DataPlane {
     /// The shared link of a kind, for the next request of a session. If there is no room for the
@@ -136,14 +143,14 @@ impl DataPlane {
         kind: LinkKind,
     ) -> Result<LinkId, Blocked> {
         let kind = self.kind_with_room(kind);
-        if let Some(link) = self.shared.get(&kind) {
-            return Ok(*link);
+        if let Some(link) = self.link_index.shared(&kind) {
+            return Ok(link);
         }
         let room = self.free_links() + self.idle_links().count();
-        if self.bounds.link_waiters.admit(id, 1, room)
+        if self.link_waiters.shared.admit(id, 1, room)
             && let Some(link) = self.shared_link(kind)
         {
-            if self.bounds.link_waiters.leave(id) {
+            if self.link_waiters.shared.leave(id) {
                 self.set_gives_up_at(id, None);
             }
             return Ok(link);
@@ -155,7 +162,7 @@ impl DataPlane {
     /// refused.
     fn wait_for_link(&mut self, id: SessionId) -> Blocked {
         if self.is_past_deadline(id) {
-            self.bounds.link_waiters.leave(id);
+            self.link_waiters.shared.leave(id);
             self.set_gives_up_at(id, None);
             return Blocked::Refused(bound_reply(Bound::Links.name()));
         }
@@ -163,24 +170,64 @@ impl DataPlane {
             self.note_bound(Bound::Links);
         }
         self.begin_to_wait(id);
-        self.bounds.link_waiters.wait(id);
+        self.link_waiters.shared.wait(id);
         self.hold(id, Holds::ROOM);
         Blocked::Wait
     }
 
+    /// Releases requests past their deadline, which are refused when they are dispatched again.
+    /// Releases sessions for which there is room, too.
+    pub(crate) fn tick_waiters(&mut self) {
+        let (now, sessions) = (self.now, &self.sessions);
+        let is_over = |id| is_over(sessions.get(id), now);
+        let own = self.link_waiters.pinned.tick(is_over);
+        let streaming = self.link_waiters.streaming.tick(is_over);
+        let (urgent, rest) = std::mem::take(&mut self.link_waiters.urgent)
+            .into_iter()
+            .partition::<VecDeque<SessionId>, _>(|id| is_over(*id));
+        self.link_waiters.urgent = rest;
+        for id in own.into_iter().chain(urgent) {
+            self.release(id, Holds::ROOM);
+        }
+        for id in streaming {
+            self.release(id, Holds::LINK);
+        }
+        self.next_pinned();
+        self.next_streaming();
+        self.next_urgent();
+        self.tick_link_waiters();
+    }
+
+    /// Releases sessions that wait at a link past their deadline.
+    pub(crate) fn tick_at_link(&mut self, link: LinkId) {
+        let Some(state) = self.links.get_mut(link) else {
+            return;
+        };
+        if state.waiters.is_empty() {
+            return;
+        }
+        let waiters = std::mem::take(&mut state.waiters);
+        let (late, rest) = waiters
+            .into_iter()
+            .partition::<Vec<SessionId>, _>(|id| self.is_past_deadline(*id));
+        if let Some(state) = self.links.get_mut(link) {
+            state.waiters = rest;
+        }
+        for id in late {
+            self.release(id, Holds::LINK);
+        }
+    }
+
     /// A tick: continues sessions that have room for their links, and sessions past their deadline.
     /// The latter are refused when they try again.
-    pub(crate) fn tick_link_waiters(&mut self) {
+    fn tick_link_waiters(&mut self) {
         let (now, sessions) = (self.now, &self.sessions);
-        let is_over = |id| {
-            let session = sessions.get(id);
-            session.is_none_or(|session| session.gives_up_at().is_some_and(|at| now >= at))
-        };
-        let mut next = self.bounds.link_waiters.tick(is_over);
-        if !self.bounds.link_waiters.is_empty() {
+        let is_over = |id| is_over(sessions.get(id), now);
+        let mut next = self.link_waiters.shared.tick(is_over);
+        if !self.link_waiters.shared.is_empty() {
             let room = self.free_links() + self.idle_links().count();
             let readiness = |id| Readiness::of(self.sessions.get(id), Holds::ROOM);
-            next.extend(self.bounds.link_waiters.wake(room, readiness));
+            next.extend(self.link_waiters.shared.wake(room, readiness));
         }
         for id in next {
             self.release(id, Holds::ROOM);
@@ -192,8 +239,30 @@ impl DataPlane {
         let free = self.free_own_links();
         let sessions = &self.sessions;
         let readiness = |id| Readiness::of(sessions.get(id), Holds::ROOM);
-        for waiter in self.pinned_waiters.wake(free, readiness) {
+        for waiter in self.link_waiters.pinned.wake(free, readiness) {
             self.release(waiter, Holds::ROOM);
+        }
+    }
+
+    /// Wakes as many sessions as there may be more links for large requests.
+    pub(crate) fn next_streaming(&mut self) {
+        if self.link_waiters.streaming.is_empty() {
+            return;
+        }
+        let free = self.free_streaming_links();
+        let sessions = &self.sessions;
+        let readiness = |id| Readiness::of(sessions.get(id), Holds::LINK);
+        for waiter in self.link_waiters.streaming.wake(free, readiness) {
+            self.release(waiter, Holds::LINK);
+        }
+    }
+
+    /// An emergency link may be free: the first session that waits for one goes on.
+    pub(crate) fn next_urgent(&mut self) {
+        while let Some(id) = self.link_waiters.urgent.pop_front() {
+            if self.sessions.get(id).is_some() {
+                return self.release(id, Holds::ROOM);
+            }
         }
     }
 

@@ -31,7 +31,7 @@ impl DataPlane {
             return Err(Blocked::Wait);
         }
         for server in &servers {
-            let first = self.shared.get(&self.first_link(*server)).copied();
+            let first = self.first_link_to(*server);
             if let Some(first) = first.filter(|_| self.standing(*server) == Standing::Away) {
                 return Err(Blocked::Refused(
                     self.no_link_reply(first, self.away_error(id)),
@@ -73,7 +73,7 @@ impl DataPlane {
     /// wait.
     fn may_stream(&self, id: SessionId, needed: usize) -> bool {
         let free = self.free_streaming_links();
-        self.streaming_waiters.admit(id, needed, free)
+        self.link_waiters.streaming.admit(id, needed, free)
     }
 
     /// A link that serves one request of this session. `None`: the bound of links is reached.
@@ -95,11 +95,11 @@ impl DataPlane {
         if !self.may_stream(id, 1) {
             self.note_bound(Bound::StreamingLinks);
             self.begin_to_wait(id);
-            self.streaming_waiters.wait(id);
+            self.link_waiters.streaming.wait(id);
             self.hold(id, Holds::LINK);
             return Err(Blocked::Wait);
         }
-        self.streaming_waiters.leave(id);
+        self.link_waiters.streaming.leave(id);
         self.set_gives_up_at(id, None);
         Ok(())
     }
@@ -162,7 +162,7 @@ impl DataPlane {
             self.note_bound(bound);
         }
         self.begin_to_wait(id);
-        self.urgent_waiters.push_back(id);
+        self.link_waiters.urgent.push_back(id);
         self.hold(id, Holds::ROOM);
         Blocked::Wait
     }

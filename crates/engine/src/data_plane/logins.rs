@@ -220,9 +220,9 @@ impl DataPlane {
     pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
         let first = self.first_link(self.pools.home_of(pool));
         let refusal = self
-            .shared
-            .get(&first)
-            .and_then(|link| self.links.get(*link))
+            .link_index
+            .shared(&first)
+            .and_then(|link| self.links.get(link))
             .and_then(|link| link.refusal.as_deref());
         !self.settings.users.is_empty()
             || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))

@@ -59,8 +59,7 @@ impl DataPlane {
     /// Whether pinned and idle links reach `pinned-links-max`. An idle link is a connection of the
     /// server like any other.
     fn own_links_are_full(&self) -> bool {
-        let spares: usize = self.idle_links.values().map(Vec::len).sum();
-        self.pinned_links as usize + spares >= self.settings.limits.pinned_links_max as usize
+        self.link_index.idle_and_dedicated() >= self.settings.limits.pinned_links_max as usize
     }
 
     /// Keeps a link that was given back for the next session that needs one. A link that is
@@ -76,20 +75,10 @@ impl DataPlane {
         }
         if let Some(link) = self.links.get_mut(id) {
             link.waits = false;
-            self.pinned_links -= u32::from(link.role.is_dedicated());
+            self.link_index.push_idle(id, link.kind, link.role);
             link.role = LinkRole::Idle;
             link.admit(false, false);
             link.unused_since = now;
-            self.idle_links.entry(link.kind).or_default().push(id);
-        }
-    }
-
-    /// An emergency link may be free: the first session that waits for one goes on.
-    pub(crate) fn next_urgent(&mut self) {
-        while let Some(id) = self.urgent_waiters.pop_front() {
-            if self.sessions.get(id).is_some() {
-                return self.release(id, Holds::ROOM);
-            }
         }
     }
 
@@ -198,7 +187,7 @@ impl DataPlane {
             return Err(Blocked::Refused(bound_reply("pinned-links-max")));
         }
         if self.may_have_own_link(id) {
-            self.pinned_waiters.leave(id);
+            self.link_waiters.pinned.leave(id);
             self.set_gives_up_at(id, None);
             return Ok(());
         }
@@ -207,7 +196,7 @@ impl DataPlane {
             return Err(Blocked::Refused(bound_reply("pinned-links-max")));
         }
         self.begin_to_wait(id);
-        self.pinned_waiters.wait(id);
+        self.link_waiters.pinned.wait(id);
         self.hold(id, Holds::ROOM);
         Err(Blocked::Wait)
     }
@@ -215,16 +204,13 @@ impl DataPlane {
     /// Whether this session may take a pinned link now, before all other sessions that wait for
     /// one.
     pub(crate) fn may_have_own_link(&self, id: SessionId) -> bool {
-        self.pinned_waiters.admit(id, 1, self.free_own_links())
+        self.link_waiters.pinned.admit(id, 1, self.free_own_links())
     }
 
     /// Closes an idle link of another kind to make room.
     fn make_room_for_own_link(&mut self) {
         if self.own_links_are_full()
-            && let Some(spare) = self
-                .idle_links
-                .values()
-                .find_map(|spares| spares.first().copied())
+            && let Some(spare) = self.link_index.any_idle()
         {
             self.close_link(spare);
         }
@@ -233,14 +219,13 @@ impl DataPlane {
     /// Takes an idle link of this kind, if there is one.
     pub(crate) fn take_spare(&mut self, kind: LinkKind, role: LinkRole) -> Option<LinkId> {
         let paused = self.is_server_paused(kind.server);
-        let spares = self.idle_links.get_mut(&kind)?;
-        while let Some(id) = spares.pop() {
+        while let Some(id) = self.link_index.pop_idle(&kind) {
             if let Some(link) = self.links.get_mut(id)
                 && link.role == LinkRole::Idle
             {
                 link.role = role;
                 link.admit(link.may_take(), paused);
-                self.pinned_links += u32::from(role.is_dedicated());
+                self.link_index.count_role(role);
                 return Some(id);
             }
         }

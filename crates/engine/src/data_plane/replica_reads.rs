@@ -160,10 +160,10 @@ impl DataPlane {
         }
         let server = self.server_for(id, owner, command)?;
         if server != owner && self.may_be_read(owner) {
-            let link = self.shared.get(&kind.at(server));
+            let link = self.link_index.shared(&kind.at(server));
             let rests = |link: &Link| matches!(link.state, LinkState::Backoff { .. });
             if link
-                .and_then(|link| self.links.get(*link))
+                .and_then(|link| self.links.get(link))
                 .is_some_and(rests)
             {
                 return Ok(owner);

@@ -477,7 +477,7 @@ impl DataPlane {
         }
         for at in 0..self.servers.len() {
             let id = ServerId(at as u16);
-            let link = self.shared.get(&self.first_link(id)).copied();
+            let link = self.first_link_to(id);
             let answers = |link: &Link| link.is_up() && link.takes() && link.paused.is_none();
             let up = link.filter(|link| self.links.get(*link).is_some_and(answers));
             let now = self.now;

@@ -252,7 +252,7 @@ impl DataPlane {
             ..link.kind
         };
         let is_code_link = link.kind.lane == CODE_LANE && link.role == LinkRole::Shared;
-        let common = self.shared.get(&kind).copied().filter(|_| is_code_link)?;
+        let common = self.link_index.shared(&kind).filter(|_| is_code_link)?;
         if !self.links.get(common).is_some_and(Link::is_up) {
             return None;
         }
@@ -320,8 +320,8 @@ impl DataPlane {
     /// then the lane's requests go to the common link.
     pub(crate) fn has_lane_link(&self, kind: LinkKind) -> bool {
         let is_in_backoff = |link: &Link| matches!(link.state, LinkState::Backoff { .. });
-        let link = self.shared.get(&kind);
-        match link.and_then(|link| self.links.get(*link)) {
+        let link = self.link_index.shared(&kind);
+        match link.and_then(|link| self.links.get(link)) {
             Some(link) => !is_in_backoff(link),
             None => self.kind_with_room(kind) == kind,
         }
@@ -364,7 +364,7 @@ impl DataPlane {
     /// The kind of the shared link for sessions of this kind at present. If a lane has no link and
     /// may get none, that is the common one.
     pub(crate) fn kind_with_room(&self, kind: LinkKind) -> LinkKind {
-        let is_apart = kind.lane != EVERYBODYS && !self.shared.contains_key(&kind);
+        let is_apart = kind.lane != EVERYBODYS && self.link_index.shared(&kind).is_none();
         match is_apart && !self.has_room_in_lanes(kind.lane == CODE_LANE) {
             true => LinkKind {
                 lane: EVERYBODYS,

@@ -32,7 +32,7 @@ impl DataPlane {
             self.close_link(id);
             return None;
         }
-        let old = self.shared.get(&kind).copied();
+        let old = self.link_index.shared(&kind);
         let is_up = |old: &LinkId| self.links.get(*old).is_some_and(Link::is_up);
         let Some(old) = old.filter(is_up) else {
             // The old link was lost meanwhile, and reconnects by itself.
@@ -58,7 +58,7 @@ impl DataPlane {
         if let Some(link) = self.links.get_mut(id) {
             link.role = LinkRole::Shared;
         }
-        self.shared.insert(succession.kind, id);
+        self.link_index.shared.insert(succession.kind, id);
         self.limit_link(id);
         moved
     }
@@ -115,7 +115,7 @@ mod tests {
         let succession = plane.succession_of(idle).expect("a succession");
         assert!(!succession.is_takeover && succession.old == old);
         assert_eq!(plane.take_place(&succession).len(), 0);
-        assert_eq!(plane.shared.get(&succession.kind), Some(&idle));
+        assert_eq!(plane.link_index.shared(&succession.kind), Some(idle));
         plane.end_succession(&succession);
         let link = plane.links.get(idle).expect("the link is there");
         assert!(link.role == LinkRole::Shared && link.takes());
@@ -129,7 +129,7 @@ mod tests {
         assert!(plane.succession_of(idle).is_none());
         assert!(plane.turn.actions.contains(&Action::CloseLink(idle)));
         let kind = plane.first_link(ServerId(0));
-        assert_eq!(plane.shared.get(&kind), Some(&old));
+        assert_eq!(plane.link_index.shared(&kind), Some(old));
         // A link of another use succeeds no link.
         assert!(plane.succession_of(old).is_none());
     }

@@ -536,7 +536,7 @@ impl DataPlane {
             // It was connected for another reason.
             return true;
         };
-        let is_shared = self.shared.get(&kind) == Some(&old);
+        let is_shared = self.link_index.shared(&kind) == Some(old);
         let takes = is_shared && self.links.get(old).is_some_and(|old| self.is_stuck(old));
         let now = self.now;
         match takes {

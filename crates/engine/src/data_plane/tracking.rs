@@ -367,7 +367,7 @@ impl DataPlane {
                 rests && (link.kind.user == kind.user || link.refusal.is_none())
             })
         };
-        let mut links = all.iter().filter_map(|kind| self.shared.get(kind).copied());
+        let mut links = all.iter().filter_map(|kind| self.link_index.shared(kind));
         links.find(rests)
     }
 

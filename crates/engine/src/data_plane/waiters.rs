@@ -21,6 +21,19 @@ pub(crate) struct Waiters {
     woken: Vec<SessionId>,
 }
 
+/// The sessions that wait for a link, by the bound that has no room for it.
+#[derive(Debug, Default)]
+pub(crate) struct LinkWaiters {
+    /// Sessions that wait for a shared link within `links-max`.
+    pub(crate) shared: Waiters,
+    /// Sessions that wait for a link of their own within `pinned-links-max`.
+    pub(crate) pinned: Waiters,
+    /// Sessions whose large request waits for a link within `streaming-links-max`.
+    pub(crate) streaming: Waiters,
+    /// Sessions whose urgent command waits for an emergency link.
+    pub(crate) urgent: VecDeque<SessionId>,
+}
+
 /// Whether a waiting session could continue, if it were woken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Readiness {

@@ -421,7 +421,7 @@ impl Discovery {
         let pool = usize::from(plane.server(server).pool);
         let now = plane.now;
         // The ACL of another user may forbid INFO.
-        let first = plane.shared.get(&plane.first_link(server)).copied();
+        let first = plane.first_link_to(server);
         let is_up = |link: &LinkId| plane.links.get(*link).is_some_and(Link::is_up);
         let link = first.filter(is_up);
         let Some((link, readers)) = link.zip(self.readers.get_mut(&pool)) else {
@@ -452,7 +452,7 @@ impl Discovery {
         let Some(server) = plane.links.get(link).map(|link| link.kind.server) else {
             return;
         };
-        let is_first = plane.shared.get(&plane.first_link(server)) == Some(&link);
+        let is_first = plane.first_link_to(server) == Some(link);
         let pool = usize::from(plane.server(server).pool);
         if let Some(readers) = self.readers.get_mut(&pool).filter(|_| is_first)
             && let Some(state) = readers.of_mut(server)

@@ -198,7 +198,7 @@ impl Discovery {
     pub(crate) fn reach(&mut self, plane: &mut DataPlane, server: ServerId) {
         plane.servers[usize::from(server.0)].gone = false;
         let kind = plane.first_link(server);
-        let known = plane.shared.contains_key(&kind);
+        let known = plane.link_index.shared(&kind).is_some();
         if let Some(link) = plane.shared_link(kind).filter(|_| !known) {
             plane.connect(link);
         }

@@ -180,7 +180,7 @@ impl Engine {
         self.discovery.tick_readers(&mut self.plane);
         self.admin.tick_questions(&mut self.plane);
         self.local.tick_lessons(&mut self.plane);
-        self.pinned.tick_waiters(&mut self.plane);
+        self.plane.tick_waiters();
         self.plane.tick_arrivals();
         self.plane.tick_limits();
         self.plane.tick_patience();
@@ -221,7 +221,7 @@ impl Engine {
             LinkCheck::Retries => {
                 self.plane.tick_retry(id);
                 self.settle_losses();
-                self.pinned.tick_at_link(&mut self.plane, id);
+                self.plane.tick_at_link(id);
                 return self.plane.answer_late_requests(id);
             }
             LinkCheck::Ends => return,

@@ -10,14 +10,11 @@
 //! the last write of that link, so the writes of all sessions move the goal, and it does not ask
 //! the replicas how far they are. They say so once a second. Most answers would be 0.
 
-use std::collections::VecDeque;
-
 use respool_protocol::commands::id;
 
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, Request};
-use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
 use crate::pinned::Pinned;
 
@@ -85,53 +82,6 @@ impl Pinned {
             }
             (Dispatched::Wait, _) => {}
         }
-    }
-
-    /// Releases sessions that wait at a link past their deadline.
-    pub(crate) fn tick_at_link(&mut self, plane: &mut DataPlane, link: LinkId) {
-        let Some(state) = plane.links.get_mut(link) else {
-            return;
-        };
-        if state.waiters.is_empty() {
-            return;
-        }
-        let waiters = std::mem::take(&mut state.waiters);
-        let (late, rest) = waiters
-            .into_iter()
-            .partition::<Vec<SessionId>, _>(|id| plane.is_past_deadline(*id));
-        if let Some(state) = plane.links.get_mut(link) {
-            state.waiters = rest;
-        }
-        for id in late {
-            plane.release(id, Holds::LINK);
-        }
-    }
-
-    /// Releases requests past their deadline, which are refused when they are dispatched again.
-    /// Releases sessions for which there is room, too.
-    pub(crate) fn tick_waiters(&mut self, plane: &mut DataPlane) {
-        let (now, sessions) = (plane.now, &plane.sessions);
-        let is_over = |id| {
-            // The session has gone.
-            let session: Option<&Session> = sessions.get(id);
-            session.is_none_or(|session| session.gives_up_at().is_some_and(|at| now >= at))
-        };
-        let own = plane.pinned_waiters.tick(is_over);
-        let streaming = plane.streaming_waiters.tick(is_over);
-        let (urgent, rest) = std::mem::take(&mut plane.urgent_waiters)
-            .into_iter()
-            .partition::<VecDeque<SessionId>, _>(|id| is_over(*id));
-        plane.urgent_waiters = rest;
-        for id in own.into_iter().chain(urgent) {
-            plane.release(id, Holds::ROOM);
-        }
-        for id in streaming {
-            plane.release(id, Holds::LINK);
-        }
-        plane.next_pinned();
-        plane.next_streaming();
-        plane.next_urgent();
-        plane.tick_link_waiters();
     }
 }
 

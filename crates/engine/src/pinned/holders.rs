@@ -140,14 +140,15 @@ impl Pinned {
     /// Takes at most one link of each kind from its session when others wait.
     pub(crate) fn tick_holders(&mut self, plane: &mut DataPlane) {
         if plane
-            .streaming_waiters
+            .link_waiters
+            .streaming
             .lack_room(plane.free_streaming_links())
         {
             self.end_slowest(plane);
         } else {
             self.holders.uploads.clear();
         }
-        if plane.pinned_waiters.lack_room(plane.free_own_links()) {
+        if plane.link_waiters.pinned.lack_room(plane.free_own_links()) {
             self.end_longest_watch(plane);
         } else {
             self.holders.watches.clear();

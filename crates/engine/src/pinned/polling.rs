@@ -139,7 +139,7 @@ impl Pinned {
         id: SessionId,
         request: &Request<'_>,
     ) {
-        plane.pinned_waiters.leave(id);
+        plane.link_waiters.pinned.leave(id);
         plane.set_gives_up_at(id, None);
         let now = plane.now;
         let Some(session) = plane.sessions.get(id) else {

@@ -122,9 +122,9 @@ impl Redirects {
         heir: Option<ServerId>,
     ) -> Option<LinkId> {
         let server = kind_for(plane, item, heir).ok()?.server;
-        let first = plane.shared.get(&plane.first_link(server));
+        let first = plane.first_link_to(server);
         let is_in_back_off = first
-            .and_then(|first| plane.links.get(*first))
+            .and_then(|first| plane.links.get(first))
             .is_some_and(|first| self.may_wait_at(plane, first, item));
         let is_known = plane.tracks_on(id, server).is_some();
         if is_in_back_off || !is_known && !plane.may_have_own_link(id) {
