@@ -1,6 +1,6 @@
 //! The path of a request: from a session to a link, into a batch, and its reply back.
 
-mod accept;
+pub(crate) mod accept;
 pub(crate) mod actions;
 pub(crate) mod answers;
 pub(crate) mod awaited_nodes;

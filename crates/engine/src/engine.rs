@@ -46,6 +46,7 @@ use crate::base::limits::unanswered_bytes_max;
 use crate::base::settings::{PasswordSource, Settings};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
+use crate::data_plane::accept::InputEnd;
 use crate::data_plane::actions::{Action, Event, WorkerId};
 use crate::data_plane::flush_rule::Usage;
 use crate::data_plane::link::Link;
@@ -212,42 +213,19 @@ impl Engine {
 
     /// A client sends no more bytes. The session closes when its requests are answered.
     pub fn handle_session_end(&mut self, session: SessionId) {
-        let id = session;
-        let Some(session) = self.plane.sessions.get_mut(id) else {
-            return;
-        };
-        session.state.end_input();
-        if self.plane.is_to_wait(id) {
-            return self.plane.close(id, false);
+        let end = self.plane.end_input(session);
+        self.end_input(session, end);
+        if end == InputEnd::Goes {
+            self.plane.reading_changed(session);
+            self.plane.finish_if_done(session);
         }
-        if self.plane.waits_at_server(id) {
-            return self.pinned.end_wait(&mut self.plane, id, self.draining);
-        }
-        // In a pause the bytes that are held are dropped: a large request may be cut by that.
-        self.admin.end_paused(&mut self.plane, id);
-        self.pinned.forget_cut_request(&mut self.plane, id);
-        self.plane.reading_changed(id);
-        self.plane.finish_if_done(id);
     }
 
     /// A client whose socket is not read sends no more bytes. Unread bytes may still be in the
     /// socket, and may be many.
     pub fn handle_session_hangup(&mut self, session: SessionId) {
-        let id = session;
-        if self.plane.is_to_wait(id)
-            || self
-                .plane
-                .sessions
-                .get(id)
-                .is_some_and(Session::is_finished)
-        {
-            return self.plane.close(id, false);
-        }
-        if self.plane.waits_at_server(id) {
-            return self.pinned.end_wait(&mut self.plane, id, self.draining);
-        }
-        self.admin.end_paused(&mut self.plane, id);
-        self.pinned.forget_cut_request(&mut self.plane, id);
+        let end = self.plane.end_unread_input(session);
+        self.end_input(session, end);
     }
 
     /// A client is gone.
@@ -396,6 +374,15 @@ impl Engine {
 
 /// Sessions.
 impl Engine {
+    /// Ends the wait of a session whose client sends no more, and drops a request without an end.
+    fn end_input(&mut self, id: SessionId, end: InputEnd) {
+        match end {
+            InputEnd::Closed => {}
+            InputEnd::EndsWait => self.pinned.end_wait(&mut self.plane, id, self.draining),
+            InputEnd::Goes => self.pinned.forget_cut_request(&mut self.plane, id),
+        }
+    }
+
     /// Takes requests from the bytes that a session holds.
     fn take_held(&mut self, id: SessionId) {
         let Some(held) = self.plane.take_held(id) else {

@@ -157,18 +157,6 @@ impl Admin {
         plane.ask_to_unblock(blocked, how, completion)
     }
 
-    /// A paused client has closed its side of the connection. As in Redis, its held request is not
-    /// executed.
-    pub(crate) fn end_paused(&mut self, plane: &mut DataPlane, id: SessionId) {
-        if plane
-            .sessions
-            .get(id)
-            .is_some_and(|session| session.state.holds().any(Holds::PAUSE))
-        {
-            plane.close_when_answered(id);
-        }
-    }
-
     pub(crate) fn begin_pause(&mut self, plane: &mut DataPlane, pool: u16, until: Time, all: bool) {
         match plane.pauses.iter_mut().find(|pause| pause.pool == pool) {
             // If two pauses overlap, the later end and the stricter mode count.

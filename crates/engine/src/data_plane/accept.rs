@@ -1,4 +1,4 @@
-//! Clients that connect, and the bytes that their sockets take.
+//! Clients that connect or send no more, and the bytes that their sockets take.
 
 use respool_protocol::encode::Version;
 
@@ -13,6 +13,17 @@ use crate::data_plane::resume::ListMark;
 use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::EVERYBODYS;
+
+/// The state of a session whose client sends no more bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputEnd {
+    /// It is closed.
+    Closed,
+    /// The server makes it wait. The wait ends.
+    EndsWait,
+    /// It goes on until its requests are answered.
+    Goes,
+}
 
 impl DataPlane {
     /// Makes the session of a client that has connected to the pool of this index.
@@ -78,6 +89,38 @@ impl DataPlane {
         session
     }
 
+    /// A client sends no more bytes.
+    pub(crate) fn end_input(&mut self, id: SessionId) -> InputEnd {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return InputEnd::Closed;
+        };
+        session.state.end_input();
+        self.input_end(id, self.is_to_wait(id))
+    }
+
+    /// A client whose socket is not read sends no more bytes. Its unread bytes count as input.
+    pub(crate) fn end_unread_input(&mut self, id: SessionId) -> InputEnd {
+        let is_finished = self.sessions.get(id).is_some_and(Session::is_finished);
+        self.input_end(id, self.is_to_wait(id) || is_finished)
+    }
+
+    fn input_end(&mut self, id: SessionId, closes: bool) -> InputEnd {
+        if closes {
+            self.close(id, false);
+            return InputEnd::Closed;
+        }
+        if self.waits_at_server(id) {
+            return InputEnd::EndsWait;
+        }
+        let is_paused = |session: &Session| session.state.holds().any(Holds::PAUSE);
+        if self.sessions.get(id).is_some_and(is_paused) {
+            // As in Redis, its held request is not executed. Its bytes are dropped: a large request
+            // may be cut by that.
+            self.close_when_answered(id);
+        }
+        InputEnd::Goes
+    }
+
     /// A session's socket took `count` bytes of its output.
     #[inline]
     pub(crate) fn session_written(&mut self, id: SessionId, count: usize) {
@@ -117,5 +160,30 @@ impl DataPlane {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_plane::test_plane::{plane_with_link, session_of};
+
+    /// A session whose client sends no more goes on. In a pause it takes no more requests.
+    #[test]
+    fn end_of_input_depends_on_the_wait_of_the_session() {
+        let (mut plane, _) = plane_with_link();
+        let session = session_of(&mut plane);
+        assert_eq!(plane.end_unread_input(session), InputEnd::Goes);
+        assert_eq!(plane.end_input(session), InputEnd::Goes);
+        let paused = session_of(&mut plane);
+        plane.hold(paused, Holds::PAUSE);
+        assert_eq!(plane.end_input(paused), InputEnd::Goes);
+        let closes = |plane: &DataPlane, id| {
+            let session = plane.sessions.get(id);
+            session.is_none_or(|session| session.state.is_closing())
+        };
+        assert!(closes(&plane, paused) && !closes(&plane, session));
+        plane.close(session, false);
+        assert_eq!(plane.end_input(session), InputEnd::Closed);
     }
 }
