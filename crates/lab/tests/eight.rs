@@ -705,11 +705,11 @@ fn children(of: u32) -> Vec<i32> {
 /// The exit code and output of a lab that ends soon.
 fn ended(mut lab: Child) -> (Option<i32>, String) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while lab.try_wait().expect("it can be waited for").is_none() {
-        assert!(Instant::now() < deadline, "it goes on");
+    while lab.try_wait().expect("the lab is a child").is_none() {
+        assert!(Instant::now() < deadline, "the lab did not end");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let output = lab.wait_with_output().expect("its output can be read");
+    let output = lab.wait_with_output().expect("the lab's output is piped");
     (output.status.code(), text(&output.stderr))
 }
 

@@ -188,7 +188,10 @@ fn watched_primary_is_replaced_however_it_fails() {
             return;
         };
         let round = round(folder.path(), &output);
-        assert_eq!(round.others_gap_ms, None, "there is but one: {round:?}");
+        assert_eq!(
+            round.others_gap_ms, None,
+            "one shard has no others: {round:?}"
+        );
         let (named, through) = (round.named_ms.unwrap(), round.through_ms.unwrap());
         assert!(named >= round.direct_ms.unwrap(), "{by}: {round:?}");
         // Writes at the old primary do not count.

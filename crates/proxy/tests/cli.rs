@@ -637,7 +637,7 @@ fn readable_password_file_is_a_warning() {
     }
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).unwrap();
     let (_, _, err) = said(&["check", "--config", plain.to_str().unwrap()]);
-    assert_eq!(err, "", "it holds no password");
+    assert_eq!(err, "", "the file holds no password");
 }
 
 /// A file that never ends is refused, and does not fill the memory of the machine.
@@ -971,7 +971,9 @@ impl Serving {
             .log
             .lines()
             .find(|line| line.contains("\"server started\""));
-        field(line.expect("it spawned"), "pid").parse().unwrap()
+        field(line.expect("respool started a server"), "pid")
+            .parse()
+            .unwrap()
     }
 
     fn signal(&self, signal: Signal) {

@@ -297,7 +297,7 @@ fn told_by_table(request: &[Vec<u8>]) -> Keys {
     let argc = request.len();
     let arg = |at: usize| request[at].as_slice();
     let command = commands::resolve(argc, arg)
-        .expect("it was found before")
+        .expect("the command was found before")
         .get();
     let mut found = Vec::new();
     let result = command.keys(argc, arg, |key, flags| {
@@ -366,7 +366,7 @@ fn waits(link: &mut Client, watcher: &mut Client) -> bool {
                 .split(' ')
                 .next()
                 .and_then(|id| id.strip_prefix("id="))
-                .expect("it has an id");
+                .expect("CLIENT LIST names an id");
             watcher.call_args(&["CLIENT", "UNBLOCK", id]);
             return true;
         }

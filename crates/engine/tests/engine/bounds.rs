@@ -220,7 +220,7 @@ fn large_request_given_up_is_never_sent() {
     let sent = world.sent(link).len();
     assert!(
         sent < 1_000,
-        "it failed as NOTSENT, but {sent} bytes were sent"
+        "the request failed as NOTSENT, but {sent} bytes were sent"
     );
 }
 

@@ -1678,7 +1678,7 @@ fn miss_at_one_server_repeats_no_read_at_another() {
     let fused = requests(&[&format!("MGET {n} {m}")]);
     assert_eq!(world.sent(here).as_bytes(), fused);
     world.says(here, "*2\r\n$-1\r\n$1\r\nm\r\n");
-    assert_eq!(world.asked(here).len(), 1, "it is asked again");
+    assert_eq!(world.asked(here).len(), 1, "the nil is asked again");
     world.says(there, ":1\r\n$-1\r\n:1\r\n:2\r\n");
     let set = requests(&[&format!("SET {longer}")]);
     assert_eq!(world.sent(there).as_bytes(), set, "no later read is sent");

@@ -203,7 +203,7 @@ fn slow_attempt_holds_no_request_of_an_away_server() {
         let mine = sessions[links
             .iter()
             .position(|link| *link == probe)
-            .expect("one of them")];
+            .expect("the probe is a link of a session")];
         world.asks(mine, &["GET soon"]);
         assert_eq!(world.got(mine), "", "the server may be back");
         world.wait_ms(100);

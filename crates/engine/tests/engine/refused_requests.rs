@@ -39,7 +39,11 @@ fn collapsed_read_is_retried_for_its_second_session() {
     world.turn_at(Time(0).plus_ms(100), asks(first));
     world.turn_at(Time(0).plus_ms(300), asks(second));
     world.says(link, "$-1\r\n");
-    assert_eq!(world.sent(link).as_bytes(), asked, "one for both");
+    assert_eq!(
+        world.sent(link).as_bytes(),
+        asked,
+        "one GET for both sessions"
+    );
     world.turn_at(Time(0).plus_ms(610), |_| {});
     assert!(world.got(first).starts_with("-UNKNOWN "));
     world.says(link, LOADING);

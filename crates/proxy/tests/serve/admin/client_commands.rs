@@ -163,7 +163,7 @@ fn client_commands_use_the_servers_words_and_fields() {
         let (mut asker, mut other) = (target.client(), target.client());
         assert_eq!(asker.call("CLIENT SETNAME asker"), Reply::ok());
         assert_eq!(other.call("CLIENT SETNAME other"), Reply::ok());
-        // 6.2 and 7.0 do not know it, here or there.
+        // Servers of 6.2 and 7.0 refuse CLIENT SETINFO, with and without respool.
         other.call("CLIENT SETINFO LIB-NAME lib");
         let mut reply = |asked: &str| {
             asker.send(&words(asked));
@@ -230,7 +230,10 @@ fn client_list_line_names_client_and_address() {
         client.call("CLIENT SETNAME somebody");
         client.call("SELECT 3");
         client.call("HELLO 3");
-        let own = client.stream().local_addr().expect("it is connected");
+        let own = client
+            .stream()
+            .local_addr()
+            .expect("the client is connected");
         let info = text(client.call("CLIENT INFO"));
         let list = text(client.call(&format!("CLIENT LIST ID {id}")));
         for said in [&info, &list] {
@@ -243,7 +246,7 @@ fn client_list_line_names_client_and_address() {
             assert_eq!(said["user"], "default");
             let fd: i32 = said["fd"].parse().expect("a number");
             assert!(fd > 2, "{said:?}");
-            // 6.2 does not say it.
+            // CLIENT INFO of 6.2 has no field `resp`.
             assert_eq!(said.get("resp").map_or("3", String::as_str), "3");
         }
         assert!(
@@ -329,12 +332,18 @@ fn client_kill_reaches_every_worker() {
                     killer.call(&format!("CLIENT KILL ID {id}"))
                 }
                 1 => {
-                    let addr = victim.stream().local_addr().expect("it is connected");
+                    let addr = victim
+                        .stream()
+                        .local_addr()
+                        .expect("the client is connected");
                     killer.call(&format!("CLIENT KILL ADDR {addr} TYPE normal"))
                 }
                 _ => {
                     // The old form says OK instead of how many.
-                    let addr = victim.stream().local_addr().expect("it is connected");
+                    let addr = victim
+                        .stream()
+                        .local_addr()
+                        .expect("the client is connected");
                     assert_eq!(killer.call(&format!("CLIENT KILL {addr}")), Reply::ok());
                     Reply::Integer(1)
                 }
@@ -372,7 +381,10 @@ fn client_that_kills_itself_is_answered_first() {
         for old_form in [true, false] {
             let mut client = target.client();
             let id = id(&mut client);
-            let addr = client.stream().local_addr().expect("it is connected");
+            let addr = client
+                .stream()
+                .local_addr()
+                .expect("the client is connected");
             let kill = if old_form {
                 format!("CLIENT KILL {addr}")
             } else {
@@ -400,7 +412,7 @@ fn client_that_kills_itself_is_answered_first() {
 /// Replies that need all workers keep their place in the session's order.
 #[test]
 fn worker_answers_keep_the_session_order() {
-    // All six may be with one worker, and more than `QUESTIONS_MAX` it does not ask at once.
+    // All six clients may be with one worker, which asks `QUESTIONS_MAX` questions at once at most.
     const ROUNDS: usize = 20;
     let target = proxied(&Options::with(&["--threads=3"]));
     let mut clients: Vec<Client> = (0..6).map(|_| target.client()).collect();

@@ -140,7 +140,7 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
         wait_until("new clients must log in", SOON, || {
             must_log_in(&client().call("GET key"))
         });
-        assert!(write_all(&mut old), "it keeps its links");
+        assert!(write_all(&mut old), "the old session keeps its links");
         for server in &servers[..2] {
             Client::connect(server.address()).call("CONFIG SET requirepass new");
         }
@@ -312,7 +312,7 @@ fn replica_that_wants_a_password_disturbs_no_session() {
     for node in served.cluster.nodes() {
         let mut direct = Client::connect(node.address());
         let Reply::Array(role) = direct.call("ROLE") else {
-            panic!("it has a role");
+            panic!("the node has a role");
         };
         if role[0] == Reply::bulk("slave") {
             assert_eq!(direct.call("CONFIG SET requirepass new"), Reply::ok());
@@ -358,7 +358,7 @@ fn newcomers_must_log_in_before_every_kind() {
             assert_eq!(set, Reply::ok(), "{name}");
         };
         // The last one alone: of a pool with prefixes, the part.
-        let last = servers.last().expect("there is one");
+        let last = servers.last().expect("the pool has servers");
         set(last, "", "new");
         let claim = format!("{name}: new clients must log in");
         wait_until(&claim, SOON, || must_log_in(&client().call("GET k:1")));
@@ -366,7 +366,10 @@ fn newcomers_must_log_in_before_every_kind() {
             must_log_in(&client().call("CONFIG GET requirepass")),
             "{name}"
         );
-        assert!(write_all(&mut old), "{name}: it keeps its links");
+        assert!(
+            write_all(&mut old),
+            "{name}: the old session keeps its links"
+        );
         for server in &servers[..servers.len() - 1] {
             set(server, "", "new");
         }

@@ -300,7 +300,7 @@ fn config_set_reaches_the_inner_respool_of_two() {
     });
 }
 
-/// The addresses at which it listens, in their order.
+/// The addresses of respool's listeners, in their order.
 fn listeners(target: &Target) -> Vec<SocketAddr> {
     let log = target.proxy().log();
     let line = log.lines().find(|line| line.contains("ready"));

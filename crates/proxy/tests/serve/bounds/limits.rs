@@ -319,7 +319,7 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
     let proxy = target.proxy();
     let mut steady = Client::connect(proxy.address());
     assert_eq!(steady.call("SET steady value"), Reply::ok());
-    // Lowered while it runs: at its start respool would see it and take fewer sessions than fit.
+    // The limit is lowered while respool runs. At its start respool would allow fewer sessions.
     let limit = format!("--nofile={}:", proxy.fds() + 20);
     let lowered = Command::new("prlimit")
         .args(["--pid", &proxy.pid().to_string(), &limit])
@@ -466,7 +466,7 @@ fn blocked_client_is_not_idle() {
     assert_eq!(target.client().call("CLIENT PAUSE 1200 ALL"), Reply::ok());
     let begun = Instant::now();
     assert_eq!(paused.call("SET key value"), Reply::ok());
-    assert!(begun.elapsed() > 2 * idle, "it had to wait");
+    assert!(begun.elapsed() > 2 * idle, "the SET waited for the pause");
     // A client without a request and without a wait is idle.
     paused.expect_closed();
 }

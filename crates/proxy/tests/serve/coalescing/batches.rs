@@ -295,7 +295,7 @@ fn fused_gets_answer_each_key_by_itself() {
             // key.
             assert_eq!(saved.again, 7, "{saved:?}");
         }
-        // Both at once, and all of it from one client.
+        // Clients of both versions at once, and one client with all requests.
         let mut both = callers(RESP2, &asks);
         both.extend(callers(RESP3, &asks));
         both.push(caller(RESP2, &asks));
@@ -461,7 +461,7 @@ fn misconf_refuses_each_set_alone() {
     on_every_pair(&[], |pair| {
         // Nothing can be renamed to a directory's name.
         for target in [&pair.direct, &pair.proxied] {
-            std::fs::create_dir(target.server.dir().join("dump.rdb")).expect("it is not there");
+            std::fs::create_dir(target.server.dir().join("dump.rdb")).expect("the name is free");
         }
         pair.tell(&["SET there value"]);
         for target in [&pair.direct, &pair.proxied] {
@@ -553,7 +553,11 @@ fn cluster_node_answers_each_fused_request() {
             "{saved:?}"
         );
         let saved = pair.ask(&all);
-        assert_eq!((saved.sets, saved.gets), (0, 0), "it is not tried again");
+        assert_eq!(
+            (saved.sets, saved.gets),
+            (0, 0),
+            "requests are not joined again"
+        );
     });
 }
 
@@ -619,7 +623,7 @@ fn missing_rights_refuse_only_their_own_requests() {
             .flat_map(|hello| callers(hello, &asks))
             .collect();
         let saved = pair.ask(&all);
-        // One of them goes by itself now and then, to see whether it may.
+        // One request now and then leaves alone, and shows whether the user still has the right.
         assert!((5..=6).contains(&saved.gets), "the last one's: {saved:?}");
         // A right that is lost is lost within a second.
         pair.tell(&["ACL SETUSER default -get"]);
@@ -675,7 +679,7 @@ fn missing_mget_mset_or_get_is_not_noticed() {
 
 #[test]
 fn keyspace_events_are_those_of_single_commands() {
-    // `m`, which `A` leaves out, is that a key is missed, `n` that it is new.
+    // `m` (a missed key) and `n` (a new key) are not part of `A`.
     on_every_pair(&["--notify-keyspace-events", "AKEm"], |pair| {
         if pair.direct.version >= (7, 0) {
             pair.tell(&["CONFIG SET notify-keyspace-events AKEmn"]);
@@ -923,7 +927,7 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
     target.direct_client().call("MSET x 1 y 2");
     // A connection that is younger than a second when it is lost is not replaced at once.
     thread::sleep(Duration::from_millis(1_100));
-    // Nothing is fused before it is seen that such may be asked.
+    // respool joins no requests before it has seen that the user may send MGET and MSET.
     let tried = ["GET x", "GET x", "SET tried 1", "SET tried 1"].map(words);
     target.client().exchange(tried.concat(), tried.len());
     let count = |name: &str| counter(&mut target.client(), name);
@@ -952,7 +956,7 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
     });
     let not_sent = ["SET c 1", "SET d 1", "INCR n", "GET x", "GET x"];
     let mut were_not_sent = ask(&not_sent);
-    // Before long one of each has to show again that it may be asked, and goes by itself.
+    // After a while one request of each kind leaves alone again, and shows the right.
     let is_as_meant = (count("fused_sets"), count("fused_gets")) == (2, 3);
     if !is_as_meant || count("batches") > batches + 1 {
         return false;

@@ -106,7 +106,7 @@ const REQUESTS: &[&str] = &[
     "PING a b",
 ];
 
-/// How a session stands when it asks, and how it is brought there.
+/// The states of a session, each with the requests that lead to it.
 const STATES: [(&str, &[&str]); 4] = [
     ("in RESP2", &[]),
     ("in RESP3", &["HELLO 3"]),

@@ -157,7 +157,7 @@ fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&Go
         // The files are of servers without Cluster support.
         args.push("--cluster-shows=server".to_owned());
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-        // Before that it does not know the version, by which some texts differ.
+        // Without a server respool does not know the version, and some texts differ by version.
         wait_until("the servers are reached", SOON, || {
             let mut client = Client::connect(proxy.address());
             let auth = password.map(|password| format!("AUTH {password}"));
@@ -312,7 +312,7 @@ impl Feed {
         Some(self.bytes[at])
     }
 
-    /// All that came and still comes, as the file would write it.
+    /// All bytes so far and the next ones, in the notation of the file.
     fn rest(&mut self) -> String {
         self.client.patience(Duration::from_millis(100));
         while self.byte(self.bytes.len()).is_some() {}

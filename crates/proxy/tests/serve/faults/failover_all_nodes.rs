@@ -294,7 +294,7 @@ fn before(fakes: &Fakes) -> (Proxy, Client) {
 #[test]
 fn blocked_client_is_served_by_the_new_owner() {
     with_every_server(|binary| {
-        // Some say MOVED then, and the others by themselves that it is over.
+        // Some servers answer MOVED then, and others UNBLOCKED.
         let settings = ClusterSettings::default();
         let served = Served::start(binary, settings, &["--threads=2"]);
         let mut other = served.client();
@@ -315,7 +315,7 @@ fn blocked_client_is_served_by_the_new_owner() {
             client.send(&words(asked));
         }
         let all_wait = |node: usize| {
-            wait_until("five clients are blocked on each node", SOON, || {
+            wait_until("five clients are blocked at the node", SOON, || {
                 let blocked = served.cluster.node(node).info("clients", "blocked_clients");
                 blocked.is_ok_and(|blocked| blocked == "5")
             });

@@ -67,7 +67,7 @@ fn minority_side_of_sentinels_heals() {
 }
 
 #[test]
-#[ignore = "another one starts it, in a network of its own"]
+#[ignore = "another test starts this one, in a network of its own"]
 fn a_cluster_comes_apart() {
     let mut servers = NetworkServers::start(0, Apart::First);
     let url = servers.make_a_cluster();
@@ -75,7 +75,7 @@ fn a_cluster_comes_apart() {
 }
 
 #[test]
-#[ignore = "another one starts it, in a network of its own"]
+#[ignore = "another test starts this one, in a network of its own"]
 fn a_cluster_leaves_a_primary_behind() {
     let mut servers = NetworkServers::start(0, Apart::Others);
     let url = servers.make_a_cluster();
@@ -96,7 +96,7 @@ fn key_of_first(number: usize) -> String {
 }
 
 #[test]
-#[ignore = "another one starts it, in a network of its own"]
+#[ignore = "another test starts this one, in a network of its own"]
 fn watched_servers_come_apart() {
     let mut servers = NetworkServers::start(1, Apart::First);
     let url = servers.watch();
@@ -104,11 +104,11 @@ fn watched_servers_come_apart() {
 }
 
 #[test]
-#[ignore = "another one starts it, in a network of its own"]
+#[ignore = "another test starts this one, in a network of its own"]
 fn sentinels_leave_a_primary_behind() {
     let mut servers = NetworkServers::start(2, Apart::Others);
     let url = servers.watch();
-    // It does not know that it is alone, and goes on.
+    // The cut-off primary does not know that it is alone, and still serves.
     servers.leave_behind(&url, any_key, |_| {});
 }
 
@@ -141,7 +141,7 @@ fn in_a_network(test: &str) {
         "--nocapture",
     ]);
     command.env("RESPOOL_TEST_SEED", seed().to_string());
-    let done = command.output().expect("it could be started before");
+    let done = command.output().expect("this program can be started");
     let said = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
     assert!(said.contains("1 passed; 0 failed"), "{said}");
     eprintln!("{said}");

@@ -160,7 +160,7 @@ impl Times {
         self.0.lock().expect("no holder panics").clone()
     }
 
-    /// How often it happened in that second in which it did most often.
+    /// The highest number of events within a second.
     fn most_in_a_second(&self) -> usize {
         let all = self.all();
         let in_its_second = |first: usize| {
@@ -488,7 +488,7 @@ fn invalid_topology_keeps_the_last_good_one() {
 /// The node with the latest epoch is believed, not the majority.
 #[test]
 fn latest_epoch_wins_over_the_majority() {
-    // Two say that all is the first's; the third, and its epoch is higher, that it is its own.
+    // Two nodes give all slots to the first node. The third node claims all slots by a higher epoch.
     let served = FakeCluster::start(3, &[], |asked| match asked.name() {
         "CLUSTER" if asked.is("CLUSTER INFO") => Some(info(3, if asked.node == 2 { 7 } else { 6 })),
         "CLUSTER" => {
@@ -588,7 +588,7 @@ fn request_behind_an_open_redirect_waits_for_it() {
         served.proxy.log().contains("1 slots moved")
     });
     client.send(&words(&format!("GET {own}")));
-    // Long enough for it to come to the new owner, if it did not wait.
+    // Time in which the GET would reach the new owner if it did not wait.
     thread::sleep(Duration::from_millis(200));
     may_answer.store(true, Ordering::SeqCst);
     assert_eq!(client.replies(2), [Reply::ok(), Reply::bulk(&own)]);
@@ -725,7 +725,7 @@ fn all_node_request_does_not_overtake_a_retry() {
             assert_eq!(replies[0], Reply::ok(), "{asked}");
             assert!(replies[1].error().is_none(), "{asked}: {replies:?}");
             let executed_at = usize::from(sent_on);
-            let set = places(&served.fakes, executed_at, "SET ").expect("it is asked");
+            let set = places(&served.fakes, executed_at, "SET ").expect("the node gets the SET");
             if let Some(all) = places(&served.fakes, executed_at, name) {
                 assert!(
                     set.1 < all.0,
@@ -762,7 +762,7 @@ fn refused_part_of_all_nodes_is_not_overtaken() {
         assert_eq!(replies[1..3], [Reply::ok(), Reply::ok()], "{asked}");
         assert_eq!(replies[3], Reply::bulk(&own), "{asked}");
         for node in [0, 1] {
-            let set = places(&served.fakes, node, "SET ").expect("it is asked");
+            let set = places(&served.fakes, node, "SET ").expect("the node gets the SET");
             if let Some(all) = places(&served.fakes, node, name) {
                 let asked_of = served.fakes.asked_of(node);
                 assert!(all.1 < set.0, "{asked}: {asked_of:?}");

@@ -176,8 +176,9 @@ fn all_texts(key: &str, own: SocketAddr, other: SocketAddr, evil: SocketAddr) ->
 /// Every way to say every text, through a respool: see the module.
 fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr) {
     let evil = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    evil.set_nonblocking(true).expect("it may");
-    let at = evil.local_addr().expect("it is bound");
+    evil.set_nonblocking(true)
+        .expect("the listener can be nonblocking");
+    let at = evil.local_addr().expect("the listener is bound");
     let key = "count";
     let mut watcher = Client::connect(address);
     watcher.call_args(&["FUNCTION", "LOAD", LIBRARY]);
@@ -193,7 +194,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
     let before = events(&mut watcher);
     let mut count = 0;
     for way in WAYS {
-        // The link for new code is there, though code that is known may leave it unused.
+        // New code opens its link in advance. Known code may leave that link unused.
         let new = format!("return '{way:?}'");
         watcher.call_args(&["EVAL", &new, "1", key]);
         let (count_before, ups) = (count, counter(&mut watcher, "links_connected"));
@@ -205,7 +206,7 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
             };
             count += 1;
             let told = reply.error().unwrap_or_default();
-            // Where it is thrown, some servers say which script it was.
+            // Some servers name the script in a thrown error.
             let is_its = told == text || way == ScriptWay::Thrown && told.contains(&text[..5]);
             // Before 7.0 a thrown table is no text.
             let is_its = is_its || way == ScriptWay::Thrown && told.starts_with("ERR");

@@ -25,7 +25,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 /// A Sentinel's answers about the primary `m`.
 #[derive(Clone, Default)]
 struct SentinelAnswers {
-    /// Where it is; `None`: it does not know the name.
+    /// The address of the primary; `None`: the Sentinel does not know the name.
     primary: Option<SocketAddr>,
     epoch: u64,
     peers: Vec<SocketAddr>,
@@ -158,7 +158,7 @@ fn list(fields: &[(&str, &str)]) -> String {
     format!("*{}\r\n{fields}", fields.matches('$').count())
 }
 
-/// Two servers, each of which says which it is, and the respool that may go to one of them.
+/// Two servers, each with its number as a value, and a respool that may use one of them.
 struct TwoServers {
     servers: [ServerProcess; 2],
     proxy: Option<Proxy>,
@@ -204,7 +204,7 @@ impl TwoServers {
     }
 
     fn proxy(&self) -> &Proxy {
-        self.proxy.as_ref().expect("it is started")
+        self.proxy.as_ref().expect("respool is started")
     }
 
     fn client(&self) -> Client {
@@ -487,9 +487,9 @@ fn promoted_replica_is_followed_before_it_is_named() {
         sentinel.surveys() > surveys.0 && uninformed.surveys() > surveys.1
     });
     scene.stays_with(1);
-    // Its failover was given up, and no Sentinel has named it.
+    // The failover to server 1 was given up, and no Sentinel has named server 1.
     scene.leads_to(0);
-    // Another failover, of which the Sentinels say that it led elsewhere.
+    // After another failover the Sentinels name another server.
     promotes(&scene, &sentinel, 1);
     scene.leads_to(1);
     for one in [&sentinel, &uninformed] {

@@ -209,8 +209,9 @@ const COMMON: u64 = 4;
 struct OwnValue {
     acknowledged: u64,
     maybe: HashSet<u64>,
-    /// How often it was told that a request failed, and may have been executed or was surely not.
+    /// Failed requests that may have been executed.
     unknown: u64,
+    /// Failed requests that were surely not executed.
     unsent: u64,
 }
 
@@ -263,7 +264,7 @@ fn set_and_get(
             let asked: Vec<&str> = asked.split(' ').collect();
             match (&asked[..], fate) {
                 (["SET", _, value], _) => {
-                    let value = value.parse().expect("it is a number");
+                    let value = value.parse().expect("the value is a number");
                     if fate == RequestFate::Replied {
                         assert_eq!(reply, Reply::ok(), "{asked:?}");
                         own.acknowledged = value;
@@ -393,7 +394,7 @@ pub(crate) fn restart_costs_no_error(
     waiting.send(&words(&format!("BLPOP {list} 0")));
     thread::sleep(Duration::from_millis(1_200));
     order(ServerOrder::Kill);
-    assert!(waiting.try_reply().is_err(), "its connection is closed");
+    assert!(waiting.try_reply().is_err(), "the blocked client is closed");
     // A dying process closes its sockets one by one, and a request on the last one may have been
     // executed.
     thread::sleep(Duration::from_millis(100));
@@ -436,7 +437,8 @@ fn pipeline_that_is_written_before_it_is_read_is_answered() {
             request(&["GET", "page:1"]),
             request(&["SET", "page:2", &value]),
         ];
-        std::io::Write::write_all(&mut client.stream(), &pipeline.concat()).expect("it is read");
+        std::io::Write::write_all(&mut client.stream(), &pipeline.concat())
+            .expect("respool reads the pipeline");
         assert_eq!(client.reply(), Reply::bulk(&value));
         assert_eq!(client.reply(), Reply::ok());
     });
@@ -1049,7 +1051,11 @@ fn clients_give_the_password_that_respool_lacks() {
     assert_eq!(client.call("GET key"), noauth);
     assert_eq!(client.call("AUTH secret"), Reply::ok());
     assert_eq!(client.call("SET key value"), Reply::ok());
-    assert_eq!(target.client().call("GET key"), noauth, "each by itself");
+    assert_eq!(
+        target.client().call("GET key"),
+        noauth,
+        "each session logs in by itself"
+    );
     let mut other = target.client();
     assert!(other.call("HELLO 3 AUTH default secret").error().is_none());
     assert_eq!(other.call("GET key"), Reply::bulk("value"));

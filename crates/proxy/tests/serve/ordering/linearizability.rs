@@ -44,7 +44,7 @@ fn concurrent_replies_are_linearizable() {
                 assert_eq!(report.failed, 0, "{report:?}");
                 gets += report.answered["GET"];
             }
-            // Of the other workers it is known a tenth of a second late.
+            // The counters of the other workers are a tenth of a second old.
             thread::sleep(Duration::from_millis(300));
             let mut client = target.client();
             let mut of = |name| counter(&mut client, name);
@@ -127,7 +127,7 @@ fn while_in_trouble<const N: usize>(
     assert!(report.requests() > 5_000, "the load was a load: {report:?}");
     assert!(!proxy.log().contains("panicked at"), "{}", proxy.log());
     say(&format!("{report:?}"));
-    // Of the other workers it is known a tenth of a second late.
+    // The counters of the other workers are a tenth of a second old.
     thread::sleep(Duration::from_millis(300));
     let mut client = Client::connect(proxy.address());
     let counted = counters.map(|name| counter(&mut client, name));
@@ -213,7 +213,7 @@ fn frozen_primary_loses_only_unreplicated_writes() {
     when_a_primary_ends(Trouble::Freeze);
 }
 
-/// Most of it is waiting for the others to notice.
+/// Most of the time passes until the other servers notice the loss.
 fn when_a_primary_ends(trouble: Trouble) {
     thread::scope(|scope| {
         for kind in [TopologyKind::Cluster, TopologyKind::Sentinel] {

@@ -290,7 +290,7 @@ fn time_in_the_link_queue_counts_as_blocking_time() {
         assert_eq!(
             waiting(target),
             1,
-            "none of them came to wait at the server"
+            "no other client is blocked at the server"
         );
         // The server names the mistake in a command.
         let mut wrong = target.client();
@@ -349,7 +349,7 @@ fn server_that_goes_away_closes_a_session_that_waits() {
     target
         .direct_client()
         .call("CLIENT KILL TYPE normal SKIPME yes");
-    assert!(client.try_reply().is_err(), "it is closed");
+    assert!(client.try_reply().is_err(), "the session is closed");
     let mut client = target.client();
     client.send(&[words("RPUSH list e"), words("BLPOP list 0")].concat());
     assert_eq!(client.reply(), Reply::Integer(1));

@@ -260,7 +260,7 @@ fn refused_command_in_a_script_is_for_the_acl() {
     let (mut client, mut direct) = (target.client(), target.direct_client());
     let refused = |reply: Reply| {
         let Reply::Error(text) = reply else {
-            panic!("it is executed: {reply:?}")
+            panic!("the command was executed: {reply:?}")
         };
         assert!(text.contains("(refuse-commands)"), "{text}");
     };

@@ -359,7 +359,9 @@ impl Cacher {
         let values = match value {
             Reply::Array(values) if asked.len() > 1 => values,
             // A transaction: the time to live stands in front of the value.
-            Reply::Array(mut values) => vec![values.pop().expect("it has two")],
+            Reply::Array(mut values) => {
+                vec![values.pop().expect("the transaction has two replies")]
+            }
             value => vec![value],
         };
         for (key, value) in asked.into_iter().zip(values) {

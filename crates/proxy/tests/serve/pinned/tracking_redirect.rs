@@ -119,7 +119,10 @@ fn tracking_client_learns_of_a_broken_redirect() {
         told.vanish();
         let since = Instant::now();
         loop {
-            assert!(since.elapsed() < PATIENCE, "it never learns");
+            assert!(
+                since.elapsed() < PATIENCE,
+                "the reader hears that its target is gone"
+            );
             reader.call("GET k");
             writer.call("SET k new");
             if !reader.is_quiet(MOMENT) {

@@ -287,7 +287,7 @@ fn events_name_keys_with_their_prefix() {
         );
         assert!(
             client.is_quiet(Duration::from_millis(20)),
-            "{asked}: it came twice"
+            "{asked}: the event came twice"
         );
     }
 }
@@ -308,7 +308,7 @@ fn ordinary_messages_come_once(address: SocketAddr, all: &mut [EventSubscriber])
     }
 }
 
-/// A subscriber that leaves gets nothing more, and everything when it has come back.
+/// A subscriber that leaves gets no more events. After it subscribes again, it gets all events.
 fn leave_and_come_back(address: SocketAddr, all: &mut [EventSubscriber]) {
     let mut client = Client::connect(address);
     for listener in &mut *all {
@@ -358,8 +358,8 @@ fn events_follow_slots_new_nodes_and_failovers() {
     let added = served.cluster.add_node();
     let added = added.unwrap_or_else(|error| panic!("{error}"));
     served.move_key(&empty, added);
-    // The first request for it is redirected there, and waits until its notifications are
-    // subscribed to.
+    // The first request for the moved key is redirected to the added node. The request waits
+    // until respool is subscribed to the notifications of that node.
     let mut some = vec![empty];
     some.extend(keys("added", 30));
     each_gets_all(address, &mut all, &some);
@@ -406,7 +406,7 @@ fn events_follow_a_killed_primary() {
         if !keeps {
             for listener in &mut all {
                 match listener.events {
-                    // It may bring no notification, so it is subscribed to at another node alone.
+                    // Such a channel brings no notification: respool subscribes at one other node.
                     [] => assert_eq!(listener.asked, SUBSCRIPTIONS[6].0),
                     _ => listener.client.expect_closed(),
                 }

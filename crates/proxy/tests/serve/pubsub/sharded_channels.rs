@@ -68,7 +68,7 @@ fn subscribe(client: &mut Client, channel: &str, count: i64) {
     assert_eq!(said, confirmed("ssubscribe", channel, count));
 }
 
-/// Publishes until as many as that have received it, and says how often it took.
+/// Publishes until `receivers` clients have received the message. Returns the number of tries.
 fn publish_until(client: &mut Client, channel: &str, text: &str, receivers: i64) -> usize {
     let mut times = 0;
     wait_until("the message reaches all subscribers", SOON, || {
@@ -272,7 +272,7 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
                 let got = items(client.reply());
                 assert_eq!(got[0], Reply::bulk("smessage"), "{got:?}");
                 let place = names.iter().position(|name| got[1] == Reply::bulk(name));
-                let place = place.expect("its channel");
+                let place = place.expect("the message has a channel of the client");
                 let Reply::Bulk(text) = &got[2] else {
                     panic!("{got:?}");
                 };
@@ -470,5 +470,5 @@ fn sharded_channels_are_bounded_as_others_are() {
     let slots: BTreeSet<u16> = (1..10)
         .map(|at| hash_slot(format!("bound:{at}").as_bytes()))
         .collect();
-    assert_eq!(slots.len(), 9, "they are of different slots");
+    assert_eq!(slots.len(), 9, "the channels belong to different slots");
 }

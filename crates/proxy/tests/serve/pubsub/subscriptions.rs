@@ -226,7 +226,7 @@ fn resp3_subscriber_sends_commands_in_order() {
             asks(0, "SET before 1", 1),
             asks(0, "SUBSCRIBE a", 1),
             asks(0, "GET before", 1),
-            // Up to 7.0 the message comes before the reply, later behind it.
+            // Up to 7.0 the message comes before the reply, and after it in later versions.
             asks(0, "PUBLISH a self", 2),
             asks(0, "PUBLISH other self", 1),
             asks(0, "PSUBSCRIBE a*", 1),
@@ -384,7 +384,7 @@ fn many_subscribers_are_one_subscription_per_worker() {
     let Reply::Bulk(list) = direct.call("CLIENT LIST") else {
         panic!("CLIENT LIST answers with a text");
     };
-    let list = String::from_utf8(list).expect("it is text");
+    let list = String::from_utf8(list).expect("CLIENT LIST is text");
     let mut subs: Vec<&str> = list
         .lines()
         .filter_map(|line| line.split(' ').find_map(|field| field.strip_prefix("sub=")))
@@ -440,7 +440,7 @@ fn messages_reach_all_subscribers_once_and_in_order() {
         let mut texts = Vec::new();
         for _ in 0..4 * EACH {
             let (Reply::Array(message) | Reply::Push(message)) = client.reply() else {
-                panic!("it is a message");
+                panic!("the reply is a message");
             };
             assert_eq!(message[..2], [Reply::bulk("message"), Reply::bulk("order")]);
             let Reply::Bulk(text) = &message[2] else {
@@ -502,8 +502,8 @@ fn subscriber_gets_all_messages_of_its_time() {
                             for _ in 0..many {
                                 let number: u64 = number(&client.reply());
                                 match next {
-                                    // A message whose publication was acknowledged before the
-                                    // subscription is not for it.
+                                    // A message that was acknowledged before the subscription
+                                    // does not come.
                                     None => assert!(
                                         number + 1 > published && number <= confirmed + 1,
                                         "{number} after {published}, {confirmed}, seed {seed}"
@@ -523,7 +523,7 @@ fn subscriber_gets_all_messages_of_its_time() {
                                 next.inspect(|next| assert_eq!(number, *next, "seed {seed}"));
                                 next = Some(number + 1);
                             }
-                            // All that was answered before it asked to leave.
+                            // All messages that were acknowledged before the UNSUBSCRIBE.
                             if let Some(next) = next {
                                 assert!(next >= published, "{next} of {published}, seed {seed}");
                             }
@@ -647,8 +647,8 @@ fn stalled_subscriber_is_closed_alone() {
         took.send(()).expect("the reader goes on");
         last = publisher.call_args(&[b"PUBLISH".as_slice(), b"flood", &message]);
     }
-    let mut steady = reader.join().expect("it gets everything");
-    assert_eq!(last, Reply::Integer(1), "the slow one is gone");
+    let mut steady = reader.join().expect("the steady reader gets all messages");
+    assert_eq!(last, Reply::Integer(1), "the slow subscriber is closed");
     assert!(target.proxy().log().contains("session-output-hard-bytes"));
     assert!(
         target.proxy().rss_peak() < 128 << 20,
@@ -724,7 +724,7 @@ fn lost_link_is_subscribed_again_unnoticed() {
         assert!(matches!(killed, Reply::Integer(1..=2)), "{killed:?}");
         reaches_all(target, &mut publisher, "second");
         expect(&mut subscribers, "second");
-        target.server.restart().expect("it starts again");
+        target.server.restart().expect("the server starts again");
         reaches_all(target, &mut publisher, "third");
         expect(&mut subscribers, "third");
         // Subscribers can still unsubscribe.
@@ -751,7 +751,10 @@ fn subscribe_waits_for_an_absent_server() {
     early.send(&words("SUBSCRIBE a"));
     let reply = early.reply();
     assert!(reply.error().is_some_and(is_not_executed), "{reply:?}");
-    assert!(began.elapsed() >= Duration::from_millis(1400), "it waited");
+    assert!(
+        began.elapsed() >= Duration::from_millis(1400),
+        "the SUBSCRIBE waited"
+    );
     // Not subscribed, and so not restricted.
     late.send(&words("SUBSCRIBE a"));
     assert!(late.is_quiet(Duration::from_millis(100)));
@@ -787,7 +790,11 @@ fn refused_subscribe_reaches_its_client_only() {
                 "{refused:?}"
             );
             assert_eq!(*expected.get_or_insert(refused.clone()), refused);
-            assert_eq!(client.call("GET none"), Reply::Null, "it is not restricted");
+            assert_eq!(
+                client.call("GET none"),
+                Reply::Null,
+                "the session is not restricted"
+            );
             assert_eq!(word(&client.call("SUBSCRIBE ok"), 0), "subscribe");
             let refused = client.call("PSUBSCRIBE o*");
             assert!(
@@ -892,7 +899,7 @@ fn a_subscriber_is_never_idle() {
     thread::sleep(Duration::from_millis(500));
     assert_eq!(target.client().call("PUBLISH a m"), Reply::Integer(1));
     assert_eq!(word(&subscriber.reply(), 2), "m");
-    // It is once it listens to nothing.
+    // The session is closed once it has no subscription.
     subscriber.call("UNSUBSCRIBE");
     subscriber.expect_closed();
 }
@@ -917,7 +924,7 @@ fn subscriptions_have_a_bound_for_each_session_and_for_all() {
     refused(one.call("SUBSCRIBE a b c d"), "session-subscriptions-max");
     one.send(&words("SUBSCRIBE a b c"));
     assert_eq!(one.replies(3).len(), 3);
-    // A channel that it has already is no new one.
+    // A channel that a session has already does not count again.
     assert_eq!(word(&one.call("SUBSCRIBE a"), 0), "subscribe");
     refused(one.call("PSUBSCRIBE d"), "session-subscriptions-max");
     refused(two.call("SUBSCRIBE a b c"), "worker-subscriptions-max");

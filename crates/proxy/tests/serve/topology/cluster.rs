@@ -320,8 +320,8 @@ fn watched_key_in_a_moving_slot_is_all_or_nothing() {
             let block = format!("MULTI;SET {{w}}a {next};INCR {{w}}b;EXEC");
             let replies = pipelined(&mut client, &block);
             match &replies[3] {
-                // With a request in between, or half of the block executed, it would be another
-                // number.
+                // The number differs if a request came in between, or if half of the block was
+                // executed.
                 Reply::Array(values) => {
                     assert_eq!(values[..], [Reply::ok(), Reply::Integer(next)]);
                     executed += 1;
@@ -410,7 +410,7 @@ fn blocked_client_follows_its_moving_slot() {
 fn values_of_any_size_arrive_whole_while_their_slots_move() {
     let served = Served::start(&some_server(), primaries(), &["--threads=2"]);
     let over = AtomicBool::new(false);
-    // The first is held until it is answered; the others are not, and may fail, but say so.
+    // respool holds the first size until its reply. The other sizes may fail with an error.
     let sizes = [200_000, 600_000, 2_000_000];
     let write_often = |size: usize| {
         let mut client = served.client();
@@ -629,7 +629,7 @@ fn frozen_cluster_primary_is_replaced() {
                 waiting.send(&words(&format!("INCR {key}")));
                 let slot = *served.cluster.share(1).start();
                 let other = served.cluster.wait_for_other_owner(slot, 1, SOON);
-                // Clients with requests at it, old and new ones, are answered before it goes on.
+                // Clients with requests at the frozen node are answered before the node goes on.
                 let reply = waiting.reply();
                 let text = reply.error().unwrap_or_default();
                 assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");
@@ -879,7 +879,7 @@ fn scanned(clients: &mut [Client], mut between: impl FnMut(usize)) -> HashSet<St
     let end = Instant::now() + SOON;
     let mut call = 0;
     loop {
-        assert!(Instant::now() < end, "it does not end");
+        assert!(Instant::now() < end, "the SCAN did not end");
         let place = call % clients.len();
         let Reply::Array(reply) = clients[place].call(&format!("SCAN {cursor} COUNT 20")) else {
             panic!("SCAN answers an array")
@@ -931,7 +931,7 @@ fn scan_finds_every_key_at_any_worker() {
         let restarted = proxy(&seed, &["--threads=1"]);
         clients.push(Client::connect(restarted.address()));
         assert_eq!(scanned(&mut clients, |_| {}), every);
-        // Some of it is behind them, and some is not.
+        // The SCAN is in the middle of the nodes.
         let failed_over = scanned(&mut clients, |call| {
             if call == 20 {
                 fail_over(&served.cluster, 1, 4);
@@ -1142,7 +1142,7 @@ fn publish_uses_one_node_until_it_is_gone() {
         assert_eq!(
             homes(Some(old[0])),
             new,
-            "they listen at the node that they have moved to"
+            "the workers stay with the new node"
         );
         assert_eq!(client.call("PUBLISH news 1"), Reply::Integer(4));
         thread::sleep(Duration::from_millis(20));
@@ -1215,7 +1215,7 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
     let cluster = TestCluster::start(&some_server(), primaries());
     let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
     let mixed = [&seeds[1..], &[cluster.node(1).address().to_string()]].concat();
-    // Each of them: the second one says it at debug.
+    // One line of each worker: the second worker logs at debug.
     let mixed = proxy(&mixed.join(","), &["--threads=2", "--log-level=debug"]);
     wait_until("the nodes are known", SOON, || {
         mixed.log().matches("own its slots").count() == 2

@@ -385,7 +385,7 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
             &parts.groups[0],
             &parts.groups[1],
         ] {
-            assert_eq!(keys_at(server), set(&[]), "all of it was one part's");
+            assert_eq!(keys_at(server), set(&[]), "all data belonged to one part");
         }
     }
 }
@@ -555,7 +555,7 @@ fn patterns_match_whole_keys() {
         }
         for _ in 0..20 {
             let Reply::Bulk(name) = there.call("RANDOMKEY") else {
-                panic!("there are keys");
+                panic!("the server has keys");
             };
             let name = String::from_utf8_lossy(&name).into_owned();
             assert!(keys.contains(&name.as_str()), "{name}");
@@ -573,7 +573,11 @@ fn transactions_and_watch_use_the_short_keys() {
         assert_eq!(other.call("SET u:w 1"), Reply::ok());
         assert_eq!(client.call("MULTI"), Reply::ok());
         assert_eq!(client.call("SET u:a 1"), Reply::Simple("QUEUED".into()));
-        assert_eq!(client.call("EXEC"), Reply::Null, "it was changed");
+        assert_eq!(
+            client.call("EXEC"),
+            Reply::Null,
+            "the watched key has changed"
+        );
         assert_eq!(client.call("WATCH u:w"), Reply::ok());
         // Another key, which the server would see if the prefix were left on, or taken off twice.
         assert_eq!(other.call("SET u:u:w 1"), Reply::ok());
@@ -887,8 +891,8 @@ fn restarted_server_gets_short_keys_again() {
                         let stream = words("XREAD STREAMS u:st 0");
                         let asked = single.chain([stream, several]).collect::<Vec<_>>();
                         let mut replies = client.exchange(asked.concat(), 12);
-                        let several = replies.pop().expect("it was asked last");
-                        match replies.pop().expect("it was asked before that") {
+                        let several = replies.pop().expect("the last request has a reply");
+                        match replies.pop().expect("the request before it has a reply") {
                             Reply::Error(_) | Reply::Null => failed += 1,
                             found => assert_eq!(found, stream_of("u:st", "v")),
                         }

@@ -91,7 +91,7 @@ fn second_listener(proxy: &Proxy, pool: &str) -> SocketAddr {
         found = address.and_then(|address| address.parse().ok());
         found.is_some()
     });
-    found.expect("it was waited for")
+    found.expect("the log named the listener")
 }
 
 fn info(client: &mut Client) -> String {
@@ -242,7 +242,10 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
         assert_eq!(manies[0].call("CLIENT PAUSE 1"), Reply::ok());
         pools.alone.kill9();
         pools.alone.cont();
-        assert!(one.reply().error().is_some(), "its server is gone");
+        assert!(
+            one.reply().error().is_some(),
+            "the server of the pool is gone"
+        );
         let name = pools.alone.address().to_string();
         for client in &mut manies {
             let asked = ["SET k 2", "GET k", "DBSIZE", "MGET k l"].map(words);
@@ -336,7 +339,10 @@ fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
         assert_eq!(many.call("CLIENT PAUSE 3600000 WRITE"), Reply::ok());
         assert_eq!(many.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(many.call("SET k 2"), Reply::ok());
-        assert!(ones[1].is_quiet(Duration::from_millis(50)), "it is paused");
+        assert!(
+            ones[1].is_quiet(Duration::from_millis(50)),
+            "the client is paused"
+        );
         assert_eq!(ones[0].call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(ones[1].reply(), Reply::ok());
     });

@@ -653,7 +653,7 @@ fn module_of_one_subpool_is_used_with_its_keys() {
         Err(reason) => return servers::leave_out("servers", reason),
     };
     let module = binary.with_file_name("falkordb.so");
-    let module = module.to_str().expect("it is text");
+    let module = module.to_str().expect("the path is text");
     let start =
         |args: &[&str]| ServerProcess::start(&binary, args).unwrap_or_else(|e| panic!("{e}"));
     let (all, graphs) = (start(&[]), start(&["--loadmodule", module]));

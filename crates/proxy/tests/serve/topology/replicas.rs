@@ -205,7 +205,7 @@ impl SentinelScene {
 
     #[track_caller]
     fn wait_for(&self, replicas: usize) {
-        let last = self.proxies.last().expect("one is started");
+        let last = self.proxies.last().expect("a respool is started");
         wait_for_replicas(last, replicas);
     }
 
@@ -408,7 +408,10 @@ fn asked_as_said(
             assert_eq!(of_owners, CLIENTS as u64 * GETS_OF_OWNERS, "{policy}");
             assert_eq!(reads(owners), 0, "{policy}");
             for replica in replicas {
-                assert!(calls(*replica, "get") > 0, "{policy}: each has its share");
+                assert!(
+                    calls(*replica, "get") > 0,
+                    "{policy}: each replica gets reads"
+                );
             }
         }
     }
@@ -492,7 +495,11 @@ fn each_policy_reads_where_it_says_in_front_of_sentinels() {
         };
         asked_as_said(policy, address, &all[..1], &all[1..]);
     }
-    assert_eq!(all_calls(&all, "readonly"), 0, "it is for Clusters");
+    assert_eq!(
+        all_calls(&all, "readonly"),
+        0,
+        "READONLY goes to Cluster nodes alone"
+    );
 }
 
 /// Several workers, other databases and RESP3 read from replicas, too.
@@ -552,7 +559,7 @@ fn readwrite_session_reads_its_own_writes() {
         let gets = all.iter().map(|at| calls(*at, "get")).collect::<Vec<_>>();
         assert!(
             gets == [6, 0] || gets == [0, 6],
-            "all of them at one: {gets:?}"
+            "all reads go to one server: {gets:?}"
         );
         gets[0] == 6
     };
@@ -568,7 +575,7 @@ fn readwrite_session_reads_its_own_writes() {
         assert_eq!(at_primary(&mut client), is_at_primary, "{asked}");
         assert!(
             !at_primary(&mut Client::connect(address)),
-            "it is its own affair"
+            "another session reads at replicas"
         );
     }
 
@@ -587,7 +594,7 @@ fn readwrite_session_reads_its_own_writes() {
         &ONE_BY_ONE,
     );
     let mut client = Client::connect(address);
-    assert!(!at_primary(&mut client), "it has written nothing");
+    assert!(!at_primary(&mut client), "the session has written nothing");
     let large = request(&["SET", "large", &"x".repeat(1 << 20)]);
     for (wrote, replies) in [
         (words("SET own 1"), 1),
@@ -743,7 +750,7 @@ fn changing_replicas_are_hidden_from_readers() {
 fn restarted_empty_replica_is_not_read() {
     let mut scene = SentinelScene::new(0);
     fill(scene.address(0));
-    // Only this makes it a replica: started again, it is a primary without data.
+    // Only REPLICAOF makes the server a replica: after a restart it is a primary without data.
     let server =
         ServerProcess::start(&any_server(), &FORGETS).unwrap_or_else(|error| panic!("{error}"));
     let follow = format!("REPLICAOF 127.0.0.1 {}", scene.servers[0].port());
@@ -759,7 +766,7 @@ fn restarted_empty_replica_is_not_read() {
         lines.iter().any(|one| one["read_shares"] == "64")
     };
     wait_until("reads go to the replica", SOON, || is_read(&mut client));
-    // While their primary is not there, replicas are read that have lost it.
+    // While the primary is away, respool reads at replicas that have lost it.
     scene.servers[0].stop();
     let restarted = scene.servers[1].restart();
     restarted.unwrap_or_else(|error| panic!("{error}"));
@@ -1076,7 +1083,7 @@ fn cluster_failover_does_not_stop_reads() {
     let key_of = |primary: usize| {
         let mut keys = (0..KEYS).map(|key| format!("k{key}"));
         let own = |key: &String| cluster.share(primary).contains(&hash_slot(key.as_bytes()));
-        keys.find(own).expect("each has some of them")
+        keys.find(own).expect("each primary owns keys")
     };
     read_all_the_time(&addresses, || {
         let other_owner = |primary: usize, by: usize| {

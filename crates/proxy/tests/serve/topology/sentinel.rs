@@ -138,7 +138,7 @@ fn strangers(node: &Node) -> Vec<String> {
         client.try_send(&words("CLIENT LIST")).ok()?;
         client.try_reply().ok()
     });
-    let listed = listed.expect("it answers");
+    let listed = listed.expect("the node answers");
     let listed = text(&listed);
     // A Sentinel that has just connected has no name yet, and a client that asked for the role may
     // still be listed. A respool would have sent HELLO, and sends no INFO to a primary.
@@ -441,7 +441,7 @@ fn failover_of_one_primary_leaves_the_other() {
         keys[place].get_or_insert(key);
     }
     let [Some(lost), Some(kept)] = keys else {
-        panic!("both have some of 64 keys: {keys:?}")
+        panic!("both servers hold some of 64 keys: {keys:?}")
     };
     // A write without a replica would be lost.
     let replica = served.sentinels.watched(0).server(1).address();
@@ -555,7 +555,7 @@ fn sentinel_error_reaches_the_client_with_the_name() {
     let right = url(&sentinels, &sentinels.addresses(), &settings);
     let name = sentinels.watched(0).name();
     let unknown = right.replace(name, &format!("{name},nosuch"));
-    let (without, _) = right.split_once('?').expect("it has a password");
+    let (without, _) = right.split_once('?').expect("the URL has a password");
     // No time has to pass before it is known.
     let args = [
         "--threads=1",

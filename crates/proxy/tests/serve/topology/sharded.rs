@@ -184,7 +184,7 @@ fn module_command_goes_where_its_keys_are() {
         Err(reason) => return servers::leave_out("servers", reason),
     };
     let module = binary.with_file_name("falkordb.so");
-    let module = module.to_str().expect("it is text");
+    let module = module.to_str().expect("the path is text");
     let shards = ThreeShards::made_of(&binary, &["--loadmodule", module], "", &["--threads=1"]);
     let keys = shards.a_key_each();
     let [a, b, _] = &keys[..] else {
@@ -523,7 +523,7 @@ fn silent_shard_fails_its_own_keys_alone() {
 #[test]
 fn rolling_restart_of_shards_loses_no_write() {
     for binary in installed() {
-        // It writes to its file before it acknowledges.
+        // The server writes to its file before it acknowledges.
         let durable = ["--appendonly", "yes", "--appendfsync", "always"];
         let args = ["--threads=3", "--reconnect-max-ms=100"];
         let mut shards = ThreeShards::made_of(&binary, &durable, "", &args);
@@ -595,7 +595,7 @@ fn retried_request_goes_to_its_own_shard() {
         })
         .expect("some keys are the first server's");
     let mut client = shards.client();
-    // Reads leave together once it was seen that they may.
+    // Reads leave together once respool has seen that the user may send MGET.
     for key in keys.iter().cycle().take(9) {
         let reads = words(&format!("GET {key}")).repeat(3);
         assert_eq!(client.exchange(reads, 3), vec![Reply::bulk(key); 3]);
@@ -686,7 +686,7 @@ fn scripts_are_known_everywhere_until_they_are_flushed() {
         client.call(&format!("SCRIPT EXISTS {name}")),
         Reply::Array(vec![Reply::Integer(1)])
     );
-    // A server that has forgotten it is sent it along.
+    // respool sends the script along to a server that has forgotten it.
     shards.servers[1].kill9();
     shards.servers[1]
         .restart()
@@ -747,7 +747,7 @@ fn slow_reader_is_not_closed_for_early_replies() {
         client.exchange(request(&["SET", &keys[2], &large]), 1),
         [Reply::ok()]
     );
-    // More than a session may be owed, and all of it before its turn; and then by turns.
+    // More early replies than a session may have: first all of one server, then of two by turns.
     shards.servers[0].stop();
     let mut reads = words(&format!("GET {}", keys[0]));
     let both: Vec<u8> = [&keys[1], &keys[2]]
@@ -797,7 +797,7 @@ fn draining_link_keeps_the_request_order() {
     for round in 0..3 {
         assert_eq!(client.exchange(large.clone(), 1), [Reply::ok()]);
         let before = captured();
-        // One does not read, and another has much to do on the same link, and behind it a write.
+        // One client does not read. Another one has long scripts on the same link, then a write.
         let mut slow = shards.client();
         slow.send(&words(&format!("GET {name}")).repeat(30));
         let script = "local t=redis.call('TIME') local s=t[1]*1000000+t[2] \
@@ -841,7 +841,7 @@ fn partly_refused_write_says_what_was_done() {
         "{error}"
     );
     assert_eq!(client.call(&format!("GET {}", keys[0])), Reply::bulk("1"));
-    // Where it was refused by all, nothing was done.
+    // A CONFIG SET that all servers refused has no effect.
     for server in &shards.servers {
         assert_eq!(
             Client::connect(server.address()).call("CONFIG SET maxmemory 1"),
@@ -1092,7 +1092,7 @@ fn figures_are_those_of_all_servers_together() {
             assert_eq!(
                 pairs.last(),
                 Some(&Reply::Integer(64)),
-                "all took no longer"
+                "all requests together took no longer"
             );
         }
     }
@@ -1278,7 +1278,7 @@ fn every_command_goes_where_the_table_says() {
                     Spread::Owners | Spread::All => asked == [0, 1, 2],
                     Spread::Turns => asked.len() == 1,
                     Spread::Here => !refused,
-                    // A server names the mistake in it.
+                    // The server reports the mistake in the request.
                     Spread::Off if said("ERR syntax error") || said("not in import mode") => {
                         asked == [0]
                     }
