@@ -543,10 +543,8 @@ struct SeededKeys(random::Random);
 
 impl SeededKeys {
     fn seeded() -> SeededKeys {
-        let named = std::env::var("RESPOOL_SEED").ok();
-        let seed = named.and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(random::seed);
-        eprintln!("RESPOOL_SEED={seed}");
+        let seed = random::seed();
+        eprintln!("RESPOOL_TEST_SEED={seed}");
         SeededKeys(random::Random::new(seed))
     }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use respool_protocol::commands::{self, Command, KeyFlags};
 use respool_testkit::client::{self, Client, Reply};
-use respool_testkit::random;
+use respool_testkit::random::{self, Random};
 use respool_testkit::servers::{Flavour, ServerProcess, find, leave_out};
 
 /// A request: its arguments.
@@ -122,8 +122,8 @@ const WORDS: &[&str] = &[
 /// cannot pass: each server says for itself where it sees keys.
 #[test]
 fn servers_find_keys_where_the_table_does() {
-    let mut random = SeededWords::new();
-    let seed = random.seed;
+    let seed = random::seed();
+    let mut random = Random::new(seed);
     let mut compared = 0;
     for (flavour, server) in servers(&[Flavour::Redis70, Flavour::Redis82, Flavour::Valkey91]) {
         let mut link = Client::connect(server.address());
@@ -134,7 +134,7 @@ fn servers_find_keys_where_the_table_does() {
             let name: Vec<&str> = id.get().name.split('|').collect();
             for argc in name.len()..name.len() + 6 {
                 let mut request = words(&name.join(" "));
-                request.resize_with(argc, || random.word());
+                request.resize_with(argc, || word(&mut random));
                 requests.push(request);
             }
         }
@@ -144,9 +144,9 @@ fn servers_find_keys_where_the_table_does() {
             for _ in 0..=random.below(3) {
                 let at = 1 + random.below(request.len());
                 match random.below(3) {
-                    0 => request.insert(at, random.word()),
+                    0 => request.insert(at, word(&mut random)),
                     1 if at < request.len() => drop(request.remove(at)),
-                    _ if at < request.len() => request[at] = random.word(),
+                    _ if at < request.len() => request[at] = word(&mut random),
                     _ => {}
                 }
             }
@@ -166,7 +166,7 @@ fn servers_find_keys_where_the_table_does() {
             assert_eq!(
                 told_by_table(&request),
                 theirs,
-                "table and {} about {} (seed {seed})",
+                "table and {} about {} (RESPOOL_TEST_SEED={seed})",
                 flavour.name(),
                 shown(&request)
             );
@@ -203,8 +203,8 @@ fn servers_wait_only_when_the_table_says_so() {
         "BLOCK",
         "BLOCK -1",
     ];
-    let mut random = SeededWords::new();
-    let seed = random.seed;
+    let seed = random::seed();
+    let mut random = Random::new(seed);
     for (flavour, server) in servers(&[
         Flavour::Redis62,
         Flavour::Redis70,
@@ -232,7 +232,11 @@ fn servers_wait_only_when_the_table_says_so() {
             if waits(&mut link, &mut watcher) {
                 waited += 1;
                 let shown = shown(&request);
-                assert!(asks, "{} waits for {shown} (seed {seed})", flavour.name());
+                assert!(
+                    asks,
+                    "{} waits for {shown} (RESPOOL_TEST_SEED={seed})",
+                    flavour.name()
+                );
             } else {
                 answered += 1;
             }
@@ -394,27 +398,6 @@ fn shown(request: &[Vec<u8>]) -> String {
     shown.join(" ")
 }
 
-/// Words from a seed that is printed.
-struct SeededWords {
-    seed: u64,
-    numbers: random::Random,
-}
-
-impl SeededWords {
-    fn new() -> SeededWords {
-        let seed = match std::env::var("RESPOOL_SEED") {
-            Ok(seed) => seed.parse().expect("RESPOOL_SEED is a number"),
-            Err(_) => random::seed(),
-        };
-        let numbers = random::Random::new(seed);
-        SeededWords { seed, numbers }
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.numbers.below(bound)
-    }
-
-    fn word(&mut self) -> Vec<u8> {
-        words(WORDS[self.below(WORDS.len())]).remove(0)
-    }
+fn word(random: &mut Random) -> Vec<u8> {
+    words(random.pick::<&str>(WORDS)).remove(0)
 }
