@@ -130,12 +130,7 @@ impl DataPlane {
             return;
         };
         for each in left {
-            match each.completion {
-                Some(completion) => state
-                    .ledger
-                    .push_with(each.entry, &each.request, completion),
-                None => state.ledger.push(each.entry, &each.request),
-            }
+            state.ledger.push_left(each);
         }
         for session in lost.into_keys() {
             self.hold_until_caught_up(session);

@@ -652,10 +652,7 @@ fn put_in_front(plane: &mut DataPlane, id: LinkId, put: impl FnOnce(&mut DataPla
         return;
     };
     for each in left {
-        match each.completion {
-            Some(completion) => link.ledger.push_with(each.entry, &each.request, completion),
-            None => link.ledger.push(each.entry, &each.request),
-        }
+        link.ledger.push_left(each);
     }
 }
 
