@@ -463,7 +463,7 @@ impl Admin {
                     == pool
                 && link.role == LinkRole::Shared
             {
-                link.try_again();
+                link.gates.open_all();
                 if max_delay_us != before {
                     link.forecast = ArrivalForecast::new(max_delay_us);
                 }

@@ -525,17 +525,17 @@ impl DataPlane {
         let pool = self.servers[usize::from(link.kind.server.0)].pool;
         let rule = &self.pools[usize::from(pool)].flush;
         let count = link.ledger.batched() as u32;
-        let fuse = rule.fuse && (!BY_SLOT || link.by_slot.pays(count));
-        let gets = fuse && link.gets.pays(count);
-        let sets = fuse && link.sets.pays(count);
-        let collapse = rule.collapse && link.collapsing.pays(count);
+        let fuse = rule.fuse && (!BY_SLOT || link.gates.by_slot.pays(count));
+        let gets = fuse && link.gates.gets.pays(count);
+        let sets = fuse && link.gates.sets.pays(count);
+        let collapse = rule.collapse && link.gates.collapsing.pays(count);
         let now = self.now;
         let seen = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
-        let fuse_gets = gets && seen(link.may_get, RIGHT_SEEN_MS);
-        let fuse_sets = sets && seen(link.may_set, RIGHT_SEEN_MS);
+        let fuse_gets = gets && seen(link.gates.may_get, RIGHT_SEEN_MS);
+        let fuse_sets = sets && seen(link.gates.may_set, RIGHT_SEEN_MS);
         // The next try comes early, so the right need not run out.
-        let mut try_get = gets && !seen(link.may_get, RIGHT_SEEN_MS / 2);
-        let mut try_set = sets && !seen(link.may_set, RIGHT_SEEN_MS / 2);
+        let mut try_get = gets && !seen(link.gates.may_get, RIGHT_SEEN_MS / 2);
+        let mut try_set = sets && !seen(link.gates.may_set, RIGHT_SEEN_MS / 2);
         let mut tries = [None; 2];
         if !gets && !sets && !collapse {
             return;
@@ -697,12 +697,12 @@ impl DataPlane {
         counters.reads_collapsed += same as u64;
         counters.commands_saved += saved as u64;
         if collapse {
-            counters.collapsing_stops += u64::from(link.collapsing.note(candidates as u32));
-            link.collapsing.waste((candidates - same) as u32);
+            counters.collapsing_stops += u64::from(link.gates.collapsing.note(candidates as u32));
+            link.gates.collapsing.waste((candidates - same) as u32);
         }
         if BY_SLOT {
-            counters.slot_fusing_stops += u64::from(link.by_slot.note(fusable as u32));
-            link.by_slot.waste(lone as u32);
+            counters.slot_fusing_stops += u64::from(link.gates.by_slot.note(fusable as u32));
+            link.gates.by_slot.waste(lone as u32);
         }
         link.ledger.rearrange(&order.bytes, &order.entries);
     }
@@ -733,7 +733,8 @@ impl DataPlane {
             Some((b'*', count)) if number::parse(count) == Some(head.part_count().into()) => {
                 link.ledger.pop_head(head);
                 // By now it is known which earlier GETs are sent again.
-                self.counters.get_fusing_stops += u64::from(link.gets.note(head.part_count()));
+                self.counters.get_fusing_stops +=
+                    u64::from(link.gates.gets.note(head.part_count()));
             }
             _ => return Err(WRONG.to_owned()),
         }
@@ -751,8 +752,8 @@ impl DataPlane {
         };
         self.counters.link_replies += 1;
         let (gate, left_alone) = match head.class {
-            Class::Gets => (&mut link.gets, &mut self.counters.get_fusing_stops),
-            _ => (&mut link.sets, &mut self.counters.set_fusing_stops),
+            Class::Gets => (&mut link.gates.gets, &mut self.counters.get_fusing_stops),
+            _ => (&mut link.gates.sets, &mut self.counters.set_fusing_stops),
         };
         *left_alone += u64::from(gate.give_up());
         if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
@@ -879,7 +880,7 @@ impl DataPlane {
         again.sort_by(|(one, _), (other, _)| one.asked_before(other));
         self.counters.joined_requests_resent += again.len() as u64;
         if let Some(link) = self.links.get_mut(id) {
-            link.gets.waste(parked);
+            link.gates.gets.waste(parked);
             for (entry, request) in &again {
                 link.ledger.push(*entry, request);
             }
@@ -917,8 +918,8 @@ impl DataPlane {
         let may = cut || !reply.strip_prefix(b"-").is_some_and(refused);
         let seen = may.then_some(self.now);
         match entry.class {
-            Class::TriesGet => link.may_get = seen,
-            _ => link.may_set = seen,
+            Class::TriesGet => link.gates.may_get = seen,
+            _ => link.gates.may_set = seen,
         }
         link.ledger.pop_answered(entry);
         self.counters.link_replies += 1;
@@ -930,7 +931,7 @@ impl DataPlane {
     fn settle_sets(&mut self, id: LinkId, head: Entry, reply: &[u8]) {
         self.counters.link_replies += 1;
         if let Some(link) = self.links.get_mut(id).filter(|_| reply.starts_with(b"-")) {
-            self.counters.set_fusing_stops += u64::from(link.sets.give_up());
+            self.counters.set_fusing_stops += u64::from(link.gates.sets.give_up());
         }
         let (mut delivery, mut replies) = (Delivery::NONE, self.spare_buffers.take());
         for part in 0..=head.part_count() {
@@ -974,7 +975,7 @@ impl DataPlane {
                     || !self.has_room_for_copy(entry.session, reply));
             let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
             if let Some(link) = self.links.get_mut(id).filter(|_| too_much) {
-                self.counters.collapsing_stops += u64::from(link.collapsing.give_up());
+                self.counters.collapsing_stops += u64::from(link.gates.collapsing.give_up());
             }
             if nil || too_much || is_early {
                 wasted |= front.class == Class::OfGets;
@@ -994,7 +995,7 @@ impl DataPlane {
             is_first = false;
         }
         if let Some(link) = self.links.get_mut(id) {
-            link.gets.waste(u32::from(wasted));
+            link.gates.gets.waste(u32::from(wasted));
         }
         self.spare_buffers.give(request);
     }

@@ -1,4 +1,7 @@
-//! The payoff gate: it stops one kind of coalescing on a link for a while, where that does not pay.
+//! The payoff gates of a link: each stops one kind of coalescing for a while, where that does not
+//! pay.
+
+use crate::base::time::Time;
 
 /// Decides whether one kind of coalescing pays on a link. If not, batches leave unchanged for a
 /// while.
@@ -83,12 +86,54 @@ impl PayoffGate {
 
 /// For fusing. A GET that is sent again costs two requests instead of one: up to one in eight may
 /// be.
-pub(crate) const FUSING: PayoffGate = PayoffGate::new(4);
+const FUSING: PayoffGate = PayoffGate::new(4);
 /// For fusing by slot. A request that finds no other of its slot costs little, but a session may
 /// have to wait: one in four has to find one.
-pub(crate) const BY_SLOT: PayoffGate = PayoffGate::new(24);
+const BY_SLOT: PayoffGate = PayoffGate::new(24);
 /// For collapsing. To look for equal reads costs little: one read in 32 has to find one.
-pub(crate) const COLLAPSING: PayoffGate = PayoffGate::new(31);
+const COLLAPSING: PayoffGate = PayoffGate::new(31);
+
+/// The gates of one link, and the rights of its user that fusing needs.
+pub(crate) struct CoalescingGates {
+    /// Whether fusing GETs pays. It does not if many keys are missing: each such key costs two
+    /// requests.
+    pub(crate) gets: PayoffGate,
+    /// Whether fusing SETs pays.
+    pub(crate) sets: PayoffGate,
+    /// Whether neighbouring requests are of one slot often enough, on a Cluster.
+    pub(crate) by_slot: PayoffGate,
+    /// Whether the search for equal reads pays.
+    pub(crate) collapsing: PayoffGate,
+    /// When a reply last showed that this user may GET. A user that may MGET need not have the
+    /// right to GET.
+    pub(crate) may_get: Option<Time>,
+    /// When a reply last showed that this user may SET.
+    pub(crate) may_set: Option<Time>,
+}
+
+impl CoalescingGates {
+    /// The gates of a new connection. Its server may be another one than before, or the user may
+    /// have other rights.
+    pub(crate) const fn new() -> CoalescingGates {
+        CoalescingGates {
+            gets: FUSING,
+            sets: FUSING,
+            by_slot: BY_SLOT,
+            collapsing: COLLAPSING,
+            may_get: None,
+            may_set: None,
+        }
+    }
+
+    /// Opens all gates: each kind of coalescing is tried again.
+    pub(crate) fn open_all(&mut self) {
+        *self = CoalescingGates {
+            may_get: self.may_get,
+            may_set: self.may_set,
+            ..CoalescingGates::new()
+        };
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -118,6 +163,19 @@ mod tests {
             let tried = coalesced(10_000, 100, 13, late);
             assert!(tried < 1_000, "{tried} batches of 10,000");
         }
+    }
+
+    /// Open gates try each kind of coalescing again. The rights of the user stay known.
+    #[test]
+    fn opened_gates_keep_the_rights_of_the_user() {
+        let mut gates = CoalescingGates::new();
+        gates.may_get = Some(Time(7));
+        gates.gets.stay_off();
+        gates.by_slot.give_up();
+        assert!(!gates.gets.pays(1) && !gates.by_slot.pays(1));
+        gates.open_all();
+        assert!(gates.gets.pays(1) && gates.by_slot.pays(1));
+        assert_eq!(gates.may_get, Some(Time(7)));
     }
 
     /// Where batches are small, another try wastes few of them.

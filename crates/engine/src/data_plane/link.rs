@@ -12,7 +12,7 @@ use crate::base::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
 use crate::base::settings::FlushRule;
 use crate::base::time::Time;
 use crate::data_plane::completion::pinned::RedirectStandIn;
-use crate::data_plane::gate::{BY_SLOT, COLLAPSING, FUSING, PayoffGate};
+use crate::data_plane::gate::CoalescingGates;
 use crate::data_plane::handshake::{Handshake, Identity};
 use crate::data_plane::ledger::departed::Departed;
 use crate::data_plane::ledger::{Entry, Ledger};
@@ -278,20 +278,8 @@ pub(crate) struct Link {
     pub(crate) sends: Sends,
     /// The attempt to end the wait of the link's session when its client has left or respool ends.
     pub(crate) unblocking: Unblocking,
-    /// When a reply last showed that this user may GET. A user that may MGET need not have the
-    /// right to GET.
-    pub(crate) may_get: Option<Time>,
-    /// When a reply last showed that this user may SET.
-    pub(crate) may_set: Option<Time>,
-    /// Whether fusing GETs pays. It does not if many keys are missing: each such key costs two
-    /// requests.
-    pub(crate) gets: PayoffGate,
-    /// Whether fusing SETs pays.
-    pub(crate) sets: PayoffGate,
-    /// Whether neighbouring requests are of one slot often enough, on a Cluster.
-    pub(crate) by_slot: PayoffGate,
-    /// Whether the search for equal reads pays.
-    pub(crate) collapsing: PayoffGate,
+    /// Which kinds of coalescing are used on this connection.
+    pub(crate) gates: CoalescingGates,
     /// Whether the server's errors may be redirects or refusals that respool handles (MOVED,
     /// TRYAGAIN).
     pub(crate) heeds: bool,
@@ -356,12 +344,7 @@ impl Link {
             streaming: Streaming::No,
             sends: Sends::More,
             unblocking: Unblocking::default(),
-            may_get: None,
-            may_set: None,
-            gets: FUSING,
-            sets: FUSING,
-            by_slot: BY_SLOT,
-            collapsing: COLLAPSING,
+            gates: CoalescingGates::new(),
             heeds: false,
             waits: false,
             tunnel: None,
@@ -613,10 +596,7 @@ impl Link {
 
     /// Forgets the state of a connection that has ended.
     fn reset_connection(&mut self) {
-        // The next connection may be to another server, or the user may have other rights.
-        self.try_again();
-        self.may_get = None;
-        self.may_set = None;
+        self.gates = CoalescingGates::new();
         self.forecast.end_wait();
         self.scanner = reply::ReplyScanner::default();
         self.reply_room.forget_part();
@@ -649,14 +629,6 @@ impl Link {
     pub(crate) fn take_left(&mut self, leaves: impl Fn(&Entry, &[u8]) -> bool) -> Vec<Departed> {
         debug_assert!(!self.is_up());
         self.ledger.take_left(leaves)
-    }
-
-    /// Tries again all ways of coalescing that were switched off on this link.
-    pub(crate) fn try_again(&mut self) {
-        self.gets = FUSING;
-        self.sets = FUSING;
-        self.by_slot = BY_SLOT;
-        self.collapsing = COLLAPSING;
     }
 }
 
