@@ -42,28 +42,28 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l threads -d 'Wo
 complete -c respool -n "__fish_respool_using_subcommand serve" -l spawn -d 'Start a server of respool\'s own and stop it at the end' -r -f -a "true\t''
 false\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l spawn-program -d 'The server to start, if PATH has none or the wrong one' -r -F
-complete -c respool -n "__fish_respool_using_subcommand serve" -l spawn-memory-bytes -d 'The most memory that its data may take' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l spawn-memory-bytes -d 'The most memory for the data of the spawned server' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l password -d 'The password of the user `default`, for AUTH by clients' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l password-file -d 'A file with the password of the user `default`' -r -F
 complete -c respool -n "__fish_respool_using_subcommand serve" -l socket-mode -d 'The mode of sockets in the file system on which respool listens' -r -f
-complete -c respool -n "__fish_respool_using_subcommand serve" -l socket-owner -d 'The owner of these sockets: the name or number of a user' -r -f -a "(__fish_complete_users)"
-complete -c respool -n "__fish_respool_using_subcommand serve" -l socket-group -d 'The group of these sockets: its name or number' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l socket-owner -d 'The owner of respool\'s Unix sockets: the name or number of a user' -r -f -a "(__fish_complete_users)"
+complete -c respool -n "__fish_respool_using_subcommand serve" -l socket-group -d 'The group of respool\'s Unix sockets: its name or number' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l user -d 'A further user that may connect; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
-complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password-file -d 'A file that holds that password' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
 complete -c respool -n "__fish_respool_using_subcommand serve" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
 latency\t''
 server-cpu\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l max-delay-us -d 'The longest that a request waits in an open batch' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l fuse -d 'Send the GETs of a batch as one MGET, and its SETs as one MSET' -r -f -a "true\t''
 false\t''"
-complete -c respool -n "__fish_respool_using_subcommand serve" -l fused-keys-max -d 'The most keys in such an MGET or MSET' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l fused-keys-max -d 'The most keys in an MGET or MSET that respool makes of requests' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l collapse -d 'Send identical reads of a batch once' -r -f -a "true\t''
 false\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l request-timeout-ms -d 'The longest time from reading a request to its reply' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l connect-timeout-ms -d 'The longest time to connect to a server, with the handshake' -r -f
-complete -c respool -n "__fish_respool_using_subcommand serve" -l link-stall-ms -d 'How long a link that awaits replies may bring nothing at all' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l link-stall-ms -d 'How long a link with unanswered requests may receive nothing' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l reconnect-min-ms -d 'The first pause between two attempts to connect' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l reconnect-max-ms -d 'The longest pause between two attempts to connect' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l outage-hold-ms -d 'How long requests wait for a server, counted from its loss' -r -f
@@ -81,13 +81,13 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l session-pipeli
 complete -c respool -n "__fish_respool_using_subcommand serve" -l session-output-soft-bytes -d 'Unread reply bytes at which a session\'s requests wait' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l session-output-hard-bytes -d 'Unread reply bytes at which a session\'s replies wait' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l session-input-bytes-max -d 'Bytes of requests held for a client that reads no replies' -r -f
-complete -c respool -n "__fish_respool_using_subcommand serve" -l session-stall-ms -d 'How long a client at the hard bound may read nothing at all' -r -f
-complete -c respool -n "__fish_respool_using_subcommand serve" -l head-of-line-stall-ms -d 'How long such clients together may keep other sessions waiting' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l session-stall-ms -d 'How long a client at the hard output limit may read nothing' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l head-of-line-stall-ms -d 'How long clients at the hard output limit may delay others' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l request-held-bytes-max -d 'Bytes of an incomplete request that respool holds' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l streaming-links-max -d 'Links that carry one large request each' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l links-max -d 'Links of one worker to all servers, except pinned ones' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l pinned-links-max -d 'Links of one worker that serve one session each' -r -f
-complete -c respool -n "__fish_respool_using_subcommand serve" -l pinned-links-full -d 'The fate of a request that needs a pinned link at the bound' -r -f -a "wait\t''
+complete -c respool -n "__fish_respool_using_subcommand serve" -l pinned-links-full -d 'The fate of a request that needs a pinned link at the limit' -r -f -a "wait\t''
 refuse\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l transaction-bytes-max -d 'Bytes that a session may queue between MULTI and EXEC' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l session-subscriptions-max -d 'Channels and patterns that one client may subscribe to' -r -f
@@ -113,28 +113,28 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l threads -d 'Wo
 complete -c respool -n "__fish_respool_using_subcommand check" -l spawn -d 'Start a server of respool\'s own and stop it at the end' -r -f -a "true\t''
 false\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l spawn-program -d 'The server to start, if PATH has none or the wrong one' -r -F
-complete -c respool -n "__fish_respool_using_subcommand check" -l spawn-memory-bytes -d 'The most memory that its data may take' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l spawn-memory-bytes -d 'The most memory for the data of the spawned server' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l password -d 'The password of the user `default`, for AUTH by clients' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l password-file -d 'A file with the password of the user `default`' -r -F
 complete -c respool -n "__fish_respool_using_subcommand check" -l socket-mode -d 'The mode of sockets in the file system on which respool listens' -r -f
-complete -c respool -n "__fish_respool_using_subcommand check" -l socket-owner -d 'The owner of these sockets: the name or number of a user' -r -f -a "(__fish_complete_users)"
-complete -c respool -n "__fish_respool_using_subcommand check" -l socket-group -d 'The group of these sockets: its name or number' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l socket-owner -d 'The owner of respool\'s Unix sockets: the name or number of a user' -r -f -a "(__fish_complete_users)"
+complete -c respool -n "__fish_respool_using_subcommand check" -l socket-group -d 'The group of respool\'s Unix sockets: its name or number' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l user -d 'A further user that may connect; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
-complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password-file -d 'A file that holds that password' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
 complete -c respool -n "__fish_respool_using_subcommand check" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
 latency\t''
 server-cpu\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l max-delay-us -d 'The longest that a request waits in an open batch' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l fuse -d 'Send the GETs of a batch as one MGET, and its SETs as one MSET' -r -f -a "true\t''
 false\t''"
-complete -c respool -n "__fish_respool_using_subcommand check" -l fused-keys-max -d 'The most keys in such an MGET or MSET' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l fused-keys-max -d 'The most keys in an MGET or MSET that respool makes of requests' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l collapse -d 'Send identical reads of a batch once' -r -f -a "true\t''
 false\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l request-timeout-ms -d 'The longest time from reading a request to its reply' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l connect-timeout-ms -d 'The longest time to connect to a server, with the handshake' -r -f
-complete -c respool -n "__fish_respool_using_subcommand check" -l link-stall-ms -d 'How long a link that awaits replies may bring nothing at all' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l link-stall-ms -d 'How long a link with unanswered requests may receive nothing' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l reconnect-min-ms -d 'The first pause between two attempts to connect' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l reconnect-max-ms -d 'The longest pause between two attempts to connect' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l outage-hold-ms -d 'How long requests wait for a server, counted from its loss' -r -f
@@ -152,13 +152,13 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l session-pipeli
 complete -c respool -n "__fish_respool_using_subcommand check" -l session-output-soft-bytes -d 'Unread reply bytes at which a session\'s requests wait' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l session-output-hard-bytes -d 'Unread reply bytes at which a session\'s replies wait' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l session-input-bytes-max -d 'Bytes of requests held for a client that reads no replies' -r -f
-complete -c respool -n "__fish_respool_using_subcommand check" -l session-stall-ms -d 'How long a client at the hard bound may read nothing at all' -r -f
-complete -c respool -n "__fish_respool_using_subcommand check" -l head-of-line-stall-ms -d 'How long such clients together may keep other sessions waiting' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l session-stall-ms -d 'How long a client at the hard output limit may read nothing' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l head-of-line-stall-ms -d 'How long clients at the hard output limit may delay others' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l request-held-bytes-max -d 'Bytes of an incomplete request that respool holds' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l streaming-links-max -d 'Links that carry one large request each' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l links-max -d 'Links of one worker to all servers, except pinned ones' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l pinned-links-max -d 'Links of one worker that serve one session each' -r -f
-complete -c respool -n "__fish_respool_using_subcommand check" -l pinned-links-full -d 'The fate of a request that needs a pinned link at the bound' -r -f -a "wait\t''
+complete -c respool -n "__fish_respool_using_subcommand check" -l pinned-links-full -d 'The fate of a request that needs a pinned link at the limit' -r -f -a "wait\t''
 refuse\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l transaction-bytes-max -d 'Bytes that a session may queue between MULTI and EXEC' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l session-subscriptions-max -d 'Channels and patterns that one client may subscribe to' -r -f

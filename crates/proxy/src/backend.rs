@@ -388,7 +388,7 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     };
     let mut parameters = Parameters::parse(url.parameters, url.scheme, db)?;
     if url.password.is_some() && parameters.password_file.is_some() {
-        return Err("has a password and a password-file: leave one of them away".into());
+        return Err("has a password and a password-file: remove one of them".into());
     }
     let others = std::mem::take(&mut parameters.others).into_iter();
     let servers = match servers {
@@ -650,7 +650,7 @@ mod tests {
             ),
             ("redis://h:1?db=1&db=1", "the database twice"),
             ("unix:///s?db=1&db=1", "the database twice"),
-            ("redis://:p@h?password-file=/f", "leave one of them away"),
+            ("redis://:p@h?password-file=/f", "remove one of them"),
             ("redis://h?password-file=", "must be a path"),
             (
                 "redis://h?password-file=/f&password-file=/g",
@@ -658,7 +658,7 @@ mod tests {
             ),
             (
                 "redis-sentinel://h/m?sentinel-password=p&sentinel-password-file=/f",
-                "leave one of them away",
+                "remove one of them",
             ),
             ("redis://h:1?reads=replica", "are db and password-file"),
             ("redis-cluster://h:1/SECRET", "the database must be"),

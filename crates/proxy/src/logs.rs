@@ -239,7 +239,7 @@ impl Notices {
                 effect,
             } => {
                 if self.admits(LineKind::Other, name, now) {
-                    warn!(worker, bound = name, effect, "bound reached");
+                    warn!(worker, limit = name, effect, "limit reached");
                 }
             }
             Notice::LoginsRefused { from, count } => {

@@ -81,7 +81,7 @@ impl RawConfig {
                     false => (name, given.name),
                 };
                 let what = format!(
-                    "`{old}` is the old name of `{new}`, and both are given: leave `{old}` away"
+                    "`{old}` is the old name of `{new}`, and both are given: remove `{old}`"
                 );
                 let problem = Problem::of_option(name, place, what);
                 if !self.problems.contains(&problem) {

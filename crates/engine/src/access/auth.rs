@@ -18,7 +18,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim};
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::hello::HelloArgs;
-use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request, excess_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::logins::{auth_asked, credentials};
@@ -172,7 +172,7 @@ impl Access {
             return Err(plane.answer_error(id, WRONG));
         };
         if name.map_or(0, <[u8]>::len) + password.len() > CREDENTIALS_BYTES_MAX {
-            return Err(plane.answer_reply(id, &bound_reply("CREDENTIALS_BYTES_MAX")));
+            return Err(plane.answer_reply(id, &excess_reply("too long a user name and password")));
         }
         let (pinned, pool) = (session.pins.bind(), usize::from(session.pool));
         let claim = match self.server_login_gate(plane, id, &credentials) {
@@ -374,7 +374,10 @@ impl Access {
         let freed = &mut effect.freed;
         let user = self.place_of_login(plane, entry.session, credentials, in_hubs, freed);
         let Some(user) = user else {
-            plane.deliver_to(entry, &bound_reply("LOGINS_MAX"));
+            plane.deliver_to(
+                entry,
+                &excess_reply("too many users are logged in at this worker: try again"),
+            );
             return effect;
         };
         let probed = self.is_probe(plane, link);
@@ -426,7 +429,7 @@ impl Access {
         self.login_was_right(plane, claim);
         // A user gets a place only after the right password: any client may name any user.
         let Some(user) = self.place_of_login(plane, id, login, in_hubs, &mut effect.freed) else {
-            let reason = "LOGINS_MAX: clients of this worker use too many users";
+            let reason = "too many users are logged in at this worker";
             plane.close_for(id, reason.to_owned());
             return (ExecLogin::NoPlace, effect);
         };

@@ -19,7 +19,7 @@ use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::{AccessCompletion, Login, LoginClaim, Source};
 use crate::data_plane::guess_delay::{AttemptTime, LoginAttempt};
-use crate::data_plane::ingress::{Dispatched, bound_reply};
+use crate::data_plane::ingress::{Dispatched, excess_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::link_loss::LinkDown;
@@ -384,7 +384,10 @@ impl Access {
             let queue = &mut self.login_probes.queue;
             queue.retain(|attempt| sessions.get(attempt.entry.session).is_some());
             if queue.len() >= LOGIN_QUEUE_MAX {
-                return plane.answer_reply(id, &bound_reply("LOGIN_QUEUE_MAX"));
+                return plane.answer_reply(
+                    id,
+                    &excess_reply("too many logins wait in this worker: try again"),
+                );
             }
         }
         let Some(session) = plane.sessions.get_mut(id) else {

@@ -25,7 +25,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::admin::{AdminCompletion, PendingControl};
-use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Dispatched, Request, excess_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::own_options::{Levels, is_ours, names};
@@ -245,7 +245,9 @@ impl Admin {
                 plane.emit(event);
                 ControlReply::Ask(own)
             }
-            None => ControlReply::Reply(bound_reply("settings_per_session_max")),
+            None => ControlReply::Reply(excess_reply(
+                "too many CONFIG commands of this client wait: try again",
+            )),
         }
     }
 }
@@ -259,10 +261,10 @@ fn control_asked(
 ) -> Result<Option<PendingControl>, &'static [u8]> {
     if plane.is_in_multi(id) {
         plane.abort_transaction(id);
-        return Err(b"ERR respool: its own options are not for transactions");
+        return Err(b"ERR respool: options `respool.*` cannot be set in a transaction");
     }
     if !names(request).all(is_ours) {
-        return Err(b"ERR respool: its own options and those of the server need a command each");
+        return Err(b"ERR respool: set `respool.*` and the server's options in separate commands");
     }
     let args = request.args().skip(2).map(<[u8]>::to_ascii_lowercase);
     let args: Vec<Vec<u8>> = args.collect();

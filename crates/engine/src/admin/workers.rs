@@ -24,7 +24,7 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::composite::ReplyStep;
-use crate::data_plane::ingress::{Blocked, Dispatched, OK, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, OK, excess_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
 use crate::data_plane::session::TargetNews;
@@ -244,7 +244,12 @@ impl Admin {
     ) -> Dispatched {
         if plane.is_past_deadline(id) {
             plane.set_gives_up_at(id, None);
-            return plane.blocked(id, Blocked::Refused(bound_reply("questions_max")));
+            return plane.blocked(
+                id,
+                Blocked::Refused(excess_reply(
+                    "too many CLIENT commands wait in this worker: try again",
+                )),
+            );
         }
         plane.begin_to_wait_until(id, Some(plane.now.plus_ms(QUESTION_MS)));
         self.queries.lanes.wait(lane, id, has_waited);

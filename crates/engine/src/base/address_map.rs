@@ -92,7 +92,7 @@ impl fmt::Display for MapError {
         match self {
             MapError::Twice(left) => write!(
                 f,
-                "`{left}` stands on the left of two entries: leave one of them away"
+                "`{left}` stands on the left of two entries: remove one of them"
             ),
             MapError::Loop(left) => write!(
                 f,

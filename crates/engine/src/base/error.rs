@@ -31,6 +31,8 @@ pub(crate) enum Cause<'a> {
     TooLargeToMove { server: &'a str },
     /// A limit of respool is reached. `name`: its option.
     Bound { name: &'static str },
+    /// A limit of respool without an option is reached. `text` begins with `too`.
+    Excess { text: &'static str },
     /// The client sent the request too slowly while others waited at this limit. `least`: bytes a
     /// second.
     Slow { name: &'static str, least: u64 },
@@ -81,6 +83,7 @@ pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u
              send it again"
         ),
         Cause::Bound { name } => format!("the limit {name} is reached"),
+        Cause::Excess { text } => text.to_owned(),
         Cause::Slow { name, least } => {
             format!("it came at less than {least} bytes a second while others waited at {name}")
         }
@@ -88,7 +91,7 @@ pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u
             format!("another worker of respool gave no answer within {limit_ms} ms")
         }
         Cause::Untold { server } => {
-            format!("no answer whether this user may run it came from {server}")
+            format!("{server} did not say whether this user may run the command")
         }
     };
     format!("{code} respool: {fate}; {cause}").into_bytes()
@@ -129,8 +132,8 @@ pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {
         b"-TRYAGAIN respool: the command was not executed; ",
     ];
     let is_ours = CODES.iter().any(|code| reply.starts_with(code));
-    let bound = b"; the limit ";
-    is_ours && !reply.windows(bound.len()).any(|text| text == bound)
+    let is_at_limit = |words: &[u8]| reply.windows(words.len()).any(|text| text == words);
+    is_ours && !is_at_limit(b"; the limit ") && !is_at_limit(b"; too ")
 }
 
 #[cfg(test)]
@@ -156,6 +159,8 @@ mod tests {
         );
         let bound = Cause::Bound { name: "links-max" };
         assert!(!is_servers_fault(text(Fate::NotSent, bound).as_bytes()));
+        let full = Cause::Excess { text: "too many" };
+        assert!(!is_servers_fault(text(Fate::NotSent, full).as_bytes()));
         assert!(!is_servers_fault(b"-ERR no\r\n"));
         let lost = Cause::LinkLost {
             server: "h:1",

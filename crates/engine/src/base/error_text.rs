@@ -6,8 +6,8 @@ use respool_protocol::commands::{Command, CommandRefusal};
 /// The refusal of a request between WATCH or MULTI and EXEC: one server has to execute all of
 /// these.
 pub(crate) const FOREIGN_OWNER: &[u8] =
-    b"CROSSSLOT respool: this belongs to another server of the pool than the keys \
-    that were watched or queued before it";
+    b"CROSSSLOT respool: this command's keys are on another server than the keys watched or queued \
+    before";
 
 /// The refusal of a SORT that reads keys made from a pattern.
 pub(crate) const PATTERN_KEYS: &[u8] =

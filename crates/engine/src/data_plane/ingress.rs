@@ -335,6 +335,13 @@ pub(crate) fn bound_reply(name: &'static str) -> Vec<u8> {
     reply
 }
 
+/// The reply to a request at a limit without an option. `text` begins with `too`.
+pub(crate) fn excess_reply(text: &'static str) -> Vec<u8> {
+    let mut reply = Vec::new();
+    error::append_reply(&mut reply, Fate::NotSent, Cause::Excess { text });
+    reply
+}
+
 /// Whether a subscriber may send the command in RESP2.
 pub(crate) fn allowed_in_subscription(id: CommandId) -> bool {
     matches!(

@@ -55,7 +55,7 @@ const UNCLEAR: &[u8] =
 
 /// The error for a SCAN in which MATCH cannot be found.
 const NO_SCAN: &[u8] =
-    b"ERR respool: SCAN takes MATCH, COUNT and TYPE, each with a value, where servers see keys without their prefix";
+    b"ERR respool: with `strip`, SCAN takes only MATCH, COUNT and TYPE, each with a value";
 
 /// The error for an executed command whose reply may name keys without their prefix.
 const MISSHAPEN: &[u8] =

@@ -506,14 +506,14 @@ impl RouteRefusal {
             RouteRefusal::NoCluster => NO_CLUSTER.into(),
             RouteRefusal::WrongArity => wrong_arity(command).into(),
             RouteRefusal::Bound => format!(
-                "ERR respool: '{}' cannot be asked of a pool of several servers in a transaction, \
+                "ERR respool: '{}' cannot be sent to a pool of several servers in a transaction, \
                 or while keys are watched: send it before MULTI and WATCH, or after EXEC",
                 name()
             )
             .into_bytes()
             .into(),
             RouteRefusal::Several => format!(
-                "ERR respool: '{}' cannot be asked of a pool of several servers: \
+                "ERR respool: '{}' cannot be sent to a pool of several servers: \
                 ask the servers themselves",
                 name()
             )

@@ -195,8 +195,7 @@ impl Pinned {
 }
 
 const RESET: &[u8] = b"+RESET\r\n";
-const NOT_IN_TUNNEL: &[u8] =
-    b"ERR respool: while MONITOR is on, this is not possible: RESET ends it";
+const NOT_IN_TUNNEL: &[u8] = b"ERR respool: not allowed while MONITOR is on; send RESET to end it";
 
 impl Pinned {
     /// Passes bytes of the server on to the session. `ends_inside`: the last frame is incomplete,

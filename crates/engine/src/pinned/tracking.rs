@@ -28,7 +28,7 @@ use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, redirect_asked};
-use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request, excess_reply};
 use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::tracking::{INVALIDATE, SWITCHES, Tracker, TrackingSwitch, asks_for};
@@ -87,7 +87,10 @@ impl Pinned {
         let has_room = |tracker: &Tracker| tracker.has_room_for(request.bytes);
         if !plane.trackers.sessions.get(id).is_some_and(has_room) {
             self.settle_tracking(plane, id, b"");
-            return Some(plane.answer_reply(id, &bound_reply("TRACKING_BYTES_MAX")));
+            return Some(plane.answer_reply(
+                id,
+                &excess_reply("too many bytes in CLIENT TRACKING commands of this client"),
+            ));
         }
         None
     }

@@ -21,7 +21,7 @@ use crate::base::limits::REDIRECTS_QUEUED_MAX;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
-use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply, excess_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::session::{Pins, Session, TargetNews};
 use crate::data_plane::session_state::Holds;
@@ -76,7 +76,8 @@ impl Pinned {
         };
         let in_multi = plane.is_in_multi(id);
         if found.is_here && in_multi && queued >= REDIRECTS_QUEUED_MAX {
-            let refused = Blocked::Refused(bound_reply("REDIRECTS_QUEUED_MAX"));
+            let refused =
+                Blocked::Refused(excess_reply("too many REDIRECT options in one transaction"));
             let placed = plane.blocked(id, refused);
             return RedirectStep::Placed(self.redirect_placed(plane, id, placed));
         }

@@ -53,7 +53,7 @@ const NO_KEY: &[u8] =
     b"-ERR respool: to wait for what others' connections wrote takes the right to \
     SET and DEL keys that begin with respool:wait; the server says: ";
 
-const REFUSED: &[u8] = b"-ERR respool: a node of the Cluster did not let it wait; it says: ";
+const REFUSED: &[u8] = b"-ERR respool: a Cluster node refused to wait: ";
 
 /// The next step of a WAIT or WAITAOF after the reply of a server.
 pub(super) enum WaitStep {

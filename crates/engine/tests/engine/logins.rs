@@ -399,7 +399,7 @@ fn guesses_share_two_links_and_a_bounded_queue() {
     let refused = sessions.iter().filter(|session| {
         world
             .got(**session)
-            .contains("the limit LOGIN_QUEUE_MAX is reached")
+            .contains("too many logins wait in this worker")
     });
     assert_eq!(refused.count(), 1_100 - 1_024);
     for probe in &probes {

@@ -96,7 +96,7 @@ impl SentinelServers {
             }
             (Some(_), Some(_)) => {
                 return Err(
-                    "has a sentinel-password and a sentinel-password-file: leave one of them away"
+                    "has a sentinel-password and a sentinel-password-file: remove one of them"
                         .into(),
                 );
             }

@@ -35,7 +35,7 @@ impl Resolved {
         for name in UNNAMED_POOL_OPTIONS {
             let is_off = name == "spawn" && !self.values.spawn;
             if self.places.contains_key(name) && !is_off {
-                let what = "excludes `pool`, and each pool has its own: leave one of them away";
+                let what = "excludes `pool`, and each pool has its own: remove one of them";
                 problems.push(Problem::of_option(name, self.place(name), what));
             }
         }
@@ -136,7 +136,7 @@ impl Resolved {
         let values = &self.values;
         let (url_layer, spawn_layer) = (self.place("backend").layer(), self.place("spawn").layer());
         if values.spawn && url_layer == spawn_layer {
-            let what = "excludes `backend`: leave one of them away";
+            let what = "excludes `backend`: remove one of them";
             problems.push(Problem::of_option("spawn", self.place("spawn"), what));
         }
         if values.spawn && spawn_layer >= url_layer {
@@ -147,7 +147,7 @@ impl Resolved {
         }
         for name in ["spawn-program", "spawn-memory-bytes"] {
             if self.places.contains_key(name) && !values.spawn {
-                let what = "means nothing without `spawn`: add it, or leave this away";
+                let what = "means nothing without `spawn`: add it, or remove this";
                 problems.push(Problem::of_option(name, self.place(name), what));
             }
         }

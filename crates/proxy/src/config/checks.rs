@@ -74,9 +74,7 @@ impl Resolved {
                 Some((Some(other), ..)) if Some(*other) != pool => problem(format!(
                     "`{address}` leads to the pool `{other}` already: choose another"
                 )),
-                Some(_) => problem(format!(
-                    "`{address}` is given twice: leave one of them away"
-                )),
+                Some(_) => problem(format!("`{address}` is given twice: remove one of them")),
                 None => {}
             }
             for server in servers(pools) {
@@ -110,7 +108,7 @@ impl Resolved {
                 None => (None, self.place("announce")),
             };
             let what = format!(
-                "`{announced}` leads to the pool `{other}` already: leave the port away, or give each \
+                "`{announced}` leads to the pool `{other}` already: leave the port out, or give each \
                  pool its own in the file"
             );
             let problem = pool_problem(name, "announce", place, what);

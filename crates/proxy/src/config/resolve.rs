@@ -110,8 +110,8 @@ impl Resolved {
             let (layer, other_layer) = (self.place(name).layer(), self.place(other).layer());
             if layer == other_layer {
                 let what = match other {
-                    "backend" => "`backend` has a password already: leave one away".into(),
-                    other => format!("excludes `{other}`: leave one of them away"),
+                    "backend" => "`backend` has a password already: remove one".into(),
+                    other => format!("excludes `{other}`: remove one of them"),
                 };
                 problems.push(Problem::of_option(name, self.place(name), what));
             } else if layer > other_layer {

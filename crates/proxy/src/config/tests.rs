@@ -294,7 +294,7 @@ fn wrong_password_or_user_is_a_problem() {
         (
             "password = 'a'\npassword-file = 'b'",
             vec![],
-            "r.toml:2:1: password-file: excludes `password`: leave one of them away",
+            "r.toml:2:1: password-file: excludes `password`: remove one of them",
         ),
         (
             "backend = 'redis://:a@h'\nbackend-password = 'b'",
@@ -450,7 +450,7 @@ fn old_option_name_works_with_a_warning() {
 #[test]
 fn old_and_new_option_name_exclude_each_other() {
     let what = "`session-depth-max` is the old name of `session-pipeline-max`, and both are \
-                given: leave `session-depth-max` away";
+                given: remove `session-depth-max`";
     let (old, new) = ("session-depth-max", "session-pipeline-max");
     for (file, arguments, problem) in [
         (

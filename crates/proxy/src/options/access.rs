@@ -88,7 +88,7 @@ pub(super) const SOCKET_OWNER: Opt = Opt {
         or_number: false,
     },
     value: "USER",
-    brief: "The owner of these sockets: the name or number of a user",
+    brief: "The owner of respool's Unix sockets: the name or number of a user",
     more: "Only root may give a socket to another user.",
     example: "root",
     ..OPTION
@@ -106,7 +106,7 @@ pub(super) const SOCKET_GROUP: Opt = Opt {
         or_number: false,
     },
     value: "GROUP",
-    brief: "The group of these sockets: its name or number",
+    brief: "The group of respool's Unix sockets: its name or number",
     more: "Without root, respool may give them to groups that it belongs to.",
     example: "root",
     ..OPTION
@@ -215,7 +215,7 @@ pub(super) const BACKEND_PASSWORD_FILE: Opt = Opt {
         or_number: false,
     },
     value: "FILE",
-    brief: "A file that holds that password",
+    brief: "A file with the password that respool sends to the server",
     more: "A line end behind the password is not part of it.\n\nrespool reads the file again when \
            a server refuses the password, and at SIGHUP. New connections use the new password; \
            those that are up stay. If the file cannot be read or is empty, the earlier password \

@@ -46,7 +46,7 @@ pub(super) const MAX_DELAY_US: Opt = Opt {
     ),
     value: "TIME",
     brief: "The longest that a request waits in an open batch",
-    more: "This is a bound, not a pause. A waiting batch leaves when the replies to the batch \
+    more: "This is a limit, not a pause. A waiting batch leaves when the replies to the batch \
            before it have come and the clients that got them have sent new requests. A larger \
            value makes larger batches where replies or clients are slow. Where a pool has several \
            servers, the replies to one part of a pipeline wait as long for the rest. Whether \
@@ -84,9 +84,9 @@ pub(super) const FUSED_KEYS_MAX: Opt = Opt {
         |values| &mut values.flush.fused_keys_max,
     ),
     value: "COUNT",
-    brief: "The most keys in such an MGET or MSET",
+    brief: "The most keys in an MGET or MSET that respool makes of requests",
     more: "More keys make each hardly cheaper, and the server answers no other client meanwhile. \
-           Such a command has at most 8 KiB, too.",
+           Such an MGET or MSET has at most 8 KiB, too.",
     example: "64",
     per_pool: true,
     ..OPTION

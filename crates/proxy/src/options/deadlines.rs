@@ -13,10 +13,10 @@ pub(super) const REQUEST_TIMEOUT_MS: Opt = Opt {
     }),
     value: "TIME",
     brief: "The longest time from reading a request to its reply",
-    more: "At it, the client gets an error that says whether the request was sent to the server. A \
-           later reply is dropped; the link that it comes on lives on. All waits before the \
-           request is sent count: for a link, for the handshake of the link, for an answer about \
-           rights.",
+    more: "After this time, the client gets an error that says whether the request was sent to \
+           the server. A later reply is dropped; the link that it comes on lives on. All waits \
+           before the request is sent count: for a link, for the handshake of the link, for an \
+           answer about rights.",
     example: "2s",
     ..OPTION
 };
@@ -29,7 +29,8 @@ pub(super) const CONNECT_TIMEOUT_MS: Opt = Opt {
     }),
     value: "TIME",
     brief: "The longest time to connect to a server, with the handshake",
-    more: "At it, the attempt fails, and the next one follows after the pause below.",
+    more: "After this time, the attempt fails. The next one follows after a pause: see \
+           `reconnect-min-ms`.",
     example: "500",
     ..OPTION
 };
@@ -41,12 +42,12 @@ pub(super) const LINK_STALL_MS: Opt = Opt {
         &mut values.timeouts.link_stall_ms
     }),
     value: "TIME",
-    brief: "How long a link that awaits replies may bring nothing at all",
-    more: "At it, respool closes the link and opens a new one. Clients that wait for replies on it \
-           get an error: the outcome of their requests is unknown. A link that a script or a pause \
-           of the server holds up stays while the server answers on another link, up to ten times \
-           as long. Keep the value above the duration of the longest other command that the server \
-           runs.",
+    brief: "How long a link with unanswered requests may receive nothing",
+    more: "After this time, respool closes the link and opens a new one. Clients that wait for \
+           replies on it get an error: the outcome of their requests is unknown. A link that a \
+           script or a pause of the server holds up stays while the server answers on another \
+           link, up to ten times as long. Keep the value above the duration of the longest other \
+           command that the server runs.",
     example: "60s",
     ..OPTION
 };

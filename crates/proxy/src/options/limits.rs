@@ -1,4 +1,4 @@
-//! Options for bounds.
+//! Options for limits.
 
 use respool_engine::limits::WORKER_MEMORY_BYTES_MIN;
 use respool_engine::settings::WhenFull;
@@ -14,9 +14,9 @@ pub(super) const SESSIONS_MAX: Opt = Opt {
     }),
     value: "COUNT",
     brief: "Sessions of the whole process",
-    more: "At it, respool answers a new client with an error and closes it, as Redis does. At its \
-           start, respool raises its limit of open files as far as this needs. If it may not, \
-           it warns and lowers the number of sessions to the limit.",
+    more: "At the limit, respool answers a new client with an error and closes it, as Redis does. \
+           At its start, respool raises its limit of open files as far as this needs. If it may \
+           not, it warns and lowers the number of sessions to the limit.",
     example: "50000",
     ..OPTION
 };
@@ -29,7 +29,7 @@ pub(super) const SESSION_PIPELINE_MAX: Opt = Opt {
     }),
     value: "COUNT",
     brief: "Requests of one session without a reply yet",
-    more: "At it, respool does not read the session until replies have come.",
+    more: "At the limit, respool does not read the session until replies have come.",
     example: "1000",
     ..OPTION
 };
@@ -42,8 +42,8 @@ pub(super) const SESSION_OUTPUT_SOFT_BYTES: Opt = Opt {
     }),
     value: "SIZE",
     brief: "Unread reply bytes at which a session's requests wait",
-    more: "At it, respool does not read the session, and a link that is bringing it more replies \
-           is no longer shared with other sessions.",
+    more: "At the limit, respool does not read the session, and a link that is bringing it more \
+           replies is no longer shared with other sessions.",
     example: "4MiB",
     ..OPTION
 };
@@ -56,14 +56,14 @@ pub(super) const SESSION_OUTPUT_HARD_BYTES: Opt = Opt {
     }),
     value: "SIZE",
     brief: "Unread reply bytes at which a session's replies wait",
-    more: "At it, respool does not read the link that brings more replies either, for as long as \
-           --session-stall-ms and --head-of-line-stall-ms allow. Then it closes the session. \
-           Replies that come before their turn have the same bound, and count apart. A reply that \
-           is merged from several servers' replies may have an eighth of \
-           --worker-memory-bytes-max. Where a pool has several servers, sessions may wait for each \
-           other's replies on shared links. Such a session cannot be paused, and is closed at the \
-           bound at once. A client that asks for many large values in one pipeline there needs a \
-           larger bound.",
+    more: "At the limit, respool does not read the link that brings more replies either, for as \
+           long as --session-stall-ms and --head-of-line-stall-ms allow. Then it closes the \
+           session. Replies that come before their turn have the same limit, and count apart. A \
+           reply that is merged from several servers' replies may have an eighth of \
+           --worker-memory-bytes-max. Where a pool has several servers, sessions may wait for \
+           each other's replies on shared links. Such a session cannot be paused, and is closed \
+           at the limit at once. A client that asks for many large values in one pipeline there \
+           needs a larger limit.",
     example: "64MiB",
     ..OPTION
 };
@@ -76,7 +76,7 @@ pub(super) const SESSION_INPUT_BYTES_MAX: Opt = Opt {
     }),
     value: "SIZE",
     brief: "Bytes of requests held for a client that reads no replies",
-    more: "Many libraries write a whole pipeline before they read. At the bound, a client that \
+    more: "Many libraries write a whole pipeline before they read. At the limit, a client that \
            reads nothing for `session-stall-ms` is closed.",
     example: "128MiB",
     ..OPTION
@@ -89,8 +89,9 @@ pub(super) const SESSION_STALL_MS: Opt = Opt {
         &mut values.limits.session_stall_ms
     }),
     value: "TIME",
-    brief: "How long a client at the hard bound may read nothing at all",
-    more: "At it, respool closes the session.",
+    brief: "How long a client at the hard output limit may read nothing",
+    more: "The hard output limit is `session-output-hard-bytes`. After this time, respool closes \
+           the session.",
     example: "30s",
     ..OPTION
 };
@@ -102,12 +103,13 @@ pub(super) const HEAD_OF_LINE_STALL_MS: Opt = Opt {
         &mut values.limits.stranger_stall_ms
     }),
     value: "TIME",
-    brief: "How long such clients together may keep other sessions waiting",
-    more: "The time counts while requests of other sessions wait behind a session at its hard \
-           bound. It is summed over all such sessions and all links of one kind (server, database, \
-           protocol, user). At the limit, respool closes the session that holds a link up. A \
-           fiftieth of the time that passes is taken off the sum. A session that held a link up \
-           shares links only with others like it for a minute.",
+    brief: "How long clients at the hard output limit may delay others",
+    more: "The hard output limit is `session-output-hard-bytes`. The time counts while requests \
+           of other sessions wait behind a session at its hard limit. It is summed over all such \
+           sessions and all links of one kind (server, database, protocol, user). When the sum \
+           reaches this time, respool closes the session that holds a link up. A fiftieth of the \
+           time that passes is taken off the sum. A session that held a link up shares links only \
+           with others like it for a minute.",
     example: "200",
     ..OPTION
 };
@@ -138,12 +140,13 @@ pub(super) const STREAMING_LINKS_MAX: Opt = Opt {
     }),
     value: "COUNT",
     brief: "Links that carry one large request each",
-    more: "At it, the next large request waits, until `request-timeout-ms` at the most, and then \
-           fails with NOTSENT. While one waits, respool closes the slowest client that sends its \
-           large request, or reads the reply to it, at less than 64 KiB a second. After 5 s (half \
-           of `request-timeout-ms`, if that is less), it also closes the slowest at less than 4 \
-           MiB a second. Where a pool has several servers, SCRIPT KILL, FUNCTION KILL and FUNCTION \
-           STATS need one to each of them, and at the bound have two links more to each server.",
+    more: "At the limit, the next large request waits, until `request-timeout-ms` at the most, \
+           and then fails with NOTSENT. While one waits, respool closes the slowest client that \
+           sends its large request, or reads the reply to it, at less than 64 KiB a second. After \
+           5 s (half of `request-timeout-ms`, if that is less), it also closes the slowest at \
+           less than 4 MiB a second. Where a pool has several servers, SCRIPT KILL, FUNCTION KILL \
+           and FUNCTION STATS need one to each of them, and at the limit have two links more to \
+           each server.",
     example: "4",
     ..OPTION
 };
@@ -156,12 +159,12 @@ pub(super) const LINKS_MAX: Opt = Opt {
     }),
     value: "COUNT",
     brief: "Links of one worker to all servers, except pinned ones",
-    more: "At it, the link that was idle longest is closed for a new one, and its sessions get \
-           another with their next request. If no link is idle, a request that needs one more \
+    more: "At the limit, the link that was idle longest is closed for a new one, and its sessions \
+           get another with their next request. If no link is idle, a request that needs one more \
            waits, and fails with NOTSENT after `request-timeout-ms`. `INFO respool` counts both. \
            Each server has one for each version of the protocol, each database and each user that \
            clients log in as: twenty users in both versions before three servers need 120. In \
-           front of a Cluster with many nodes, the bound is at least four for each node. One link \
+           front of a Cluster with many nodes, the limit is at least four for each node. One link \
            more to each server carries scripts that may be slow, and two more may replace links \
            that wait for a script.",
     example: "512",
@@ -180,7 +183,7 @@ pub(super) const PINNED_LINKS_MAX: Opt = Opt {
            a transaction with SELECT, HELLO or AUTH in it, and while CLIENT TRACKING, CLIENT \
            NO-TOUCH or MONITOR is on. One more stands for each client that a REDIRECT names. Where \
            a pool has several servers, a session that tracks has one to each server that it sends \
-           requests to. At the bound, blocking commands are executed without waiting, ten times a \
+           requests to. At the limit, blocking commands are executed without waiting, ten times a \
            second, until one has a result or its time is over. XREAD BLOCK behind `$` and all \
            other requests wait for a link.",
     example: "4096",
@@ -208,7 +211,7 @@ pub(super) const PINNED_LINKS_FULL: Opt = Opt {
         or_number: false,
     },
     value: "wait|refuse",
-    brief: "The fate of a request that needs a pinned link at the bound",
+    brief: "The fate of a request that needs a pinned link at the limit",
     more: "With `wait`, the request waits until another session gives its link back, until its own \
            time is over or until `request-timeout-ms`. Then it fails with NOTSENT: it was not sent \
            to a server. While a request waits, a session that has held a link for 3 s by WATCH \
@@ -226,7 +229,7 @@ pub(super) const TRANSACTION_BYTES_MAX: Opt = Opt {
     }),
     value: "BYTES",
     brief: "Bytes that a session may queue between MULTI and EXEC",
-    more: "At it, respool refuses the request and the EXEC behind it.",
+    more: "At the limit, respool refuses the request and the EXEC behind it.",
     example: "256MiB",
     ..OPTION
 };
@@ -239,7 +242,7 @@ pub(super) const SESSION_SUBSCRIPTIONS_MAX: Opt = Opt {
     }),
     value: "COUNT",
     brief: "Channels and patterns that one client may subscribe to",
-    more: "respool refuses a subscription beyond it.",
+    more: "respool refuses a subscription beyond the limit.",
     example: "1000",
     ..OPTION
 };
@@ -253,7 +256,7 @@ pub(super) const WORKER_SUBSCRIPTIONS_MAX: Opt = Opt {
     value: "COUNT",
     brief: "Channels and patterns that a worker's clients may subscribe to",
     more: "The subscriptions of each client count, although respool subscribes to a channel once \
-           for all of them. respool refuses a subscription beyond the bound.",
+           for all of them. respool refuses a subscription beyond the limit.",
     example: "100000",
     ..OPTION
 };
@@ -266,7 +269,7 @@ pub(super) const LINK_UNANSWERED_REQUESTS_MAX: Opt = Opt {
     }),
     value: "COUNT",
     brief: "Requests on one link without a reply yet",
-    more: "At it, the sessions that would add more wait.",
+    more: "At the limit, the sessions that would add more wait.",
     example: "10000",
     ..OPTION
 };
@@ -282,8 +285,8 @@ pub(super) const LINK_UNANSWERED_BYTES_MAX: Opt = Opt {
     ),
     value: "SIZE",
     brief: "Bytes of requests on one link without a reply yet",
-    more: "respool keeps them until the reply comes. At the bound, the sessions that would add \
-           more wait. The bound is at most a 64th of --worker-memory-bytes-max.",
+    more: "respool keeps them until the reply comes. At the limit, the sessions that would add \
+           more wait. The limit is at most a 64th of --worker-memory-bytes-max.",
     example: "16MiB",
     ..OPTION
 };
@@ -317,9 +320,9 @@ pub(super) const WORKER_MEMORY_BYTES_MAX: Opt = Opt {
     }),
     value: "SIZE",
     brief: "Bytes of memory that one worker holds for its sessions",
-    more: "At seven eighths of it, respool closes clients that have not authenticated, then those \
-           whose requests have been incomplete for long; it does not read the session with the \
-           most unread replies. At the bound, it closes that session.",
+    more: "At seven eighths of the limit, respool closes clients that have not authenticated, \
+           then those whose requests have been incomplete for long; it does not read the session \
+           with the most unread replies. At the limit, it closes that session.",
     example: "512MiB",
     ..OPTION
 };

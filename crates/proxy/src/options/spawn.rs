@@ -52,8 +52,8 @@ pub(super) const SPAWN_MEMORY_BYTES: Opt = Opt {
         field: NumberField::U64(|values| &mut values.spawn_memory_bytes),
     }),
     value: "SIZE",
-    brief: "The most memory that its data may take",
-    more: "At it, the server evicts the keys that were used least recently (maxmemory with \
+    brief: "The most memory for the data of the spawned server",
+    more: "At the limit, the server evicts the keys that were used least recently (maxmemory with \
            allkeys-lru).",
     example: "1GiB",
     ..OPTION

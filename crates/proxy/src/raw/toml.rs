@@ -163,7 +163,7 @@ impl RawConfig {
     ) -> Vec<PoolOption> {
         let (place, what) = match texts(option, item) {
             Ok(texts) if texts.is_empty() => {
-                let what = "is empty: write an entry, or leave it away";
+                let what = "is empty: write an entry, or remove it";
                 (key, what.to_owned())
             }
             Ok(texts) => {

@@ -163,7 +163,7 @@ fn pools_announce_their_own_addresses() {
     let twice = TWO_POOLS.replace("[pool.pages]", "announce = 'h:1'\n[pool.pages]");
     let twice = format!("{twice}announce = 'h:1'\n");
     let told = |file: &str, arguments: &[&str]| resolve(file, &[], arguments).err().unwrap();
-    let what = "`h:1` leads to the pool `sessions` already: leave the port away, or give each pool its own in the file";
+    let what = "`h:1` leads to the pool `sessions` already: leave the port out, or give each pool its own in the file";
     assert_eq!(
         told(&twice, &[]),
         [format!("r.toml:9:1: pool.pages.announce: {what}")]

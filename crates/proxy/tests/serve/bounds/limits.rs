@@ -423,7 +423,7 @@ fn more_databases_than_links_are_served() {
         assert!(counter(&mut clients[0], "links_full") >= 180);
         assert!(counter(&mut clients[0], "links_closed_for_room") >= 180);
         let log = target.proxy().log();
-        let told = log.lines().filter(|line| line.contains("bound reached"));
+        let told = log.lines().filter(|line| line.contains("limit reached"));
         assert_eq!(told.clone().count(), 1, "{log}");
         assert!(told.clone().all(|line| line.contains("links-max")), "{log}");
     });

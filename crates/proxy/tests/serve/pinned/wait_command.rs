@@ -73,7 +73,7 @@ fn wait_waits_for_the_slowest_replica_of_a_cluster() {
             let replies = pipelined(&mut other, &bound);
             let refused = replies.iter().any(|reply| {
                 let text = reply.error().unwrap_or_default();
-                text.starts_with("ERR respool: 'wait' cannot be asked of a pool of several servers")
+                text.starts_with("ERR respool: 'wait' cannot be sent to a pool of several servers")
             });
             assert!(refused, "{replies:?}");
         }

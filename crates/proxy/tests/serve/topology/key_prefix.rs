@@ -799,8 +799,14 @@ fn command_without_safe_prefix_is_refused() {
             "MSETEX 5 u:k 1",
             "ERR respool: the keys of this command cannot be found",
         ),
-        ("SCAN 0 MATCH u:* NEWER 1", "ERR respool: SCAN takes MATCH"),
-        ("SCAN 0 MATCH", "ERR respool: SCAN takes MATCH"),
+        (
+            "SCAN 0 MATCH u:* NEWER 1",
+            "ERR respool: with `strip`, SCAN takes only MATCH",
+        ),
+        (
+            "SCAN 0 MATCH",
+            "ERR respool: with `strip`, SCAN takes only MATCH",
+        ),
         ("NOSUCH u:k", "ERR unknown command"),
         (
             "CLIENT TRACKING ON BCAST PREFIX u:",
