@@ -43,7 +43,7 @@ pub(crate) enum TopologyReply {
 
 /// The servers' answers about the topology.
 pub(crate) struct Discovery {
-    /// What is believed about the Clusters, by pool; `None` for pools that are no Cluster.
+    /// The belief about each Cluster, by pool; `None` for pools that are no Cluster.
     clusters: Vec<Option<Box<ClusterBelief>>>,
     /// The Sentinels of each pool that has some, and their answers.
     groups: HashMap<usize, SentinelGroup>,

@@ -460,9 +460,8 @@ impl Engine {
     fn release_closed(&mut self, id: SessionId, mut session: Session) {
         self.access.forget_session(id);
         self.redirects.forget_session(id);
-        self.plane.scattered.remove(id);
         self.transactions.forget_session(id);
-        self.plane.held_bytes -= self.plane.polling.forget(id);
+        self.plane.forget_session(id);
         if self
             .pinned
             .forget_session(&mut self.plane, id, &mut session)

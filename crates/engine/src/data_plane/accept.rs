@@ -150,6 +150,12 @@ impl DataPlane {
         }
     }
 
+    /// Drops the entries of a closed session in tables beside that of the sessions.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        self.scattered.remove(id);
+        self.held_bytes -= self.polling.forget(id);
+    }
+
     /// The next session with something to write.
     #[inline]
     pub(crate) fn poll_session(&mut self) -> Option<SessionId> {

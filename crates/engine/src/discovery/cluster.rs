@@ -1,4 +1,4 @@
-//! What the nodes of a Cluster have said about it, and which of their answers is believed.
+//! The belief about a Cluster: the topology that counts, and the answers of nodes that decide it.
 //!
 //! ```text
 //!   MOVED ──────────────► that slot, at once ─────────────┐
@@ -40,8 +40,8 @@ const BEHIND_MS: u64 = 60_000;
 /// node that is gone was silent for longer before its replica was elected.
 const REPLACED_MS: u64 = 500;
 
-/// What is believed about one Cluster beyond the owners of its slots, and the answers that decide
-/// it. The owners are in the [`SlotTable`] of the pool.
+/// The belief about one Cluster beyond the owners of its slots, and the answers that decide it. The
+/// owners are in the [`SlotTable`] of the pool.
 #[derive(Debug)]
 pub(crate) struct ClusterBelief {
     /// The owners of the slots as last reported. Slots that moved since are reported once, when a
@@ -263,7 +263,7 @@ pub(crate) struct TopologyChange {
 }
 
 impl Discovery {
-    /// What is believed about a pool that is a Cluster, and its slots.
+    /// The belief about a pool that is a Cluster, and its slots.
     pub(super) fn cluster_of<'a>(
         &'a mut self,
         pools: &'a mut Pools,

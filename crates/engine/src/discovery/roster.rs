@@ -136,7 +136,7 @@ mod tests {
         ];
         assert!(roster.handle_peers(&at("h", 3), &peers));
         assert_eq!(ports(&roster), [3, 8, 9, 7, 5, 6]);
-        // A Sentinel that answers is up, whatever was reported before.
+        // A Sentinel that answers is up, though another one reported it as down.
         roster.handle_peers(&at("h", 5), &peers[1..2]);
         assert_eq!(ports(&roster), [5, 3, 6]);
     }

@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// Ends a refresh: what the nodes have said is believed, or the next one is asked.
+    /// Ends a refresh. Discovery believes a topology of the answers, if one counts.
     fn end_refresh(&mut self, pool: usize) {
         let in_use = self.servers_in_use();
         let Some(ended) = self.discovery.end_refresh(&mut self.plane, pool, &in_use) else {
