@@ -66,21 +66,21 @@ impl DataPlane {
         let Some(session) = self.sessions.get(id) else {
             return Dispatched::Done;
         };
-        let link = session.link;
-        let Some(state) = self.links.get_mut(link) else {
+        let link_id = session.link;
+        let Some(link) = self.links.get_mut(link_id) else {
             return self.answer_reply(id, &bound_reply("links-max"));
         };
-        match state.state {
-            LinkState::Backoff { .. } if state.refusal.is_none() => self.close_greeting(id),
+        match link.state {
+            LinkState::Backoff { .. } if link.refusal.is_none() => self.close_greeting(id),
             LinkState::Backoff { .. } | LinkState::Up => {
-                let reply = self.no_link_reply(link, self.away_error(id));
+                let reply = self.no_link_reply(link_id, self.away_error(id));
                 self.answer_reply(id, &reply)
             }
             LinkState::Down
             | LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
-            | LinkState::Greeting { .. } => match self.wait_until_up(id, link) {
+            | LinkState::Greeting { .. } => match self.wait_until_up(id, link_id) {
                 Ok(()) => Dispatched::Wait,
                 Err(_) => self.close_greeting(id),
             },

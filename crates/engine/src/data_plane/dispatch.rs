@@ -91,15 +91,15 @@ impl DataPlane {
         completion: Completion,
         simple: bool,
     ) -> Result<Dispatched, Completion> {
-        let link = match self.usable_link_for(id, bytes, reads) {
-            Ok(link) => link,
+        let link_id = match self.usable_link_for(id, bytes, reads) {
+            Ok(link_id) => link_id,
             Err(Blocked::Wait) => return Err(completion),
             Err(blocked) => return Ok(self.blocked(id, blocked)),
         };
         if self.tracks_several(id) {
-            self.put_caching(id, link);
+            self.put_caching(id, link_id);
         }
-        let (Some(session), Some(state)) = (self.sessions.get_mut(id), self.links.get_mut(link))
+        let (Some(session), Some(link)) = (self.sessions.get_mut(id), self.links.get_mut(link_id))
         else {
             return Ok(Dispatched::Done);
         };
@@ -109,17 +109,17 @@ impl DataPlane {
             len: bytes.len() as u32,
             class: Class::of(reads),
             // Each reply on the code lane shows that the server has finished the code.
-            has_completion: silent || !simple || state.kind.lane == CODE_LANE,
+            has_completion: silent || !simple || link.kind.lane == CODE_LANE,
             silent,
             ..Entry::of(id, seq, self.asked_ms)
         };
         if entry.has_completion {
-            state.ledger.push_with(entry, bytes, completion);
+            link.ledger.push_with(entry, bytes, completion);
         } else {
-            state.ledger.push(entry, bytes);
+            link.ledger.push(entry, bytes);
         }
         self.counters.link_requests += 1;
-        self.list_link(link);
+        self.list_link(link_id);
         Ok(Dispatched::Done)
     }
 

@@ -521,21 +521,21 @@ impl DataPlane {
 
     /// Makes a draining link wait for this session. The link is read, so it does not wait for the
     /// session that it drains for.
-    fn hand_over(&mut self, link: LinkId, to: SessionId) {
+    fn hand_over(&mut self, link_id: LinkId, to: SessionId) {
         let is_for_other =
             |link: &&mut Link| matches!(link.role, LinkRole::Draining { by } if by != to);
-        if let Some(state) = self.links.get_mut(link).filter(is_for_other) {
-            state.role = LinkRole::Draining { by: to };
+        if let Some(link) = self.links.get_mut(link_id).filter(is_for_other) {
+            link.role = LinkRole::Draining { by: to };
         }
     }
 
     /// Reads a link again that was not read.
-    pub(crate) fn read_on(&mut self, link: LinkId) {
-        if let Some(state) = self.links.get_mut(link)
-            && state.paused.take().is_some()
+    pub(crate) fn read_on(&mut self, link_id: LinkId) {
+        if let Some(link) = self.links.get_mut(link_id)
+            && link.paused.take().is_some()
         {
-            state.progress = self.now;
-            self.push_action(Action::ReadLink(link, true));
+            link.progress = self.now;
+            self.push_action(Action::ReadLink(link_id, true));
         }
     }
 
@@ -546,19 +546,19 @@ impl DataPlane {
         if self.links.iter().all(|(_, link)| link.paused.is_none()) {
             return all;
         }
-        for link in self.links.ids() {
-            let is_held_up = |state: &Link| state.role.session() == id && state.paused.is_some();
-            if !self.links.get(link).is_some_and(is_held_up) {
+        for link_id in self.links.ids() {
+            let is_held_up = |link: &Link| link.role.session() == id && link.paused.is_some();
+            if !self.links.get(link_id).is_some_and(is_held_up) {
                 continue;
             }
-            if self.is_early(link, id) && !self.waits_for_itself(link, id) {
+            if self.is_early(link_id, id) && !self.waits_for_itself(link_id, id) {
                 all = false;
                 continue;
             }
-            if self.strangers_wait(link) {
-                self.count_strangers_wait(link);
+            if self.strangers_wait(link_id) {
+                self.count_strangers_wait(link_id);
             }
-            self.read_on(link);
+            self.read_on(link_id);
         }
         all
     }
@@ -599,10 +599,10 @@ impl DataPlane {
     /// link alone. The link is read as before: others get their replies there no later than before.
     /// Their requests are not sent again yet. With many slow sessions, the server would execute
     /// them once for each of these.
-    fn drain_for(&mut self, link: LinkId, by: SessionId) {
+    fn drain_for(&mut self, link_id: LinkId, by: SessionId) {
         self.counters.links_drained += 1;
-        let kind = self.links.get(link).map(|state| state.kind);
-        self.drain_to(link, by);
+        let kind = self.links.get(link_id).map(|link| link.kind);
+        self.drain_to(link_id, by);
         if let Some(other) = kind.and_then(|kind| self.shared_link(kind)) {
             self.connect(other);
         }
@@ -610,15 +610,15 @@ impl DataPlane {
 
     /// Ends the sharing of a link: it serves the requests that it has, and takes no new ones. `by`:
     /// the slow session, if that is the cause.
-    pub(crate) fn drain_to(&mut self, link: LinkId, by: SessionId) {
-        let Some(state) = self.links.get_mut(link) else {
+    pub(crate) fn drain_to(&mut self, link_id: LinkId, by: SessionId) {
+        let Some(link) = self.links.get_mut(link_id) else {
             return;
         };
-        state.role = LinkRole::Draining { by };
-        state.admit(false, false);
-        let kind = state.kind;
-        let waiters = std::mem::take(&mut state.waiters);
-        let stay: HashSet<SessionId> = state.ledger.iter().map(|entry| entry.session).collect();
+        link.role = LinkRole::Draining { by };
+        link.admit(false, false);
+        let kind = link.kind;
+        let waiters = std::mem::take(&mut link.waiters);
+        let stay: HashSet<SessionId> = link.ledger.iter().map(|entry| entry.session).collect();
         for waiter in waiters {
             self.release(waiter, Holds::LINK);
         }
@@ -633,24 +633,24 @@ impl DataPlane {
     }
 
     /// Stops reading a link until its slow session takes some output.
-    pub(crate) fn pause(&mut self, link: LinkId) {
-        self.ask_again(link);
-        let Some(state) = self.links.get_mut(link) else {
+    pub(crate) fn pause(&mut self, link_id: LinkId) {
+        self.ask_again(link_id);
+        let Some(link) = self.links.get_mut(link_id) else {
             return;
         };
-        state.paused = Some(self.now);
-        let role = state.role;
-        self.push_action(Action::ReadLink(link, false));
+        link.paused = Some(self.now);
+        let role = link.role;
+        self.push_action(Action::ReadLink(link_id, false));
         if let LinkRole::Draining { by } = role {
-            self.move_reads_of_others(link, by);
+            self.move_reads_of_others(link_id, by);
         }
     }
 
     /// Sends the reads of others that wait on a link that is not read again, on a new draining
     /// link. New requests on the shared link need not wait for these reads, which may be as large.
     /// If there is no room for a new link, the reads go to the shared link.
-    fn move_reads_of_others(&mut self, link: LinkId, slow_session: SessionId) {
-        let Some(kind) = self.links.get(link).map(|state| state.kind) else {
+    fn move_reads_of_others(&mut self, link_id: LinkId, slow_session: SessionId) {
+        let Some(kind) = self.links.get(link_id).map(|link| link.kind) else {
             return;
         };
         let has_room = self.has_room_for_link();
@@ -660,11 +660,11 @@ impl DataPlane {
         if !has_room && shared.is_none() {
             return;
         }
-        let Some(state) = self.links.get_mut(link) else {
+        let Some(link) = self.links.get_mut(link_id) else {
             return;
         };
-        let stay = state.bound_sessions(slow_session);
-        let reads = state.ledger.take_few_reads_of_others(stay);
+        let stay = link.bound_sessions(slow_session);
+        let reads = link.ledger.take_few_reads_of_others(stay);
         let Some(first) = reads.first() else {
             return;
         };
@@ -677,9 +677,9 @@ impl DataPlane {
             return;
         };
         self.counters.reads_sent_again += reads.len() as u64;
-        if let Some(state) = self.links.get_mut(other) {
+        if let Some(link) = self.links.get_mut(other) {
             for left in reads {
-                state.ledger.push_left(left);
+                link.ledger.push_left(left);
             }
         }
         self.list_link(other);
@@ -940,28 +940,28 @@ impl DataPlane {
     /// Slows down a session that gets more from a link than it takes. First all other sessions
     /// leave the link. At the hard bound the link is not read either. So a slow session never stops
     /// a shared link, and never makes respool hold more than its bound.
-    fn slow_down(&mut self, link: LinkId, session_id: SessionId) {
+    fn slow_down(&mut self, link_id: LinkId, session_id: SessionId) {
         let Some(session) = self.sessions.get(session_id) else {
             return;
         };
         let output = session.out.len();
         let brings = |link: &Link| link.role.is_multiplexed() && link.ledger.owes(session_id);
-        let link = match self.links.get(link) {
-            Some(state) if state.ledger.owes(session_id) => link,
+        let link_id = match self.links.get(link_id) {
+            Some(link) if link.ledger.owes(session_id) => link_id,
             // Other servers may bring their replies in good time.
             _ if self.is_routed(session_id) => return,
-            _ => match self.links.iter().find(|(_, state)| brings(state)) {
+            _ => match self.links.iter().find(|(_, link)| brings(link)) {
                 Some((other, _)) => other,
                 None => return,
             },
         };
-        let Some(state) = self.links.get(link) else {
+        let Some(link) = self.links.get(link_id) else {
             return;
         };
-        match state.role {
-            LinkRole::Shared if state.is_up() => {
+        match link.role {
+            LinkRole::Shared if link.is_up() => {
                 if self.has_room_for_link() {
-                    self.drain_for(link, session_id);
+                    self.drain_for(link_id, session_id);
                 } else if output >= self.settings.limits.session_output_hard_bytes as usize {
                     return self.close_for(
                         session_id,
@@ -972,12 +972,12 @@ impl DataPlane {
                 }
             }
             // Another link brought these bytes, and this one is still being connected.
-            LinkRole::Draining { .. } if !state.is_up() => return,
+            LinkRole::Draining { .. } if !link.is_up() => return,
             LinkRole::Draining { by } if by != session_id => {
                 if output < self.settings.limits.session_output_hard_bytes as usize {
                     return;
                 }
-                self.hand_over(link, session_id);
+                self.hand_over(link_id, session_id);
             }
             LinkRole::Draining { .. }
             | LinkRole::Streaming { .. }
@@ -992,17 +992,17 @@ impl DataPlane {
                 return;
             }
         }
-        let is_paused = |state: &Link| state.paused.is_some();
+        let is_paused = |link: &Link| link.paused.is_some();
         if output >= self.settings.limits.session_output_hard_bytes as usize
-            && !self.links.get(link).is_some_and(is_paused)
+            && !self.links.get(link_id).is_some_and(is_paused)
         {
-            if self.strangers_wait(link) {
-                self.set_apart(link, session_id, LaneReason::Slow);
-                if self.strangers_have_waited(link) {
+            if self.strangers_wait(link_id) {
+                self.set_apart(link_id, session_id, LaneReason::Slow);
+                if self.strangers_have_waited(link_id) {
                     return self.close_for_foreign_sessions(session_id);
                 }
             }
-            self.pause(link);
+            self.pause(link_id);
         }
     }
 

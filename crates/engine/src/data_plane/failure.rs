@@ -140,14 +140,14 @@ impl DataPlane {
 
     /// The reply to a request that was not sent because its link is not up. `away`: its error code
     /// if the server is away.
-    fn reply_to_unsent(&self, link: LinkId, away: AwayError) -> UnsentReply {
-        let state = self.links.get(link);
+    fn reply_to_unsent(&self, link_id: LinkId, away: AwayError) -> UnsentReply {
+        let link = self.links.get(link_id);
         let mut reply = Vec::new();
-        if state.is_some_and(wants_password) {
+        if link.is_some_and(wants_password) {
             encode::error(&mut reply, NOAUTH);
             return UnsentReply::Words(reply);
         }
-        let refusal = state.and_then(|link| link.refusal.as_deref());
+        let refusal = link.and_then(|link| link.refusal.as_deref());
         // The server would give the same error to the client.
         if let Some(words) = refusal.filter(|words| is_busy(words)) {
             encode::error(&mut reply, words);

@@ -757,51 +757,51 @@ impl DataPlane {
     pub(crate) fn ready_link(
         &mut self,
         session: SessionId,
-        link: LinkId,
+        link_id: LinkId,
     ) -> Result<LinkId, Blocked> {
-        let Some(state) = self.links.get_mut(link) else {
+        let Some(link) = self.links.get_mut(link_id) else {
             return Err(Blocked::Wait);
         };
-        state.unused_since = self.now;
-        if state.takes()
-            && !state.accepting()
-            && !state.close_if_owes_enough(&self.settings.limits)
-            && let Some(blocked) = self.await_successor(session, link)
+        link.unused_since = self.now;
+        if link.takes()
+            && !link.accepting()
+            && !link.close_if_owes_enough(&self.settings.limits)
+            && let Some(blocked) = self.await_successor(session, link_id)
         {
             return Err(blocked);
         }
-        let Some(state) = self.links.get(link) else {
+        let Some(link) = self.links.get(link_id) else {
             return Err(Blocked::Wait);
         };
-        match state.state {
+        match link.state {
             LinkState::Down => {
-                self.connect(link);
-                Ok(link)
+                self.connect(link_id);
+                Ok(link_id)
             }
             // Another node may have taken over. That will be known soon.
-            LinkState::Backoff { .. } if self.awaits_owners(state) => {
-                self.wait_at(session, link);
+            LinkState::Backoff { .. } if self.awaits_owners(link) => {
+                self.wait_at(session, link_id);
                 Err(Blocked::Wait)
             }
-            _ if state.is_late() && self.awaits_owners(state) => {
-                self.wait_at(session, link);
+            _ if link.is_late() && self.awaits_owners(link) => {
+                self.wait_at(session, link_id);
                 Err(Blocked::Wait)
             }
-            _ if state.is_late() => Err(Blocked::Refused(
-                self.no_link_reply(link, self.away_error(session)),
+            _ if link.is_late() => Err(Blocked::Refused(
+                self.no_link_reply(link_id, self.away_error(session)),
             )),
             LinkState::Backoff { .. } => Err(Blocked::Refused(
-                self.no_link_reply(link, self.away_error(session)),
+                self.no_link_reply(link_id, self.away_error(session)),
             )),
-            _ if state.takes() => {
-                self.take_careful_turn(session, link)?;
-                Ok(link)
+            _ if link.takes() => {
+                self.take_careful_turn(session, link_id)?;
+                Ok(link_id)
             }
-            _ if state.role == LinkRole::Shared && state.owes_enough(&self.settings.limits) => {
-                Err(self.wait_for_reply_room(session, link))
+            _ if link.role == LinkRole::Shared && link.owes_enough(&self.settings.limits) => {
+                Err(self.wait_for_reply_room(session, link_id))
             }
             _ => {
-                self.wait_at(session, link);
+                self.wait_at(session, link_id);
                 Err(Blocked::Wait)
             }
         }
@@ -840,16 +840,16 @@ impl DataPlane {
         self.list_link(link);
     }
 
-    pub(crate) fn put_ours(&mut self, link: LinkId, bytes: &[u8], completion: Completion) {
-        if let Some(state) = self.links.get_mut(link) {
+    pub(crate) fn put_ours(&mut self, link_id: LinkId, bytes: &[u8], completion: Completion) {
+        if let Some(link) = self.links.get_mut(link_id) {
             let entry = Entry {
                 len: bytes.len() as u32,
                 has_completion: true,
                 ..Entry::of(SessionId::NONE, 0, self.now.stamp_ms())
             };
-            state.ledger.push_with(entry, bytes, completion);
+            link.ledger.push_with(entry, bytes, completion);
         }
-        self.list_link(link);
+        self.list_link(link_id);
     }
 
     /// Puts a request of respool's own on the shared link of a kind.
@@ -879,23 +879,23 @@ impl DataPlane {
     }
 
     /// The reply to a request that has no connection.
-    pub(crate) fn no_link_reply(&self, link: LinkId, away: AwayError) -> Vec<u8> {
+    pub(crate) fn no_link_reply(&self, link_id: LinkId, away: AwayError) -> Vec<u8> {
         let mut reply = Vec::new();
-        if let Some(state) = self.links.get(link) {
-            if wants_password(state) {
+        if let Some(link) = self.links.get(link_id) {
+            if wants_password(link) {
                 encode::error(&mut reply, NOAUTH);
                 return reply;
             }
             // The server would give the same error to the client.
-            if let Some(words) = state.refusal.as_deref().filter(|words| is_busy(words)) {
+            if let Some(words) = link.refusal.as_deref().filter(|words| is_busy(words)) {
                 encode::error(&mut reply, words);
                 return reply;
             }
             let cause = Cause::NoLink {
-                server: self.label(link),
-                reason: &state.reason,
+                server: self.label(link_id),
+                reason: &link.reason,
             };
-            let away = error::away_error_at(state.refusal.as_deref(), away);
+            let away = error::away_error_at(link.refusal.as_deref(), away);
             error::append_reply_as(&mut reply, Fate::NotSent, away, cause);
         }
         reply

@@ -199,19 +199,19 @@ impl DataPlane {
     }
 
     /// Releases sessions that wait at a link past their deadline.
-    pub(crate) fn tick_at_link(&mut self, link: LinkId) {
-        let Some(state) = self.links.get_mut(link) else {
+    pub(crate) fn tick_at_link(&mut self, link_id: LinkId) {
+        let Some(link) = self.links.get_mut(link_id) else {
             return;
         };
-        if state.waiters.is_empty() {
+        if link.waiters.is_empty() {
             return;
         }
-        let waiters = std::mem::take(&mut state.waiters);
+        let waiters = std::mem::take(&mut link.waiters);
         let (late, rest) = waiters
             .into_iter()
             .partition::<Vec<SessionId>, _>(|id| self.is_past_deadline(*id));
-        if let Some(state) = self.links.get_mut(link) {
-            state.waiters = rest;
+        if let Some(link) = self.links.get_mut(link_id) {
+            link.waiters = rest;
         }
         for id in late {
             self.release(id, Holds::LINK);

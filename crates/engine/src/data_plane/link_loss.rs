@@ -561,13 +561,13 @@ mod tests {
     /// Nobody uses it meanwhile.
     #[test]
     fn lost_link_is_queued_once_and_takes_no_requests() {
-        let (mut plane, link) = plane_with_link();
-        plane.lose_link(link, "first");
-        plane.lose_link(link, "second");
-        let state = plane.links.get(link).expect("the link is there");
-        assert!(!state.is_up() && !state.takes() && !state.accepting() && !state.tries());
+        let (mut plane, link_id) = plane_with_link();
+        plane.lose_link(link_id, "first");
+        plane.lose_link(link_id, "second");
+        let link = plane.links.get(link_id).expect("the link is there");
+        assert!(!link.is_up() && !link.takes() && !link.accepting() && !link.tries());
         assert!(!plane.has_link_up(ServerId(0)));
-        assert_eq!(Vec::from(plane.turn.actions), [Action::CloseLink(link)]);
+        assert_eq!(Vec::from(plane.turn.actions), [Action::CloseLink(link_id)]);
         let lost: Vec<LostLink> = plane.turn.lost_links.into();
         assert!(matches!(&lost[..], [lost] if lost.was_up && lost.reason == "first"));
     }
@@ -575,9 +575,9 @@ mod tests {
     /// A lasting link connects again at once, and its server counts one loss.
     #[test]
     fn lasting_link_connects_again_at_once() {
-        let (mut plane, link) = plane_with_link();
+        let (mut plane, link_id) = plane_with_link();
         plane.now = Time(0).plus_ms(STABLE_MS as u32);
-        plane.lose_link(link, "gone");
+        plane.lose_link(link_id, "gone");
         let lost = plane.turn.lost_links.pop_front().expect("the link is lost");
         let down = plane.take_down(lost, false).expect("the link is there");
         assert!(down.was_up && down.connects_at_once && down.tried);
@@ -585,7 +585,7 @@ mod tests {
         assert!(plane.note_down(&down), "the log reports the loss");
         assert_eq!(down.next_attempt(), NextAttempt::Now);
         assert_eq!(plane.server(ServerId(0)).health.lost_total, 1);
-        let state = plane.links.get(link).expect("the link is there");
-        assert_eq!((state.failures, state.reason.as_str()), (0, "gone"));
+        let link = plane.links.get(link_id).expect("the link is there");
+        assert_eq!((link.failures, link.reason.as_str()), (0, "gone"));
     }
 }

@@ -22,8 +22,8 @@ pub(crate) struct LinkUp {
 
 impl DataPlane {
     /// Sends the handshake on a link whose socket is connected.
-    pub(crate) fn greet(&mut self, link: LinkId) {
-        let Some(server) = self.links.get(link).map(|link| link.kind.server) else {
+    pub(crate) fn greet(&mut self, link_id: LinkId) {
+        let Some(server) = self.links.get(link_id).map(|link| link.kind.server) else {
             return;
         };
         let pool = self.pool_of(server);
@@ -32,9 +32,9 @@ impl DataPlane {
         // Without READONLY, a Cluster's replica redirects reads to the primary.
         let to_node = pool.cluster().is_some();
         let reads_only = server.replica_of.is_some() && to_node;
-        let state = self.links.get(link);
-        let asks_for_limits = state.is_some_and(|link| self.asks_for_limits(link));
-        if let Some(link) = self.links.get_mut(link) {
+        let link = self.links.get(link_id);
+        let asks_for_limits = link.is_some_and(|link| self.asks_for_limits(link));
+        if let Some(link) = self.links.get_mut(link_id) {
             let credentials = match link.kind.user {
                 CONFIGURED => configured,
                 user => self.logins.get(user),
@@ -52,22 +52,22 @@ impl DataPlane {
             };
             link.send_handshake(handshake, self.now);
         }
-        self.turn.flushed_links.push(link);
+        self.turn.flushed_links.push(link_id);
     }
 
     /// A link's socket took `count` bytes of its output. Returns whether requests may wait for
     /// that.
     #[inline]
-    pub(crate) fn link_written(&mut self, link: LinkId, count: usize) -> bool {
-        let Some(state) = self.links.get_mut(link) else {
+    pub(crate) fn link_written(&mut self, link_id: LinkId, count: usize) -> bool {
+        let Some(link) = self.links.get_mut(link_id) else {
             return false;
         };
-        state.written(count);
-        if state.streaming != Streaming::No {
-            state.progress = self.now;
+        link.written(count);
+        if link.streaming != Streaming::No {
+            link.progress = self.now;
         }
         self.counters.link_bytes_out += count as u64;
-        !state.takes() || !state.waiters.is_empty()
+        !link.takes() || !link.waiters.is_empty()
     }
 
     /// The name of a link's server is being looked up since this time; `None`: the look-up has

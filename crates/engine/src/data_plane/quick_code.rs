@@ -269,11 +269,11 @@ impl DataPlane {
         }
     }
 
-    fn code_in_front(&self, link: LinkId) -> Vec<CodeHash> {
+    fn code_in_front(&self, link_id: LinkId) -> Vec<CodeHash> {
         let mut names = Vec::new();
-        if let Some(state) = self.links.get(link) {
-            let pool = self.pool_of(state.kind.server).whole;
-            each_request(as_asked(state.ledger.first_bytes()), |id, args| {
+        if let Some(link) = self.links.get(link_id) {
+            let pool = self.pool_of(link.kind.server).whole;
+            each_request(as_asked(link.ledger.first_bytes()), |id, args| {
                 if let HoldUp::Code(code) = holds(id, |at| args.get(at).copied()) {
                     names.push(self.quick_code.name(pool, code));
                 }

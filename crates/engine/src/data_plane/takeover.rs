@@ -247,11 +247,11 @@ impl DataPlane {
     /// Takes the requests behind the one in front, to send them again on the successor. A session
     /// moves with all its requests, if the server may execute each of them twice.
     pub(crate) fn take_requests_behind(&mut self, old: LinkId) -> Vec<Departed> {
-        let Some(state) = self.links.get(old) else {
+        let Some(link) = self.links.get(old) else {
             return Vec::new();
         };
-        let server = state.kind.server;
-        let front = state.ledger.first_in_flight();
+        let server = link.kind.server;
+        let front = link.ledger.first_in_flight();
         let by = front.map_or(SessionId::NONE, |front| front.session);
         let is_before_7 = self.holds_script_commands(server);
         let again = |entry: &Entry, bytes: &[u8], completion: Option<&Completion>| {
@@ -389,19 +389,19 @@ impl DataPlane {
     pub(crate) fn await_successor(
         &mut self,
         session_id: SessionId,
-        link: LinkId,
+        link_id: LinkId,
     ) -> Option<Blocked> {
-        let state = self.links.get(link).filter(|link| self.is_stuck(link))?;
+        let link = self.links.get(link_id).filter(|link| self.is_stuck(link))?;
         let session = self.sessions.get(session_id)?;
-        if !session.is_caught_up() && state.ledger.owes(session_id) {
+        if !session.is_caught_up() && link.ledger.owes(session_id) {
             return None;
         }
-        let kind = state.kind;
+        let kind = link.kind;
         if self.would_overtake(session_id) {
             return None;
         }
         if self.is_past_deadline(session_id) {
-            return Some(self.wait_at_full(session_id, link));
+            return Some(self.wait_at_full(session_id, link_id));
         }
         let takeover = &self.server(kind.server).takeover;
         if let Some(words) = takeover.busy_words(self.now) {
@@ -409,9 +409,9 @@ impl DataPlane {
             encode::error(&mut reply, words);
             return Some(Blocked::Refused(reply));
         }
-        let successor = match takeover.successor_of(link) {
+        let successor = match takeover.successor_of(link_id) {
             Some(successor) => successor,
-            None => self.begin_takeover(link)?,
+            None => self.begin_takeover(link_id)?,
         };
         self.begin_to_wait(session_id);
         self.wait_at(session_id, successor);
@@ -488,15 +488,15 @@ impl DataPlane {
     pub(crate) fn await_writes(
         &mut self,
         session: SessionId,
-        link: LinkId,
+        link_id: LinkId,
         requests: &[u8],
         reads: bool,
     ) -> Option<Blocked> {
-        let state = self.links.get(link)?;
-        if state.accepting() || state.role != LinkRole::Shared {
+        let link = self.links.get(link_id)?;
+        if link.accepting() || link.role != LinkRole::Shared {
             return None;
         }
-        let server = state.kind.server;
+        let server = link.kind.server;
         self.end_holding(server);
         let holding = self.link_that_holds_writes(server)?;
         let is_held = may_be_paused(requests, reads, self.holds_script_commands(server));
@@ -541,8 +541,8 @@ impl DataPlane {
         let now = self.now;
         match takes {
             true => {
-                let state = self.links.get(old).filter(|link| self.holds_write(link));
-                let holding = state.map(|link| (old, link.progress));
+                let holding = self.links.get(old).filter(|link| self.holds_write(link));
+                let holding = holding.map(|link| (old, link.progress));
                 self.takeover(kind.server).succeed(successor);
                 self.counters.silent_links_replaced += 1;
                 self.note_slow_code(old);

@@ -294,16 +294,16 @@ impl DataPlane {
         id: SessionId,
         kind: LinkKind,
     ) -> Result<LinkId, Blocked> {
-        let link = self.own_link(kind, id)?;
-        if let Some(state) = self.links.get_mut(link) {
-            state.tainted = true;
+        let link_id = self.own_link(kind, id)?;
+        if let Some(link) = self.links.get_mut(link_id) {
+            link.tainted = true;
         }
         let session = self.sessions.get_mut(id);
         let (Some(session), Some(tracker)) = (session, self.trackers.sessions.get(id)) else {
-            return Ok(link);
+            return Ok(link_id);
         };
         let pins = session.pins;
-        session.rare().tracking.links.push((kind.server, link));
+        session.rare().tracking.links.push((kind.server, link_id));
         let mut requests = tracker.agreed.clone();
         for (_, name) in SWITCHES.iter().filter(|(pin, _)| pins.any(*pin)) {
             let mut request = Vec::new();
@@ -311,10 +311,14 @@ impl DataPlane {
             requests.push(request);
         }
         for request in requests {
-            self.put_ours(link, &request, Completion::Pinned(PinnedCompletion::Track));
+            self.put_ours(
+                link_id,
+                &request,
+                Completion::Pinned(PinnedCompletion::Track),
+            );
         }
         self.weigh(id);
-        Ok(link)
+        Ok(link_id)
     }
 
     pub(crate) fn close_tracking_link(&mut self, session_id: SessionId, link: LinkId) {
