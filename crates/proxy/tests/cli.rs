@@ -682,7 +682,7 @@ fn log_flood_is_bounded_and_counted() {
     for _ in 0..clients {
         let mut client = respool.connect();
         client.write_all(b"POST / HTTP/1.1\r\n\r\n").unwrap();
-        // It is closed without an answer.
+        // respool closes the connection without an answer.
         let mut nothing = Vec::new();
         let _ = client.read_to_end(&mut nothing);
     }
@@ -875,10 +875,10 @@ struct Serving {
     child: Child,
     /// `None` once no reader is left.
     stderr: Option<BufReader<io::PipeReader>>,
-    /// Everything that was read of its log.
+    /// The bytes of the log that were read.
     log: String,
     address: String,
-    /// Its TMPDIR.
+    /// TMPDIR of the process.
     directory: tempfile::TempDir,
     ended: bool,
 }
@@ -1019,7 +1019,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // It may have been killed meanwhile.
+        // The process may have been killed meanwhile.
         let _ = kill_process(Pid::from_raw(self.0 as i32).unwrap(), Signal::CONT);
     }
 }

@@ -451,7 +451,7 @@ fn blocked_client_is_not_idle() {
             blocked
         },
     );
-    // There is no link for this one yet.
+    // No link is free for the second client yet.
     let mut second = target.client();
     second.send(&words("BLPOP second 0"));
     thread::sleep(4 * idle);

@@ -125,7 +125,7 @@ fn ask(target: &Target, state: &[&str], request: &str) -> Vec<Reply> {
         replies.push(client.call("EXEC"));
     }
     replies.push(client.call("PING"));
-    // It must be gone before the next client asks for the number: CLIENT KILL ID 0 means all
+    // The session must be gone before the next client asks for the number: CLIENT KILL ID 0 means all
     // clients in Redis 6.2.
     client.close_sending();
     while client.some_bytes().is_ok_and(|bytes| !bytes.is_empty()) {}

@@ -99,7 +99,7 @@ fn check(name: &str) {
         let target = Target::direct(&binary, &options);
         let own = version(&target);
         run(&GoldenStage::of(&target), &[own]);
-        // Its own version first: then the failure that is shown is the one to look at.
+        // The server's own version comes first, so the output shows the failure of that version.
         let any: Vec<ServerVersion> = [own].into_iter().chain(VERSIONS).collect();
         let versions = match name {
             AS_ANY_VERSION => any.as_slice(),

@@ -88,7 +88,7 @@ fn others_get_busy(
     let mut older: Vec<Client> = older.collect();
     let mut caught = Client::connect(address);
     caught.send(&request(looping));
-    // Its request stands behind the script on the link, and only reads.
+    // The request stands behind the script on the link, and only reads.
     thread::sleep(Duration::from_millis(20));
     let mut behind = Client::connect(address);
     behind.send(&request(&["GET", "{a}"]));

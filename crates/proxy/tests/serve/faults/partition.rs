@@ -431,7 +431,7 @@ impl NetworkServers {
             });
             let (since, watch) = (Instant::now(), Watch::start());
             for (client, key) in &mut asking {
-                // It was written, and its arrival is unknown.
+                // The request was written, and its arrival is unknown.
                 let reply = client.reply();
                 let text = reply.error().unwrap_or_default();
                 assert!(text.starts_with("UNKNOWN respool: "), "{reply:?}");

@@ -436,7 +436,7 @@ fn invalid_topology_keeps_the_last_good_one() {
             format!("*4\r\n{}{}", &good[4..], &good[4..]),
         ]
     };
-    // One that knows its nodes before, and one that never did.
+    // First a respool that knows its nodes, then one that never knew them.
     for knows in [true, false] {
         let said = Arc::new(AtomicUsize::new(if knows { usize::MAX } else { 0 }));
         let says = Arc::clone(&said);
@@ -488,7 +488,7 @@ fn invalid_topology_keeps_the_last_good_one() {
 /// The node with the latest epoch is believed, not the majority.
 #[test]
 fn latest_epoch_wins_over_the_majority() {
-    // Two nodes give all slots to the first node. The third node claims all slots by a higher epoch.
+    // Two nodes give all slots to the first node. The third node claims them by a higher epoch.
     let served = FakeCluster::start(3, &[], |asked| match asked.name() {
         "CLUSTER" if asked.is("CLUSTER INFO") => Some(info(3, if asked.node == 2 { 7 } else { 6 })),
         "CLUSTER" => {
@@ -608,7 +608,7 @@ fn client_of_a_demoted_primary_is_answered() {
     let key = key_of(0, 2);
     let moved = key.clone();
     let served = FakeCluster::start(3, &[], move |asked| {
-        // It owes its answer for longer than one that is in order.
+        // The node answers later than a node in order would.
         let has_moved = || {
             let at = *asked_at.lock().expect("no holder panics");
             at.is_some_and(|at: Instant| at.elapsed() > Duration::from_millis(300))

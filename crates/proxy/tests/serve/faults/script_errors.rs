@@ -27,7 +27,7 @@ const STUCK: Duration = Duration::from_millis(50);
 /// Checks of the login take connections of their own, at any time.
 const NO_CHECKS: &str = "--login-check-ms=0";
 
-/// Its key is the count, its first argument the text.
+/// A script with the count as its key, and the text as its first argument.
 const SCRIPT: &str = "redis.call('INCR', KEYS[1]) return redis.error_reply(ARGV[1])";
 
 /// How a client has code run.

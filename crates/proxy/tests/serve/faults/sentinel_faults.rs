@@ -29,11 +29,11 @@ struct SentinelAnswers {
     primary: Option<SocketAddr>,
     epoch: u64,
     peers: Vec<SocketAddr>,
-    /// It refuses every connection.
+    /// Whether the Sentinel refuses every connection.
     refuses: bool,
-    /// It publishes no event.
+    /// Whether the Sentinel publishes no event.
     mute: bool,
-    /// Its reply to any request, if there is one.
+    /// The reply to any request instead of the others, if set.
     instead: Option<String>,
 }
 
@@ -379,7 +379,7 @@ fn latest_epoch_counts_then_the_majority() {
     all.iter().for_each(Sentinel::is_heard);
     scene.leads_to(1);
     scene.stays_with(1);
-    // One has heard of a later failover.
+    // One Sentinel has heard of a later failover.
     all[0].will_say(|says| says.epoch = 5);
     all[0].is_heard();
     scene.leads_to(0);
@@ -638,7 +638,7 @@ fn a_server_that_says_that_it_is_a_replica_is_not_used() {
         "{}",
         scene.proxy().log()
     );
-    // It is promoted at last.
+    // The replica is promoted at last.
     assert_eq!(Client::connect(new).call("REPLICAOF NO ONE"), Reply::ok());
     wait_until("the new primary gets the SET", SOON, || {
         scene.client().call("SET key here") == Reply::ok()
@@ -697,7 +697,7 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
     assert_eq!(client.reply(), element);
 }
 
-/// One that comes up.
+/// The error of a server that comes up.
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
 /// A client of that primary, and the servers between them.

@@ -25,7 +25,7 @@ pub(crate) enum RequestFate {
     Replied,
     /// Surely not executed: respool says so, or the server does.
     NotExecuted,
-    /// It may have been executed.
+    /// Perhaps executed.
     Unknown,
 }
 
@@ -488,7 +488,7 @@ fn late_reply_to_fused_requests_is_dropped() {
     );
 }
 
-/// Its values begin as the right ones would.
+/// A wrong reply to an MGET. Its values begin as the right ones would.
 fn answers_wrongly(keys: &[String], how: &str) -> String {
     let mut values: Vec<String> = keys.iter().map(|key| bulk(key)).collect();
     let count = match how {
@@ -630,7 +630,7 @@ fn late_reply_is_dropped() {
         &Options::with(&[
             "--request-timeout-ms=200",
             "--threads=2",
-            // It would be a connection more, and so would the link for scripts that are slow.
+            // The check of logins and the link for slow scripts would each be a connection more.
             "--login-check-ms=0",
             "--links-max=3",
             "--streaming-links-max=1",
@@ -735,8 +735,8 @@ fn unanswered_request_is_unknown_at_its_deadline() {
         let text = reply.error().expect("no server answers");
         assert_eq!(fate(&reply), RequestFate::Unknown, "{text}");
         assert!(text.contains("1500 ms"), "{text}");
-        // Its place in the order is kept: the next reply is the next request's. The question
-        // whether the user may ask this takes a second.
+        // The request keeps its place in the order: the next reply is the next request's. The
+        // question whether the user has the right takes a second.
         assert_eq!(client.call("CLIENT SETNAME still-here"), Reply::ok());
         assert_eq!(client.call("CLIENT GETNAME"), Reply::bulk("still-here"));
         target.server.cont();

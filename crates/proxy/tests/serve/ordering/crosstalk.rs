@@ -24,7 +24,7 @@ fn live(target: &Target, name: &str, pipelines: usize, mut random: Random) {
             expected.push(reply);
         }
         match random.below(20) {
-            // It leaves in the middle of the replies, or before them: which requests ran is
+            // The client leaves in the middle of the replies, or before them: which requests ran is
             // unknown, so its next life has keys of its own.
             0 => {
                 let cut = 1 + random.below(bytes.len() as u64) as usize;

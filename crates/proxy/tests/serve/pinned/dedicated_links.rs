@@ -100,7 +100,7 @@ fn client_that_leaves_blpop_takes_no_element() {
         gone.vanish();
         drop(closing);
         half.close_sending();
-        // Its end stands behind all that it sent.
+        // The end of the connection comes after all sent bytes.
         pipelining.send(&words("RPUSH list never").repeat(5_000));
         drop(pipelining);
         wait_until("no client is blocked", Duration::from_secs(10), || {
@@ -134,7 +134,7 @@ fn client_that_leaves_the_link_queue_takes_no_element() {
             assert!(gone.is_quiet(MOMENT));
         }
         let mut steady = target.client();
-        // Its end may arrive later than bytes that were sent after it on another connection.
+        // The end of one connection may arrive later than bytes sent after it on another one.
         wait_until(
             "respool has closed the session",
             Duration::from_secs(10),

@@ -91,7 +91,7 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
     change(keys);
     assert!(client.is_quiet(MOMENT));
 
-    // It gets the changes of others, and not its own.
+    // The client gets the changes of others, and not its own.
     let broadcasts = "CLIENT TRACKING ON BCAST NOLOOP";
     assert_eq!(client.call(broadcasts), Reply::ok());
     let info = client.call("CLIENT TRACKINGINFO");
@@ -300,7 +300,7 @@ fn client_is_closed_when_a_node_is_lost() {
     }
     served.cluster.node(1).kill9();
     client.expect_closed();
-    // Another one can track, as far as its servers are there.
+    // Another client can track keys of the servers that are left.
     let mut client = resp3(served.proxy.address());
     assert_eq!(client.call("CLIENT TRACKING ON"), Reply::ok());
 }

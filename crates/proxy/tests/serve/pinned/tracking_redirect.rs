@@ -52,7 +52,7 @@ fn resp2_subscriber_gets_invalidations_of_others() {
             let key = Reply::bulk(format!("key:{index}"));
             assert_eq!(told.reply(), invalid(Reply::Array(vec![key])));
         }
-        // It was told once, and the readers themselves never are.
+        // The target was told once, and the readers themselves are never told.
         writer.call("SET key:0 newer");
         assert!(told.is_quiet(MOMENT));
         for reader in &mut readers {
@@ -224,7 +224,7 @@ fn transaction_switches_redirects_in_order() {
             ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
         );
         assert!(first.is_quiet(Duration::from_millis(1)));
-        // One that does not exist is an error in the result, and changes nothing.
+        // A target that does not exist is an error in the result, and changes nothing.
         let results = block(&mut reader, &[&on(99_999), "CLIENT GETREDIR"]);
         let no_client = "ERR The client ID you want redirect to does not exist";
         assert_eq!(results[0].error(), Some(no_client));

@@ -155,7 +155,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
         };
         let channels: BTreeSet<String> = channels.iter().map(|name| format!("{name:?}")).collect();
         assert_eq!(channels.len(), names.len());
-        // It leaves by name, then everything at once: over all owners.
+        // The client leaves one channel by name, then all channels of all owners at once.
         let left = items(two.call(&format!("SUNSUBSCRIBE {}", names[0])));
         assert_eq!(left, confirmed("sunsubscribe", &names[0], 59));
         two.send(&words("SUNSUBSCRIBE"));

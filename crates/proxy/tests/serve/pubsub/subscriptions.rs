@@ -23,7 +23,7 @@ enum SubscriberStep {
     Asks(usize, String, usize),
     /// ... or do not: they name a version or an id.
     AsksAny(usize, String, usize),
-    /// It gets this many without having asked.
+    /// The client gets this many messages without a request.
     Gets(usize, usize),
 }
 

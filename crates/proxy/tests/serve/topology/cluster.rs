@@ -151,7 +151,7 @@ pub(crate) fn some_server() -> PathBuf {
     some_server_of(|_| true)
 }
 
-/// One of those servers that are such.
+/// One of the installed servers that meet the condition.
 pub(crate) fn some_server_of(is_such: impl Fn(&Path) -> bool) -> PathBuf {
     let mut all = installed();
     all.retain(|binary| is_such(binary));
@@ -327,7 +327,7 @@ fn watched_key_in_a_moving_slot_is_all_or_nothing() {
                     executed += 1;
                 }
                 Reply::Null => {}
-                // It names two keys of the slot that moves.
+                // The error names two keys of the slot that moves.
                 reply => {
                     let text = reply.error().unwrap_or_default();
                     let codes = ["EXECABORT ", "TRYAGAIN ", "NOTSENT ", "LOADING respool: "];
@@ -558,7 +558,7 @@ fn lost_connections_double_and_lose_no_increment() {
             let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
             let killed = served.cluster.node(turn % 3).order(&kill);
             killed.unwrap_or_else(|error| panic!("{error}"));
-            // One that is younger than a second when it is lost is not replaced at once.
+            // A connection that is lost in its first second is not replaced at once.
             thread::sleep(Duration::from_millis(400));
         }
     });
@@ -735,7 +735,7 @@ fn any_seed_node_leads_to_the_whole_cluster() {
     };
     let mut started: Vec<_> = seeds.iter().map(start).collect();
     started.iter_mut().for_each(all_keys);
-    // It was needed for the start alone.
+    // The seed was needed for the start alone.
     served.cluster.node(3).kill9();
     thread::sleep(Duration::from_millis(300));
     started.iter_mut().for_each(all_keys);

@@ -114,7 +114,7 @@ fn facade_node_has_one_id_everywhere() {
         let [name] = &names[..] else {
             panic!("one name: {names:?}")
         };
-        // It has a node id's form, and is the id of none of the nodes: they would not know it.
+        // The id has the form of a node id, and is not the id of any real node.
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         assert!(name.len() == 40 && name.bytes().all(is_hex), "{name}");
         let mut client = served.client();

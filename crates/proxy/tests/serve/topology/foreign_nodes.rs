@@ -24,7 +24,7 @@ fn nodes(primaries: usize) -> ClusterSettings {
         primaries,
         replicas: 0,
         args: [
-            // One that is gone takes its own slots along and no more.
+            // A lost node leaves only its own slots uncovered.
             ["--cluster-require-full-coverage", "no"],
             // A single node cannot learn its own address from another one.
             ["--cluster-announce-ip", "127.0.0.1"],

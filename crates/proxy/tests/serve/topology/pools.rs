@@ -476,7 +476,7 @@ fn the_log_and_info_name_the_pool_of_each_server() {
         ready.contains(&format!("listen={listen},{} ", pools.beside)),
         "{ready}"
     );
-    // It is written a moment after it happens.
+    // The line is written a moment after the event.
     let up = format!("link up worker=0 server={alone} pool=\"one\"");
     wait_until("the log shows the new link", SOON, || {
         pools.proxy.log().contains(&up)

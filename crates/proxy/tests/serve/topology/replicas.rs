@@ -386,7 +386,7 @@ fn asked_as_said(
         gets
     };
     if policy == "nearest" {
-        // None is much further away than the others, most of the time.
+        // All servers are about equally near, most of the time.
         let claim = "owners and replicas are read";
         return wait_until(claim, SOON, || {
             let [owners, replicas] = once();
@@ -712,7 +712,7 @@ fn changing_replicas_are_hidden_from_readers() {
         let mut scene = scene.lock().expect("no holder panics");
         let one = format!("the replica {} is read", label(&scene, 1));
         let other = format!("the replica {} is read", label(&scene, 2));
-        // It ends, and is back without its keys before they come.
+        // The first replica is killed. It is back without its keys before it has synchronised.
         scene.servers[1].kill9();
         thread::sleep(Duration::from_millis(300));
         let restarted = scene.servers[1].restart();
@@ -720,14 +720,14 @@ fn changing_replicas_are_hidden_from_readers() {
         wait_until("reads go to the first replica again", SOON, || {
             said(&scene, &one) == 2
         });
-        // It freezes and wakes.
+        // The second replica freezes and wakes.
         scene.servers[2].stop();
         thread::sleep(Duration::from_millis(1_500));
         scene.servers[2].cont();
         wait_until("reads go to the second replica again", SOON, || {
             said(&scene, &other) == 2
         });
-        // It is not named any more, and named again.
+        // The Sentinel drops the first replica, and names it again.
         let left = (String::from("127.0.0.1"), scene.servers[1].port());
         scene.will_name(|names| names.replicas.retain(|one| *one != left));
         let mut client = Client::connect(addresses[1]);
@@ -803,7 +803,7 @@ fn read_lost_twice_goes_to_the_primary() {
     replica.stop();
     let mut client = Client::connect(address);
     client.send(&["INCR count", "GET k7"].map(words).concat());
-    // Its read goes elsewhere, but not before its write is answered.
+    // The read goes to another server once the write before it is answered.
     wait_until("the replica is given up", SOON, || {
         scene.proxies[0].log().contains("its reads go elsewhere")
     });
@@ -889,7 +889,7 @@ fn scattered_read_survives_one_frozen_primary() {
         assert_eq!(client.replies(2), both);
     }
     cluster.node(0).cont();
-    // Its late replies are dropped.
+    // Late replies of the node are dropped.
     for client in &mut clients {
         for key in 0..KEYS {
             let value = Reply::Array(vec![Reply::bulk(key.to_string()), Reply::bulk("0")]);
@@ -993,7 +993,7 @@ fn full_replica_leaves_its_reads_to_the_primary() {
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(1_200) {
             for client in &mut clients {
-                // Each needs a link of another kind than there is.
+                // Each client needs a link of a kind that does not exist yet.
                 let replies = pipelined(
                     client,
                     "HELLO 3;GET k1;GET k2;GET k2;MGET k3 k4;SELECT 1;GET k1",
@@ -1320,7 +1320,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
         let seats = |its: &str| if its == zone { "64" } else { "0" };
         assert_eq!(zones, [("here", seats("here")), ("there", seats("there"))]);
     }
-    // It moves.
+    // The replica moves to another zone.
     let address = scene.proxies[1].address();
     let moved = Client::connect(all[1]).call("CONFIG SET availability-zone there");
     assert_eq!(moved, Reply::ok());
@@ -1350,13 +1350,13 @@ struct Behaviour {
 
 /// The primary's answers.
 const GIVES: &str = "role:master\r\nmaster_repl_offset:100\r\n";
-/// It has heard nothing for long, and lacks something.
+/// A replica without contact for long, which lacks data.
 const CUT_OFF: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_last_io_seconds_ago:16\r\nmaster_sync_in_progress:0\r\n\
     slave_repl_offset:99\r\n";
-/// It has heard nothing for long, for there was nothing to be heard.
+/// A replica without news for long, which lacks no data.
 const IDLE: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_last_io_seconds_ago:59\r\nmaster_sync_in_progress:0\r\n\
     slave_repl_offset:100\r\n";
-/// It lacks much, and some of it comes all the time.
+/// A replica that lacks much data, and receives some all the time.
 const LATE: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_last_io_seconds_ago:11\r\nmaster_sync_in_progress:0\r\n\
     slave_repl_offset:1\r\n";
 const FOLLOWS: &str = "role:slave\r\nmaster_link_status:up\r\nmaster_sync_in_progress:0\r\n";
@@ -1449,7 +1449,7 @@ fn said_by(asked: &NodeRequest<'_>, replica: &Behaviour, of_cluster: bool) -> Fa
             place(0),
             place(1)
         )),
-        // It names the one without slots, too.
+        // CLUSTER NODES names the node without slots, too.
         ("CLUSTER", _) if asked.is("CLUSTER NODES") => {
             let line = |at: &SocketAddr| {
                 let id = at.port();

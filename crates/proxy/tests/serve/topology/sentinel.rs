@@ -222,7 +222,7 @@ fn killed_watched_primary_is_replaced() {
             let before = served.primary(0);
             served.sentinels.watched(0).server(before).kill9();
             served.other_primary(0, before);
-            // It takes itself for a primary until the Sentinels tell it otherwise.
+            // The old server is a primary until the Sentinels reconfigure it.
             let old = served.sentinels.watched_mut(0).server_mut(before);
             old.restart().unwrap_or_else(|error| panic!("{error}"));
             let old = served.sentinels.watched(0).server(before);

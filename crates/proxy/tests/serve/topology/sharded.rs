@@ -1122,7 +1122,7 @@ fn script_kill_finds_the_shard_of_the_script() {
             });
             let reply = caught.reply();
             assert!(reply.error().is_some(), "{reply:?}");
-            // All is as before, and the links are of use again.
+            // The keys are unchanged, and the links work again.
             assert_eq!(killer.call(&format!("GET {key}")), Reply::bulk(key));
         }
         let function =
@@ -1345,7 +1345,7 @@ fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
         "xread" => format!("XREAD STREAMS {key} 0"),
         "xreadgroup" => format!("XREADGROUP GROUP g c STREAMS {key} 0"),
         "migrate" => format!("MIGRATE 127.0.0.1 1 {key} 0 1"),
-        // They wait for as many seconds as their last argument, or their first, says.
+        // Their last or first argument is a timeout in seconds.
         "blpop" | "brpop" | "bzpopmin" | "bzpopmax" => format!("{name} {key} 0.01"),
         "brpoplpush" => format!("{name} {key} {key} 0.01"),
         "blmove" => format!("{name} {key} {key} LEFT LEFT 0.01"),
@@ -1435,7 +1435,7 @@ fn absent_shard_does_not_lock_clients_out() {
             let failed = there.call(&format!("GET {lost}"));
             assert!(failed.error().is_some(), "{failed:?}");
             first.reply();
-            // It has asked there last.
+            // The last request of the session went to the lost server.
             assert_eq!(there.call("AUTH secret"), Reply::ok());
             let watch = Watch::start();
             for _ in 0..30 {
