@@ -1,5 +1,5 @@
-//! Coalescing, levels 3 and 4: the GETs of a batch leave as one MGET, its SETs without options as
-//! one MSET, and equal reads are sent once.
+//! Coalescing: the GETs of a batch leave as one MGET, its SETs without options as one MSET, and
+//! equal reads are sent once.
 //!
 //! ```text
 //!   batch:    GET a  SET b 1  INCR c  LLEN l  GET d  SET e 2  LLEN l  GET a   (of eight sessions)

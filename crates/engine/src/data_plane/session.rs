@@ -229,7 +229,7 @@ pub(crate) struct Session {
     pub(crate) peer: Peer,
     pub(crate) local: LocalAddress,
     pub(crate) fd: i32,
-    /// The last command, for CLIENT LIST.
+    /// The last command. CLIENT LIST shows it, and `DataPlane::is_to_wait` decides by it.
     pub(crate) asked: Option<CommandId>,
     /// Bytes that the client sent, for CLIENT LIST.
     pub(crate) bytes_in: u64,

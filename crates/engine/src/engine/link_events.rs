@@ -111,16 +111,17 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn link_down(&mut self, lost: LostLink) {
-        // The plane asks which sessions the link has answered: sessions that are closed for their
-        // polled commands do not count.
+        // In front of `take_down`, which asks whether the link has answered a session. Sessions that
+        // this step closes for their polled commands must not count.
         self.pinned.lose_polls(&mut self.plane, lost.link);
         if !lost.was_up
             && let Some((common, left)) = self.plane.take_code_requests(lost.link)
         {
-            // Before the ledger is sorted out: these requests need not wait for the next attempt.
+            // In front of `take_down`, which sorts the ledger out. These requests leave it here, and
+            // need not wait for the next attempt.
             self.local.put_moved(&mut self.plane, common, left);
         }
-        // A link that awaits a password tries again, and its requests stay.
+        // In front of `take_down`, which keeps the requests of a link that awaits a password.
         let awaits_password =
             self.access
                 .awaits_password(&self.plane, lost.link, lost.refusal.as_deref());

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A [`Hub`] has all subscriptions of a worker in one pool, as one of the pool's users. It does no
-//! I/O. The engine (`pubsub`) gives it the requests of sessions ([`Hub::subscribe`],
-//! [`Hub::unsubscribe`], [`Hub::forget`]) and the pushes and replies of servers (`handle_*`). It
-//! takes the requests to servers from [`Hub::poll_ask`], and the requests of sessions that are done
-//! from [`Hub::poll_done`].
+//! I/O. The component [`crate::pubsub::Pubsub`] gives it the requests of sessions
+//! ([`Hub::subscribe`], [`Hub::unsubscribe`], [`Hub::forget`]) and the pushes and replies of
+//! servers (`handle_*`). `Pubsub` takes the requests to servers from [`Hub::poll_ask`], and the
+//! requests of sessions that are done from [`Hub::poll_done`].
 //!
 //! **Claims.** A session claims a channel from the moment it asks for the channel until it leaves.
 //! The first claim makes the hub subscribe, and after the last one it unsubscribes. A *member* is a

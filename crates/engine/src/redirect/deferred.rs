@@ -9,8 +9,9 @@
 //! The exception is a slot without an owner: its client gets the node's error
 //! ([`crate::discovery::Discovery::is_nobodys`]).
 //!
-//! The session keeps a deferred request until it is sent again, and is not read meanwhile. The
-//! other requests of the session are on their way already, and respool waits for their replies.
+//! `Redirects` keeps a deferred request for its session until it is sent again. The session is not
+//! read meanwhile. Its other requests are on their way already, and respool waits for their
+//! replies.
 //! When the session has nothing in flight, its deferred requests leave in the order in which the
 //! client sent them. A later request may have been executed before. If it touched the same keys,
 //! the deferred request must not be executed any more, and its client gets the refusal. Two
