@@ -269,15 +269,21 @@ impl Ledger {
     /// Removes the front request, which is in flight, because it is answered. It has no completion.
     #[inline]
     pub(crate) fn pop_answered(&mut self, entry: Entry) {
+        debug_assert!(!entry.has_completion, "no completion stays behind");
+        self.pop_front(entry);
+    }
+
+    #[inline]
+    fn pop_front(&mut self, entry: Entry) {
         debug_assert!(self.in_flight() > 0, "an answered request is in flight");
         self.entries.pop_front();
         self.bytes.answer(entry.len as usize);
     }
 
-    /// Removes the front request as [`Ledger::pop_answered`] does, with the completion that it may
-    /// have.
+    /// Removes the front request, which is in flight and answered. Returns its completion, if it has
+    /// one.
     pub(crate) fn pop_completed(&mut self, entry: Entry) -> Option<Completion> {
-        self.pop_answered(entry);
+        self.pop_front(entry);
         match entry.has_completion {
             true => self.completions.pop_front(),
             false => None,
