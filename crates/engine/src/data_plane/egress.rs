@@ -678,8 +678,8 @@ impl DataPlane {
         };
         self.counters.reads_sent_again += reads.len() as u64;
         if let Some(link) = self.links.get_mut(other) {
-            for left in reads {
-                link.ledger.push_left(left);
+            for read in reads {
+                link.ledger.push_departed(read);
             }
         }
         self.list_link(other);

@@ -626,9 +626,12 @@ impl Link {
     }
 
     /// Takes such requests, with their bytes and completions.
-    pub(crate) fn take_left(&mut self, leaves: impl Fn(&Entry, &[u8]) -> bool) -> Vec<Departed> {
+    pub(crate) fn take_departing(
+        &mut self,
+        leaves: impl Fn(&Entry, &[u8]) -> bool,
+    ) -> Vec<Departed> {
         debug_assert!(!self.is_up());
-        self.ledger.take_left(leaves)
+        self.ledger.take_departing(leaves)
     }
 }
 

@@ -125,12 +125,12 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(id) else {
             return;
         };
-        let left = link.take_left(|entry, _| lost.contains_key(&entry.session));
+        let departed = link.take_departing(|entry, _| lost.contains_key(&entry.session));
         let Some(state) = self.links.get_mut(apart) else {
             return;
         };
-        for each in left {
-            state.ledger.push_left(each);
+        for each in departed {
+            state.ledger.push_departed(each);
         }
         for session in lost.into_keys() {
             self.hold_until_caught_up(session);

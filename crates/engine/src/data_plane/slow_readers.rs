@@ -256,8 +256,8 @@ impl DataPlane {
         if !self.links.get(common).is_some_and(Link::is_up) {
             return None;
         }
-        let left = self.links.get_mut(id)?.take_left(|_, _| true);
-        Some((common, left))
+        let departed = self.links.get_mut(id)?.take_departing(|_, _| true);
+        Some((common, departed))
     }
 
     /// The kind of the shared link to which a session belongs.

@@ -328,8 +328,8 @@ impl Local {
         if !link.ledger.any_completion(Completion::names_scripts) {
             return;
         }
-        put_in_front(plane, id, |plane, left| {
-            for each in left {
+        put_in_front(plane, id, |plane, departed| {
+            for each in departed {
                 if each
                     .completion
                     .as_ref()
@@ -587,16 +587,16 @@ impl Local {
         if moved.is_empty() {
             return;
         }
-        for left in moved {
-            if left
+        for each in moved {
+            if each
                 .completion
                 .as_ref()
                 .is_some_and(Completion::names_scripts)
             {
-                self.load_named(plane, to, left.entry.session, &left.request);
+                self.load_named(plane, to, each.entry.session, &each.request);
             }
             if let Some(link) = plane.links.get_mut(to) {
-                link.ledger.push_left(left);
+                link.ledger.push_departed(each);
             }
         }
         plane.list_link(to);
@@ -646,13 +646,13 @@ fn put_in_front(plane: &mut DataPlane, id: LinkId, put: impl FnOnce(&mut DataPla
     let Some(link) = plane.links.get_mut(id) else {
         return;
     };
-    let left = link.take_left(|_, _| true);
-    put(plane, &left);
+    let departed = link.take_departing(|_, _| true);
+    put(plane, &departed);
     let Some(link) = plane.links.get_mut(id) else {
         return;
     };
-    for each in left {
-        link.ledger.push_left(each);
+    for each in departed {
+        link.ledger.push_departed(each);
     }
 }
 

@@ -1150,13 +1150,13 @@ impl Redirects {
         let Some(link) = plane.links.get_mut(id) else {
             return;
         };
-        for left in link.take_left(moved) {
-            let request = as_asked(&left.request).to_vec();
+        for departed in link.take_departing(moved) {
+            let request = as_asked(&departed.request).to_vec();
             let entry = Entry {
                 len: request.len() as u32,
-                ..left.entry
+                ..departed.entry
             };
-            let completion = match left.completion {
+            let completion = match departed.completion {
                 Some(Completion::Asking { then }) => then.map(|then| *then),
                 completion => completion,
             };

@@ -47,10 +47,10 @@ pub(super) const ASKED_AGAIN_MAX: usize = 16;
 
 impl Ledger {
     /// Appends a request that has left another link.
-    pub(crate) fn push_left(&mut self, left: Departed) {
-        match left.completion {
-            Some(completion) => self.push_with(left.entry, &left.request, completion),
-            None => self.push(left.entry, &left.request),
+    pub(crate) fn push_departed(&mut self, departed: Departed) {
+        match departed.completion {
+            Some(completion) => self.push_with(departed.entry, &departed.request, completion),
+            None => self.push(departed.entry, &departed.request),
         }
     }
 
@@ -156,12 +156,15 @@ impl Ledger {
         if !self.iter().any(&leaves) {
             return Vec::new();
         }
-        let taken = self.take_left(|entry, _| leaves(entry));
-        taken.into_iter().map(|left| left.entry).collect()
+        let taken = self.take_departing(|entry, _| leaves(entry));
+        taken.into_iter().map(|departed| departed.entry).collect()
     }
 
     /// Takes such requests, with their bytes and completions.
-    pub(crate) fn take_left(&mut self, leaves: impl Fn(&Entry, &[u8]) -> bool) -> Vec<Departed> {
+    pub(crate) fn take_departing(
+        &mut self,
+        leaves: impl Fn(&Entry, &[u8]) -> bool,
+    ) -> Vec<Departed> {
         let mut taken = Vec::new();
         let mut kept = Vec::new();
         for (entry, extent, completion) in self.take_all() {
