@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A server that answers the handshake, and replies to every other request with its name.
 struct NamedServer {
     address: SocketAddr,
-    /// Its connections; `None` once it has ended.
+    /// The connections of the server; `None` once it has ended.
     links: Arc<Mutex<Option<Vec<TcpStream>>>>,
     /// Whether it refuses writes with READONLY.
     is_replica: Arc<AtomicBool>,

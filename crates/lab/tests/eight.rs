@@ -485,8 +485,8 @@ fn an_open_loop_sends_at_its_rate_and_not_as_fast_as_it_can() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let requests = found["requests"].as_u64().unwrap();
-    // This is no speed: a closed loop would send ten times as many, and a loop that skips missed
-    // requests fewer.
+    // The loop is open: a closed loop would send ten times as many requests, and a loop that skips
+    // missed requests fewer.
     assert!((500..=1500).contains(&requests), "{requests} of 1000");
     assert_eq!(found["wrong"], 0);
 }

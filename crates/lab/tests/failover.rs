@@ -109,18 +109,18 @@ fn killed_shard_fails_its_keys_and_loses_them() {
         return;
     };
     let round = round(folder.path(), &output);
-    // It was down for so long, and no write could succeed.
+    // The server was down for this time, and no write could succeed.
     assert!(round.direct_ms.is_some_and(|ms| ms >= 400.0), "{round:?}");
     let gap = round.longest_gap_ms.unwrap_or_default();
     assert!(gap >= 350.0, "{round:?}");
-    // It was back within outage-hold-ms: unsent requests have waited.
+    // The server was back within outage-hold-ms, so unsent requests have waited.
     assert!(
         !round.errors.iter().any(|count| count.kind == "NOTSENT"),
         "{round:?}"
     );
     let others = round.errors.iter().flat_map(|count| count.others);
     assert_eq!(others.sum::<u64>(), 0, "{round:?}");
-    // It keeps no file: the acknowledged writes before are lost, and the run finds that.
+    // The server keeps no file: acknowledged writes are lost, and the run reports them.
     assert!(
         round.lost > 0 && round.lost < round.acknowledged,
         "{round:?}"

@@ -357,7 +357,7 @@ impl Nutcracker {
         }
         fs::write(dir.path().join("nutcracker.yml"), &configuration).unwrap();
 
-        // It always has a statistics port, which is not used.
+        // twemproxy always has a statistics port. The test does not use it.
         let statistics = ReservedPort::new().unwrap();
         let log = File::create(dir.path().join("log")).unwrap();
         let child = Command::new(&self.binary)

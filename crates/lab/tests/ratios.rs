@@ -140,7 +140,7 @@ fn every_ratio_is_the_median_of_those_within_a_round() {
                     round(3, 200_000, 1.0, 0.0, 0.2),
                 ],
             ),
-            // It has more workers than the first one, so it does not count.
+            // This case has more workers than the first one, so it does not count.
             case(
                 Verb::Get,
                 20,

@@ -293,7 +293,7 @@ fn every_answer_is_read_as_it_was_set_up() {
                 match command.as_str() {
                     "masters" => {
                         let primaries = Primary::read_all(answer).expect(situation_name);
-                        // They have any order.
+                        // The primaries come in any order.
                         let names: BTreeSet<_> = primaries.iter().map(|one| &one.name).collect();
                         assert!(names.into_iter().eq(situation.primaries.keys()));
                         assert_eq!(primaries.len(), situation.primaries.len());

@@ -626,7 +626,7 @@ fn each_has_what_is_its(world: &mut World, all: [SessionId; 5], said: &str) {
             }
         }
     }
-    // They are fused again, except a GET that shows the right to GET.
+    // The GETs are joined again, except one GET that shows the right.
     let asked = world.asked(link);
     assert!(asked.iter().all(|args| args[0] == "GET"), "{asked:?}");
     let gets: BTreeSet<&str> = asked.iter().map(|args| args[1].as_str()).collect();

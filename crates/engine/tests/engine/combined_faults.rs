@@ -1,4 +1,4 @@
-//! All troubles at once, in pools of one server and of several: slow clients, clients that leave,
+//! All faults at once, in pools of one server and of several: slow clients, clients that leave,
 //! lost and stuck links, silent servers, servers that refuse connections, large values, refusals,
 //! deadlines, and options that change. Every client gets its own replies, whole and in order, or an
 //! error that tells the fate of its request. Its writes are executed in order and once. No client
@@ -204,11 +204,11 @@ struct Client {
     /// The bytes of these requests that it has not sent yet.
     unsent: Vec<u8>,
     got: Vec<u8>,
-    /// The last value that it wrote.
+    /// The last value that the client wrote.
     wrote: u64,
-    /// Its own keys, which no other client writes.
+    /// Keys of the client, which no other client writes.
     own: HashMap<String, Own>,
-    /// The last value that it read of each key.
+    /// The last value that the client read of each key.
     read: HashMap<String, u64>,
 }
 

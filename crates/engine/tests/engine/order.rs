@@ -248,7 +248,7 @@ impl Server {
 
 struct Client {
     session: SessionId,
-    /// Its requests, and the number of executions of each server at that time.
+    /// The requests of the client, each with the number of executions of each server at that time.
     asked: Vec<(Asked, Vec<usize>)>,
     got: Vec<u8>,
     /// The end of each reply, and the number of executions of each server at that time.

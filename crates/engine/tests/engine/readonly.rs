@@ -138,7 +138,7 @@ fn renewal_is_immediate_after_a_long_good_time() {
     for _ in 0..2 {
         refuses(&mut world, link);
         link = world.connect();
-        // Soon after that it is not.
+        // Soon after that, a READONLY opens no connection.
         refuses(&mut world, link);
         assert!(world.connecting().is_empty());
         world.wait_ms(70_000);

@@ -145,7 +145,7 @@ fn watching_session_stays_at_its_server() {
 fn request_without_a_key_goes_to_the_first_server_up() {
     let (mut world, links, keys) = servers(3);
     let session = world.accept();
-    // Its last request went to another server.
+    // The last request of the session went to another server.
     world.asks(session, &[&format!("GET {}", keys[2]), "TIME"]);
     world.wait_ms(1);
     assert_eq!(asked(&mut world, links[0]), ["TIME"]);

@@ -643,7 +643,7 @@ fn wait_needs_its_write_in_front() {
     world.asks(session, &["WAIT 1 500"]);
     let own = world.connect();
     world.turn(|_| {});
-    // This is a Redis before 7.2.
+    // The server is a Redis before 7.2.
     let asked = requests(&["HELLO 2", "WAIT 1 500"]);
     assert!(world.sent(own).as_bytes().ends_with(&asked));
     world.says(own, [HELLO, ":1\r\n"].concat());

@@ -125,8 +125,8 @@ fn ask(target: &Target, state: &[&str], request: &str) -> Vec<Reply> {
         replies.push(client.call("EXEC"));
     }
     replies.push(client.call("PING"));
-    // The session must be gone before the next client asks for the number: CLIENT KILL ID 0 means all
-    // clients in Redis 6.2.
+    // The session must be gone before the next client asks for the number: in Redis 6.2, CLIENT
+    // KILL ID 0 means all clients.
     client.close_sending();
     while client.some_bytes().is_ok_and(|bytes| !bytes.is_empty()) {}
     replies
