@@ -137,39 +137,60 @@ const HELD_BYTES_DOUBLED: usize = 16 << 10;
 ///
 /// A plain GET stays in here. The components above decide all other requests.
 pub(crate) struct DataPlane {
+    // Configuration and time.
+    /// The settings of the process.
     pub(crate) settings: Arc<Settings>,
+    /// The identity of this engine's worker.
     pub(crate) worker: WorkerId,
+    /// The time at which the turn began.
     pub(crate) now: Time,
     /// `now` in milliseconds, as ledger entries hold it.
     pub(crate) now_ms: u32,
     /// The time in milliseconds when the requests that are being dispatched were read
     /// ([`Time::stamp_ms`]). It is before `now_ms` while waiting requests are dispatched.
     pub(crate) asked_ms: u32,
-    /// The times when requests that wait were read.
-    pub(crate) deadlines: Arrivals,
+    /// The state of the random numbers.
+    pub(crate) random: u64,
+
+    // Routing.
+    /// The pools and subpools, with the owners of their slots.
     pub(crate) pools: Pools,
+    /// The servers of all pools, by [`ServerId`].
     pub(crate) servers: Vec<Server>,
     /// The logins of links and sessions other than the configured one.
     pub(crate) logins: Logins,
+    /// Sessions that wait for the first topology of a Cluster, by pool.
+    pub(crate) awaited_nodes: HashMap<usize, AwaitedNodes>,
+    /// The last line in the log about the owners of each pool.
+    pub(crate) reported_topology: HashMap<usize, String>,
+
+    // Sessions and links.
+    /// All sessions that are open.
     pub(crate) sessions: Slab<SessionId, Session>,
+    /// All links, connected or not.
     pub(crate) links: Slab<LinkId, Link>,
-    /// The lists that a turn fills and empties.
-    pub(crate) turn: TurnLists,
     /// The links by their purpose.
     pub(crate) link_index: LinkIndex,
     /// Sessions that wait for a link, because a bound has no room for it.
     pub(crate) link_waiters: LinkWaiters,
-    /// Sessions that track at several servers.
-    pub(crate) trackers: Trackers,
     /// The time when each bound was reported last.
     pub(crate) bounds: Bounds,
-    /// Sessions that get large replies, or take replies slowly.
-    pub(crate) slow_readers: SlowReaders,
+    /// The lists that a turn fills and empties.
+    pub(crate) turn: TurnLists,
+    /// The id of the next session, which CLIENT ID shows.
+    next_session: u64,
+
+    // Requests: their classes and shapes.
     /// The class of each command whose requests go to a server without further checks.
     pub(crate) direct_classes: Box<[Option<Class>]>,
+    /// The shape of the last requests on the hot path.
     pub(crate) shape_cache: ShapeCache,
     /// The commands that the table lacks and servers have.
     pub(crate) learned_commands: LearnedCommands,
+    /// Scripts and functions behind which no link was stuck of late.
+    pub(crate) quick_code: QuickCode,
+
+    // Batches.
     /// The coalescing levels of each listener. Listeners behind the end have all levels.
     pub(crate) levels: Vec<Levels>,
     /// The load of the worker, for the flush rule.
@@ -178,6 +199,11 @@ pub(crate) struct DataPlane {
     pub(crate) batch: u32,
     /// Buffers in which a batch is put into order.
     pub(crate) coalescing: Coalescing,
+    /// Reads that are sent a second time, by session, until their replies have come.
+    pub(crate) repeated_reads: HashMap<SessionId, Vec<RepeatedRead>>,
+
+    // Buffers.
+    /// Buffers that no session uses.
     pub(crate) spare_buffers: SpareBuffers,
     /// Scanners that no session uses.
     #[expect(
@@ -187,35 +213,35 @@ pub(crate) struct DataPlane {
     pub(crate) scanners: Vec<Box<RequestScanner>>,
     /// The buffer for a reply of our own, until the reply has its place.
     pub(crate) scratch: Vec<u8>,
-    /// Reads that are sent a second time, by session, until their replies have come.
-    pub(crate) repeated_reads: HashMap<SessionId, Vec<RepeatedRead>>,
+
+    // Sessions that wait, and requests that are not simple.
+    /// The times when requests that wait were read.
+    pub(crate) deadlines: Arrivals,
+    /// Sessions that get large replies, or take replies slowly.
+    pub(crate) slow_readers: SlowReaders,
     /// Sessions that are not read, because they do not take their output.
     pub(crate) unread_output: UnreadOutput,
-    /// Requests with shares at several servers that have not all their parts yet.
-    pub(crate) scattered: SessionMap<ScatteredRequests>,
-    /// Sessions that wait for the first topology of a Cluster, by pool.
-    pub(crate) awaited_nodes: HashMap<usize, AwaitedNodes>,
-    /// Blocking commands that are polled.
-    pub(crate) polling: PolledCommands,
-    pub(crate) quick_code: QuickCode,
-    /// The last line in the log about the owners of each pool.
-    pub(crate) reported_topology: HashMap<usize, String>,
     /// CLIENT PAUSE: the pauses that hold requests back.
     pub(crate) pauses: Vec<Pause>,
     /// Sessions that wait for the end of a pause.
     pub(crate) paused: Vec<SessionId>,
+    /// Requests with shares at several servers that have not all their parts yet.
+    pub(crate) scattered: SessionMap<ScatteredRequests>,
+    /// Sessions that track at several servers.
+    pub(crate) trackers: Trackers,
+    /// Blocking commands that are polled.
+    pub(crate) polling: PolledCommands,
     /// The number of events for which a deferred request may wait: a server can be reached, or a
     /// slot has another owner.
     pub(crate) retry_wakes: u32,
+
+    // Memory and counters.
     /// Bytes that are held for sessions.
     pub(crate) held_bytes: usize,
     /// The memory that sessions use.
     pub(crate) memory: Memory,
+    /// The counters of this worker, without those that components count.
     pub(crate) counters: Counters,
-    /// The state of the random numbers.
-    pub(crate) random: u64,
-    /// The id of the next session, which CLIENT ID shows.
-    next_session: u64,
 }
 
 impl DataPlane {

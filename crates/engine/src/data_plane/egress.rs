@@ -467,29 +467,29 @@ impl DataPlane {
     /// Whether the session's next reply can come only after this link is read. The session waits
     /// for a reply on a link that is not read because of another session, and so on. The last of
     /// these sessions waits for a reply on this link.
-    fn waits_for_itself(&self, link: LinkId, session_id: SessionId) -> bool {
-        let stands_on = |session: SessionId, link: &Link| {
-            let state = self.sessions.get(session);
-            state.is_some_and(|state| link.ledger.brings(session, state.head_seq))
+    fn waits_for_itself(&self, link_id: LinkId, session_id: SessionId) -> bool {
+        let waits_at = |waiting_id: SessionId, link: &Link| {
+            let session = self.sessions.get(waiting_id);
+            session.is_some_and(|session| link.ledger.brings(waiting_id, session.head_seq))
         };
-        let (mut waiting, mut seen) = (vec![session_id], vec![link]);
-        while let Some(session) = waiting.pop() {
-            if session != session_id
+        let (mut waiting, mut seen) = (vec![session_id], vec![link_id]);
+        while let Some(waiting_id) = waiting.pop() {
+            if waiting_id != session_id
                 && self
                     .links
-                    .get(link)
-                    .is_some_and(|link| stands_on(session, link))
+                    .get(link_id)
+                    .is_some_and(|link| waits_at(waiting_id, link))
             {
                 return true;
             }
-            for (other, state) in self.links.iter().filter(|(_, link)| link.paused.is_some()) {
-                let slow_session = state.role.session();
+            for (other_id, link) in self.links.iter().filter(|(_, link)| link.paused.is_some()) {
+                let slow_session = link.role.session();
                 // A session that does not take its output waits for no link.
-                if !seen.contains(&other)
-                    && stands_on(session, state)
-                    && self.is_early(other, slow_session)
+                if !seen.contains(&other_id)
+                    && waits_at(waiting_id, link)
+                    && self.is_early(other_id, slow_session)
                 {
-                    seen.push(other);
+                    seen.push(other_id);
                     waiting.push(slow_session);
                 }
             }
