@@ -225,6 +225,18 @@ impl JoinedTable {
         apply("replica", &policy.replica, &mut rows, |row| {
             &mut row.replica
         })?;
+        for row in rows
+            .iter()
+            .filter(|row| row.fan_out.spread == SpreadEntry::Owners)
+        {
+            if let Some(why) = row.undividable() {
+                return Err(format!(
+                    "fan_out of {} is `owners`, but `Split` of the protocol crate cannot divide \
+                     it: {why}; add a rule with another `spread`",
+                    row.name
+                ));
+            }
+        }
         Ok(JoinedTable { rows })
     }
 
@@ -489,6 +501,36 @@ impl Row {
             _ => MergeEntry::One,
         };
         Ok(FanOutColumn { spread, merge })
+    }
+
+    /// The reason why `Split` of the protocol crate cannot divide the command among the owners of
+    /// its keys. `None`: it can.
+    fn undividable(&self) -> Option<&'static str> {
+        let [KeyEntry { begin, find, .. }] = &self.keys[..] else {
+            return Some("it has not exactly one key spec");
+        };
+        // The number of arguments of a request with one key, the name included.
+        let with_one_key = match (begin, find) {
+            (
+                BeginEntry::Index(1),
+                FindEntry::Range {
+                    lastkey: -1,
+                    keystep,
+                    limit: 0 | 1,
+                },
+            ) => 1 + i16::from(*keystep).max(1),
+            (
+                BeginEntry::Index(1),
+                FindEntry::Keynum {
+                    keynumidx: 0,
+                    firstkey: 1,
+                    keystep,
+                },
+            ) => 2 + i16::from(*keystep).max(1),
+            _ => return Some("its first argument is neither a key nor the number of keys"),
+        };
+        (-self.arity < 0 || -self.arity > with_one_key)
+            .then_some("a request with one key has too few arguments")
     }
 
     fn has_keys(&self) -> bool {

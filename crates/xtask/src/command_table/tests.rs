@@ -159,6 +159,52 @@ fn what_cannot_be_joined_is_an_error() {
     );
 }
 
+/// The generator refuses to divide a command whose requests cannot be divided.
+#[test]
+fn command_that_cannot_be_divided_is_refused() {
+    let key = |at, find: &FindEntry| KeyEntry {
+        begin: BeginEntry::Index(at),
+        find: find.clone(),
+        flags: Vec::new(),
+    };
+    let range = |lastkey, keystep| FindEntry::Range {
+        lastkey,
+        keystep,
+        limit: 0,
+    };
+    let counted = |keynumidx| FindEntry::Keynum {
+        keynumidx,
+        firstkey: 1,
+        keystep: 1,
+    };
+    let answer = |arity, keys: Vec<KeyEntry>| {
+        let mut command = entry("x", arity, &[]);
+        command.keys = keys;
+        command.tips.push("request_policy:multi_shard".to_owned());
+        JoinedTable::join(&[snapshot("redis-8.2", vec![command])], policy("")).map(|_| ())
+    };
+    for (arity, find) in [(-2, range(-1, 1)), (-3, range(-1, 2)), (-3, counted(0))] {
+        assert_eq!(answer(arity, vec![key(1, &find)]), Ok(()), "{find:?}");
+    }
+    let all = range(-1, 1);
+    for (arity, keys, why) in [
+        (-2, vec![], "one key spec"),
+        (-3, vec![key(1, &all), key(1, &all)], "one key spec"),
+        (-3, vec![key(2, &all)], "neither a key nor"),
+        (-3, vec![key(1, &range(-2, 1))], "neither a key nor"),
+        (-4, vec![key(1, &counted(1))], "neither a key nor"),
+        (-3, vec![key(1, &all)], "too few arguments"),
+        (2, vec![key(1, &all)], "too few arguments"),
+        (-4, vec![key(1, &counted(0))], "too few arguments"),
+    ] {
+        let said = answer(arity, keys).unwrap_err();
+        assert!(
+            said.contains(why) && said.contains("fan_out of x"),
+            "{said}"
+        );
+    }
+}
+
 /// A rule with a misspelt command, without effect or against another cannot pass.
 #[test]
 fn a_rule_that_does_nothing_is_an_error() {
