@@ -502,7 +502,7 @@ fn debug_object_goes_to_the_owner_of_its_key() {
     assert!(
         world
             .got(session)
-            .starts_with("-ERR respool: 'debug' cannot be asked")
+            .starts_with("-ERR respool: 'debug' cannot be sent to a pool")
     );
 }
 
@@ -578,7 +578,7 @@ fn all_answers_show_a_node_or_all_a_plain_server() {
     assert!(
         world
             .got(other)
-            .starts_with("-ERR respool: 'role' cannot be asked")
+            .starts_with("-ERR respool: 'role' cannot be sent to a pool")
     );
 
     // INFO shows a primary without replicas.
