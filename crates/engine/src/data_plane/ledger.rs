@@ -893,6 +893,34 @@ mod tests {
         assert_eq!((ledger.batched(), ledger.movable()), (4, 3));
     }
 
+    /// A request that is sent again stands behind later ones. After a loss all are in the order of
+    /// their session, each with its bytes and its completion.
+    #[test]
+    fn repeated_request_returns_to_its_place_after_a_loss() {
+        let mut ledger = Ledger::default();
+        ledger.repeat_later(entry(0, Class::Read, b"early"), b"early");
+        assert!(ledger.brings(session(1), 0) && !ledger.owes(session(1)));
+        let late = Entry {
+            has_completion: true,
+            ..entry(1, Class::Read, b"late")
+        };
+        ledger.push_with(late, b"late", Completion::Shutdown);
+        for (entry, request) in ledger.take_repeats() {
+            ledger.push(entry, &request);
+        }
+        assert_eq!(ledger.gathered_bytes(), b"lateearly");
+        let gone = ledger.lose_connection(false);
+        assert!(gone.is_empty(), "no request was written");
+        let shown: Vec<_> = ledger
+            .requests()
+            .map(|held| (held.bytes(), held.completion.is_some()))
+            .collect();
+        assert_eq!(
+            shown,
+            [(b"early".to_vec(), false), (b"late".to_vec(), true)]
+        );
+    }
+
     /// When a connection ends, requests that were written whole are gone. All others stay, whole.
     #[test]
     fn lost_link_keeps_whole_requests_that_were_not_written() {
