@@ -50,11 +50,13 @@ pub(crate) struct Ledger {
 
 /// A request of the ledger, as a walk over the ledger shows it.
 pub(crate) struct HeldRequest<'a> {
+    /// Its session, place and class.
     pub(crate) entry: &'a Entry,
     /// The bytes in front of `sent`. A part of a fused request was sent without them.
     beginning: &'static [u8],
     /// The bytes that were sent for it. A collapsed read shares those of the read in front.
     sent: &'a [u8],
+    /// The use of its reply, if that is not simply passed on.
     pub(crate) completion: Option<&'a Completion>,
 }
 
@@ -266,13 +268,15 @@ impl Ledger {
             )
     }
 
-    /// Removes the front request, which is in flight, because it is answered. It has no completion.
+    /// Removes the front request, which is in flight, because it is answered. It has no
+    /// completion.
     #[inline]
     pub(crate) fn pop_answered(&mut self, entry: Entry) {
         debug_assert!(!entry.has_completion, "no completion stays behind");
         self.pop_front(entry);
     }
 
+    /// Removes the front request with its bytes, and leaves its completion.
     #[inline]
     fn pop_front(&mut self, entry: Entry) {
         debug_assert!(self.in_flight() > 0, "an answered request is in flight");
@@ -541,6 +545,7 @@ impl Ledger {
         self.is_repeating
     }
 
+    /// Whether requests wait to be put in the ledger again.
     pub(crate) fn has_repeats(&self) -> bool {
         !self.repeats.is_empty()
     }

@@ -1,5 +1,5 @@
-//! One connection of ours to a server: its state and use, its [`Ledger`], and the time when the open
-//! batch leaves.
+//! One connection of ours to a server: its state and use, its [`Ledger`], and the time when the
+//! open batch leaves.
 
 use std::sync::Arc;
 

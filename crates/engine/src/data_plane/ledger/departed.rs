@@ -8,8 +8,11 @@ use crate::data_plane::ledger::{EarlierAttempt, Entry, HeldRequest, Ledger};
 
 /// A request that was taken off its link.
 pub(crate) struct Departed {
+    /// Its entry, as it is put on the next link.
     pub(crate) entry: Entry,
+    /// Its bytes.
     pub(crate) request: Vec<u8>,
+    /// The use of its reply, if that is not simply passed on.
     pub(crate) completion: Option<Completion>,
 }
 
@@ -36,7 +39,9 @@ pub(crate) struct RepeatBounds {
 struct SessionShare {
     /// Whether all may be sent a second time.
     may_go: bool,
+    /// The number of requests.
     requests: usize,
+    /// Bytes of all requests.
     bytes: usize,
 }
 
