@@ -305,6 +305,14 @@ impl DataPlane {
         }
     }
 
+    /// The next random number, by xorshift64*. Jitter needs no better one.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+
     /// Starts a turn. Time never runs back.
     pub(crate) fn begin_turn(&mut self, now: Time) {
         debug_assert!(now >= self.now, "time runs back");

@@ -11,6 +11,17 @@ use crate::data_plane::link::{Link, LinkState};
 use crate::data_plane::session::{Flags, Pins, Session};
 
 impl DataPlane {
+    /// Answers a request with a reply of respool's own, in the session's order.
+    pub(crate) fn answer_reply(&mut self, id: SessionId, reply: &[u8]) -> Dispatched {
+        if let Some(session) = self.sessions.get_mut(id) {
+            let seq = session.take_seq();
+            let silent = session.state.is_silent();
+            self.counters.requests_answered_locally += 1;
+            self.deliver(id, seq, 1, if silent { &[] } else { reply });
+        }
+        Dispatched::Done
+    }
+
     /// Answers a request with an error.
     pub(crate) fn answer_error(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
         let mut reply = Vec::new();

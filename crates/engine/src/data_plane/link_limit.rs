@@ -291,32 +291,6 @@ impl DataPlane {
     }
 }
 
-/// Replies and random numbers.
-impl DataPlane {
-    /// Answers a request with a reply of respool's own, in the session's order.
-    pub(crate) fn answer_reply(
-        &mut self,
-        id: SessionId,
-        reply: &[u8],
-    ) -> crate::data_plane::ingress::Dispatched {
-        if let Some(session) = self.sessions.get_mut(id) {
-            let seq = session.take_seq();
-            let silent = session.state.is_silent();
-            self.counters.requests_answered_locally += 1;
-            self.deliver(id, seq, 1, if silent { &[] } else { reply });
-        }
-        crate::data_plane::ingress::Dispatched::Done
-    }
-
-    /// The next random number, by xorshift64*. Jitter needs no better one.
-    pub(crate) fn random(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use respool_protocol::encode::Version;
