@@ -284,8 +284,8 @@ impl Ledger {
         self.bytes.answer(entry.len as usize);
     }
 
-    /// Removes the front request, which is in flight and answered. Returns its completion, if it has
-    /// one.
+    /// Removes the front request, which is in flight and answered. Returns its completion, if it
+    /// has one.
     pub(crate) fn pop_completed(&mut self, entry: Entry) -> Option<Completion> {
         self.pop_front(entry);
         match entry.has_completion {
