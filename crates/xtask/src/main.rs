@@ -37,7 +37,8 @@ cargo xtask TASK
                    write docs/reference/options.md and docs/reference/info.md from the option table,
                    the counters and the fields of INFO
   tidy [--accept]  check imports between the engine's folders, the width of comments and Markdown,
-                   names of types, lengths of functions and commit subjects.
+                   names of types, lengths of functions, methods that ask by their name, files that
+                   the architecture pages name, and commit subjects.
                    --accept  write the lists of known offenders anew; none may become longer
 ";
 

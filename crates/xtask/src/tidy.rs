@@ -6,6 +6,8 @@
 //! | [`columns`] | a comment or a line of Markdown has at most 100 columns | `wide-files.txt` |
 //! | [`names`] | a type name is declared once in all crates | `shared-names.txt` |
 //! | [`functions`] | a function has at most 100 lines | `long-functions.txt` |
+//! | [`predicates`] | `is_`, `has_` and `may_` take no `&mut self` | `mutating-predicates.txt` |
+//! | [`paths`] | a file that the architecture pages name exists | none |
 //! | [`commits`] | a commit subject is `area: imperative`, at most 72 characters | none |
 //!
 //! The known offenders are in lists under `crates/xtask/tidy`. A list may only shrink: an entry
@@ -17,6 +19,8 @@ mod folders;
 mod functions;
 mod list;
 mod names;
+mod paths;
+mod predicates;
 mod sources;
 
 use std::path::Path;
@@ -33,7 +37,7 @@ struct Check {
     find: fn(&Sources) -> Vec<Offence>,
 }
 
-const CHECKS: [Check; 4] = [
+const CHECKS: [Check; 5] = [
     Check {
         list: "arrows.txt",
         head: "# FROM TO: folders of crates/engine/src. FROM may still import TO. A folder alone still has no\n\
@@ -55,6 +59,11 @@ const CHECKS: [Check; 4] = [
         head: "# CRATE FUNCTION: functions that still have more than 100 lines.",
         find: functions::offences,
     },
+    Check {
+        list: "mutating-predicates.txt",
+        head: "# FILE METHOD: methods of the engine that still ask by their name, and change something.",
+        find: predicates::offences,
+    },
 ];
 
 /// Runs every check.
@@ -68,6 +77,7 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
         let list = ExceptionList::read(root, check.list)?;
         report.push_str(&list.compare(&(check.find)(&sources)));
     }
+    report.push_str(&paths::report(&sources));
     match commits::subjects(root) {
         Ok(subjects) => report.push_str(&commits::report(&subjects)),
         Err(reason) => println!("tidy: commit subjects are not checked: {reason}"),
