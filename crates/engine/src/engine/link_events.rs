@@ -111,14 +111,14 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn link_down(&mut self, lost: LostLink) {
-        // In front of `take_down`, which asks whether the link has answered a session. Sessions that
-        // this step closes for their polled commands must not count.
+        // In front of `take_down`, which asks whether the link has answered a session. Sessions
+        // that this step closes for their polled commands must not count.
         self.pinned.lose_polls(&mut self.plane, lost.link);
         if !lost.was_up
             && let Some((common, left)) = self.plane.take_code_requests(lost.link)
         {
-            // In front of `take_down`, which sorts the ledger out. These requests leave it here, and
-            // need not wait for the next attempt.
+            // In front of `take_down`, which sorts the ledger out. These requests leave it here,
+            // and need not wait for the next attempt.
             self.local.put_moved(&mut self.plane, common, left);
         }
         // In front of `take_down`, which keeps the requests of a link that awaits a password.

@@ -455,8 +455,8 @@ struct Storm {
 fn storm() -> impl Strategy<Value = Storm> {
     let bools = prop::array::uniform6(any::<bool>());
     // Not both at once: a request that was given up on a draining link may run after a later
-    // request of its client on the next link. A request before a large one may do so, too: the large
-    // one has a link of its own.
+    // request of its client on the next link. A request before a large one may do so, too: the
+    // large one has a link of its own.
     let narrow = (500..4_500_u32, 20_000..320_000_u32, Just(LONG_MS));
     let hasty = (Just(30_000_000), Just(40_000_000), Just(400));
     let limits = prop_oneof![2 => narrow, 1 => hasty];
