@@ -34,7 +34,7 @@ pub(crate) struct LoginProbes {
     /// sessions.
     pub(crate) newcomers: Vec<SessionId>,
     /// Logins that wait for a place on a probing link, oldest first; at most [`LOGIN_QUEUE_MAX`].
-    queue: VecDeque<QueuedLogin>,
+    queue: VecDeque<UnaskedLogin>,
     /// Sessions whose logins wait because of wrong passwords of their addresses, and the ends of
     /// their waits; at most as many as there are sessions.
     delayed: Vec<(Time, SessionId)>,
@@ -47,13 +47,13 @@ pub(crate) struct LoginProbes {
 impl LoginProbes {
     /// Bytes of the logins that wait, in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let of_attempt = |attempt: &QueuedLogin| {
+        let of_attempt = |attempt: &UnaskedLogin| {
             let credentials = &attempt.login.credentials;
             let name = credentials.user.as_ref().map_or(0, String::capacity);
             size_of::<Login>() + attempt.request.capacity() + name + credentials.password.capacity()
         };
         let attempts = self.queue.iter().map(of_attempt).sum::<usize>();
-        self.queue.capacity() * size_of::<QueuedLogin>() + attempts
+        self.queue.capacity() * size_of::<UnaskedLogin>() + attempts
     }
 
     /// Whether a server has refused a second probing link in the last `REFUSED_MS`.
@@ -78,7 +78,7 @@ pub(crate) enum LoginGate {
 }
 
 /// A login of a client that no server has been asked about yet.
-struct QueuedLogin {
+struct UnaskedLogin {
     server: ServerId,
     entry: Entry,
     /// AUTH, and a HELLO after it.
@@ -191,7 +191,7 @@ impl Access {
     /// a request may.
     pub(crate) fn tick_login_queue(&mut self, plane: &mut DataPlane) {
         let sessions = &plane.sessions;
-        let has_client = |attempt: &QueuedLogin| sessions.get(attempt.entry.session).is_some();
+        let has_client = |attempt: &UnaskedLogin| sessions.get(attempt.entry.session).is_some();
         self.login_probes.queue.retain(has_client);
         let queue = self.login_probes.queue.iter();
         let mut servers: Vec<ServerId> = queue.map(|attempt| attempt.server).collect();
@@ -204,7 +204,7 @@ impl Access {
         }
         let limit_ms = plane.settings.timeouts.request_ms;
         let now = plane.now.stamp_ms();
-        let is_late = |attempt: &QueuedLogin| now.wrapping_sub(attempt.entry.at_ms) >= limit_ms;
+        let is_late = |attempt: &UnaskedLogin| now.wrapping_sub(attempt.entry.at_ms) >= limit_ms;
         while limit_ms > 0 && self.login_probes.queue.front().is_some_and(is_late) {
             let Some(attempt) = self.login_probes.queue.pop_front() else {
                 return;
@@ -399,7 +399,7 @@ impl Access {
             silent: session.state.is_silent(),
             ..Entry::of(id, session.take_seq(), plane.asked_ms)
         };
-        self.login_probes.queue.push_back(QueuedLogin {
+        self.login_probes.queue.push_back(UnaskedLogin {
             server,
             entry,
             request,
