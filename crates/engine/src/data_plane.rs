@@ -191,7 +191,7 @@ pub(crate) struct DataPlane {
     pub(crate) quick_code: QuickCode,
 
     // Batches.
-    /// The coalescing levels of each listener. Listeners behind the end have all levels.
+    /// The coalescing switches of each listener. Those of listeners behind the end are all on.
     pub(crate) levels: Vec<Levels>,
     /// The load of the worker, for the flush rule.
     pub(crate) worker_load: WorkerLoad,

@@ -742,7 +742,7 @@ mod tests {
         );
     }
 
-    /// A lone request never waits, and no request waits longer than `max_delay`.
+    /// A lone request never waits, and no request waits longer than `wait_us`.
     #[test]
     fn lone_request_never_waits_and_wait_ends_at_max_delay() {
         let mut link = link();

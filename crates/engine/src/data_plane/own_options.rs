@@ -6,7 +6,7 @@ use respool_protocol::commands::id;
 use crate::base::settings::Aim;
 use crate::data_plane::ingress::Request;
 
-/// The coalescing of requests by the clients of one listener.
+/// The coalescing switches and the aim of the flush rule for the clients of one listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Levels {
     /// The aim of the flush rule. `None`: that of the pool.
@@ -30,7 +30,7 @@ impl Levels {
         self.aim == Some(aim) && self.pool == pool
     }
 
-    /// The levels of a listener, or the defaults if none were set.
+    /// The switches of a listener, or the defaults if none were set.
     #[inline]
     pub(crate) fn of(set: &[Levels], listener: u16) -> Levels {
         let levels = set.get(usize::from(listener));

@@ -52,16 +52,16 @@ pub(crate) fn settings() -> Settings {
         pools: vec![pool],
         ..Settings::default()
     };
-    // The wait of a batch does not depend on the load here; tests/patience.rs tests that.
+    // The wait of a batch does not depend on the load here; flush_waits.rs tests that.
     settings.flush.aim = Aim::ServerCpu;
     settings.flush.fuse = false;
     settings.flush.collapse = false;
     // A link for checks would be one more to connect.
     settings.timeouts.login_check_ms = 0;
-    // Requests fail at once here; tests/outage.rs has them wait.
+    // Requests fail at once here; outage.rs has them wait.
     settings.timeouts.outage_hold_ms = 0;
     settings.lost_subscriptions = LostSubscriptions::Keep;
-    // All requests that were not executed get the same code here; tests/outage.rs has the others.
+    // All requests that were not executed get the same code here; outage.rs has the others.
     settings.away_error = AwayError::NotSent;
     settings
 }
