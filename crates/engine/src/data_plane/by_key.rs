@@ -1,4 +1,4 @@
-//! The hot path of a request with one key, in a pool of several servers.
+//! The by-key hot path: a request with one key, in a pool of several servers.
 
 use respool_protocol::commands::{CommandId, Names};
 use respool_protocol::prefix;

@@ -83,7 +83,8 @@ impl Engine {
         true
     }
 
-    /// Dispatches a whole request that is not for the hot path of a pool with one server.
+    /// Dispatches a whole request that is not for the one-server hot path: by the by-key hot path
+    /// if it has one key, else by the slow path.
     #[inline]
     fn dispatch_other(
         &mut self,

@@ -1,5 +1,5 @@
 //! The times at which batches leave, for any behaviour of clients and servers. No request waits
-//! longer than `max_delay`. No more bytes wait than a server reads at once. A lone client never
+//! longer than `max-delay-us`. No more bytes wait than a server reads at once. A lone client never
 //! waits, and without a flush rule that holds batches no client waits.
 
 use crate::world::{World, request, requests};
@@ -234,7 +234,7 @@ impl Play {
 }
 
 proptest! {
-    /// No request is held longer than `max_delay`, for any behaviour of clients and servers.
+    /// No request is held longer than `max-delay-us`, for any behaviour of clients and servers.
     #[test]
     fn no_request_waits_longer_than_max_delay(
         steps in prop::collection::vec(step(6), 1..120),
