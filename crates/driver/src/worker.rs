@@ -494,7 +494,7 @@ impl WorkerLoop {
         }
     }
 
-    fn close_session(&mut self, id: SessionId, gently: bool) {
+    fn close_session(&mut self, id: SessionId, after_output: bool) {
         let Some(slot) = self.sessions.get_mut(id.index()) else {
             return;
         };
@@ -503,7 +503,7 @@ impl WorkerLoop {
         };
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         let stream = session.socket.stream;
-        if !gently || stream.shutdown_write().is_err() {
+        if !after_output || stream.shutdown_write().is_err() {
             return;
         }
         if !stream.discard(&mut self.buffer)
@@ -901,7 +901,10 @@ impl WorkerLoop {
                     self.link_lost(id, &describe(error));
                 }
             }
-            Action::CloseSession { session, gently } => self.close_session(session, gently),
+            Action::CloseSession {
+                session,
+                after_output,
+            } => self.close_session(session, after_output),
             Action::Ask { ticket, question } => {
                 for (index, mailbox) in self.shared.mailboxes.iter().enumerate() {
                     if index != self.id.index {

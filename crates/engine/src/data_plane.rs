@@ -47,6 +47,7 @@ pub(crate) mod pause;
 pub(crate) mod pins;
 pub(crate) mod polled;
 pub(crate) mod quick_code;
+pub(crate) mod reachability;
 pub(crate) mod reconnects;
 pub(crate) mod relief;
 pub(crate) mod reorder;
@@ -62,7 +63,6 @@ pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod session_state;
 pub(crate) mod slow_readers;
-pub(crate) mod standing;
 pub(crate) mod succession;
 pub(crate) mod switch;
 pub(crate) mod takeover;
@@ -107,16 +107,16 @@ use crate::data_plane::link::{
 use crate::data_plane::link_index::LinkIndex;
 use crate::data_plane::logins::Logins;
 use crate::data_plane::memory::Memory;
-use crate::data_plane::own_options::Levels;
+use crate::data_plane::own_options::CoalescingSwitches;
 use crate::data_plane::pause::Pause;
 use crate::data_plane::polled::PolledCommands;
 use crate::data_plane::quick_code::{QuickCode, may_hold_up};
+use crate::data_plane::reachability::TAKEN_OVER_MS;
 use crate::data_plane::scattered::ScatteredRequests;
 use crate::data_plane::server::Server;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::slow_readers::{EVERYBODYS, SlowReaders};
-use crate::data_plane::standing::TAKEN_OVER_MS;
+use crate::data_plane::slow_readers::{DEFAULT_LANE, SlowReaders};
 use crate::data_plane::tracking::Trackers;
 use crate::data_plane::turn_lists::{Cleanup, TurnLists};
 use crate::data_plane::untaken::UnreadOutput;
@@ -192,7 +192,7 @@ pub(crate) struct DataPlane {
 
     // Batches.
     /// The coalescing switches of each listener. Those of listeners behind the end are all on.
-    pub(crate) levels: Vec<Levels>,
+    pub(crate) levels: Vec<CoalescingSwitches>,
     /// The load of the worker, for the flush rule.
     pub(crate) worker_load: WorkerLoad,
     /// The number of the batch that leaves next.
@@ -298,7 +298,7 @@ impl DataPlane {
     /// Begins to connect the first link to each configured server.
     pub(crate) fn connect_servers(&mut self) {
         for index in 0..self.servers.len() {
-            let kind = self.first_link(ServerId(index as u16));
+            let kind = self.default_kind(ServerId(index as u16));
             if let Some(link) = self.shared_link(kind) {
                 self.connect(link);
             }
@@ -369,13 +369,13 @@ impl DataPlane {
 
     /// Whether sessions of a server's pool have to switch to it.
     pub(crate) fn is_routed_to(&self, server: ServerId) -> bool {
-        let whole = self.pool_of(server).whole;
+        let whole = self.pool_of(server).parent;
         self.pools[usize::from(whole)].is_routed()
     }
 
     /// The configured name of a server's pool.
     pub(crate) fn pool_name(&self, server: ServerId) -> &str {
-        let whole = self.pool_of(server).whole;
+        let whole = self.pool_of(server).parent;
         let pool = self.settings.pools.get(usize::from(whole));
         pool.map_or("", |pool| pool.name.as_str())
     }
@@ -409,7 +409,7 @@ impl DataPlane {
     pub(crate) fn is_login_withdrawn(&self, pool: usize) -> bool {
         let withdrawn = |(index, server): (usize, &Server)| {
             server.trust.is_withdrawn()
-                && usize::from(self.pools[usize::from(server.pool)].whole) == pool
+                && usize::from(self.pools[usize::from(server.pool)].parent) == pool
                 && self.decides_login(ServerId(index as u16))
         };
         self.servers.iter().enumerate().any(withdrawn)
@@ -417,12 +417,12 @@ impl DataPlane {
 
     /// Whether all servers of a pool are known.
     pub(crate) fn knows_all(&self, pool: usize) -> bool {
-        self.unknown_part(pool).is_none()
+        self.unknown_subpool(pool).is_none()
     }
 
     /// The first subpool of a pool that is a Cluster of which no node has reported slots.
-    pub(crate) fn unknown_part(&self, pool: usize) -> Option<usize> {
-        let parts = self.pools.parts_of(pool).iter();
+    pub(crate) fn unknown_subpool(&self, pool: usize) -> Option<usize> {
+        let parts = self.pools.subpools_of(pool).iter();
         let cluster = |part: usize| self.pools[part].cluster();
         let mut parts = parts.map(|part| usize::from(*part));
         parts.find(|part| cluster(*part).is_some_and(|slots| !slots.is_known))
@@ -468,18 +468,18 @@ impl DataPlane {
             } else {
                 CONFIGURED
             },
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         }
     }
 
     /// The kind of link that a new session of a server uses.
-    pub(crate) fn first_link(&self, server: ServerId) -> LinkKind {
+    pub(crate) fn default_kind(&self, server: ServerId) -> LinkKind {
         LinkKind {
             server,
             version: Version::Resp2,
             db: self.server(server).settings.db,
             user: CONFIGURED,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         }
     }
 
@@ -508,7 +508,7 @@ impl DataPlane {
         let pool = self.pool_of(kind.server);
         let mut link = Link::new(kind, role, pool.flush.max_delay_us, self.now);
         link.wait_us = pool.flush.wait_us(self.server(kind.server).load.wait_us());
-        link.heeds = role != LinkRole::Probe
+        link.handles_redirects = role != LinkRole::Probe
             && (pool.cluster().is_some() || pool.watched.is_some() && role != LinkRole::Sentinel);
         self.link_index.count_role(role);
         link.reply_room
@@ -520,7 +520,7 @@ impl DataPlane {
 
     /// Starts to connect a link that is not connected.
     pub(crate) fn connect(&mut self, link_id: LinkId) {
-        if self.waits_for_attempt(link_id) {
+        if self.wait_for_attempt(link_id) {
             return;
         }
         let paused = self.is_link_paused(link_id);
@@ -619,7 +619,7 @@ impl DataPlane {
 
     /// The shared link of the first kind to a server.
     pub(crate) fn first_link_to(&self, server: ServerId) -> Option<LinkId> {
-        self.link_index.shared(&self.first_link(server))
+        self.link_index.shared(&self.default_kind(server))
     }
 
     pub(crate) fn first_link_is(&self, server: ServerId, is: impl FnOnce(&Link) -> bool) -> bool {
@@ -678,7 +678,7 @@ impl DataPlane {
                 let rule = &self.pools[usize::from(server.pool)].flush;
                 let of_entry = |entry: &Entry| {
                     let session = self.sessions.get(entry.session)?;
-                    let aim = Levels::of(&self.levels, session.listener).aim;
+                    let aim = CoalescingSwitches::of(&self.levels, session.listener).aim;
                     Some(rule.wait_us_for(aim, server.load.wait_us()))
                 };
                 let all = link.ledger.open_entries().filter_map(of_entry);
@@ -695,7 +695,7 @@ impl DataPlane {
                     let pool = usize::from(server.pool);
                     let soon = match in_flight {
                         0 => {
-                            let whole = usize::from(self.pools[pool].whole);
+                            let whole = usize::from(self.pools[pool].parent);
                             self.pools.expected_soon_by_server(whole, self.now)
                         }
                         _ => None,
@@ -828,7 +828,7 @@ impl DataPlane {
         let has_unanswered = |session: &Session| !session.is_caught_up();
         let holds = self.sessions.get(id).is_some_and(has_unanswered);
         if holds {
-            self.hold(id, Holds::DRAIN);
+            self.hold(id, Holds::CATCH_UP);
         }
         holds
     }
@@ -1023,7 +1023,7 @@ impl DataPlane {
 
     /// Removes a session. Its late replies are dropped when they come. The engine releases the rest
     /// of its state later in the turn.
-    pub(crate) fn close(&mut self, id: SessionId, gently: bool) {
+    pub(crate) fn close(&mut self, id: SessionId, after_output: bool) {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
@@ -1048,10 +1048,10 @@ impl DataPlane {
             scanner.reset();
             self.scanners.push(scanner);
         }
-        self.unpause_draining(id);
+        self.unpause_links_of(id);
         self.turn.actions.push_back(Action::CloseSession {
             session: id,
-            gently,
+            after_output,
         });
         let cleanup = Cleanup::Closed(id, Box::new(session));
         self.turn.cleanups.push_back(cleanup);

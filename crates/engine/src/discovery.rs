@@ -23,8 +23,8 @@ use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::link_deadlines::LinkCheck;
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::link_up::LinkUp;
+use crate::data_plane::reachability::SILENT_MS;
 use crate::data_plane::server::Server;
-use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::cluster::ClusterBelief;
 use crate::discovery::readonly::ReadonlyReconnect;
 use crate::discovery::replicas::Readers;
@@ -55,7 +55,7 @@ pub(crate) struct Discovery {
     /// are known.
     readers: HashMap<usize, Readers>,
     /// When links were connected anew because their server takes no writes.
-    renewals: HashMap<ServerId, ReadonlyReconnect>,
+    readonly_reconnects: HashMap<ServerId, ReadonlyReconnect>,
 }
 
 impl Discovery {
@@ -69,7 +69,7 @@ impl Discovery {
             groups: groups.collect(),
             lost_slots: Vec::new(),
             reused: Vec::new(),
-            renewals: HashMap::new(),
+            readonly_reconnects: HashMap::new(),
             readers: HashMap::new(),
         }
     }
@@ -126,7 +126,7 @@ impl Discovery {
 
     /// A link is up: asks its server about the other servers.
     pub(crate) fn link_up(&mut self, plane: &mut DataPlane, up: &LinkUp) {
-        if up.heeds {
+        if up.handles_redirects {
             self.request_refresh(plane, up.server);
             self.look_at(plane, up.server);
         }
@@ -137,7 +137,7 @@ impl Discovery {
 
     /// A link is lost: looks for another owner or other readers.
     pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
-        if !down.heeds {
+        if !down.may_be_replaced {
             return;
         }
         let state = plane.server(down.server);
@@ -159,7 +159,7 @@ impl Discovery {
     /// A lost link has its new state, and stays. The count of failures tells now whether an owner
     /// is lost.
     pub(crate) fn link_stays_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
-        if down.heeds {
+        if down.may_be_replaced {
             let pool = usize::from(plane.server(down.server).pool);
             self.rebalance_replicas(plane, pool);
         }

@@ -247,7 +247,7 @@ impl Engine {
     /// The index of the pool that a link belongs to, in [`Settings::pools`].
     pub fn pool_of_link(&self, link: LinkId) -> u16 {
         let link = self.plane.links.get(link);
-        link.map_or(0, |link| self.plane.pool_of(link.kind.server).whole)
+        link.map_or(0, |link| self.plane.pool_of(link.kind.server).parent)
     }
 
     /// A link's socket is connected.
@@ -452,7 +452,7 @@ impl Engine {
             }
             Cleanup::Unpinned(id) => {
                 self.plane.finish_unpinning(id);
-                self.plane.release(id, Holds::DRAIN);
+                self.plane.release(id, Holds::CATCH_UP);
             }
         }
     }

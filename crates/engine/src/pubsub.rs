@@ -47,7 +47,7 @@ use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState, UNASKED};
 use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Session, Subscribed};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::slow_readers::EVERYBODYS;
+use crate::data_plane::slow_readers::DEFAULT_LANE;
 use crate::pubsub::hub::{HOME, Hub, HubDone, HubLine, HubOutcome, Push, Subscriber};
 use crate::pubsub::keyspace_events::brings_events;
 use crate::routing::pool::{Group, Pool, ServerId};
@@ -106,7 +106,7 @@ impl Pubsub {
         match self.ask_hub(plane, id, request, change, version, subscriber) {
             Some(reply) => self.confirm_to(plane, id, None, &reply),
             // The session's later requests wait for the confirmation.
-            None => plane.hold(id, Holds::DRAIN),
+            None => plane.hold(id, Holds::CATCH_UP),
         }
         Dispatched::Done
     }
@@ -127,7 +127,7 @@ impl Pubsub {
         // The pool's first server, whichever server the session uses now: messages are published
         // there.
         let hub_of = |session: &Session| {
-            let home = plane.pools.home_of(usize::from(session.pool));
+            let home = plane.pools.default_server_of(usize::from(session.pool));
             (session.pool, home, plane.kind_of(session).user)
         };
         let session = plane.sessions.get(id);
@@ -232,7 +232,7 @@ impl Pubsub {
         }
         let now = plane.now;
         let pool = usize::from(self.hub(hub).pool);
-        let pool = plane.pools.parts_of(pool)[0];
+        let pool = plane.pools.subpools_of(pool)[0];
         let owner = plane.pools.server_of(Group { pool, number: slot });
         Ok(self.hub(hub).line_to(owner, now))
     }
@@ -306,7 +306,7 @@ impl Pubsub {
             plane.put_on(link, id, bytes, completion.unwrap_or(Completion::Pass));
         }
         // It waits for the earlier requests, and the later ones wait for it: they use another link.
-        plane.hold(id, Holds::DRAIN);
+        plane.hold(id, Holds::CATCH_UP);
         match caught_up {
             true => Dispatched::Done,
             false => Dispatched::Wait,
@@ -387,7 +387,7 @@ impl Pubsub {
             PubsubCompletion::Leave { .. } => self.settle_left(plane, link),
             PubsubCompletion::Receivers(_) | PubsubCompletion::Subscribers(_) => {
                 let server = plane.links.get(link).map(|link| link.kind.server);
-                let reply = match server.map(|server| plane.pool_of(server).whole) {
+                let reply = match server.map(|server| plane.pool_of(server).parent) {
                     Some(pool) => self.recount(pool, &asked, reply),
                     None => reply.to_vec(),
                 };
@@ -521,7 +521,7 @@ impl Pubsub {
     /// Defers the rest of a hub's bytes if enough messages were delivered in this turn. Returns
     /// whether it is deferred. The sessions' outputs are written first, so a burst of messages
     /// takes no more memory than its slow readers account for.
-    pub(crate) fn puts_push_off(&mut self, plane: &mut DataPlane, id: LinkId, rest: &[u8]) -> bool {
+    pub(crate) fn defer_pushes(&mut self, plane: &mut DataPlane, id: LinkId, rest: &[u8]) -> bool {
         let links_bytes_max = plane.links_bytes_read_max();
         let bytes_max = FAN_OUT_BYTES_MAX.min(links_bytes_max.max(MESSAGE_BYTES_KEPT));
         if self.fanned_out < bytes_max || rest.is_empty() {
@@ -902,7 +902,7 @@ impl Pubsub {
             version: Version::Resp3,
             db: 0,
             user,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let Some(link) = plane.add_link(kind, LinkRole::HubLine(id)) else {
             return false;
@@ -1067,7 +1067,7 @@ impl Pubsub {
         }
         for index in 0..self.hubs.len() {
             let hub = &self.hubs[index];
-            let parts = plane.pools.parts_of(usize::from(hub.pool)).iter();
+            let parts = plane.pools.subpools_of(usize::from(hub.pool)).iter();
             let mut moved = parts.map(|part| is_news(&plane.pools[usize::from(*part)]));
             // Sharded channels are in the first subpool.
             let (first, others) = (moved.next() == Some(true), moved.any(|moved| moved));
@@ -1094,9 +1094,9 @@ impl Pubsub {
     /// Moves sharded channels to the owners of their slots.
     fn follow_slots(&mut self, plane: &mut DataPlane, index: usize) {
         let hub = &self.hubs[index];
-        let pool = plane.pools.parts_of(usize::from(hub.pool))[0];
+        let pool = plane.pools.subpools_of(usize::from(hub.pool))[0];
         let owner = |number| plane.pools.server_of(Group { pool, number });
-        for (channel, owner) in hub.strays(owner) {
+        for (channel, owner) in hub.channels_on_wrong_line(owner) {
             let line = self.hubs[index].line_to(owner, plane.now);
             let hub = HubId(index as u16);
             self.link_line(plane, LineId { hub, line });

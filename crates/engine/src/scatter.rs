@@ -2,8 +2,8 @@
 //! become one reply.
 //!
 //! A share is an entry in its link's ledger like any other. It has the place of the whole request
-//! in the session's reply order. The session keeps the parts that have come until all have come. If
-//! one part fails, the whole request fails.
+//! in the session's reply order. The data plane keeps the answers until all have come. If
+//! one share fails, the whole request fails.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ enum KeyGroups {
 
 impl KeyGroups {
     fn new(pools: &Pools, pool: u16) -> KeyGroups {
-        match pools.parts_of(usize::from(pool)) {
+        match pools.subpools_of(usize::from(pool)) {
             [only] if *only == pool => KeyGroups::Whole(pool),
             _ => KeyGroups::Parts {
                 groups: Vec::new(),
@@ -234,14 +234,14 @@ impl Scatter {
         plane: &DataPlane,
         session: SessionId,
         command: &Command,
-        parts: &[(ServerId, &[u8])],
+        shares: &[(ServerId, &[u8])],
     ) -> Result<Vec<Option<Vec<u8>>>, &'static [u8]> {
         if !plane.removes_prefix(session) {
             return Ok(Vec::new());
         }
         let strip =
             |(server, share): &(ServerId, &[u8])| plane.strip_share(*server, command, share);
-        parts.iter().map(strip).collect()
+        shares.iter().map(strip).collect()
     }
 
     /// KEYS for servers that see keys without their prefixes. A request is `None` if it is the
@@ -353,8 +353,8 @@ impl Scatter {
         }
         let mut split = std::mem::take(&mut self.split);
         let step = match self.divide(plane, id, request, &mut split) {
-            Division::Shares(parts, merge) => {
-                DividedStep::Placed(self.ask_owners(plane, id, request, parts, merge))
+            Division::Shares(shares, merge) => {
+                DividedStep::Placed(self.ask_owners(plane, id, request, shares, merge))
             }
             Division::Whole(owner) => ask_one_owner(plane, id, request, owner),
             Division::Refused(text) => DividedStep::Placed(plane.answer_error(id, text)),
@@ -377,18 +377,18 @@ impl Scatter {
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-        mut parts: Vec<(ServerId, &[u8])>,
+        mut shares: Vec<(ServerId, &[u8])>,
         merge: MergeRule,
     ) -> Dispatched {
-        for (server, _) in &mut parts {
+        for (server, _) in &mut shares {
             match plane.owner_in_reach(id, *server, request) {
                 Ok(read) => *server = read,
                 Err(NoReader) => return plane.answer_error(id, NO_READER),
             }
         }
-        match self.strip_shares(plane, id, request.command, &parts) {
+        match self.strip_shares(plane, id, request.command, &shares) {
             Ok(stripped) => {
-                self.ask_several(plane, id, request, &as_seen(&parts, &stripped), merge)
+                self.ask_several(plane, id, request, &as_seen(&shares, &stripped), merge)
             }
             Err(text) => plane.refuse_stripped(id, text),
         }
@@ -413,11 +413,11 @@ impl Scatter {
         request: &Request<'_>,
         servers: &[ServerId],
     ) -> Dispatched {
-        let parts: Vec<_> = servers
+        let shares: Vec<_> = servers
             .iter()
             .map(|server| (*server, request.bytes))
             .collect();
-        self.ask_several(plane, id, request, &parts, MergeRule::AsSaid)
+        self.ask_several(plane, id, request, &shares, MergeRule::AsSaid)
     }
 
     /// Sends INFO to all servers. The sections that the client asked for are made from theirs.
@@ -455,8 +455,8 @@ impl Scatter {
         let servers = self.servers_for_all(plane, id, request.command.fan_out.spread);
         match self.strip_keys_of_all(plane, id, request, &servers) {
             Ok(stripped) => {
-                let parts: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
-                self.ask_several(plane, id, request, &as_seen(&parts, &stripped), merge)
+                let shares: Vec<_> = servers.iter().map(|server| (*server, bytes)).collect();
+                self.ask_several(plane, id, request, &as_seen(&shares, &stripped), merge)
             }
             Err(text) => plane.refuse_stripped(id, text),
         }
@@ -469,10 +469,10 @@ impl Scatter {
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-        parts: &[(ServerId, &[u8])],
+        shares: &[(ServerId, &[u8])],
         merge: MergeRule,
     ) -> Dispatched {
-        let servers = parts.iter().map(|(server, _)| *server);
+        let servers = shares.iter().map(|(server, _)| *server);
         let links = match request.command.answer {
             Answer::Alone => plane.links_alone(id, servers.collect()),
             // All links must be ready before the first share leaves, so that no request is half
@@ -483,7 +483,7 @@ impl Scatter {
         };
         match links {
             Ok(links) => {
-                self.start(plane, id, request, parts, links, merge);
+                self.start(plane, id, request, shares, links, merge);
                 Dispatched::Done
             }
             Err(blocked) => plane.blocked(id, blocked),
@@ -497,7 +497,7 @@ impl Scatter {
         plane: &mut DataPlane,
         session_id: SessionId,
         request: &Request<'_>,
-        parts: &[(ServerId, &[u8])],
+        shares: &[(ServerId, &[u8])],
         links: Vec<LinkId>,
         merge: MergeRule,
     ) {
@@ -506,16 +506,16 @@ impl Scatter {
         };
         let seq = session.take_seq();
         let silent = session.state.is_silent();
-        let may_be_sifted = request.id == id::KEYS && session.state.any(Flags::STRIPS);
+        let may_be_sifted = request.id == id::KEYS && session.state.any(Flags::REWRITES_KEYS);
         let pattern = request.args().nth(1).filter(|_| may_be_sifted);
         let pattern = pattern.filter(|pattern| pattern.len() <= SIFTED_BYTES_MAX);
         let sifted_by = pattern.map(Into::into);
-        let servers = parts.iter().map(|(server, _)| *server);
+        let servers = shares.iter().map(|(server, _)| *server);
         let scattered = ScatterRequest::new((seq, silent), request.id, merge, servers, sifted_by);
         plane.add_scattered(session_id, scattered);
         let reads = request.reads();
         let tracks = plane.tracks_several(session_id);
-        for (index, ((_, bytes), link)) in parts.iter().zip(links).enumerate() {
+        for (index, ((_, bytes), link)) in shares.iter().zip(links).enumerate() {
             if tracks {
                 plane.put_caching(session_id, link);
             }
@@ -528,7 +528,7 @@ impl Scatter {
                 has_completion: true,
                 ..Entry::of(session_id, seq, plane.asked_ms)
             };
-            let completion = Completion::Scatter(ScatterCompletion::Part {
+            let completion = Completion::Scatter(ScatterCompletion::Share {
                 index: index as u16,
                 effect: ScriptEffect::of(request.id),
             });
@@ -564,13 +564,15 @@ impl Scatter {
                 plane.deliver_to(entry, &reply);
                 None
             }
-            ScatterCompletion::Part { index, .. } => self.handle_part(plane, entry, index, reply),
+            ScatterCompletion::Share { index, .. } => {
+                self.handle_share_reply(plane, entry, index, reply)
+            }
         }
     }
 
     /// Keeps a server's answer to its share. After the last one, merges the answers. `None`: other
     /// shares have no answer yet, or the request has ended.
-    pub(crate) fn handle_part(
+    pub(crate) fn handle_share_reply(
         &mut self,
         plane: &mut DataPlane,
         entry: Entry,
@@ -579,25 +581,25 @@ impl Scatter {
     ) -> Option<Finished> {
         let named = plane.part_named(entry, index, reply);
         let reply = named.as_deref().unwrap_or(reply);
-        if !plane.take_part(entry, index, reply) {
+        if !plane.store_share_reply(entry, index, reply) {
             plane.counters.late_replies += 1;
             return None;
         }
-        let gather = plane.take_scattered(entry)?;
+        let scattered = plane.take_scattered(entry)?;
         let mut reply = std::mem::take(&mut plane.scratch);
         reply.clear();
-        let failed = match &gather.failure {
+        let failed = match &scattered.failure {
             Some(failure) => {
                 reply.extend_from_slice(failure);
                 true
             }
-            None if gather.is_agreement() && gather.parts.len() == 1 => {
+            None if scattered.is_agreement() && scattered.shares.len() == 1 => {
                 // A single server: its own words.
-                reply.extend_from_slice(&gather.parts[0].reply);
+                reply.extend_from_slice(&scattered.shares[0].reply);
                 false
             }
             None => {
-                let answered = gather.parts.iter();
+                let answered = scattered.shares.iter();
                 let parts: Vec<_> = answered
                     .map(|part| Part {
                         server: &plane.servers[usize::from(part.server.0)].label,
@@ -605,21 +607,23 @@ impl Scatter {
                     })
                     .collect();
                 let merger = &mut self.merger;
-                let merged = match &gather.merge {
-                    MergeRule::ByKey(order) => merger.merge(gather.id, order, &parts, &mut reply),
-                    MergeRule::AsSaid => merger.merge(gather.id, &[], &parts, &mut reply),
+                let merged = match &scattered.merge {
+                    MergeRule::ByKey(order) => {
+                        merger.merge(scattered.id, order, &parts, &mut reply)
+                    }
+                    MergeRule::AsSaid => merger.merge(scattered.id, &[], &parts, &mut reply),
                     MergeRule::Info { asked, .. } => merger.merge_info(*asked, &parts, &mut reply),
                 };
                 merged != Merged::Whole
             }
         };
         if failed {
-            gather.qualify_failure(&mut reply);
+            scattered.qualify_failure(&mut reply);
         }
-        let silent = gather.silent;
+        let silent = scattered.silent;
         Some(Finished {
             entry: Entry { silent, ..entry },
-            work: ReplyWork::of(gather.id, &gather.merge, failed),
+            work: ReplyWork::of(scattered.id, &scattered.merge, failed),
             reply,
         })
     }
@@ -639,14 +643,14 @@ impl Scatter {
 
 /// The shares of a request as their servers shall see them.
 fn as_seen<'a>(
-    parts: &[(ServerId, &'a [u8])],
+    shares: &[(ServerId, &'a [u8])],
     stripped: &'a [Option<Vec<u8>>],
 ) -> Vec<(ServerId, &'a [u8])> {
     let seen = |(index, (server, bytes)): (usize, &(ServerId, &'a [u8]))| {
         let other = stripped.get(index).and_then(Option::as_deref);
         (*server, other.unwrap_or(bytes))
     };
-    parts.iter().enumerate().map(seen).collect()
+    shares.iter().enumerate().map(seen).collect()
 }
 
 /// Sends the whole request to the owner of its keys, or to the server that is read in its place.

@@ -88,7 +88,7 @@ impl Transactions {
             id::WATCH => match plane.pin(id, Pins::WATCH) {
                 Ok(()) => {
                     if let Some(session) = plane.sessions.get_mut(id) {
-                        session.state |= Flags::HAS_QUEUED;
+                        session.state |= Flags::MAY_HAVE_QUEUED;
                     }
                     plane.dispatch_on_link(id, request.bytes, false, None)
                 }
@@ -114,7 +114,7 @@ impl Transactions {
         id: SessionId,
         reply: &[u8],
     ) -> Dispatched {
-        let placed = match plane.watches(id) {
+        let dispatched = match plane.watches(id) {
             true => {
                 let mut request = Vec::new();
                 encode::request(&mut request, &["UNWATCH"]);
@@ -122,11 +122,11 @@ impl Transactions {
             }
             false => plane.answer_reply(id, reply),
         };
-        if placed == Dispatched::Done {
+        if dispatched == Dispatched::Done {
             plane.forget_lost_watch(id);
             self.end_transaction(plane, id);
         }
-        placed
+        dispatched
     }
 
     /// An EXEC cannot go on. If it is refused, its transaction ends.
@@ -200,7 +200,7 @@ impl Transactions {
         let Some(session) = plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
-        session.state |= Flags::IN_MULTI | Flags::HAS_QUEUED;
+        session.state |= Flags::IN_MULTI | Flags::MAY_HAVE_QUEUED;
         session.rare().transaction = Some(OpenTransaction::default());
         let transaction = Transaction {
             opening: opening.to_vec(),
@@ -258,11 +258,11 @@ fn unwatch(
     let instead = instead.map(<[u8]>::to_vec);
     let completion = TransactionCompletion::Unwatch { instead };
     let completion = Some(Completion::Transaction(completion));
-    let placed = plane.dispatch_on_link(id, request, false, completion);
-    if placed == Dispatched::Done {
+    let dispatched = plane.dispatch_on_link(id, request, false, completion);
+    if dispatched == Dispatched::Done {
         plane.unpin(id, Pins::WATCH);
     }
-    placed
+    dispatched
 }
 
 /// Whether the server's errors in a transaction name the command. Valkey 9 names it, and MULTI

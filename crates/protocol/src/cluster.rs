@@ -49,10 +49,10 @@ pub const HOST_BYTES_MAX: usize = 255;
 pub const ID_BYTES_MAX: usize = 64;
 
 /// Entry of a slot without an owner in a table of owners.
-pub const NOBODY: u16 = u16::MAX;
+pub const NO_OWNER: u16 = u16::MAX;
 
-// The index of a node is never NOBODY.
-const _: () = assert!(NODES_MAX <= NOBODY as usize);
+// The index of a node is never NO_OWNER.
+const _: () = assert!(NODES_MAX <= NO_OWNER as usize);
 
 /// The nodes of a Cluster and the owners of its slots, as one node reports them.
 ///
@@ -61,7 +61,7 @@ const _: () = assert!(NODES_MAX <= NOBODY as usize);
 #[derive(Clone, PartialEq, Eq)]
 pub struct View {
     nodes: Vec<ClusterNode>,
-    /// The index of each slot's owner, or [`NOBODY`].
+    /// The index of each slot's owner, or [`NO_OWNER`].
     owners: Box<[u16]>,
     /// The index of the node that answered; only CLUSTER NODES says it.
     myself: Option<u16>,
@@ -175,7 +175,7 @@ impl View {
                 return Err(ViewError::NoSuchNode(primary));
             }
         }
-        let mut owners = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
+        let mut owners = vec![NO_OWNER; usize::from(SLOTS)].into_boxed_slice();
         for (range, owner) in ranges {
             let (first, last) = range.into_inner();
             if !exists(owner) {
@@ -186,7 +186,7 @@ impl View {
                 .filter(|slots| !slots.is_empty())
                 .ok_or(ViewError::Range(first, last))?;
             for (slot, before) in (first..).zip(slots) {
-                if *before != NOBODY {
+                if *before != NO_OWNER {
                     return Err(ViewError::SlotTwice(slot));
                 }
                 *before = owner;
@@ -208,7 +208,7 @@ impl View {
     #[inline]
     pub fn owner(&self, slot: u16) -> Option<u16> {
         let owner = self.owners.get(usize::from(slot)).copied();
-        owner.filter(|&owner| owner != NOBODY)
+        owner.filter(|&owner| owner != NO_OWNER)
     }
 
     /// The node that owns a slot.
@@ -216,7 +216,7 @@ impl View {
         self.nodes.get(usize::from(self.owner(slot)?))
     }
 
-    /// The table of owners: one index, or [`NOBODY`], for each of the [`SLOTS`] slots.
+    /// The table of owners: one index, or [`NO_OWNER`], for each of the [`SLOTS`] slots.
     pub fn owners(&self) -> &[u16] {
         &self.owners
     }
@@ -231,13 +231,13 @@ impl View {
             at += run.len();
             // The table has SLOTS entries, so every slot fits 16 bits.
             let range = first as u16..=(at - 1) as u16;
-            (run[0] != NOBODY).then_some((range, run[0]))
+            (run[0] != NO_OWNER).then_some((range, run[0]))
         })
     }
 
     /// The number of slots that have an owner.
     pub fn slots_owned(&self) -> usize {
-        let owned = self.owners.iter().filter(|&&owner| owner != NOBODY);
+        let owned = self.owners.iter().filter(|&&owner| owner != NO_OWNER);
         owned.count()
     }
 
@@ -295,7 +295,7 @@ impl View {
     /// owner, and their replicas no primary.
     pub fn usable(&self) -> View {
         let mut nodes = Vec::new();
-        let mut new_indexes = vec![NOBODY; self.nodes.len()];
+        let mut new_indexes = vec![NO_OWNER; self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate() {
             if node.is_usable() {
                 new_indexes[index] = nodes.len() as u16;
@@ -304,7 +304,7 @@ impl View {
         }
         let new_index = |index: u16| {
             let index = new_indexes.get(usize::from(index)).copied();
-            index.filter(|&index| index != NOBODY)
+            index.filter(|&index| index != NO_OWNER)
         };
         for node in &mut nodes {
             if let NodeRole::Replica { of } = &mut node.role {
@@ -315,7 +315,7 @@ impl View {
         View {
             nodes,
             owners: owners
-                .map(|&owner| new_index(owner).unwrap_or(NOBODY))
+                .map(|&owner| new_index(owner).unwrap_or(NO_OWNER))
                 .collect(),
             myself: self.myself.and_then(new_index),
         }

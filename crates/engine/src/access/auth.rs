@@ -102,7 +102,7 @@ impl Access {
     ) -> Dispatched {
         match self.authenticate(plane, id, name.unwrap_or(b"default"), password) {
             Ok(()) => plane.answer_reply(id, b"+OK\r\n"),
-            Err(placed) => placed,
+            Err(dispatched) => dispatched,
         }
     }
 
@@ -150,7 +150,7 @@ impl Access {
     ) -> Dispatched {
         match self.begin_login(plane, id, credentials) {
             Ok(asked) => self.ask_login(plane, id, asked, hello),
-            Err(placed) => placed,
+            Err(dispatched) => dispatched,
         }
     }
 
@@ -457,7 +457,7 @@ impl Access {
             plane.logins.note_database(db, former, user);
         }
         let session = plane.sessions.get(session_id);
-        let kind = session.map(|session| plane.shared_kind_of(session));
+        let kind = session.map(|session| plane.kind_with_lane(session));
         let own = kind.and_then(|kind| plane.link_index.shared(&kind));
         self.connect_links_of(plane, user, own);
         Some(user)

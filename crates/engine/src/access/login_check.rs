@@ -162,7 +162,7 @@ impl Access {
                 self.login_probes.newcomers.push(id);
                 continue;
             }
-            // `is_unauthenticated` clears the flag of a session that need not authenticate any
+            // `must_log_in_first` clears the flag of a session that need not authenticate any
             // more.
             let must_log_in = plane.is_login_withdrawn(pool);
             if let Some(session) = plane.sessions.get_mut(id).filter(|_| must_log_in) {
@@ -214,7 +214,7 @@ impl Access {
             return;
         }
         let others_serve = self.serves_as_configured(plane, server);
-        let pool = plane.pool_of(server).whole;
+        let pool = plane.pool_of(server).parent;
         for session in plane.sessions.ids() {
             let Some(session) = plane.sessions.get_mut(session) else {
                 continue;
@@ -229,7 +229,7 @@ impl Access {
     /// Sessions need not authenticate any more once no server withdraws the login. A session that
     /// only listens sends no request that would clear its flag.
     fn trust_sessions(&mut self, plane: &mut DataPlane, server: ServerId) {
-        let pool = plane.pool_of(server).whole;
+        let pool = plane.pool_of(server).parent;
         if !plane.settings.users.is_empty() || plane.is_login_withdrawn(usize::from(pool)) {
             return;
         }
@@ -251,7 +251,7 @@ impl Access {
         if !is_checked || !plane.settings.users.is_empty() {
             return;
         }
-        let pool = plane.pool_of(server).whole;
+        let pool = plane.pool_of(server).parent;
         for id in plane.sessions.ids() {
             let Some(session) = plane.sessions.get_mut(id) else {
                 continue;

@@ -334,7 +334,7 @@ impl Access {
                 let kind = LinkKind {
                     db: 0,
                     user: CONFIGURED,
-                    ..plane.first_link(server)
+                    ..plane.default_kind(server)
                 };
                 let link = plane.add_link(kind, LinkRole::Probe)?;
                 plane.connect(link);

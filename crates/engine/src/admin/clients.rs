@@ -547,7 +547,7 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
         let release = plane.server_version_of(session_id);
         release.is_some_and(|(server, its)| server == "valkey" && its >= (8, 1))
     };
-    let none_queued = match session.state.any(Flags::HAS_QUEUED) && keeps_room() {
+    let none_queued = match session.state.any(Flags::MAY_HAVE_QUEUED) && keeps_room() {
         true => 0,
         false => -1,
     };

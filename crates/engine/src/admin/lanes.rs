@@ -11,7 +11,7 @@ use crate::base::limits::QUESTIONS_MAX;
 
 /// The kind of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueryLane {
+pub(crate) enum QueryClass {
     /// CLIENT LIST. Its answers are large.
     List,
     /// CLIENT PAUSE. It is answered when the requests before it are.
@@ -24,13 +24,13 @@ pub(crate) enum QueryLane {
     Quick,
 }
 
-impl QueryLane {
-    const ALL: [QueryLane; 5] = [
-        QueryLane::List,
-        QueryLane::Pause,
-        QueryLane::Unblock,
-        QueryLane::Setting,
-        QueryLane::Quick,
+impl QueryClass {
+    const ALL: [QueryClass; 5] = [
+        QueryClass::List,
+        QueryClass::Pause,
+        QueryClass::Unblock,
+        QueryClass::Setting,
+        QueryClass::Quick,
     ];
 }
 
@@ -38,7 +38,7 @@ impl QueryLane {
 /// [`QueryLanes::next`] after each end, and let the sessions that it returns ask again.
 #[derive(Debug, Default)]
 pub(crate) struct QueryLanes {
-    places: [LanePlaces; QueryLane::ALL.len()],
+    places: [LanePlaces; QueryClass::ALL.len()],
 }
 
 #[derive(Debug, Default)]
@@ -50,20 +50,20 @@ struct LanePlaces {
 }
 
 impl QueryLanes {
-    fn of(&mut self, lane: QueryLane) -> &mut LanePlaces {
+    fn of(&mut self, lane: QueryClass) -> &mut LanePlaces {
         &mut self.places[lane as usize]
     }
 
     /// Whether a session may ask, or has to wait. A session whose turn has come does not wait
     /// behind sessions that came later. `places`: the places of the lane now, if fewer than
     /// [`QUESTIONS_MAX`].
-    pub(crate) fn may_ask(&mut self, lane: QueryLane, has_waited: bool, places: usize) -> bool {
+    pub(crate) fn may_ask(&mut self, lane: QueryClass, has_waited: bool, places: usize) -> bool {
         let of = self.of(lane);
         of.open < places.min(QUESTIONS_MAX) && (has_waited || of.waiters.is_empty())
     }
 
     /// A session waits. A session that has waited before keeps its place in front.
-    pub(crate) fn wait(&mut self, lane: QueryLane, session: SessionId, has_waited: bool) {
+    pub(crate) fn wait(&mut self, lane: QueryClass, session: SessionId, has_waited: bool) {
         match has_waited {
             true => self.of(lane).waiters.push_front(session),
             false => self.of(lane).waiters.push_back(session),
@@ -71,22 +71,22 @@ impl QueryLanes {
     }
 
     /// A query is under way.
-    pub(crate) fn begin(&mut self, lane: QueryLane) {
+    pub(crate) fn begin(&mut self, lane: QueryClass) {
         self.of(lane).open += 1;
     }
 
     /// A query has its reply.
-    pub(crate) fn end(&mut self, lane: QueryLane) {
+    pub(crate) fn end(&mut self, lane: QueryClass) {
         self.of(lane).open -= 1;
     }
 
     /// Takes off the sessions that may ask now. `lists_max`: places of the lane of lists.
     pub(crate) fn next(&mut self, lists_max: usize) -> Vec<SessionId> {
         let mut next = Vec::new();
-        for lane in QueryLane::ALL {
+        for lane in QueryClass::ALL {
             let of = self.of(lane);
             let places = match lane {
-                QueryLane::List => lists_max.min(QUESTIONS_MAX),
+                QueryClass::List => lists_max.min(QUESTIONS_MAX),
                 _ => QUESTIONS_MAX,
             };
             let room = places.saturating_sub(of.open).min(of.waiters.len());
@@ -133,24 +133,24 @@ mod tests {
     fn full_lane_lets_sessions_in_as_they_came() {
         let mut lanes = QueryLanes::default();
         for _ in 0..QUESTIONS_MAX {
-            assert!(lanes.may_ask(QueryLane::Quick, false, usize::MAX));
-            lanes.begin(QueryLane::Quick);
+            assert!(lanes.may_ask(QueryClass::Quick, false, usize::MAX));
+            lanes.begin(QueryClass::Quick);
         }
-        assert!(!lanes.may_ask(QueryLane::Quick, true, usize::MAX));
-        assert!(lanes.may_ask(QueryLane::List, false, usize::MAX));
+        assert!(!lanes.may_ask(QueryClass::Quick, true, usize::MAX));
+        assert!(lanes.may_ask(QueryClass::List, false, usize::MAX));
         for index in 0..3 {
-            lanes.wait(QueryLane::Quick, session(index), false);
+            lanes.wait(QueryClass::Quick, session(index), false);
         }
         assert_eq!(lanes.next(9), []);
-        lanes.end(QueryLane::Quick);
+        lanes.end(QueryClass::Quick);
         // A session that comes now is behind those that wait.
-        assert!(!lanes.may_ask(QueryLane::Quick, false, usize::MAX));
+        assert!(!lanes.may_ask(QueryClass::Quick, false, usize::MAX));
         assert_eq!(lanes.next(9), [session(0)]);
-        assert!(lanes.may_ask(QueryLane::Quick, true, usize::MAX));
-        lanes.begin(QueryLane::Quick);
+        assert!(lanes.may_ask(QueryClass::Quick, true, usize::MAX));
+        lanes.begin(QueryClass::Quick);
         // A session whose turn came and whose place is gone again is the next one.
-        lanes.wait(QueryLane::Quick, session(0), true);
-        lanes.end(QueryLane::Quick);
+        lanes.wait(QueryClass::Quick, session(0), true);
+        lanes.end(QueryClass::Quick);
         assert_eq!(lanes.next(9), [session(0)]);
         assert!(!lanes.is_calm());
     }
@@ -159,11 +159,11 @@ mod tests {
     #[test]
     fn session_at_its_deadline_is_taken_off() {
         let mut lanes = QueryLanes::default();
-        lanes.begin(QueryLane::List);
+        lanes.begin(QueryClass::List);
         for index in 0..4 {
-            lanes.wait(QueryLane::List, session(index), false);
+            lanes.wait(QueryClass::List, session(index), false);
         }
-        assert!(!lanes.may_ask(QueryLane::List, true, 1));
+        assert!(!lanes.may_ask(QueryClass::List, true, 1));
         assert_eq!(lanes.next(1), []);
         assert_eq!(lanes.take_over(|id| id.index == 2), [session(2)]);
         assert_eq!(lanes.next(3), [session(0), session(1)]);

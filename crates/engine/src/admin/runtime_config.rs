@@ -28,15 +28,15 @@ use crate::data_plane::completion::admin::{AdminCompletion, PendingControl};
 use crate::data_plane::ingress::{Dispatched, Request, excess_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkRole;
-use crate::data_plane::own_options::{Levels, is_ours, names};
+use crate::data_plane::own_options::{CoalescingSwitches, is_ours, names};
 use crate::data_plane::worker_query::{AdminQuery, ReplyForm, WorkerQuery};
 
 /// An option that can be set at run time.
-struct Dial {
+struct RuntimeOption {
     name: &'static str,
     kind: DialKind,
-    get: fn(&FlushRule, &Levels) -> u32,
-    set: fn(&mut FlushRule, &mut Levels, u32),
+    get: fn(&FlushRule, &CoalescingSwitches) -> u32,
+    set: fn(&mut FlushRule, &mut CoalescingSwitches, u32),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,14 +69,14 @@ fn aim_at(index: u32) -> Option<Aim> {
 }
 
 /// All names, in the order of CONFIG GET.
-const DIALS: [Dial; 8] = [
-    Dial {
+const RUNTIME_OPTIONS: [RuntimeOption; 8] = [
+    RuntimeOption {
         name: "respool.flush-rule",
         kind: DialKind::Word(&AIMS),
         get: |rule, _| index_of(Some(rule.aim)),
         set: |rule, _, value| rule.aim = aim_at(value).unwrap_or_default(),
     },
-    Dial {
+    RuntimeOption {
         name: "respool.max-delay-us",
         kind: DialKind::Number {
             min: FlushRule::MAX_DELAY_US_MIN,
@@ -85,13 +85,13 @@ const DIALS: [Dial; 8] = [
         get: |rule, _| rule.max_delay_us,
         set: |rule, _, value| rule.max_delay_us = value,
     },
-    Dial {
+    RuntimeOption {
         name: "respool.fuse",
         kind: DialKind::Switch,
         get: |rule, _| rule.fuse.into(),
         set: |rule, _, value| rule.fuse = value != 0,
     },
-    Dial {
+    RuntimeOption {
         name: "respool.fused-keys-max",
         kind: DialKind::Number {
             min: FlushRule::FUSED_KEYS_MAX_MIN,
@@ -100,25 +100,25 @@ const DIALS: [Dial; 8] = [
         get: |rule, _| rule.fused_keys_max,
         set: |rule, _, value| rule.fused_keys_max = value,
     },
-    Dial {
+    RuntimeOption {
         name: "respool.collapse",
         kind: DialKind::Switch,
         get: |rule, _| rule.collapse.into(),
         set: |rule, _, value| rule.collapse = value != 0,
     },
-    Dial {
+    RuntimeOption {
         name: "respool.listener.flush-rule",
         kind: DialKind::Word(&AIMS_OR_POOLS),
         get: |_, levels| index_of(levels.aim),
         set: |_, levels, value| levels.aim = aim_at(value),
     },
-    Dial {
+    RuntimeOption {
         name: "respool.listener.fuse",
         kind: DialKind::Switch,
         get: |_, levels| levels.fuse.into(),
         set: |_, levels, value| levels.fuse = value != 0,
     },
-    Dial {
+    RuntimeOption {
         name: "respool.listener.collapse",
         kind: DialKind::Switch,
         get: |_, levels| levels.collapse.into(),
@@ -192,7 +192,7 @@ impl Admin {
         let (pool, listener, version) = (session.pool, session.listener, session.version);
         match control {
             PendingControl::Get { patterns } if matches!(reply, b"*0\r\n" | b"%0\r\n") => {
-                let levels = Levels::of(&plane.levels, listener);
+                let levels = CoalescingSwitches::of(&plane.levels, listener);
                 let rule = &plane.pools[usize::from(pool)].flush;
                 ControlReply::Reply(values_of(rule, &levels, &patterns, version))
             }
@@ -223,7 +223,13 @@ impl Admin {
     ) -> ControlReply {
         let options: Vec<String> = values
             .iter()
-            .map(|(dial, value)| format!("{}={}", DIALS[*dial].name, DIALS[*dial].text(*value)))
+            .map(|(dial, value)| {
+                format!(
+                    "{}={}",
+                    RUNTIME_OPTIONS[*dial].name,
+                    RUNTIME_OPTIONS[*dial].text(*value)
+                )
+            })
             .collect();
         let Some(session) = plane.sessions.get(entry.session) else {
             return ControlReply::Gone;
@@ -281,12 +287,17 @@ fn control_asked(
 }
 
 /// The reply to CONFIG GET: the options whose names match a pattern.
-fn values_of(rule: &FlushRule, levels: &Levels, patterns: &[Vec<u8>], version: Version) -> Vec<u8> {
-    let asked = |dial: &&Dial| {
+fn values_of(
+    rule: &FlushRule,
+    levels: &CoalescingSwitches,
+    patterns: &[Vec<u8>],
+    version: Version,
+) -> Vec<u8> {
+    let asked = |dial: &&RuntimeOption| {
         let name = dial.name.as_bytes();
         patterns.iter().any(|pattern| matches(pattern, name))
     };
-    let found: Vec<&Dial> = DIALS.iter().filter(asked).collect();
+    let found: Vec<&RuntimeOption> = RUNTIME_OPTIONS.iter().filter(asked).collect();
     let mut out = Vec::new();
     encode::map(&mut out, version, found.len());
     for dial in found {
@@ -297,7 +308,7 @@ fn values_of(rule: &FlushRule, levels: &Levels, patterns: &[Vec<u8>], version: V
     out
 }
 
-impl Dial {
+impl RuntimeOption {
     fn is_of_listener(&self) -> bool {
         self.name.starts_with("respool.listener.")
     }
@@ -352,7 +363,9 @@ fn values(pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<(usize, u32)>, String> {
     let mut values: Vec<(usize, u32)> = Vec::new();
     for (name, value) in pairs {
         let shown = String::from_utf8_lossy(&name[..name.len().min(128)]);
-        let dial = DIALS.iter().position(|dial| dial.name.as_bytes() == name);
+        let dial = RUNTIME_OPTIONS
+            .iter()
+            .position(|dial| dial.name.as_bytes() == name);
         let Some(dial) = dial else {
             return Err(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{shown}'"
@@ -364,7 +377,9 @@ fn values(pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<(usize, u32)>, String> {
         if values.iter().any(|(other, _)| *other == dial) {
             return Err(failed("duplicate parameter"));
         }
-        let value = DIALS[dial].read(value).map_err(|why| failed(&why))?;
+        let value = RUNTIME_OPTIONS[dial]
+            .read(value)
+            .map_err(|why| failed(&why))?;
         values.push((dial, value));
     }
     Ok(values)
@@ -382,10 +397,10 @@ impl Admin {
         values: Vec<(usize, u32)>,
     ) -> Result<Vec<(usize, u32)>, String> {
         let of = &plane.pools[usize::from(pool)];
-        let mut levels = Levels::of(&plane.levels, listener);
+        let mut levels = CoalescingSwitches::of(&plane.levels, listener);
         let mut rule = of.flush.clone();
         for (dial, value) in &values {
-            (DIALS[*dial].set)(&mut rule, &mut levels, *value);
+            (RUNTIME_OPTIONS[*dial].set)(&mut rule, &mut levels, *value);
         }
         let failed = |name: &str, why: &str| {
             let text = format!("(possibly related to argument '{name}') - {why}");
@@ -423,13 +438,13 @@ impl Admin {
         (pool, listener): (u16, u16),
         values: &[(usize, u32)],
     ) {
-        let mut levels = Levels::of(&plane.levels, listener);
+        let mut levels = CoalescingSwitches::of(&plane.levels, listener);
         let Some(of) = plane.pools.get_mut(usize::from(pool)) else {
             return;
         };
         let (before, aim) = (of.flush.max_delay_us, of.flush.aim);
         for &(index, value) in values {
-            let dial = &DIALS[index];
+            let dial = &RUNTIME_OPTIONS[index];
             let owner = if dial.is_of_listener() {
                 listener
             } else {
@@ -448,10 +463,10 @@ impl Admin {
         }
         levels.pool = pool;
         let rule = of.flush.clone();
-        plane.pools.set_parts(usize::from(pool), &rule);
+        plane.pools.set_subpools(usize::from(pool), &rule);
         if (rule.max_delay_us, rule.aim) != (before, aim) {
             for server in &mut plane.servers {
-                if plane.pools[usize::from(server.pool)].whole == pool {
+                if plane.pools[usize::from(server.pool)].parent == pool {
                     server.load.reset();
                 }
             }
@@ -461,7 +476,7 @@ impl Admin {
         for link in plane.links.ids() {
             if let Some(link) = plane.links.get_mut(link)
                 && plane.pools[usize::from(plane.servers[usize::from(link.kind.server.0)].pool)]
-                    .whole
+                    .parent
                     == pool
                 && link.role == LinkRole::Shared
             {
@@ -473,10 +488,14 @@ impl Admin {
         }
     }
 
-    fn levels_mut<'a>(&mut self, plane: &'a mut DataPlane, listener: u16) -> &'a mut Levels {
+    fn levels_mut<'a>(
+        &mut self,
+        plane: &'a mut DataPlane,
+        listener: u16,
+    ) -> &'a mut CoalescingSwitches {
         let index = usize::from(listener);
         if plane.levels.len() <= index {
-            plane.levels.resize(index + 1, Levels::ALL);
+            plane.levels.resize(index + 1, CoalescingSwitches::ALL);
         }
         &mut plane.levels[index]
     }
@@ -489,7 +508,7 @@ mod tests {
     /// CONFIG GET shows the options that match some pattern, in the order of the table.
     #[test]
     fn config_get_shows_the_options_that_match() {
-        let (rule, levels) = (FlushRule::default(), Levels::ALL);
+        let (rule, levels) = (FlushRule::default(), CoalescingSwitches::ALL);
         let get = |patterns: &[&str]| {
             let patterns: Vec<Vec<u8>> = patterns.iter().map(|it| it.as_bytes().into()).collect();
             let reply = values_of(&rule, &levels, &patterns, Version::Resp3);
@@ -542,8 +561,8 @@ mod tests {
     /// Each value of each option is read back as it was set.
     #[test]
     fn option_is_read_back_as_it_was_set() {
-        let (mut rule, mut levels) = (FlushRule::default(), Levels::ALL);
-        for dial in &DIALS {
+        let (mut rule, mut levels) = (FlushRule::default(), CoalescingSwitches::ALL);
+        for dial in &RUNTIME_OPTIONS {
             for value in match dial.kind {
                 DialKind::Switch => vec![0, 1],
                 DialKind::Number { min, max } => vec![min, max],

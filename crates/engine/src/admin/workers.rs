@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use respool_protocol::encode;
 
-use crate::admin::lanes::{QueryLane, QueryLanes};
+use crate::admin::lanes::{QueryClass, QueryLanes};
 use crate::admin::{Admin, clients, listing};
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::SessionId;
@@ -35,15 +35,15 @@ use crate::data_plane::worker_query::{
 
 impl WorkerQuery {
     /// The lane in which a session waits to ask this query.
-    fn lane(&self) -> QueryLane {
+    fn lane(&self) -> QueryClass {
         match self {
-            WorkerQuery::Admin(AdminQuery::List(_)) => QueryLane::List,
-            WorkerQuery::Admin(AdminQuery::Pause { .. }) => QueryLane::Pause,
-            WorkerQuery::Admin(AdminQuery::Set { .. }) => QueryLane::Setting,
-            WorkerQuery::Unblock { .. } => QueryLane::Unblock,
+            WorkerQuery::Admin(AdminQuery::List(_)) => QueryClass::List,
+            WorkerQuery::Admin(AdminQuery::Pause { .. }) => QueryClass::Pause,
+            WorkerQuery::Admin(AdminQuery::Set { .. }) => QueryClass::Setting,
+            WorkerQuery::Unblock { .. } => QueryClass::Unblock,
             WorkerQuery::Admin(AdminQuery::Kill(_) | AdminQuery::Unpause { .. })
             | WorkerQuery::Target(_)
-            | WorkerQuery::Script(_) => QueryLane::Quick,
+            | WorkerQuery::Script(_) => QueryClass::Quick,
         }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct PendingQuery {
     /// Its place in the order of the session's replies.
     seq: u32,
     at: Time,
-    lane: QueryLane,
+    lane: QueryClass,
     form: ReplyForm,
     /// Workers that have not answered.
     missing: usize,
@@ -239,7 +239,7 @@ impl Admin {
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        lane: QueryLane,
+        lane: QueryClass,
         has_waited: bool,
     ) -> Dispatched {
         if plane.is_past_deadline(id) {
@@ -257,7 +257,7 @@ impl Admin {
             && session.is_caught_up()
         {
             // No reply is outstanding that would end this hold.
-            session.state.release(Holds::DRAIN);
+            session.state.release(Holds::CATCH_UP);
         }
         plane.hold(id, Holds::ROOM);
         Dispatched::Wait
@@ -330,7 +330,7 @@ impl Admin {
         // younger ones. Links with a blocking command or a tunnel are left out: these may wait for
         // ever, and a paused server does not wait for them, either.
         let now = plane.now.stamp_ms();
-        let of_pool = |link: &Link| plane.pool_of(link.kind.server).whole == pause.pool;
+        let of_pool = |link: &Link| plane.pool_of(link.kind.server).parent == pause.pool;
         let links = plane.links.iter().map(|(_, link)| link);
         let oldest = links
             .filter(|link| !link.waits && link.tunnel.is_none() && of_pool(link))
@@ -414,9 +414,9 @@ impl Admin {
     }
 
     /// Number of queries of a lane that may be under way.
-    fn places_of(&self, plane: &DataPlane, lane: QueryLane) -> usize {
+    fn places_of(&self, plane: &DataPlane, lane: QueryClass) -> usize {
         match lane {
-            QueryLane::List if plane.worker.count > 1 => self.lists_max(plane),
+            QueryClass::List if plane.worker.count > 1 => self.lists_max(plane),
             _ => QUESTIONS_MAX,
         }
     }
@@ -426,7 +426,7 @@ impl Admin {
         if self.queries.lanes.is_calm() {
             return;
         }
-        let lists = self.places_of(plane, QueryLane::List);
+        let lists = self.places_of(plane, QueryClass::List);
         let next = self.queries.lanes.next(lists);
         self.release_askers(plane, next);
     }

@@ -39,7 +39,7 @@ pub(crate) enum Cause<'a> {
     /// Another worker has not answered.
     Workers { limit_ms: u32 },
     /// The server has not said whether the client may run the command.
-    Untold { server: &'a str },
+    Unanswered { server: &'a str },
 }
 
 impl Cause<'_> {
@@ -47,7 +47,7 @@ impl Cause<'_> {
     fn is_server_away(&self) -> bool {
         matches!(
             self,
-            Cause::NoLink { .. } | Cause::LinkLost { .. } | Cause::Untold { .. }
+            Cause::NoLink { .. } | Cause::LinkLost { .. } | Cause::Unanswered { .. }
         )
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u
         Cause::Workers { limit_ms } => {
             format!("another worker of respool gave no answer within {limit_ms} ms")
         }
-        Cause::Untold { server } => {
+        Cause::Unanswered { server } => {
             format!("{server} did not say whether this user may run the command")
         }
     };

@@ -12,7 +12,7 @@ use crate::data_plane::cork::Cork;
 use crate::data_plane::resume::ListMark;
 use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::slow_readers::EVERYBODYS;
+use crate::data_plane::slow_readers::DEFAULT_LANE;
 
 /// The state of a session whose client sends no more bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl DataPlane {
     /// Makes the session of a client that has connected to the pool of this index.
     pub(crate) fn accept(&mut self, from: Origin, pool: usize) -> SessionId {
         let server = self.first_up(pool);
-        let kind = self.first_link(server);
+        let kind = self.default_kind(server);
         let link = self.shared_link(kind).unwrap_or(LinkId::NONE);
         let mut state = SessionState::default();
         if self.must_authenticate(pool) {
@@ -39,7 +39,7 @@ impl DataPlane {
             state |= Flags::ROUTED;
         }
         if self.pools.removes_prefix(pool) {
-            state |= Flags::STRIPS;
+            state |= Flags::REWRITES_KEYS;
         }
         let session = Session {
             state,
@@ -68,7 +68,7 @@ impl DataPlane {
             server,
             listener: from.listener,
             user: CONFIGURED,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
             id: self.next_session,
             peer: from.peer,
             local: from.local,
@@ -135,7 +135,7 @@ impl DataPlane {
         self.counters.session_bytes_out += count as u64;
         if session.state.holds().any(Holds::OUTPUT)
             && session.out.len() <= self.settings.limits.session_output_soft_bytes as usize / 2
-            && self.unpause_draining(id)
+            && self.unpause_links_of(id)
         {
             self.release(id, Holds::OUTPUT);
         }

@@ -25,7 +25,7 @@ pub enum Action {
         /// The session.
         session: SessionId,
         /// Whether the driver first writes the remaining output. Otherwise it cuts the client off.
-        gently: bool,
+        after_output: bool,
     },
     /// Read the session's socket (true), or do not read it until the next such action (false).
     ReadSession(SessionId, bool),

@@ -41,7 +41,7 @@ impl AwaitedNodes {
 
 impl DataPlane {
     /// Whether a session waits for the first topology.
-    pub(crate) fn waits_for_nodes(&mut self, id: SessionId, pool: usize) -> bool {
+    pub(crate) fn wait_for_nodes(&mut self, id: SessionId, pool: usize) -> bool {
         if self.pools[pool].cluster().is_none() {
             return false;
         }
@@ -63,7 +63,7 @@ impl DataPlane {
             Some(slots) if !slots.is_known => {}
             _ => return Ok(()),
         }
-        if self.waits_for_nodes(id, part) {
+        if self.wait_for_nodes(id, part) {
             return Err(Blocked::Wait);
         }
         let mut reply = Vec::new();
@@ -76,10 +76,10 @@ impl DataPlane {
     pub(crate) fn find_owners(&mut self, id: SessionId) -> Option<Dispatched> {
         let session = self.sessions.get(id)?;
         let is_queued = session.state.any(Flags::IN_MULTI);
-        let part = self.unknown_part(usize::from(session.pool))?;
+        let part = self.unknown_subpool(usize::from(session.pool))?;
         let text = match self.unusable_node(part) {
             Some(text) => text,
-            None if !is_queued && self.waits_for_nodes(id, part) => return Some(Dispatched::Wait),
+            None if !is_queued && self.wait_for_nodes(id, part) => return Some(Dispatched::Wait),
             None => self.no_nodes(part),
         };
         Some(self.refuse_queued(id, text.as_bytes()))
@@ -101,7 +101,7 @@ impl DataPlane {
         let said = self.awaited_nodes.get(&pool);
         let said = said.and_then(|awaited| awaited.wrong.clone());
         let unreached = || {
-            let server = self.pools.home_of(pool);
+            let server = self.pools.default_server_of(pool);
             let link = self.links.get(self.first_link_to(server)?)?;
             let why = || {
                 format!(

@@ -12,7 +12,7 @@ pub(crate) struct Burst {
     /// Bytes that came before the session was owed a reply to the first request.
     bytes: u32,
     /// The place of the last request on the slow path of [`crate::data_plane::ingress`].
-    placed: u32,
+    dispatched: u32,
     /// The bytes of that request.
     placed_bytes: u32,
 }
@@ -40,7 +40,7 @@ impl Burst {
 
     /// Notes that a request of so many bytes is to have the place `seq`.
     pub(crate) fn place(&mut self, seq: u32, bytes: usize) {
-        (self.placed, self.placed_bytes) = (seq, counted(bytes));
+        (self.dispatched, self.placed_bytes) = (seq, counted(bytes));
     }
 
     /// Makes no request of the burst count as alone: to repeat the request would not repeat all of
@@ -52,7 +52,7 @@ impl Burst {
     /// Whether the request that is to have the place `seq` is alone.
     pub(crate) fn is_alone(&self, seq: u32) -> bool {
         self.bytes < PIECE_BYTES_MIN
-            && (self.first, self.placed, self.placed_bytes) == (seq, seq, self.bytes)
+            && (self.first, self.dispatched, self.placed_bytes) == (seq, seq, self.bytes)
     }
 
     /// Whether the request at `seq` is alone. The next one will have the place `next_seq`, and
@@ -135,7 +135,7 @@ mod tests {
         assert!(!burst.is_alone(SEQ));
         assert!(!burst.was_alone(SEQ, 0, 0));
         burst.begin(0, 10);
-        assert!(!burst.is_alone(0), "it is not placed yet");
+        assert!(!burst.is_alone(0), "it is not dispatched yet");
         burst.place(0, 10);
         assert!(burst.is_alone(0));
     }

@@ -16,7 +16,7 @@ impl DataPlane {
     /// Dispatches a request with one key on the hot path of a pool of several servers. False: it
     /// has to take the slow path.
     #[inline]
-    pub(crate) fn place_by_key(&mut self, session_id: SessionId, request: &Request<'_>) -> bool {
+    pub(crate) fn dispatch_by_key(&mut self, session_id: SessionId, request: &Request<'_>) -> bool {
         let Some(class) = self.direct_classes[request.id.index()] else {
             return false;
         };
@@ -31,22 +31,22 @@ impl DataPlane {
             return self.removes_prefix_by_key(session_id)
                 && self.put_without_prefix(session_id, request, at, class);
         }
-        let placed = self.put_by_key(
+        let dispatched = self.push_by_key(
             session_id,
             request.bytes,
             request.arg(at),
             (request.id, class),
         );
-        if placed {
+        if dispatched {
             self.shape_cache
                 .learn(request.bytes, request.spans, request.id, class);
         }
-        placed
+        dispatched
     }
 
     /// Puts a request on the link of its key's owner, if that link accepts it.
     #[inline]
-    fn put_by_key(
+    fn push_by_key(
         &mut self,
         session_id: SessionId,
         bytes: &[u8],
@@ -107,10 +107,10 @@ impl DataPlane {
         };
         let (name, any) = (request.arg(at), session.next_seq);
         let (part, _) = self.pools.owner_of(session.pool, name, || any);
-        let prefix = &part.unseen[..];
+        let prefix = &part.removed_prefix[..];
         let how = (request.id, class);
         if prefix.is_empty() {
-            return self.put_by_key(session_id, request.bytes, name, how);
+            return self.push_by_key(session_id, request.bytes, name, how);
         }
         let Some(shorter) = name.strip_prefix(prefix) else {
             return false;
@@ -123,16 +123,16 @@ impl DataPlane {
             [(at, shorter)].into_iter(),
             &mut bytes,
         );
-        let placed = self.put_by_key(session_id, &bytes, name, how);
+        let dispatched = self.push_by_key(session_id, &bytes, name, how);
         bytes.clear();
         bytes.shrink_to(SCRATCH_BYTES_KEPT);
         self.scratch = bytes;
-        placed
+        dispatched
     }
 
     /// Whether the removal of prefixes is all that keeps a routed session off the hot path.
     fn removes_prefix_by_key(&self, id: SessionId) -> bool {
-        let way = Flags::ROUTED | Flags::STRIPS;
+        let way = Flags::ROUTED | Flags::REWRITES_KEYS;
         let session = self.sessions.get(id);
         session.is_some_and(|session| session.state.off_path() == way && session.pins.is_empty())
     }

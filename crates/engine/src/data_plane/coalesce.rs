@@ -51,7 +51,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::dedup::{Dedup, hash};
 use crate::data_plane::egress::Delivery;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry, GET, SET};
-use crate::data_plane::own_options::Levels;
+use crate::data_plane::own_options::CoalescingSwitches;
 use crate::data_plane::session::{Flags, Session};
 
 /// The work space in which a batch is rearranged; kept for the next batch.
@@ -64,7 +64,7 @@ pub(crate) struct Coalescing {
     /// Equal requests of one section.
     dedup: Dedup,
     /// The requests that are sent of a section.
-    blocks: Blocks,
+    blocks: SectionOrder,
     order: BatchOrder,
 }
 
@@ -176,7 +176,7 @@ impl BatchSection {
 /// The blocks of a batch, numbered from its start. A block is one request that is sent, and it is
 /// executed at once.
 #[derive(Default)]
-struct Blocks {
+struct SectionOrder {
     /// The number of the last block.
     last: u32,
     /// The most parts of a block.
@@ -225,7 +225,7 @@ impl SetRun {
     }
 }
 
-impl Blocks {
+impl SectionOrder {
     /// Makes sure that the last block has room for all of a run.
     fn begin_run<const BY_SLOT: bool>(&mut self, run: SetRun) {
         let is_other = BY_SLOT && run.slot != self.slot;
@@ -287,8 +287,8 @@ fn choose<const BY_SLOT: bool>(
     parts: &[BatchPart],
     batch: GatheredBatch<'_>,
     dedup: &mut Dedup,
-    blocks: &mut Blocks,
-    levels: &[Levels],
+    blocks: &mut SectionOrder,
+    levels: &[CoalescingSwitches],
     sessions: &mut Slab<SessionId, Session>,
 ) {
     blocks.of_section.clear();
@@ -303,7 +303,8 @@ fn choose<const BY_SLOT: bool>(
             current = entry.session;
             session = sessions.get_mut(current);
             if let Some(session) = &mut session {
-                collapses = section.collapses && Levels::of(levels, session.listener).collapse;
+                collapses =
+                    section.collapses && CoalescingSwitches::of(levels, session.listener).collapse;
                 if section.whole.is_some() {
                     session.state |= Flags::FUSED;
                 }
@@ -365,7 +366,7 @@ impl BatchOrder {
         parts: &[BatchPart],
         batch: GatheredBatch<'_>,
         dedup: &Dedup,
-        blocks: &Blocks,
+        blocks: &SectionOrder,
     ) -> Fused {
         let (mut parts_left, mut leaders_left) = (parts, dedup.leaders());
         let collapses = section.collapses;
@@ -552,7 +553,7 @@ impl DataPlane {
         // Requests of a session mostly stand together. It is looked up once for each such run.
         let mut current = SessionId::NONE;
         let mut session: Option<&mut Session> = None;
-        let mut levels = Levels::ALL;
+        let mut levels = CoalescingSwitches::ALL;
         // The session of the last SET that was moved.
         let mut set_session = SessionId::NONE;
         // From the end on: a request's section depends on the later requests of its session.
@@ -567,7 +568,7 @@ impl DataPlane {
                 current = entry.session;
                 session = self.sessions.get_mut(current);
                 if let Some(session) = &mut session {
-                    levels = Levels::of(&self.levels, session.listener);
+                    levels = CoalescingSwitches::of(&self.levels, session.listener);
                     if session.batch != batch {
                         session.batch = batch;
                         session.behind = BatchMove::Get;
@@ -729,7 +730,7 @@ impl DataPlane {
             .strip_suffix(b"\r\n")
             .and_then(|line| line.split_first())
         {
-            Some((b'-', error)) => self.part(id, head, error),
+            Some((b'-', error)) => self.split_refused_join(id, head, error),
             Some((b'*', count)) if number::parse(count) == Some(head.part_count().into()) => {
                 link.ledger.pop_head(head);
                 // By now it is known which earlier GETs are sent again.
@@ -746,7 +747,7 @@ impl DataPlane {
     /// again on this connection. Otherwise ACL LOG would fill with it. The same holds for
     /// CROSSSLOT, because keys are rarely of one slot by chance. If one key is forbidden to the
     /// user, that says nothing of other keys.
-    pub(crate) fn part(&mut self, id: LinkId, head: Entry, error: &[u8]) {
+    pub(crate) fn split_refused_join(&mut self, id: LinkId, head: Entry, error: &[u8]) {
         let Some(link) = self.links.get_mut(id) else {
             return;
         };
@@ -800,7 +801,7 @@ impl DataPlane {
         let limits = &self.settings.limits;
         let most = limits.worker_memory_bytes_max as usize / 2;
         let has_room = |session: &Session| {
-            let owed = session.out.len() + session.parked_bytes();
+            let owed = session.out.len() + session.reordered_bytes();
             owed + reply.len() <= limits.session_output_soft_bytes as usize
         };
         self.held_bytes + reply.len() <= most && self.sessions.get(id).is_none_or(has_room)
@@ -818,7 +819,7 @@ impl DataPlane {
         link.ledger.repeat_later(entry, request);
         let pool = self.servers[usize::from(link.kind.server.0)].pool;
         let collapses = self.pools[usize::from(pool)].flush.collapse
-            && Levels::of(&self.levels, session.listener).collapse;
+            && CoalescingSwitches::of(&self.levels, session.listener).collapse;
         let repeated = self.repeated_reads.entry(entry.session).or_default();
         let index = repeated.iter().position(|asking| asking.link == id);
         let index = index.unwrap_or_else(|| {
@@ -866,7 +867,7 @@ impl DataPlane {
                 continue;
             };
             let is_early = |request: &[u8]| asking.has_before(request);
-            for early in session.take_parked_behind(entry.seq, id, is_early) {
+            for early in session.take_reordered_behind(entry.seq, id, is_early) {
                 self.held_bytes -= early.freed;
                 let entry = Entry {
                     seq: early.seq,
@@ -894,7 +895,7 @@ impl DataPlane {
         match entry.class {
             Class::TriesGet | Class::TriesSet => self.settle_try(id, entry, reply, cut),
             Class::Sets => match reply.strip_prefix(b"-") {
-                Some(error) if executed_nothing(error) => self.part(id, entry, error),
+                Some(error) if executed_nothing(error) => self.split_refused_join(id, entry, error),
                 _ => self.settle_sets(id, entry, reply),
             },
             _ => self.settle_read(id, entry, reply, cut),

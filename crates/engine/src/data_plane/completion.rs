@@ -124,7 +124,7 @@ impl Completion {
     pub(crate) fn flushes_scripts(&self) -> bool {
         match self {
             Completion::Local(LocalCompletion::FlushScripts) => true,
-            Completion::Scatter(ScatterCompletion::Part { effect, .. }) => {
+            Completion::Scatter(ScatterCompletion::Share { effect, .. }) => {
                 *effect == ScriptEffect::Flush
             }
             Completion::Block { exec, .. } => exec.as_deref().is_some_and(Exec::flushes_scripts),
@@ -143,7 +143,9 @@ impl Completion {
                         | LocalCompletion::Evalsha
                         | LocalCompletion::FlushScripts
                 )
-                | Completion::Scatter(ScatterCompletion::Part { .. } | ScatterCompletion::Named(_))
+                | Completion::Scatter(
+                    ScatterCompletion::Share { .. } | ScatterCompletion::Named(_)
+                )
                 | Completion::Pubsub(PubsubCompletion::Receivers(_))
         )
     }
@@ -263,7 +265,7 @@ impl Completion {
             self,
             Completion::Local(LocalCompletion::Evalsha | LocalCompletion::Script)
                 | Completion::Block { code: true, .. }
-                | Completion::Scatter(ScatterCompletion::Part {
+                | Completion::Scatter(ScatterCompletion::Share {
                     effect: ScriptEffect::Load,
                     ..
                 })

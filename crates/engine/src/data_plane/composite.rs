@@ -80,7 +80,7 @@ impl DataPlane {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        debug_assert!(session.state.holds().any(Holds::DRAIN));
+        debug_assert!(session.state.holds().any(Holds::CATCH_UP));
         session.state |= Flags::STEPS | Flags::MID_REPLY;
         self.held_bytes += steps.iter().map(ReplyStep::held_bytes).sum::<usize>();
         let rare = session.rare();

@@ -19,7 +19,7 @@ use crate::base::handle::SessionId;
 use crate::base::limits::KEPT_BYTES_MAX;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
-use crate::data_plane::own_options::Levels;
+use crate::data_plane::own_options::CoalescingSwitches;
 
 /// The most pieces that are written at once, after waits in vain.
 const DOUBT_MAX: u16 = 1023;
@@ -78,7 +78,7 @@ impl DataPlane {
             return;
         }
         let rule = &self.pools[usize::from(session.pool)].flush;
-        let aim = Levels::of(&self.levels, session.listener).aim;
+        let aim = CoalescingSwitches::of(&self.levels, session.listener).aim;
         // The other replies come from some of the pool's servers.
         let balanced_us = self.pools[usize::from(session.pool)].longest_wait_us;
         let wait_us = rule.wait_us_for(aim, balanced_us);

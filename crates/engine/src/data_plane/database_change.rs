@@ -82,7 +82,7 @@ impl DataPlane {
         let kind = LinkKind {
             version,
             db,
-            ..self.shared_kind_of(session)
+            ..self.kind_with_lane(session)
         };
         let link = match self.shared_link_for(id, kind) {
             Ok(link) => link,

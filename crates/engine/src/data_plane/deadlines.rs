@@ -222,7 +222,7 @@ impl DataPlane {
     /// Whether the request on a link that serves one request is past its deadline. The bytes of
     /// such a link are not kept apart by request, so only the loss of the whole link ends it.
     pub(crate) fn is_link_expired(&self, link: &Link) -> bool {
-        let front = link.ledger.front().filter(|_| link.is_one_requests());
+        let front = link.ledger.front().filter(|_| link.serves_one_request());
         let at_ms = match link.tunnel {
             Some(Tunnel::Asked { at_ms, .. }) => Some(at_ms),
             _ => front.map(|entry| entry.at_ms),
@@ -337,7 +337,7 @@ impl DataPlane {
             return;
         };
         let waits_for_links = state.holds().any(Holds::LINK | Holds::ROOM);
-        let waits_for_replies = state.holds().any(Holds::DRAIN | Holds::DEPTH);
+        let waits_for_replies = state.holds().any(Holds::CATCH_UP | Holds::DEPTH);
         let counts = match () {
             () if state.holds().any(Holds::BY_CLIENT) || state.is_mid_request() => return,
             () if waits_for_replies && self.may_wait_long(id) => return,

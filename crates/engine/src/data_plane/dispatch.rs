@@ -29,7 +29,7 @@ impl DataPlane {
         if state.any(Flags::ROUTED)
             && let Some(session) = self.sessions.get_mut(id)
         {
-            session.state |= Flags::UNFORESEEN;
+            session.state |= Flags::REPLY_TIME_UNKNOWN;
         }
         Some(state)
     }
@@ -51,7 +51,7 @@ impl DataPlane {
             completion.unwrap_or(Completion::Pass),
             simple,
         ) {
-            Ok(placed) => placed,
+            Ok(dispatched) => dispatched,
             Err(_) => Dispatched::Wait,
         }
     }
@@ -145,7 +145,7 @@ impl DataPlane {
             return self.ready_link(id, link);
         }
         let link = session.link;
-        let kind = self.shared_kind_of(session);
+        let kind = self.kind_with_lane(session);
         let usable = self.links.get(link).is_some_and(|link| {
             link.role == LinkRole::Shared || link.role == LinkRole::Pinned { by: id }
         });
@@ -234,10 +234,10 @@ impl DataPlane {
         if let Err(blocked) = self.pin(id, pins) {
             return self.blocked(id, blocked);
         }
-        let placed = self.dispatch_on_link(id, bytes, reads, completion);
-        if placed == Dispatched::Done {
+        let dispatched = self.dispatch_on_link(id, bytes, reads, completion);
+        if dispatched == Dispatched::Done {
             self.unpin_behind(id, pins, waits);
         }
-        placed
+        dispatched
     }
 }

@@ -135,7 +135,7 @@ pub(crate) struct EndedReply {
 /// Replies that come in parts, and the end of a read.
 impl DataPlane {
     /// Takes the end of a reply whose beginning came before.
-    pub(crate) fn end_part(&mut self, id: LinkId, bytes: &[u8]) -> Option<EndedReply> {
+    pub(crate) fn end_fragment(&mut self, id: LinkId, bytes: &[u8]) -> Option<EndedReply> {
         self.note_reply_bytes(id, bytes.len(), true);
         let link = self.links.get_mut(id)?;
         let mut whole = std::mem::take(&mut link.partial);
@@ -211,7 +211,7 @@ impl DataPlane {
                     .filter(|completion| completion.needs_whole())
             {
                 let (bytes_max, option) = match completion {
-                    Completion::Scatter(ScatterCompletion::Part { .. }) => (
+                    Completion::Scatter(ScatterCompletion::Share { .. }) => (
                         gathered_bytes_max(&self.settings.limits),
                         "worker-memory-bytes-max",
                     ),
@@ -311,7 +311,7 @@ impl DataPlane {
             LinkRole::Emergency { .. } => self.end_urgent(id),
             // A push may come before the request is whole, when the ledger does not have it yet.
             LinkRole::Streaming { .. } if link.is_idle() => {
-                self.keep_spare(id);
+                self.keep_idle_link(id);
                 self.next_streaming();
             }
             LinkRole::Streaming { .. }
@@ -513,7 +513,7 @@ impl DataPlane {
         // one.
         session.state.any(Flags::ROUTED)
             && link.ledger.owes(session_id)
-            && session.parked_bytes() + begun > soft
+            && session.reordered_bytes() + begun > soft
             && !link.ledger.brings(session_id, session.head_seq)
             // Such a request is sent again when all requests in flight have been answered.
             && !session.head_is_deferred()
@@ -541,7 +541,7 @@ impl DataPlane {
 
     /// Reads the links again that a session held up, because it took output or was closed. Returns
     /// whether all of them are read: a link that brings early replies is not.
-    pub(crate) fn unpause_draining(&mut self, id: SessionId) -> bool {
+    pub(crate) fn unpause_links_of(&mut self, id: SessionId) -> bool {
         let mut all = true;
         if self.links.iter().all(|(_, link)| link.paused.is_none()) {
             return all;
@@ -555,8 +555,8 @@ impl DataPlane {
                 all = false;
                 continue;
             }
-            if self.strangers_wait(link_id) {
-                self.count_strangers_wait(link_id);
+            if self.head_of_line_wait(link_id) {
+                self.count_head_of_line_wait(link_id);
             }
             self.read_on(link_id);
         }
@@ -587,7 +587,7 @@ impl DataPlane {
         if self.links.get(link).is_some_and(its_own) {
             // If other sessions have waited long enough, the link is read on, and more early
             // replies wait in the reorder buffer.
-            let have_waited = self.strangers_have_waited(link) && self.strangers_wait(link);
+            let have_waited = self.head_of_line_waited(link) && self.head_of_line_wait(link);
             if !waits_for_itself && !have_waited {
                 self.pause(link);
             }
@@ -752,21 +752,21 @@ impl DataPlane {
             session.head_seq = last.seq.wrapping_add(last.count);
         } else {
             self.turn.reply_runs.push(last);
-            session.state |= Flags::PARKED;
+            session.state |= Flags::REORDERED;
             let head = session.head_seq;
             let parking = &mut session.rare().reorder;
             parking.park(head, &self.turn.reply_runs, bytes, &mut self.spare_buffers);
             let is_next = self.turn.reply_runs[0].seq == head;
             self.turn.reply_runs.clear();
             if !is_next {
-                return self.bound_parked(id);
+                return self.bound_reordered(id);
             }
         }
         // Early replies may have their place now.
-        if session.state.any(Flags::PARKED) {
+        if session.state.any(Flags::REORDERED) {
             self.held_bytes -= session.unpark(&mut self.spare_buffers);
-            if session.state.any(Flags::PARKED) {
-                self.bound_parked(id);
+            if session.state.any(Flags::REORDERED) {
+                self.bound_reordered(id);
             }
         }
         let Some(session) = self.sessions.get_mut(id) else {
@@ -787,7 +787,7 @@ impl DataPlane {
         }
         if is_over_soft {
             self.hold_output(id);
-        } else if held && self.unpause_draining(id) {
+        } else if held && self.unpause_links_of(id) {
             self.release(id, Holds::OUTPUT);
         }
     }
@@ -806,21 +806,21 @@ impl DataPlane {
             return self.deliver(id, seq, 1, bytes);
         };
         self.held_bytes += bytes.len() + again.1.len();
-        session.state |= Flags::PARKED;
+        session.state |= Flags::REORDERED;
         let head = session.head_seq;
         let parking = &mut session.rare().reorder;
         parking.park_read(head, seq, bytes, again, &mut self.spare_buffers);
-        self.bound_parked(id);
+        self.bound_reordered(id);
     }
 
     /// Bounds the early replies of a session, by the bounds of its output. They count apart from
     /// the output, which stays at its bound while the link is not read.
     #[inline(never)]
-    fn bound_parked(&mut self, id: SessionId) {
+    fn bound_reordered(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        let (parked, limits) = (session.parked_bytes(), &self.settings.limits);
+        let (parked, limits) = (session.reordered_bytes(), &self.settings.limits);
         if parked > limits.session_output_soft_bytes as usize {
             self.turn.slowed_by_current_read.push(id);
         }
@@ -851,7 +851,7 @@ impl DataPlane {
         let asked_again = session.state.any(Flags::ASKS_AGAIN);
         session
             .state
-            .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::UNFORESEEN);
+            .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::REPLY_TIME_UNKNOWN);
         if asked_again {
             self.repeated_reads.remove(&id);
         }
@@ -866,7 +866,7 @@ impl DataPlane {
                     self.turn.cleanups.push_back(Cleanup::Unpinned(id));
                     Holds::DEPTH
                 }
-                false => Holds::DRAIN | Holds::DEPTH,
+                false => Holds::CATCH_UP | Holds::DEPTH,
             };
             self.release(id, continues);
         } else if session.expected == ArrivalSlot::NOT
@@ -996,9 +996,9 @@ impl DataPlane {
         if output >= self.settings.limits.session_output_hard_bytes as usize
             && !self.links.get(link_id).is_some_and(is_paused)
         {
-            if self.strangers_wait(link_id) {
+            if self.head_of_line_wait(link_id) {
                 self.set_apart(link_id, session_id, LaneReason::Slow);
-                if self.strangers_have_waited(link_id) {
+                if self.head_of_line_waited(link_id) {
                     return self.close_for_foreign_sessions(session_id);
                 }
             }

@@ -38,7 +38,7 @@ use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::link::{Link, LinkRole};
-use crate::data_plane::own_options::Levels;
+use crate::data_plane::own_options::CoalescingSwitches;
 use crate::routing::pool::ServerId;
 
 use controller::{Band, Controller, Sample};
@@ -530,8 +530,8 @@ impl DataPlane {
         for at in 0..self.servers.len() {
             let id = ServerId(at as u16);
             let pool = self.pool_of(id);
-            let (whole, rule) = (pool.whole, &pool.flush);
-            let of_listener = |levels: &Levels| levels.aims_at(Aim::Balanced, whole);
+            let (whole, rule) = (pool.parent, &pool.flush);
+            let of_listener = |levels: &CoalescingSwitches| levels.aims_at(Aim::Balanced, whole);
             let longest_us = rule.longest_balanced_us();
             match rule.aim == Aim::Balanced || self.levels.iter().any(of_listener) {
                 true => self.tick_load(id, longest_us),

@@ -86,7 +86,7 @@ pub(crate) struct GuessReport {
 pub(crate) struct GuessDelay {
     suspects: HashMap<Source, Suspect>,
     /// Refused logins of sources whose entries were dropped before they were reported.
-    forgotten: Untold,
+    forgotten: UnreportedLogins,
 }
 
 #[derive(Debug)]
@@ -98,18 +98,18 @@ struct Suspect {
     since: Time,
     /// When the last login of a session that has not failed is tried; the same of one that has.
     last: [Time; 2],
-    untold: Untold,
+    untold: UnreportedLogins,
 }
 
 #[derive(Debug, Default)]
-struct Untold {
+struct UnreportedLogins {
     count: u64,
     /// When the first of them was refused.
     since: Time,
     told_at: Option<Time>,
 }
 
-impl Untold {
+impl UnreportedLogins {
     fn add(&mut self, count: u64, now: Time) {
         if self.count == 0 {
             self.since = now;
@@ -280,7 +280,7 @@ impl GuessDelay {
             unanswered: 0,
             since: now,
             last: [Time(0); 2],
-            untold: Untold::default(),
+            untold: UnreportedLogins::default(),
         });
         suspect.forgive(now);
         suspect

@@ -377,7 +377,7 @@ mod tests {
     use respool_protocol::encode::Version;
 
     use super::*;
-    use crate::data_plane::slow_readers::EVERYBODYS;
+    use crate::data_plane::slow_readers::DEFAULT_LANE;
     use crate::routing::pool::ServerId;
 
     /// A handshake ends with its last reply, however its bytes are cut.
@@ -388,7 +388,7 @@ mod tests {
             version: Version::Resp2,
             db: 7,
             user: 0,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let bytes =
             b"*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n+OK\r\n";
@@ -429,7 +429,7 @@ mod tests {
             version: Version::Resp2,
             db: 0,
             user: 0,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let hello = |mode: &str| {
             let mode = format!("${}\r\n{mode}\r\n", mode.len());
@@ -472,7 +472,7 @@ mod tests {
             version: Version::Resp3,
             db: 0,
             user: 0,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let push = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
         let hello = b"%1\r\n$7\r\nversion\r\n$5\r\n9.1.0\r\n";
@@ -528,7 +528,7 @@ mod tests {
             version: Version::Resp2,
             db: 9,
             user: 1,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let bob = login("bob");
         let new = |others: &[&str]| {
@@ -580,7 +580,7 @@ mod tests {
             version: Version::Resp2,
             db: 3,
             user: 1,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let bob = login("bob");
         let mut handshake = Handshake::new(kind, (Some(&bob), vec![login("app")]), true, true);
@@ -605,7 +605,7 @@ mod tests {
             version: Version::Resp2,
             db: 0,
             user: 1,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let bob = login("bob");
         // A proxy for the nodes may call itself standalone. Then CLUSTER INFO is sent, too.

@@ -312,7 +312,7 @@ impl DataPlane {
 
     /// Reports a text about the topology of a pool or subpool.
     pub(crate) fn say_topology(&mut self, pool: usize, text: String) {
-        let of = &self.settings.pools[usize::from(self.pools[pool].whole)];
+        let of = &self.settings.pools[usize::from(self.pools[pool].parent)];
         let text = match self.prefix_of(pool) {
             Some(prefix) => format!("behind `{prefix}`: {text}"),
             None => text,
@@ -323,9 +323,9 @@ impl DataPlane {
 
     /// The prefix of a subpool's keys; `None` for the subpool without a prefix.
     fn prefix_of(&self, part: usize) -> Option<String> {
-        let whole = usize::from(self.pools[part].whole);
+        let whole = usize::from(self.pools[part].parent);
         let place = |index: &u16| usize::from(*index) == part;
-        let place = self.pools.parts_of(whole).iter().position(place)?;
+        let place = self.pools.subpools_of(whole).iter().position(place)?;
         let PoolKind::ByPrefix { parts } = &self.settings.pools[whole].kind else {
             return None;
         };

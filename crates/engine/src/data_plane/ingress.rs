@@ -423,13 +423,13 @@ impl DataPlane {
             return 0;
         }
         let kind = self.sessions.get(session_id);
-        let kind = kind.map(|session| self.shared_kind_of(session));
+        let kind = kind.map(|session| self.kind_with_lane(session));
         let (Some(kind), Some(session)) = (kind, self.sessions.get_mut(session_id)) else {
             return 0;
         };
         let (len, limits) = (shape.request_len(), &self.settings.limits);
         // The command reads. Its session has its own rules for reads, which need the slow path.
-        if session.state.any(Flags::READS_OTHERWISE) {
+        if session.state.any(Flags::OWN_READ_MODE) {
             return 0;
         }
         let pool = &self.pools[usize::from(session.pool)];
@@ -443,7 +443,7 @@ impl DataPlane {
             let (readers, owner) = match pool.owner_of(key, || seq) {
                 Ok(owner) => (readers, owner),
                 Err(any) => {
-                    let (part, owner) = self.pools.owner_in_part(pool, key, any);
+                    let (part, owner) = self.pools.owner_in_subpool(pool, key, any);
                     (part.readers.as_deref().filter(|_| replica), owner)
                 }
             };
@@ -616,7 +616,7 @@ impl DataPlane {
             id::RESET => !self.is_before_7(session_id),
             _ => command.flags.has(commands::CommandFlags::NO_AUTH),
         };
-        if !without_auth && self.is_unauthenticated(session_id) {
+        if !without_auth && self.must_log_in_first(session_id) {
             return Err(NOAUTH.to_vec());
         }
         if !allowed_in_subscription(id) && self.is_restricted(session_id) {
@@ -645,7 +645,7 @@ impl DataPlane {
             return Err(RENAMED_SELECT.to_vec());
         }
         let mode = || if argc > 2 { arg(2) } else { b"" };
-        if let Some(text) = self.refusal_to_debugger(session_id, id, mode) {
+        if let Some(text) = self.note_debugger(session_id, id, mode) {
             return Err(text);
         }
         // A wrong number of arguments is for the server to refuse.
@@ -661,7 +661,7 @@ impl DataPlane {
 
     /// Refuses scripts to a client that asked for the debugger. It expects its scripts to be rolled
     /// back. If it ignores the refusal of SCRIPT DEBUG, its scripts must not run.
-    fn refusal_to_debugger<'a>(
+    fn note_debugger<'a>(
         &mut self,
         session_id: SessionId,
         id: CommandId,
@@ -686,7 +686,7 @@ impl DataPlane {
 
     /// Whether a session must authenticate first. Once its server accepts the configured login, it
     /// need not.
-    fn is_unauthenticated(&mut self, id: SessionId) -> bool {
+    fn must_log_in_first(&mut self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else {
             return false;
         };
@@ -694,7 +694,7 @@ impl DataPlane {
             return false;
         }
         let pool = session.pool;
-        let first = self.first_link(self.pools.home_of(usize::from(pool)));
+        let first = self.default_kind(self.pools.default_server_of(usize::from(pool)));
         let link = self
             .link_index
             .shared(&first)
@@ -810,7 +810,7 @@ impl DataPlane {
     /// Moves a session that has no link of its own to the shared link of its kind.
     pub(crate) fn attach_shared(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(id) {
-            let kind = self.shared_kind_of(session);
+            let kind = self.kind_with_lane(session);
             let shared = self.shared_link(kind).unwrap_or(LinkId::NONE);
             self.attach(id, shared);
         }
@@ -920,16 +920,16 @@ impl DataPlane {
     /// Whether respool removes a prefix from the keys of a session's pool.
     pub(crate) fn removes_prefix(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
-        session.is_some_and(|session| session.state.any(Flags::STRIPS))
+        session.is_some_and(|session| session.state.any(Flags::REWRITES_KEYS))
     }
 
     /// The prefix that is removed from the keys of a server.
     pub(crate) fn removed_prefix_of(&self, server: ServerId) -> &[u8] {
-        &self.pools[usize::from(self.server(server).pool)].unseen
+        &self.pools[usize::from(self.server(server).pool)].removed_prefix
     }
 
     /// The prefix that is removed from the keys of the session's present server.
-    pub(crate) fn strip_before(&self, id: SessionId) -> &[u8] {
+    pub(crate) fn removed_prefix_of_session(&self, id: SessionId) -> &[u8] {
         let session = self.sessions.get(id);
         session.map_or(&[], |session| self.removed_prefix_of(session.server))
     }

@@ -28,7 +28,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::owners::{Opening, looks_elsewhere};
+use crate::data_plane::owners::{LeadingCommand, looks_elsewhere};
 use crate::data_plane::session::Flags;
 use crate::routing::pool::ServerId;
 
@@ -208,7 +208,11 @@ impl DataPlane {
         request: &Request<'_>,
         is_in_multi: bool,
     ) -> Stripped {
-        Stripped::of(request, self.strip_before(session), is_in_multi)
+        Stripped::of(
+            request,
+            self.removed_prefix_of_session(session),
+            is_in_multi,
+        )
     }
 
     /// The beginning of a request that is too large to hold, without the prefix of its server.
@@ -216,11 +220,11 @@ impl DataPlane {
     pub(crate) fn strip_large(
         &self,
         session_id: SessionId,
-        opening: Opening,
+        opening: LeadingCommand,
         (argc, spans): (usize, &[Span]),
         head: &[u8],
     ) -> Result<Option<Vec<u8>>, Vec<u8>> {
-        let Opening::Row(id) = opening else {
+        let LeadingCommand::Row(id) = opening else {
             return match self.removes_prefix(session_id) {
                 true => Err(UNKNOWN_KEYS.to_vec()),
                 false => Ok(None),
@@ -229,7 +233,7 @@ impl DataPlane {
         if !self.removes_prefix(session_id) {
             return Ok(None);
         }
-        let prefix = self.strip_before(session_id);
+        let prefix = self.removed_prefix_of_session(session_id);
         let mut bytes = Vec::new();
         match shorten(id.get(), head, argc, spans, prefix, &mut bytes) {
             Ok(is_another) => Ok(is_another.then_some(bytes)),
@@ -283,7 +287,7 @@ impl DataPlane {
         id: SessionId,
         request: &Request<'_>,
     ) -> Result<Scan, &'static [u8]> {
-        let prefix = self.strip_before(id);
+        let prefix = self.removed_prefix_of_session(id);
         if prefix.is_empty() {
             return Ok(Scan::default());
         }
@@ -318,7 +322,7 @@ impl DataPlane {
     /// Which keys the reply to a request names, if the current server of the session sees keys
     /// without their prefix.
     pub(crate) fn names_at(&self, id: SessionId, command: &Command) -> Option<Names> {
-        let names = command.names != Names::None && !self.strip_before(id).is_empty();
+        let names = command.names != Names::None && !self.removed_prefix_of_session(id).is_empty();
         names.then_some(command.names)
     }
 
@@ -345,17 +349,17 @@ impl DataPlane {
     /// `None`: it is the same.
     pub(crate) fn part_named(&self, entry: Entry, index: u16, reply: &[u8]) -> Option<Vec<u8>> {
         let session = self.sessions.get(entry.session)?;
-        if !session.state.any(Flags::STRIPS) {
+        if !session.state.any(Flags::REWRITES_KEYS) {
             return None;
         }
-        let gather = self.scattered(entry)?;
-        let (server, names) = gather.part(index)?;
+        let scattered = self.scattered(entry)?;
+        let (server, names) = scattered.share(index)?;
         let prefix = self.removed_prefix_of(server);
         if prefix.is_empty() || names == Names::None {
             return None;
         }
         let finds_more = |asked: &&[u8]| left_of(asked, prefix).is_ok_and(|(_, more)| more);
-        let sifted_by = gather.sifted_by().filter(finds_more);
+        let sifted_by = scattered.sifted_by().filter(finds_more);
         Some(with_prefix(reply, names, prefix, sifted_by))
     }
 }

@@ -51,7 +51,7 @@ impl LearnedCommands {
             _ => None,
         };
         let said = self.commands.iter().find_map(said);
-        said.unwrap_or(LearnedKeySpec::Unsaid)
+        said.unwrap_or(LearnedKeySpec::Unreported)
     }
 
     /// The places of keys in a request, if a server gave those of its command.
@@ -79,7 +79,7 @@ pub(crate) enum CommandInfo {
     /// It may change the state of its connection.
     Alone { keys: LearnedKeySpec },
     /// The server refused to answer at this time: the command may do anything.
-    Unsaid { at: Time },
+    Unreported { at: Time },
     /// The server had no such command at this time.
     Nothing { at: Time },
 }
@@ -96,7 +96,7 @@ pub(crate) enum LearnedKeySpec {
     /// The command has no keys.
     None,
     /// The keys depend on the arguments, or are not known.
-    Unsaid,
+    Unreported,
 }
 
 impl LearnedKeySpec {
@@ -104,7 +104,7 @@ impl LearnedKeySpec {
     pub(crate) fn places(self, argc: usize) -> impl Iterator<Item = usize> {
         let (first, last, step) = match self {
             LearnedKeySpec::At { first, last, step } => (first, last, step),
-            LearnedKeySpec::None | LearnedKeySpec::Unsaid => (1, 0, 1),
+            LearnedKeySpec::None | LearnedKeySpec::Unreported => (1, 0, 1),
         };
         let end = argc as i64;
         let last = if last < 0 { end + last } else { last };
@@ -147,8 +147,8 @@ mod tests {
         assert!(learned.get(&(ONE, b"tool.get".to_vec())).is_none());
         learned.forget_server(OTHER.0);
         assert_eq!(places(&learned), []);
-        assert_eq!(learned.keys_of(b"tool.get"), LearnedKeySpec::Unsaid);
-        assert_eq!(learned.keys_of(b"flip"), LearnedKeySpec::Unsaid);
+        assert_eq!(learned.keys_of(b"tool.get"), LearnedKeySpec::Unreported);
+        assert_eq!(learned.keys_of(b"flip"), LearnedKeySpec::Unreported);
     }
 
     /// The table has a bound.
@@ -157,7 +157,7 @@ mod tests {
         let mut learned = LearnedCommands::default();
         for number in 0..=LEARNED_COMMANDS_MAX {
             let name = number.to_string().into_bytes();
-            learned.learn((ONE, name), CommandInfo::Unsaid { at: Time(1) });
+            learned.learn((ONE, name), CommandInfo::Unreported { at: Time(1) });
         }
         assert!(learned.commands.len() <= LEARNED_COMMANDS_MAX);
     }

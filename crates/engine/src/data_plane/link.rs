@@ -135,7 +135,7 @@ impl LinkRole {
     }
 
     /// Whether it serves one request of one session.
-    pub(crate) fn is_one_requests(self) -> bool {
+    pub(crate) fn serves_one_request(self) -> bool {
         matches!(
             self,
             LinkRole::Streaming { .. } | LinkRole::Emergency { .. }
@@ -282,7 +282,7 @@ pub(crate) struct Link {
     pub(crate) gates: CoalescingGates,
     /// Whether the server's errors may be redirects or refusals that respool handles (MOVED,
     /// TRYAGAIN).
-    pub(crate) heeds: bool,
+    pub(crate) handles_redirects: bool,
     /// Whether a request in flight may wait at the server without a limit.
     pub(crate) waits: bool,
     /// The state of a link whose bytes go to its session unread (MONITOR).
@@ -345,7 +345,7 @@ impl Link {
             sends: Sends::More,
             unblocking: Unblocking::default(),
             gates: CoalescingGates::new(),
-            heeds: false,
+            handles_redirects: false,
             waits: false,
             tunnel: None,
             tainted: false,
@@ -531,8 +531,8 @@ impl Link {
     }
 
     /// Whether its bytes belong to one request and cannot be told from others.
-    pub(crate) fn is_one_requests(&self) -> bool {
-        self.role.is_one_requests() || self.streaming != Streaming::No
+    pub(crate) fn serves_one_request(&self) -> bool {
+        self.role.serves_one_request() || self.streaming != Streaming::No
     }
 
     /// Whether role and state of the link allow new requests.
@@ -599,7 +599,7 @@ impl Link {
         self.gates = CoalescingGates::new();
         self.forecast.end_wait();
         self.scanner = reply::ReplyScanner::default();
-        self.reply_room.forget_part();
+        self.reply_room.forget_fragment();
         self.partial = Vec::new();
         self.unscanned = Vec::new();
         self.cutting = false;
@@ -640,7 +640,7 @@ mod tests {
     use super::*;
     use crate::base::settings::Aim;
     use crate::data_plane::ledger::Class;
-    use crate::data_plane::slow_readers::EVERYBODYS;
+    use crate::data_plane::slow_readers::DEFAULT_LANE;
 
     const RULE: FlushRule = FlushRule {
         aim: Aim::ServerCpu,
@@ -656,7 +656,7 @@ mod tests {
             version: Version::Resp2,
             db: 0,
             user: 0,
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
         };
         let mut link = Link::new(kind, LinkRole::Shared, RULE.max_delay_us, Time(0));
         link.state = LinkState::Up;

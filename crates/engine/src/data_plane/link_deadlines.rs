@@ -65,7 +65,7 @@ impl DataPlane {
             // A server that executes a long request answers no handshake, though it is alive. A
             // link for one request, or a successor, waits longer than `connect_ms` for the replies.
             LinkState::Greeting { .. }
-                if (link.role.is_one_requests() && timeouts.request_ms > 0
+                if (link.role.serves_one_request() && timeouts.request_ms > 0
                     || self.is_successor(id, link))
                     && self.is_reachable(link.kind.server) => {}
             LinkState::Connecting { since } | LinkState::Greeting { since, .. }
@@ -111,7 +111,7 @@ impl DataPlane {
         link.attached == 0
             && Arc::strong_count(&link.held) == 1
             && !matches!(link.role, LinkRole::HubLine(_) | LinkRole::Sentinel)
-            && (link.kind != self.first_link(link.kind.server) || self.is_link_gone(link))
+            && (link.kind != self.default_kind(link.kind.server) || self.is_link_gone(link))
             // A session that has switched to another server comes back, and must not wait for the
             // same attempts again.
             && (!self.is_routed_to(link.kind.server)
@@ -136,7 +136,7 @@ impl DataPlane {
     /// Whether no more requests will be for a link's server, as far as respool knows.
     fn is_link_gone(&self, link: &Link) -> bool {
         let server = link.kind.server;
-        self.server(server).gone || link.heeds && self.owns_nothing(server)
+        self.server(server).gone || link.handles_redirects && self.owns_nothing(server)
     }
 
     /// Closes a link that has not been used for long.
@@ -149,7 +149,7 @@ impl DataPlane {
             && link.ledger.is_empty()
             && link.ledger.unanswered_bytes() == 0
             && link.waiters.is_empty();
-        let is_first = link.kind == self.first_link(link.kind.server) && !self.is_link_gone(link);
+        let is_first = link.kind == self.default_kind(link.kind.server) && !self.is_link_gone(link);
         let may_go = match link.role {
             LinkRole::Emergency { by } => by == SessionId::NONE,
             LinkRole::Shared => !is_first,
@@ -324,7 +324,7 @@ impl DataPlane {
             .sessions
             .get(slow_session)
             .is_none_or(|session| is_over(self.now, session.took_at.max(since), session_stall_ms));
-        if self.strangers_wait(id) && self.count_strangers_wait(id) {
+        if self.head_of_line_wait(id) && self.count_head_of_line_wait(id) {
             if !self.is_early(id, slow_session) {
                 return self.close_for_foreign_sessions(slow_session);
             }

@@ -102,7 +102,7 @@ impl DataPlane {
     fn idle_links(&self) -> impl Iterator<Item = (IdleCost, LinkId)> {
         self.links.iter().filter_map(|(id, link)| {
             let cost = IdleCost::of(link, self.now)?;
-            (link.kind != self.first_link(link.kind.server)).then_some((cost, id))
+            (link.kind != self.default_kind(link.kind.server)).then_some((cost, id))
         })
     }
 

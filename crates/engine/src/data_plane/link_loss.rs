@@ -59,7 +59,7 @@ pub(crate) struct LinkDown {
     /// The server is away, or has ended the connection.
     pub(crate) is_away: bool,
     /// It is a shared link, and discovery may find another server for its requests.
-    pub(crate) heeds: bool,
+    pub(crate) may_be_replaced: bool,
     /// Other servers may answer the link's reads.
     pub(crate) reads_move: bool,
     /// The link has the first part of a waiting large request, which is no whole request yet.
@@ -249,7 +249,10 @@ impl DataPlane {
         };
         let tried = !link.is_untried();
         link.attempt = ConnectAttempt::Fair;
-        let (began, heeds) = (link.attempted_at, link.heeds && role == LinkRole::Shared);
+        let (began, may_be_replaced) = (
+            link.attempted_at,
+            link.handles_redirects && role == LinkRole::Shared,
+        );
         self.forget_asking(id);
         Some(LinkDown {
             link: id,
@@ -264,7 +267,7 @@ impl DataPlane {
             awaits_password,
             retries,
             is_away,
-            heeds,
+            may_be_replaced,
             reads_move,
             keeps_part,
             has_left,
@@ -381,7 +384,11 @@ impl DataPlane {
         for entry in stranded {
             self.fail_unsent(down.link, *entry, lost);
         }
-        if down.was_up && down.connects_at_once && down.role == LinkRole::Shared && !down.heeds {
+        if down.was_up
+            && down.connects_at_once
+            && down.role == LinkRole::Shared
+            && !down.may_be_replaced
+        {
             // The sessions that are closed have left their requests.
             self.ask_pipelines_apart(down.link, down.cut_off);
         }
@@ -446,7 +453,7 @@ impl DataPlane {
             && link.waiters.is_empty()
             && link.role == LinkRole::Shared
             && link.kind.user == CONFIGURED
-            && link.kind != self.first_link(link.kind.server)
+            && link.kind != self.default_kind(link.kind.server)
             && !self.is_routed_to(link.kind.server)
     }
 
@@ -506,7 +513,7 @@ mod tests {
             awaits_password: false,
             retries,
             is_away: true,
-            heeds: false,
+            may_be_replaced: false,
             reads_move: false,
             keeps_part: false,
             has_left: false,

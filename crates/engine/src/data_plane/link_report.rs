@@ -9,7 +9,7 @@ impl DataPlane {
     /// A description of each link to a server of this pool.
     pub(crate) fn link_lines(&self, pool: u16) -> Vec<String> {
         let links = self.links.iter().map(|(_, link)| link);
-        let of_pool = links.filter(|link| self.pool_of(link.kind.server).whole == pool);
+        let of_pool = links.filter(|link| self.pool_of(link.kind.server).parent == pool);
         of_pool.map(|link| self.link_line(link)).collect()
     }
 

@@ -15,7 +15,7 @@ pub(crate) struct LinkUp {
     pub(crate) server: ServerId,
     pub(crate) role: LinkRole,
     /// Its server's errors may be redirects.
-    pub(crate) heeds: bool,
+    pub(crate) handles_redirects: bool,
     /// When the handshake began.
     pub(crate) greeted_since: Time,
 }
@@ -84,7 +84,7 @@ impl DataPlane {
     }
 
     /// Puts a link into use after its handshake.
-    pub(crate) fn set_up(&mut self, id: LinkId) -> Option<LinkUp> {
+    pub(crate) fn mark_up(&mut self, id: LinkId) -> Option<LinkUp> {
         let now = self.now;
         let link = self.links.get_mut(id)?;
         let greeted_since = match link.state {
@@ -100,7 +100,7 @@ impl DataPlane {
             link: id,
             server: link.kind.server,
             role: link.role,
-            heeds: link.heeds,
+            handles_redirects: link.handles_redirects,
             greeted_since,
         };
         match link.ledger.has_open_batch() {

@@ -8,8 +8,8 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkKind, LinkRole};
+use crate::data_plane::reachability::Reachability;
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::standing::Standing;
 use crate::routing::pool::ServerId;
 
 /// Whether a link is an emergency link.
@@ -32,7 +32,8 @@ impl DataPlane {
         }
         for server in &servers {
             let first = self.first_link_to(*server);
-            if let Some(first) = first.filter(|_| self.standing(*server) == Standing::Away) {
+            if let Some(first) = first.filter(|_| self.reachability(*server) == Reachability::Away)
+            {
                 return Err(Blocked::Refused(
                     self.no_link_reply(first, self.away_error(id)),
                 ));
@@ -79,7 +80,7 @@ impl DataPlane {
     /// A link that serves one request of this session. `None`: the bound of links is reached.
     pub(crate) fn link_once(&mut self, kind: LinkKind, id: SessionId) -> Option<LinkId> {
         let role = LinkRole::Streaming { by: id };
-        if let Some(spare) = self.take_spare(kind, role) {
+        if let Some(spare) = self.take_idle_link(kind, role) {
             return Some(spare);
         }
         let link = self.add_link(kind, role)?;

@@ -218,7 +218,7 @@ impl DataPlane {
 
     /// Whether a new session must authenticate first: to respool, or because a server demands it.
     pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
-        let first = self.first_link(self.pools.home_of(pool));
+        let first = self.default_kind(self.pools.default_server_of(pool));
         let refusal = self
             .link_index
             .shared(&first)

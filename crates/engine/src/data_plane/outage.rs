@@ -113,7 +113,7 @@ impl DataPlane {
 
     /// Whether another link already tries to reach the server; this link then waits for that
     /// attempt. During an outage one link at a time tries the server.
-    pub(crate) fn waits_for_attempt(&mut self, id: LinkId) -> bool {
+    pub(crate) fn wait_for_attempt(&mut self, id: LinkId) -> bool {
         let holds = |link: &&Link| self.holds_requests(link.kind.server);
         let Some(link) = self.links.get(id).filter(holds) else {
             return false;

@@ -8,7 +8,7 @@ use crate::data_plane::ingress::Request;
 
 /// The coalescing switches and the aim of the flush rule for the clients of one listener.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Levels {
+pub(crate) struct CoalescingSwitches {
     /// The aim of the flush rule. `None`: that of the pool.
     pub(crate) aim: Option<Aim>,
     /// The pool of the listener, once an option of the listener was set.
@@ -17,8 +17,8 @@ pub(crate) struct Levels {
     pub(crate) collapse: bool,
 }
 
-impl Levels {
-    pub(crate) const ALL: Levels = Levels {
+impl CoalescingSwitches {
+    pub(crate) const ALL: CoalescingSwitches = CoalescingSwitches {
         aim: None,
         pool: 0,
         fuse: true,
@@ -32,9 +32,9 @@ impl Levels {
 
     /// The switches of a listener, or the defaults if none were set.
     #[inline]
-    pub(crate) fn of(set: &[Levels], listener: u16) -> Levels {
+    pub(crate) fn of(set: &[CoalescingSwitches], listener: u16) -> CoalescingSwitches {
         let levels = set.get(usize::from(listener));
-        levels.copied().unwrap_or(Levels::ALL)
+        levels.copied().unwrap_or(CoalescingSwitches::ALL)
     }
 }
 

@@ -34,7 +34,7 @@ impl RequestOwner {
 
 /// The first arguments of a request, identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+pub(crate) enum LeadingCommand {
     /// A row of the table.
     Row(CommandId),
     /// A command that the server has and the table has not.
@@ -66,7 +66,7 @@ impl DataPlane {
                 return;
             }
             let pool_or_first = match key_flags.has(KeyFlags::NOT_KEY) {
-                true => self.pools.parts_of(usize::from(pool))[0],
+                true => self.pools.subpools_of(usize::from(pool))[0],
                 false => pool,
             };
             let group = self.pools.group_of(pool_or_first, arg(at), || any);
@@ -132,15 +132,15 @@ impl DataPlane {
     pub(crate) fn switch_large(
         &mut self,
         session_id: SessionId,
-        opening: Opening,
+        opening: LeadingCommand,
         args: &[&[u8]],
         argc: usize,
         queued: Option<Group>,
     ) -> Result<(), &'static [u8]> {
         match opening {
-            Opening::Row(id) => self.note_asked(session_id, id, argc),
-            Opening::Learned { reads: true, .. } => {}
-            Opening::Learned { .. } | Opening::Nothing => self.note_write(session_id),
+            LeadingCommand::Row(id) => self.note_asked(session_id, id, argc),
+            LeadingCommand::Learned { reads: true, .. } => {}
+            LeadingCommand::Learned { .. } | LeadingCommand::Nothing => self.note_write(session_id),
         }
         let Some(session) = self
             .sessions
@@ -154,7 +154,7 @@ impl DataPlane {
         if !self.pools[pool].has_several() {
             return Ok(());
         }
-        let Opening::Row(id) = opening else {
+        let LeadingCommand::Row(id) = opening else {
             return Err(UNKNOWN_KEYS);
         };
         let (command, spread) = (id.get(), id.get().fan_out.spread);
@@ -170,7 +170,7 @@ impl DataPlane {
             RequestOwner::NoKeys => {
                 let is_bound = |session: &Session| session.pins.bind();
                 if spread == Spread::Home && !self.sessions.get(session_id).is_some_and(is_bound) {
-                    let home = self.pools.home_of(pool);
+                    let home = self.pools.default_server_of(pool);
                     self.switch_server(session_id, home);
                 }
                 Ok(())

@@ -50,7 +50,7 @@ impl DataPlane {
 
     /// Whether a pause is on for the pool of a server, or the server holds writes.
     pub(crate) fn is_server_paused(&self, server: ServerId) -> bool {
-        let pool = self.pool_of(server).whole;
+        let pool = self.pool_of(server).parent;
         let is_on = |pause: &Pause| pause.pool == pool;
         self.pauses.iter().any(is_on) || self.link_that_holds_writes(server).is_some()
     }

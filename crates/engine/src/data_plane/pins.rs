@@ -64,7 +64,7 @@ impl DataPlane {
 
     /// Keeps a link that was given back for the next session that needs one. A link that is
     /// tainted, paused or above the bound is closed.
-    pub(crate) fn keep_spare(&mut self, id: LinkId) {
+    pub(crate) fn keep_idle_link(&mut self, id: LinkId) {
         let now = self.now;
         let role = self.links.get(id).map(|link| link.role);
         // A pinned link was counted before it was given back; a streaming link was not.
@@ -147,7 +147,7 @@ impl DataPlane {
     pub(crate) fn own_link(&mut self, kind: LinkKind, id: SessionId) -> Result<LinkId, Blocked> {
         self.wait_for_room(id)?;
         let role = LinkRole::Pinned { by: id };
-        let link = match self.take_spare(kind, role) {
+        let link = match self.take_idle_link(kind, role) {
             Some(spare) => spare,
             None => {
                 self.make_room_for_own_link();
@@ -217,7 +217,7 @@ impl DataPlane {
     }
 
     /// Takes an idle link of this kind, if there is one.
-    pub(crate) fn take_spare(&mut self, kind: LinkKind, role: LinkRole) -> Option<LinkId> {
+    pub(crate) fn take_idle_link(&mut self, kind: LinkKind, role: LinkRole) -> Option<LinkId> {
         let paused = self.is_server_paused(kind.server);
         while let Some(id) = self.link_index.pop_idle(&kind) {
             if let Some(link) = self.links.get_mut(id)
@@ -265,8 +265,8 @@ impl DataPlane {
         Ok(())
     }
 
-    /// The one request of a session on its pinned link is placed: the pin ends with it. `waits`:
-    /// the request may wait at the server.
+    /// The one request of a session on its pinned link is dispatched: the pin ends with it.
+    /// `waits`: the request may wait at the server.
     pub(crate) fn unpin_behind(&mut self, id: SessionId, pins: Pins, waits: bool) {
         let link = self.sessions.get(id).map(|session| session.link);
         if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
@@ -286,7 +286,7 @@ impl DataPlane {
             if session.is_caught_up() {
                 self.finish_unpinning(id);
             } else {
-                self.hold(id, Holds::DRAIN);
+                self.hold(id, Holds::CATCH_UP);
             }
         }
     }
@@ -323,7 +323,7 @@ impl DataPlane {
             return;
         }
         if let Some(session) = self.sessions.get(by) {
-            let kind = self.shared_kind_of(session);
+            let kind = self.kind_with_lane(session);
             let shared = self.shared_link(kind).unwrap_or(LinkId::NONE);
             self.attach_again(by, shared);
         }
@@ -359,7 +359,7 @@ impl DataPlane {
             return;
         }
         if link.is_up() && link.is_idle() && !link.tainted {
-            self.keep_spare(id);
+            self.keep_idle_link(id);
             self.next_pinned();
         } else {
             self.close_link(id);

@@ -31,7 +31,7 @@ use crate::data_plane::link::LinkKind;
 use crate::data_plane::scripts::{each_request, is_refusal};
 use crate::data_plane::sent_request::as_asked;
 use crate::data_plane::session::Session;
-use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS};
+use crate::data_plane::slow_readers::{CODE_LANE, DEFAULT_LANE};
 
 /// The code that a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,7 +193,7 @@ impl DataPlane {
         if !may_hold(self, pool) {
             return CodeLane::Common;
         }
-        match self.waits_for_own_lane(id) {
+        match self.wait_for_code_lane(id) {
             true => CodeLane::Waits,
             false => CodeLane::Visited,
         }
@@ -209,9 +209,9 @@ impl DataPlane {
         if lane == CodeLane::Waits {
             return Dispatched::Wait;
         }
-        let placed = place(self);
+        let dispatched = place(self);
         self.leave_code_lane(id, lane);
-        placed
+        dispatched
     }
 
     /// The request has its place: the session's next request waits for the reply, and goes on the
@@ -239,7 +239,8 @@ impl DataPlane {
     /// session's links. Nothing of the session is in flight.
     pub(crate) fn kind_for_flush(&mut self, id: SessionId, kind: LinkKind) -> LinkKind {
         let apart = of_code(kind);
-        let may = kind.lane == EVERYBODYS && self.has_lane_link(apart) && !self.would_overtake(id);
+        let may =
+            kind.lane == DEFAULT_LANE && self.has_lane_link(apart) && !self.would_overtake(id);
         if may { apart } else { kind }
     }
 
@@ -272,7 +273,7 @@ impl DataPlane {
     fn code_in_front(&self, link_id: LinkId) -> Vec<CodeHash> {
         let mut names = Vec::new();
         if let Some(link) = self.links.get(link_id) {
-            let pool = self.pool_of(link.kind.server).whole;
+            let pool = self.pool_of(link.kind.server).parent;
             each_request(as_asked(link.ledger.first_bytes()), |id, args| {
                 if let HoldUp::Code(code) = holds(id, |at| args.get(at).copied()) {
                     names.push(self.quick_code.name(pool, code));
@@ -285,9 +286,9 @@ impl DataPlane {
     /// A session's next request goes on a link of the code lane. Returns whether the session must
     /// wait until its earlier requests are answered. A session with a link of its own, or in a lane
     /// of slow or large readers, stays there.
-    fn waits_for_own_lane(&mut self, id: SessionId) -> bool {
+    fn wait_for_code_lane(&mut self, id: SessionId) -> bool {
         let is_on_shared_link =
-            |session: &Session| session.pins.is_empty() && session.lane == EVERYBODYS;
+            |session: &Session| session.pins.is_empty() && session.lane == DEFAULT_LANE;
         if !self.sessions.get(id).is_some_and(is_on_shared_link) || self.tracks_several(id) {
             return false;
         }

@@ -11,8 +11,8 @@ use crate::base::settings::ReadPolicy;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::link::{Link, LinkKind, LinkState};
+use crate::data_plane::reachability::SILENT_MS;
 use crate::data_plane::session::Flags;
-use crate::data_plane::standing::SILENT_MS;
 use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
@@ -44,7 +44,7 @@ impl DataPlane {
             && (!is_read || session.state.any(Flags::IN_MULTI))
         {
             let owner = match self.server(owner).gone {
-                true => self.pools.home_of(session.pool.into()),
+                true => self.pools.default_server_of(session.pool.into()),
                 false => owner,
             };
             self.switch_server(id, owner);
@@ -98,7 +98,7 @@ impl DataPlane {
         };
         match &self.pool_of(owner).readers {
             None => Ok(owner),
-            Some(_) if session.state.any(Flags::READS_OTHERWISE) => {
+            Some(_) if session.state.any(Flags::OWN_READ_MODE) => {
                 self.server_as_wanted(id, owner, command)
             }
             Some(readers) if command.replica => readers.instead_of(owner, id),
@@ -188,21 +188,23 @@ impl DataPlane {
     }
 
     /// The server that gets a refused request of a session now. `asked`: the kind of the link that
-    /// carried it. `slot`: the slot of its first key. `heir`: the server that has taken over from
-    /// the owner behind that link.
+    /// carried it. `slot`: the slot of its first key. `new_primary`: the server that has taken over
+    /// from the owner behind that link.
     pub(crate) fn next_server_of(
         &mut self,
         session: SessionId,
         (asked, command): (LinkKind, Option<&Command>),
         slot: Option<u16>,
         next: NextServer,
-        heir: Option<ServerId>,
+        new_primary: Option<ServerId>,
     ) -> Result<ServerId, NoReader> {
         let pool = usize::from(self.server(asked.server).pool);
         let owner = match (next, slot, self.pools[pool].cluster()) {
             (NextServer::Importer(server) | NextServer::Named(server), ..) => return Ok(server),
             (NextServer::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
-            (NextServer::Owner, ..) => heir.unwrap_or_else(|| self.owner_behind(asked.server)),
+            (NextServer::Owner, ..) => {
+                new_primary.unwrap_or_else(|| self.owner_behind(asked.server))
+            }
         };
         match command {
             Some(command) => self.server_at_last(session, owner, command, asked),
@@ -233,7 +235,7 @@ impl DataPlane {
     /// A session may have written.
     pub(crate) fn note_write(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
-            && session.state.any(Flags::READS_OTHERWISE)
+            && session.state.any(Flags::OWN_READ_MODE)
         {
             session.rare().reading.written = true;
         }
@@ -242,9 +244,9 @@ impl DataPlane {
     /// Sets a session's way of reading to that of a new session.
     pub(crate) fn reset_reading(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.state.remove(Flags::READS_OTHERWISE);
+            session.state.remove(Flags::OWN_READ_MODE);
             if self.pools.all_read_own_writes(session.pool.into()) {
-                session.state |= Flags::READS_OTHERWISE;
+                session.state |= Flags::OWN_READ_MODE;
             }
         }
     }
@@ -253,9 +255,9 @@ impl DataPlane {
     /// its own writes.
     pub(crate) fn set_reading(&mut self, id: SessionId, asked: CommandId) -> Dispatched {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.state.remove(Flags::READS_OTHERWISE);
+            session.state.remove(Flags::OWN_READ_MODE);
             if asked == id::READWRITE {
-                session.state |= Flags::READS_OTHERWISE;
+                session.state |= Flags::OWN_READ_MODE;
                 // Earlier writes count, too.
                 session.rare().reading.written = true;
             }
@@ -272,7 +274,7 @@ impl DataPlane {
     }
 
     /// Whether a server is connected and answers.
-    pub(crate) fn speaks(&self, server: ServerId) -> bool {
+    pub(crate) fn brings_replies(&self, server: ServerId) -> bool {
         self.first_link_is(server, |link| {
             link.is_up() && !self.is_silent(link, SILENT_MS)
         })

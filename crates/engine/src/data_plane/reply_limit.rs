@@ -42,7 +42,7 @@ use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{Link, LinkRole, LinkState};
 use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::slow_readers::{CODE_LANE, EVERYBODYS, LinkLane};
+use crate::data_plane::slow_readers::{CODE_LANE, DEFAULT_LANE, LinkLane};
 use crate::routing::pool::ServerId;
 
 /// The server's option that limits one connection.
@@ -219,10 +219,10 @@ fn clients_limit(text: &str, maxmemory: Option<&str>) -> u64 {
     }
 }
 
-/// How many replies one link may be owed. Report the parts of replies that come in several reads
-/// with [`ReplyBudget::note_part`] and [`ReplyBudget::note_end`]. Call [`ReplyBudget::note_full`]
-/// when the link closes and [`ReplyBudget::note_room`] when it opens again. Call
-/// [`ReplyBudget::age`] in every tick. Time never runs back.
+/// How many replies one link may be owed. Report the fragments of replies that come in several
+/// reads with [`ReplyBudget::note_fragment`] and [`ReplyBudget::note_end`]. Call
+/// [`ReplyBudget::note_full`] when the link closes and [`ReplyBudget::note_room`] when it opens
+/// again. Call [`ReplyBudget::age`] in every tick. Time never runs back.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     /// Replies that the link may be owed without a limit of the server.
@@ -238,7 +238,7 @@ pub(crate) struct ReplyBudget {
     /// The part of the present reply that has come, bytes.
     coming: u64,
     /// Requests of a careful link since it was last owed nothing.
-    placed: usize,
+    dispatched: usize,
     /// Sessions that were woken for this room and have not used it.
     woken: Vec<SessionId>,
     /// Whether the link is closed because it is owed as much as it may be.
@@ -257,7 +257,7 @@ impl ReplyBudget {
     /// The budget of a link in this lane.
     pub(crate) fn new(lane: LinkLane, now: Time) -> ReplyBudget {
         // Sessions are in the other lanes because of large or slow replies.
-        let is_for_readers = !matches!(lane, EVERYBODYS | CODE_LANE);
+        let is_for_readers = !matches!(lane, DEFAULT_LANE | CODE_LANE);
         ReplyBudget {
             ledger_max: usize::MAX,
             bytes_max: None,
@@ -269,7 +269,7 @@ impl ReplyBudget {
             newest: 0,
             guess: UNSEEN_REPLY_BYTES,
             coming: 0,
-            placed: 0,
+            dispatched: 0,
             woken: Vec::new(),
             is_full: false,
             was_full: false,
@@ -322,14 +322,14 @@ impl ReplyBudget {
     }
 
     /// Notes bytes of a reply whose end has not come. Returns whether the link becomes careful.
-    pub(crate) fn note_part(&mut self, bytes: usize) -> bool {
+    pub(crate) fn note_fragment(&mut self, bytes: usize) -> bool {
         self.coming = self.coming.saturating_add(bytes as u64);
         self.note_size(self.coming)
     }
 
     /// Notes the last bytes of such a reply. Returns whether the link becomes careful.
     fn note_end(&mut self, bytes: usize) -> bool {
-        let becomes_careful = self.note_part(bytes);
+        let becomes_careful = self.note_fragment(bytes);
         self.coming = 0;
         becomes_careful
     }
@@ -348,15 +348,15 @@ impl ReplyBudget {
 
     /// Notes a request for a careful link that is owed `owed` replies.
     fn note_request(&mut self, owed: usize) {
-        self.placed = if owed == 0 { 1 } else { self.placed + 1 };
+        self.dispatched = if owed == 0 { 1 } else { self.dispatched + 1 };
     }
 
     /// Whether a session may send a request on a careful link that is owed `owed` replies. A
     /// session that was woken may, once. Another session may if none waits, and if there is room
     /// for all that were woken.
     fn admits(&mut self, session: SessionId, owed: usize, others_wait: bool) -> bool {
-        let placed = if owed == 0 { 0 } else { self.placed };
-        self.use_turn(session) || !others_wait && placed + self.woken.len() < self.replies_max
+        let dispatched = if owed == 0 { 0 } else { self.dispatched };
+        self.use_turn(session) || !others_wait && dispatched + self.woken.len() < self.replies_max
     }
 
     /// Ends the claim of a woken session to its room. Returns whether it had one.
@@ -368,11 +368,11 @@ impl ReplyBudget {
     /// Whether a careful link has got as many requests as it may before it is owed nothing.
     #[inline]
     fn is_spent(&self) -> bool {
-        self.is_careful && self.placed >= self.replies_max
+        self.is_careful && self.dispatched >= self.replies_max
     }
 
     /// Forgets the reply that was coming and the woken sessions, because the connection is lost.
-    pub(crate) fn forget_part(&mut self) {
+    pub(crate) fn forget_fragment(&mut self) {
         self.coming = 0;
         self.woken.clear();
     }
@@ -444,7 +444,7 @@ impl Link {
 
     /// Makes each request of the link ask for room from now on.
     fn begin_to_care(&mut self) {
-        self.reply_room.placed = self.ledger.len();
+        self.reply_room.dispatched = self.ledger.len();
         self.admit(self.takes(), true);
     }
 
@@ -463,7 +463,7 @@ impl DataPlane {
         self.settings.asks_output_limits
             && link.role == LinkRole::Shared
             && link.kind.user == CONFIGURED
-            && link.kind.lane == EVERYBODYS
+            && link.kind.lane == DEFAULT_LANE
             && self
                 .server(link.kind.server)
                 .reply_limits
@@ -541,7 +541,7 @@ impl DataPlane {
         };
         let becomes_careful = match ends {
             true => link.reply_room.note_end(bytes),
-            false => link.reply_room.note_part(bytes),
+            false => link.reply_room.note_fragment(bytes),
         };
         if becomes_careful {
             link.begin_to_care();
@@ -906,7 +906,7 @@ mod tests {
     }
 
     fn bounded(bytes_max: u64) -> ReplyBudget {
-        let mut room = ReplyBudget::new(EVERYBODYS, Time(0));
+        let mut room = ReplyBudget::new(DEFAULT_LANE, Time(0));
         room.limit_to(Some(bytes_max));
         room
     }
@@ -920,7 +920,7 @@ mod tests {
             room.limit_to(Some(16 * MIB));
             room.is_careful()
         };
-        let careful: Vec<LinkLane> = (EVERYBODYS..=CODE_LANE)
+        let careful: Vec<LinkLane> = (DEFAULT_LANE..=CODE_LANE)
             .filter(|lane| is_careful(*lane))
             .collect();
         assert_eq!(careful, [1, 2, 3, 4]);
@@ -933,7 +933,7 @@ mod tests {
         assert_eq!((room.replies_max(), room.is_careful()), (4, false));
         let mut becomes_careful = false;
         for _ in 0..31 {
-            becomes_careful |= room.note_part(256 << 10);
+            becomes_careful |= room.note_fragment(256 << 10);
         }
         becomes_careful |= room.note_end(256 << 10);
         assert!(becomes_careful);

@@ -48,7 +48,7 @@ pub(crate) struct ScatterRequest {
     seq: u32,
     pub(crate) id: CommandId,
     pub(crate) merge: MergeRule,
-    pub(crate) parts: Vec<Answered>,
+    pub(crate) shares: Vec<ShareState>,
     /// The number of shares without an answer.
     waiting: usize,
     /// Bytes of the parts that have come.
@@ -75,7 +75,7 @@ pub(crate) enum MergeRule {
 }
 
 /// A share, and its answer.
-pub(crate) struct Answered {
+pub(crate) struct ShareState {
     pub(crate) server: ServerId,
     /// Empty until it has come.
     pub(crate) reply: Vec<u8>,
@@ -90,17 +90,17 @@ impl ScatterRequest {
         servers: impl Iterator<Item = ServerId>,
         sifted_by: Option<Box<[u8]>>,
     ) -> ScatterRequest {
-        let share = |server| Answered {
+        let share = |server| ShareState {
             server,
             reply: Vec::new(),
         };
-        let parts: Vec<_> = servers.map(share).collect();
+        let shares: Vec<_> = servers.map(share).collect();
         ScatterRequest {
             seq,
             id,
             merge,
-            waiting: parts.len(),
-            parts,
+            waiting: shares.len(),
+            shares,
             held_bytes: 0,
             failure: None,
             executed: false,
@@ -111,7 +111,7 @@ impl ScatterRequest {
 
     /// Whether a part has come.
     fn has_answers(&self) -> bool {
-        self.waiting < self.parts.len()
+        self.waiting < self.shares.len()
     }
 
     /// Its memory without the parts' bytes.
@@ -120,7 +120,7 @@ impl ScatterRequest {
             MergeRule::ByKey(order) => order.capacity() * size_of::<u16>(),
             MergeRule::AsSaid | MergeRule::Info { .. } => 0,
         };
-        size_of::<ScatterRequest>() + self.parts.capacity() * size_of::<Answered>() + order
+        size_of::<ScatterRequest>() + self.shares.capacity() * size_of::<ShareState>() + order
     }
 
     /// Keeps the answer to a share.
@@ -131,9 +131,9 @@ impl ScatterRequest {
             // The request has failed already: this part is not used.
         } else if self.held_bytes + reply.len() > gathered_bytes_max(limits) {
             self.failure = Some(too_large(limits));
-            self.drop_parts();
-        } else if let Some(part) = self.parts.get_mut(usize::from(index)) {
-            part.reply = reply.to_vec();
+            self.drop_shares();
+        } else if let Some(share) = self.shares.get_mut(usize::from(index)) {
+            share.reply = reply.to_vec();
             self.held_bytes += reply.len();
         }
     }
@@ -146,9 +146,9 @@ impl ScatterRequest {
     }
 
     /// Drops the parts that have come.
-    fn drop_parts(&mut self) {
-        for part in &mut self.parts {
-            part.reply = Vec::new();
+    fn drop_shares(&mut self) {
+        for share in &mut self.shares {
+            share.reply = Vec::new();
         }
         self.held_bytes = 0;
     }
@@ -175,9 +175,9 @@ impl ScatterRequest {
     }
 
     /// The server that answers a share, and which keys its reply names.
-    pub(crate) fn part(&self, index: u16) -> Option<(ServerId, Names)> {
-        let part = self.parts.get(usize::from(index))?;
-        Some((part.server, self.id.get().names))
+    pub(crate) fn share(&self, index: u16) -> Option<(ServerId, Names)> {
+        let share = self.shares.get(usize::from(index))?;
+        Some((share.server, self.id.get().names))
     }
 
     /// The pattern that filters the parts of KEYS.
@@ -241,14 +241,14 @@ impl DataPlane {
     }
 
     /// The place behind the last request of which a part has come.
-    pub(crate) fn end_of_parts(&self, id: SessionId) -> Option<u32> {
+    pub(crate) fn end_of_shares(&self, id: SessionId) -> Option<u32> {
         let mut answered = self.scattered.get(id)?.requests.iter().rev();
         let last = answered.find(|request| request.has_answers())?;
         Some(last.seq.wrapping_add(1))
     }
 
     /// Keeps a server's answer to its share. Returns whether the request is still there.
-    pub(crate) fn take_part(&mut self, entry: Entry, index: u16, reply: &[u8]) -> bool {
+    pub(crate) fn store_share_reply(&mut self, entry: Entry, index: u16, reply: &[u8]) -> bool {
         let Some((of, at)) = locate(&self.sessions, &mut self.scattered, entry) else {
             return false;
         };
@@ -261,17 +261,17 @@ impl DataPlane {
         of.charge.memory = of.charge.memory + after - before;
         let charge = of.charge;
         self.charge(entry.session, ChargeKind::Parts, charge);
-        self.bound_parts(entry.session);
+        self.bound_share_replies(entry.session);
         true
     }
 
     /// Holds the parts of a session to the bounds of early replies.
-    fn bound_parts(&mut self, id: SessionId) {
+    fn bound_share_replies(&mut self, id: SessionId) {
         let limits = &self.settings.limits;
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        let parked = session.parked_bytes();
+        let parked = session.reordered_bytes();
         if parked > gathered_bytes_max(limits) {
             let reason = "worker-memory-bytes-max: replies of several servers";
             self.close_for(id, reason.to_owned());
@@ -330,16 +330,16 @@ impl DataPlane {
         let Some((of, at)) = locate(&self.sessions, &mut self.scattered, entry) else {
             return;
         };
-        if let Some(part) = of.requests[at].parts.get_mut(usize::from(index)) {
-            part.server = server;
+        if let Some(share) = of.requests[at].shares.get_mut(usize::from(index)) {
+            share.server = server;
         }
     }
 
     /// The answer of a server to its share of a request, if it has a share and has answered.
     pub(crate) fn part_of(&self, entry: Entry, server: ServerId) -> Option<Vec<u8>> {
-        let mut parts = self.scattered(entry)?.parts.iter();
-        let part = parts.find(|part| part.server == server && !part.reply.is_empty())?;
-        Some(part.reply.clone())
+        let mut shares = self.scattered(entry)?.shares.iter();
+        let share = shares.find(|share| share.server == server && !share.reply.is_empty())?;
+        Some(share.reply.clone())
     }
 }
 

@@ -207,7 +207,7 @@ pub(crate) struct Session {
     pub(crate) batch: u32,
     /// The new section of the session's request that was last looked at, from the batch's end on.
     pub(crate) behind: BatchMove,
-    /// The block of the last request that was placed in that batch.
+    /// The block of the last request that was dispatched in that batch.
     pub(crate) block: u32,
     /// The session's SETs in that batch that leave in one MSET.
     pub(crate) sets: SetRun,
@@ -414,17 +414,17 @@ impl Session {
     }
 
     /// Bytes of replies, and of parts of replies, that came before their place.
-    pub(crate) fn parked_bytes(&self) -> usize {
+    pub(crate) fn reordered_bytes(&self) -> usize {
         let rare = self.rare.as_deref();
         rare.map_or(0, |rare| rare.reorder.held_bytes() + rare.parts_bytes())
     }
 
     /// The place behind the last reply, or part of one, that came before its place.
-    /// `end_of_parts`: the place behind the last request of which a part has come.
-    pub(crate) fn end_of_early_replies(&self, end_of_parts: Option<u32>) -> Option<u32> {
+    /// `end_of_shares`: the place behind the last request of which a part has come.
+    pub(crate) fn end_of_early_replies(&self, end_of_shares: Option<u32>) -> Option<u32> {
         let rare = self.rare.as_deref()?;
         let ahead = |place: &u32| place.wrapping_sub(self.head_seq);
-        let ends = end_of_parts.into_iter().chain(rare.reorder.end());
+        let ends = end_of_shares.into_iter().chain(rare.reorder.end());
         ends.max_by_key(ahead)
     }
 
@@ -450,25 +450,29 @@ impl Session {
         self.head_seq = head;
         rare.reorder.tidy(spare);
         if rare.reorder.is_empty() {
-            self.state.remove(Flags::PARKED);
+            self.state.remove(Flags::REORDERED);
         }
         requests_len
     }
 
     /// Takes out the requests behind `seq` whose replies came early on this link, see
     /// [`ReorderBuffer::take_behind`].
-    pub(crate) fn take_parked_behind(
+    pub(crate) fn take_reordered_behind(
         &mut self,
         seq: u32,
         link: LinkId,
         is_early: impl Fn(&[u8]) -> bool,
     ) -> Vec<AskedEarly> {
-        let Some(rare) = self.rare.as_mut().filter(|_| self.state.any(Flags::PARKED)) else {
+        let Some(rare) = self
+            .rare
+            .as_mut()
+            .filter(|_| self.state.any(Flags::REORDERED))
+        else {
             return Vec::new();
         };
         let taken = rare.reorder.take_behind(seq, link, is_early);
         if rare.reorder.is_empty() {
-            self.state.remove(Flags::PARKED);
+            self.state.remove(Flags::REORDERED);
         }
         taken
     }
@@ -488,7 +492,7 @@ impl Session {
         if self.state.is_ending() {
             return false;
         }
-        let mut patient = Holds::PAUSE | Holds::DRAIN | Holds::ROOM;
+        let mut patient = Holds::PAUSE | Holds::CATCH_UP | Holds::ROOM;
         if !self.pins.is_empty() {
             patient = patient | Holds::DEPTH | Holds::LINK;
         }
@@ -559,7 +563,7 @@ impl Session {
             let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
             rare.pushes.len() + charged + left
         });
-        self.out.len() + self.held.len() + scanned + self.parked_bytes() + rare
+        self.out.len() + self.held.len() + scanned + self.reordered_bytes() + rare
     }
 }
 

@@ -207,7 +207,7 @@ impl Holds {
     /// Too many requests are unanswered.
     pub(crate) const DEPTH: Holds = Holds(1 << 1);
     /// The next request takes another way, and must not overtake those in flight.
-    pub(crate) const DRAIN: Holds = Holds(1 << 2);
+    pub(crate) const CATCH_UP: Holds = Holds(1 << 2);
     /// The link for the next request has no room, or is not up yet.
     pub(crate) const LINK: Holds = Holds(1 << 3);
     /// The worker is short of memory, and this session is owed most.
@@ -220,7 +220,7 @@ impl Holds {
     /// Holds that a server or respool ends. The others end by an act of the client, or once memory
     /// is free again.
     pub(crate) const BY_SERVER: Holds = Holds::DEPTH
-        .with(Holds::DRAIN)
+        .with(Holds::CATCH_UP)
         .with(Holds::LINK)
         .with(Holds::PAUSE)
         .with(Holds::ROOM);
@@ -475,7 +475,7 @@ impl Flags {
     /// The pool has several servers: each request is routed by its keys.
     pub(crate) const ROUTED: Flags = Flags(1 << 11);
     /// A server of the pool gets keys without their prefix, so requests are rewritten.
-    pub(crate) const STRIPS: Flags = Flags(1 << 12);
+    pub(crate) const REWRITES_KEYS: Flags = Flags(1 << 12);
     /// A coalesced request may have to be sent again. Until it is answered, no further request is
     /// sent.
     pub(crate) const FUSED: Flags = Flags(1 << 13);
@@ -495,7 +495,7 @@ impl Flags {
     pub(crate) const STEPS: Flags = Flags(1 << 20);
     /// A request to one of several servers took the slow path, so the time of its reply is unknown:
     /// do not cork output.
-    pub(crate) const UNFORESEEN: Flags = Flags(1 << 21);
+    pub(crate) const REPLY_TIME_UNKNOWN: Flags = Flags(1 << 21);
     /// The session gives its own link back once all its requests are answered.
     pub(crate) const UNPINNING: Flags = Flags(1 << 22);
     /// A coalesced request is being sent again, and so are the requests behind it that depend on
@@ -503,13 +503,13 @@ impl Flags {
     pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 23);
     /// The client has chosen how it reads, or its pool lets it read its own writes: see
     /// `Rare::reading`.
-    pub(crate) const READS_OTHERWISE: Flags = Flags(1 << 24);
+    pub(crate) const OWN_READ_MODE: Flags = Flags(1 << 24);
     /// The reorder buffer holds replies.
-    pub(crate) const PARKED: Flags = Flags(1 << 25);
+    pub(crate) const REORDERED: Flags = Flags(1 << 25);
     /// A reply is being passed on in parts: no message may come in between.
     pub(crate) const MID_REPLY: Flags = Flags(1 << 26);
     /// The session has queued a transaction or watched keys before.
-    pub(crate) const HAS_QUEUED: Flags = Flags(1 << 27);
+    pub(crate) const MAY_HAVE_QUEUED: Flags = Flags(1 << 27);
     /// The driver was told not to read the session's socket.
     pub(crate) const UNREAD: Flags = Flags(1 << 28);
 
@@ -534,15 +534,15 @@ impl Flags {
         .with(Flags::FUSED)
         .with(Flags::RESTRICTED)
         .with(Flags::ROUTED)
-        .with(Flags::STRIPS);
+        .with(Flags::REWRITES_KEYS);
     /// States in which output is not corked.
     const WRITES_AT_ONCE: Flags = Flags::NOT_SCANNED
         .with(Flags::ENDED)
-        .with(Flags::UNFORESEEN);
+        .with(Flags::REPLY_TIME_UNKNOWN);
     /// States that end with the last reply that the session is owed.
     const AWAITS_LAST: Flags = Flags::UNPINNING
         .with(Flags(Holds::DEPTH.0 as u32))
-        .with(Flags(Holds::DRAIN.0 as u32));
+        .with(Flags(Holds::CATCH_UP.0 as u32));
 
     const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -746,7 +746,7 @@ mod tests {
         let all = [
             H::OUTPUT,
             H::DEPTH,
-            H::DRAIN,
+            H::CATCH_UP,
             H::LINK,
             H::MEMORY,
             H::PAUSE,
@@ -760,7 +760,7 @@ mod tests {
             state.hold(hold);
             assert!(state.is_held() && state.holds() == hold);
             assert!(state.is_not_scanned() && state.writes_at_once());
-            let ends_with_last = hold == H::DEPTH || hold == H::DRAIN;
+            let ends_with_last = hold == H::DEPTH || hold == H::CATCH_UP;
             assert_eq!(state.awaits_last(), ends_with_last, "{hold:?}");
             let others = all.into_iter().filter(|other| *other != hold);
             for other in others {
@@ -795,7 +795,7 @@ mod tests {
         for other in [
             F::UNAUTHENTICATED,
             F::ENDED,
-            F::PARKED,
+            F::REORDERED,
             F::UNREAD,
             F::IN_MULTI,
             F::SILENT,
@@ -806,10 +806,10 @@ mod tests {
             F::FUSED,
             F::ASKS_AGAIN,
             F::ROUTED,
-            F::HAS_QUEUED,
-            F::UNFORESEEN,
-            F::READS_OTHERWISE,
-            F::STRIPS,
+            F::MAY_HAVE_QUEUED,
+            F::REPLY_TIME_UNKNOWN,
+            F::OWN_READ_MODE,
+            F::REWRITES_KEYS,
         ] {
             note(other);
             assert!(!other.any(F::NOT_SCANNED));

@@ -38,7 +38,7 @@ use crate::data_plane::session::Session;
 pub(crate) type LinkLane = u8;
 
 /// The lane of all sessions that are not set apart.
-pub(crate) const EVERYBODYS: LinkLane = 0;
+pub(crate) const DEFAULT_LANE: LinkLane = 0;
 
 /// The lane for code that may be slow. A session is attached to its link for one request.
 pub(crate) const CODE_LANE: LinkLane = LARGE_READER_LINKS + SLOW_READER_LINKS + CODE_LINKS;
@@ -99,8 +99,8 @@ impl ForeignWait {
     }
 }
 
-/// The slow and large readers of a worker. Report sizes with [`SlowReaders::note_part`] and
-/// [`SlowReaders::note_reply`], waits with [`SlowReaders::strangers_wait`]. Poll
+/// The slow and large readers of a worker. Report sizes with [`SlowReaders::note_fragment`] and
+/// [`SlowReaders::note_reply`], waits with [`SlowReaders::head_of_line_wait`]. Poll
 /// [`SlowReaders::all_apart`] in every tick. Time never runs back.
 #[derive(Debug, Default)]
 pub(crate) struct SlowReaders {
@@ -118,21 +118,21 @@ impl SlowReaders {
     /// The lane that a session is to have.
     fn wanted(&self, session: u64) -> LinkLane {
         let apart = self.apart.get(&session);
-        apart.map_or(EVERYBODYS, |apart| apart.lane)
+        apart.map_or(DEFAULT_LANE, |apart| apart.lane)
     }
 
     /// Whether a session in `lane` is to change it.
     #[inline]
     fn is_to_change(&self, session: u64, lane: LinkLane) -> bool {
         match self.apart.is_empty() {
-            true => lane != EVERYBODYS,
+            true => lane != DEFAULT_LANE,
             false => lane != self.wanted(session),
         }
     }
 
     /// Notes bytes of a reply that goes to a session before it has come whole. Returns whether the
     /// session is owed too much. `unanswered` counts its requests, with this one.
-    fn note_part(&mut self, session: u64, bytes: usize, unanswered: u32) -> bool {
+    fn note_fragment(&mut self, session: u64, bytes: usize, unanswered: u32) -> bool {
         self.make_room_for_sizes(session);
         let size = self.sizes.entry(session).or_default();
         size.coming = size.coming.saturating_add(small(bytes));
@@ -162,7 +162,7 @@ impl SlowReaders {
         let until = now.plus_ms(APART_MS);
         if let Some(apart) = self.apart.get_mut(&number) {
             apart.until = until;
-            if apart.lane != EVERYBODYS && apart.why >= why {
+            if apart.lane != DEFAULT_LANE && apart.why >= why {
                 return false;
             }
         } else if self.apart.len() >= APART_SESSIONS_MAX {
@@ -174,7 +174,7 @@ impl SlowReaders {
                 .filter(|apart| apart.lane == *lane)
                 .count()
         };
-        let lane = why.lanes().min_by_key(members).unwrap_or(EVERYBODYS);
+        let lane = why.lanes().min_by_key(members).unwrap_or(DEFAULT_LANE);
         let apart = SlowReader {
             session,
             why,
@@ -189,7 +189,7 @@ impl SlowReaders {
     /// lane.
     fn change_lane(&mut self, session: u64) -> LinkLane {
         let lane = self.wanted(session);
-        if lane == EVERYBODYS {
+        if lane == DEFAULT_LANE {
             self.apart.remove(&session);
         }
         lane
@@ -209,7 +209,7 @@ impl SlowReaders {
     fn all_apart(&mut self, now: Time) -> Vec<SessionId> {
         for apart in self.apart.values_mut() {
             if now >= apart.until {
-                apart.lane = EVERYBODYS;
+                apart.lane = DEFAULT_LANE;
             }
         }
         let all = self.apart.values();
@@ -219,7 +219,7 @@ impl SlowReaders {
     /// Counts the wait of other sessions at a link of this kind, which has not been read since
     /// `since`. Returns how long they have waited at all such links lately, microseconds. Time that
     /// passes at several links together counts once.
-    fn strangers_wait(&mut self, kind: LinkKind, since: Time, now: Time) -> u64 {
+    fn head_of_line_wait(&mut self, kind: LinkKind, since: Time, now: Time) -> u64 {
         let counted = self.waited.get(&kind).map_or(since, |waited| waited.at);
         let us = self.waited(kind, now) + now.since_us(counted.max(since));
         self.waited.insert(kind, ForeignWait { us, at: now });
@@ -248,7 +248,7 @@ impl DataPlane {
     pub(crate) fn take_code_requests(&mut self, id: LinkId) -> Option<(LinkId, Vec<Departed>)> {
         let link = self.links.get(id)?;
         let kind = LinkKind {
-            lane: EVERYBODYS,
+            lane: DEFAULT_LANE,
             ..link.kind
         };
         let is_code_link = link.kind.lane == CODE_LANE && link.role == LinkRole::Shared;
@@ -261,7 +261,7 @@ impl DataPlane {
     }
 
     /// The kind of the shared link to which a session belongs.
-    pub(crate) fn shared_kind_of(&self, session: &Session) -> LinkKind {
+    pub(crate) fn kind_with_lane(&self, session: &Session) -> LinkKind {
         LinkKind {
             lane: session.lane,
             ..self.kind_of(session)
@@ -274,7 +274,7 @@ impl DataPlane {
             return;
         };
         let (number, unanswered) = (session.id, session.depth());
-        if self.slow_readers.note_part(number, bytes, unanswered) {
+        if self.slow_readers.note_fragment(number, bytes, unanswered) {
             self.set_apart(link, session_id, LaneReason::Large);
         }
     }
@@ -364,10 +364,10 @@ impl DataPlane {
     /// The kind of the shared link for sessions of this kind at present. If a lane has no link and
     /// may get none, that is the common one.
     pub(crate) fn kind_with_room(&self, kind: LinkKind) -> LinkKind {
-        let is_apart = kind.lane != EVERYBODYS && self.link_index.shared(&kind).is_none();
+        let is_apart = kind.lane != DEFAULT_LANE && self.link_index.shared(&kind).is_none();
         match is_apart && !self.has_room_in_lanes(kind.lane == CODE_LANE) {
             true => LinkKind {
-                lane: EVERYBODYS,
+                lane: DEFAULT_LANE,
                 ..kind
             },
             false => kind,
@@ -378,14 +378,14 @@ impl DataPlane {
     /// has its own bound.
     fn has_room_in_lanes(&self, for_code: bool) -> bool {
         let is_of_kind = |(_, link): &(LinkId, &Link)| {
-            link.kind.lane != EVERYBODYS && (link.kind.lane == CODE_LANE) == for_code
+            link.kind.lane != DEFAULT_LANE && (link.kind.lane == CODE_LANE) == for_code
         };
         let count = self.links.iter().filter(is_of_kind).count();
         count < self.settings.limits.links_max as usize / 4 && self.has_room_for_link()
     }
 
     /// Whether requests of other sessions wait on a link behind its slow reader.
-    pub(crate) fn strangers_wait(&self, link: LinkId) -> bool {
+    pub(crate) fn head_of_line_wait(&self, link: LinkId) -> bool {
         let Some(link) = self.links.get(link) else {
             return false;
         };
@@ -396,7 +396,7 @@ impl DataPlane {
 
     /// Counts the wait of other sessions at a link that is not read. Returns whether they have
     /// waited as long as they may.
-    pub(crate) fn count_strangers_wait(&mut self, link: LinkId) -> bool {
+    pub(crate) fn count_head_of_line_wait(&mut self, link: LinkId) -> bool {
         let (now, limit_ms) = (self.now, self.settings.limits.stranger_stall_ms);
         let Some((kind, since)) = self
             .links
@@ -405,12 +405,12 @@ impl DataPlane {
         else {
             return false;
         };
-        let waited = self.slow_readers.strangers_wait(kind, since, now);
+        let waited = self.slow_readers.head_of_line_wait(kind, since, now);
         waited >= u64::from(limit_ms) * 1_000
     }
 
     /// Whether other sessions have waited at links of this kind as long as they may.
-    pub(crate) fn strangers_have_waited(&self, link: LinkId) -> bool {
+    pub(crate) fn head_of_line_waited(&self, link: LinkId) -> bool {
         let limit_us = u64::from(self.settings.limits.stranger_stall_ms) * 1_000;
         let kind = self.links.get(link).map(|link| link.kind);
         kind.is_some_and(|kind| self.slow_readers.waited(kind, self.now) >= limit_us)
@@ -455,7 +455,7 @@ impl DataPlane {
         };
         let is_free =
             session.pins.is_empty() && session.is_caught_up() && !session.state.is_inside_large();
-        let (kind, old_link) = (self.shared_kind_of(session), session.link);
+        let (kind, old_link) = (self.kind_with_lane(session), session.link);
         if !is_free {
             return;
         }
@@ -507,7 +507,7 @@ mod tests {
         version: Version::Resp2,
         db: 0,
         user: 0,
-        lane: EVERYBODYS,
+        lane: DEFAULT_LANE,
     };
 
     fn session(index: u32) -> SessionId {
@@ -536,14 +536,14 @@ mod tests {
     fn one_reply_counts_by_all_of_its_parts() {
         let mut readers = SlowReaders::default();
         let part = 100 << 10;
-        assert!(!readers.note_part(1, part, 1));
-        assert!(!readers.note_part(1, part, 1));
-        assert!(readers.note_part(1, part, 1));
+        assert!(!readers.note_fragment(1, part, 1));
+        assert!(!readers.note_fragment(1, part, 1));
+        assert!(readers.note_fragment(1, part, 1));
         assert!(
             !readers.note_reply(1, 0, 1),
             "the reply adds 75 KiB to the mean"
         );
-        assert!(!readers.note_part(1, part, 1), "the next reply begins");
+        assert!(!readers.note_fragment(1, part, 1), "the next reply begins");
     }
 
     /// A session changes its lane only when it is set apart for a stronger reason.
@@ -551,7 +551,7 @@ mod tests {
     fn session_changes_its_lane_only_when_told() {
         let mut readers = SlowReaders::default();
         assert!(readers.set_apart(7, session(1), LaneReason::Large, at_ms(0)));
-        assert!(readers.is_to_change(7, EVERYBODYS));
+        assert!(readers.is_to_change(7, DEFAULT_LANE));
         let lane = readers.change_lane(7);
         assert!(LaneReason::Large.lanes().contains(&lane) && !readers.is_to_change(7, lane));
         assert!(!readers.set_apart(7, session(1), LaneReason::Large, at_ms(1)));
@@ -584,7 +584,7 @@ mod tests {
         assert!(!readers.is_to_change(7, lane));
         readers.all_apart(at_ms(APART_MS));
         assert!(readers.is_to_change(7, lane));
-        assert_eq!(readers.change_lane(7), EVERYBODYS);
+        assert_eq!(readers.change_lane(7), DEFAULT_LANE);
         assert!(readers.apart.is_empty());
     }
 
@@ -608,14 +608,14 @@ mod tests {
     #[test]
     fn waits_of_other_sessions_add_up_and_fade() {
         let mut readers = SlowReaders::default();
-        assert_eq!(readers.strangers_wait(KIND, at_ms(0), at_ms(50)), 50_000);
+        assert_eq!(readers.head_of_line_wait(KIND, at_ms(0), at_ms(50)), 50_000);
         // Another link was unread meanwhile.
         let forgiven = 50_000 / STRANGERS_WAIT_SHARE;
-        let waited = readers.strangers_wait(KIND, at_ms(20), at_ms(100));
+        let waited = readers.head_of_line_wait(KIND, at_ms(20), at_ms(100));
         assert_eq!(waited, 100_000 - forgiven);
         // This link came later.
         let forgiven = forgiven + 100_000 / STRANGERS_WAIT_SHARE;
-        let waited = readers.strangers_wait(KIND, at_ms(180), at_ms(200));
+        let waited = readers.head_of_line_wait(KIND, at_ms(180), at_ms(200));
         assert_eq!(waited, 120_000 - forgiven);
         let other = LinkKind { db: 1, ..KIND };
         assert_eq!(readers.waited(other, at_ms(200)), 0);

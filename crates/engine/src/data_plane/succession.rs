@@ -99,10 +99,10 @@ mod tests {
     /// A plane with a shared link, and an idle link of the same kind that has just come up.
     fn plane_with_idle_link() -> (DataPlane, LinkId, LinkId) {
         let mut plane = plane_with_pool(PoolKind::Single(server_at(1)));
-        let kind = plane.first_link(ServerId(0));
+        let kind = plane.default_kind(ServerId(0));
         let old = plane.shared_link(kind).expect("there is room for a link");
         let idle = plane.insert_link(kind, LinkRole::Idle);
-        plane.set_up(idle).expect("the link is there");
+        plane.mark_up(idle).expect("the link is there");
         (plane, old, idle)
     }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn idle_link_takes_the_place_of_a_shared_one() {
         let (mut plane, old, idle) = plane_with_idle_link();
-        plane.set_up(old).expect("the link is there");
+        plane.mark_up(old).expect("the link is there");
         let succession = plane.succession_of(idle).expect("a succession");
         assert!(!succession.is_takeover && succession.old == old);
         assert_eq!(plane.take_place(&succession).len(), 0);
@@ -128,7 +128,7 @@ mod tests {
         let (mut plane, old, idle) = plane_with_idle_link();
         assert!(plane.succession_of(idle).is_none());
         assert!(plane.turn.actions.contains(&Action::CloseLink(idle)));
-        let kind = plane.first_link(ServerId(0));
+        let kind = plane.default_kind(ServerId(0));
         assert_eq!(plane.link_index.shared(&kind), Some(old));
         // A link of another use succeeds no link.
         assert!(plane.succession_of(old).is_none());

@@ -47,7 +47,9 @@ impl DataPlane {
     /// Sessions on links to a server that is gone switch to the home of their pool, unless state or
     /// a queued transaction binds them.
     pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
-        let home = self.pools.home_of(usize::from(self.server(server).pool));
+        let home = self
+            .pools
+            .default_server_of(usize::from(self.server(server).pool));
         let is_free = |session: &Session| {
             session.server == server && !session.pins.bind() && session.state.any(Flags::ROUTED)
         };
@@ -65,7 +67,7 @@ impl DataPlane {
 
     /// The kind of link that a session shares with others to this server.
     pub(crate) fn kind_at(&self, session: &Session, server: ServerId) -> LinkKind {
-        self.shared_kind_of(session).at(server)
+        self.kind_with_lane(session).at(server)
     }
 
     /// The shared link of a kind, mostly the kind of the previous request.
@@ -120,9 +122,9 @@ impl DataPlane {
     }
 
     /// Switches a session to the first server of its pool.
-    pub(crate) fn switch_home(&mut self, id: SessionId) {
+    pub(crate) fn switch_to_default_server(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(id) {
-            let home = self.pools.home_of(usize::from(session.pool));
+            let home = self.pools.default_server_of(usize::from(session.pool));
             self.switch_server(id, home);
         }
     }
@@ -130,8 +132,8 @@ impl DataPlane {
     /// A group of keys of the first server of a session's pool.
     pub(crate) fn home_group(&self, id: SessionId) -> Option<Group> {
         let pool = usize::from(self.sessions.get(id)?.pool);
-        let home = self.pools.home_of(pool);
-        Some(self.pools.group_at(self.pools.parts_of(pool)[0], home))
+        let home = self.pools.default_server_of(pool);
+        Some(self.pools.group_at(self.pools.subpools_of(pool)[0], home))
     }
 
     /// Switches a session to the owner of this key, unless the session is bound to its server.

@@ -15,9 +15,9 @@ use respool_protocol::{commands, encode};
 /// A data plane with one server, and its first link, which is up since the time 0.
 pub(crate) fn plane_with_link() -> (DataPlane, LinkId) {
     let mut plane = plane_with_pool(PoolKind::Single(server_at(1)));
-    let kind = plane.first_link(ServerId(0));
+    let kind = plane.default_kind(ServerId(0));
     let link = plane.shared_link(kind).expect("there is room for a link");
-    plane.set_up(link).expect("the link is there");
+    plane.mark_up(link).expect("the link is there");
     (plane, link)
 }
 

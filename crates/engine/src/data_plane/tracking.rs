@@ -281,7 +281,7 @@ impl DataPlane {
         if let Some(resting) = self.resting_link(kind) {
             self.ready_link(id, resting)?;
         } else if self.away_until(server).is_some() {
-            let shared = self.shared_link_for(id, self.first_link(server))?;
+            let shared = self.shared_link_for(id, self.default_kind(server))?;
             let shared = self.ready_link(id, shared)?;
             // A pinned link would fail at once, and be opened again at once.
             return Err(self.wait_at_full(id, shared));
@@ -364,7 +364,7 @@ impl DataPlane {
     /// A shared link to the same server that is in back-off or late. A refusal of another user does
     /// not count: that server is reachable.
     fn resting_link(&self, kind: LinkKind) -> Option<LinkId> {
-        let all = [kind, self.first_link(kind.server)];
+        let all = [kind, self.default_kind(kind.server)];
         let rests = |id: &LinkId| {
             self.links.get(*id).is_some_and(|link| {
                 let rests = matches!(link.state, LinkState::Backoff { .. }) || link.is_late();

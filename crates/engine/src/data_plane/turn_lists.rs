@@ -28,7 +28,7 @@ pub(crate) enum Cleanup {
 /// ```text
 /// list                    filled by                   emptied by        at which step of the turn
 /// reply_runs              go_on_delivering            deliver_run       in the same delivery
-/// slowed_by_current_read  hold_output, bound_parked   after_replies     after the read of a link
+/// slowed_by_current_read  see its doc                 after_replies     after the read of a link
 /// lost_links              lose_link                   settle_losses     after a read, and first
 /// slow_pairs              after_replies, hold_output  slow_down_all     before `untried`
 /// untried                 connect                     fail_untried      before `resume`

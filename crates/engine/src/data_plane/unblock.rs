@@ -23,7 +23,7 @@ impl DataPlane {
         };
         let (server, client_id) = (blocked.kind.server, blocked.client_id);
         // The configured user's link is preferred: the session was found to have the right.
-        let first = self.first_link(server);
+        let first = self.default_kind(server);
         let shared = |link: &Link| {
             let is_older = link.up_since <= blocked.up_since;
             link.role == LinkRole::Shared && link.is_up() && link.kind.server == server && is_older

@@ -353,7 +353,7 @@ impl Discovery {
         let left = left.filter(is_left).collect();
         // The first topology moves no slot: no session tracks keys before it.
         if was_known && !moved.is_empty() {
-            let whole = plane.pools[pool].whole;
+            let whole = plane.pools[pool].parent;
             plane.trackers.note_moved(whole);
         }
         // A session's later requests go to the new owner, and must not overtake.
@@ -436,7 +436,7 @@ impl Discovery {
         }
         self.request_refresh(plane, owner);
         plane.wake_deferred();
-        let whole = plane.pools[pool].whole;
+        let whole = plane.pools[pool].parent;
         plane.trackers.note_moved(whole);
     }
 
@@ -460,7 +460,7 @@ impl Discovery {
         pool: usize,
         homes: &mut HashMap<u16, String>,
     ) -> Option<(ServerId, ServerId)> {
-        let home = plane.pools.home_of(pool);
+        let home = plane.pools.default_server_of(pool);
         let label = |server: ServerId| &plane.server(server).label;
         let owners = plane.pools[pool].servers();
         let serves = |server: ServerId| owners.contains(&server) && plane.is_there(server);
@@ -514,7 +514,7 @@ impl Discovery {
 
     /// The node that took over from this one: the primary that it follows, if it owns no slot any
     /// more.
-    pub(crate) fn heir_of(&self, plane: &DataPlane, server: ServerId) -> Option<ServerId> {
+    pub(crate) fn new_primary_of(&self, plane: &DataPlane, server: ServerId) -> Option<ServerId> {
         let pool = usize::from(plane.server(server).pool);
         let belief = self.clusters[pool].as_ref()?;
         let follows = belief.primaries.get(&server).copied();

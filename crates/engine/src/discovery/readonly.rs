@@ -22,7 +22,7 @@ use crate::data_plane::link::{IDLE_EMERGENCY, Link, LinkRole};
 use crate::discovery::Discovery;
 use crate::routing::pool::ServerId;
 
-/// The first pause between two renewals of the links to a server, milliseconds. A name may follow
+/// The first pause between two reconnects of the links to a server, milliseconds. A name may follow
 /// its primary by seconds.
 const RENEWAL_MIN_MS: u32 = 1_000;
 /// The longest such pause, milliseconds. Clients may send writes for days to a server that is meant
@@ -106,11 +106,11 @@ impl Discovery {
         let Some(link) = plane.links.get(link) else {
             return;
         };
-        let (server, heeds) = (link.kind.server, link.heeds);
+        let (server, handles_redirects) = (link.kind.server, link.handles_redirects);
         let said = Value::read(reply);
         let role = said.as_ref().and_then(|said| said.field("role")?.text());
         match role {
-            Some(b"replica" | b"slave") if heeds => {
+            Some(b"replica" | b"slave") if handles_redirects => {
                 self.request_survey(plane, server);
                 self.request_refresh_after_loss(plane, server);
             }
@@ -121,14 +121,19 @@ impl Discovery {
 
     fn renew_if_due(&mut self, plane: &mut DataPlane, server: ServerId) {
         let now = plane.now;
-        if self.renewals.entry(server).or_default().is_due(now) {
-            self.renew(plane, server);
+        if self
+            .readonly_reconnects
+            .entry(server)
+            .or_default()
+            .is_due(now)
+        {
+            self.reconnect(plane, server);
         }
     }
 
     /// Connects a new link for each shared link. The new link takes its place once it is up. Until
     /// then sessions go on with the old link, and also if the new link never comes up.
-    fn renew(&mut self, plane: &mut DataPlane, server: ServerId) {
+    fn reconnect(&mut self, plane: &mut DataPlane, server: ServerId) {
         let state = plane.server(server);
         let (pool, label) = (usize::from(state.pool), &state.label);
         let text = format!(
@@ -169,7 +174,12 @@ impl Discovery {
         let Some(link) = self.link_that_answers(plane, server) else {
             return;
         };
-        if !self.renewals.entry(server).or_default().may_ask(now) {
+        if !self
+            .readonly_reconnects
+            .entry(server)
+            .or_default()
+            .may_ask(now)
+        {
             return;
         }
         let version = plane.links.get(link).map(|link| link.kind.version);

@@ -11,8 +11,8 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::link::{Link, LinkRole, LinkState};
+use crate::data_plane::reachability::{Reachability, SILENT_MS};
 use crate::data_plane::session_state::Holds;
-use crate::data_plane::standing::{SILENT_MS, Standing};
 use crate::discovery::Discovery;
 use crate::discovery::cluster::{ClusterBelief, NewTopology, TopologyChange};
 use crate::discovery::introductions;
@@ -353,8 +353,11 @@ impl Discovery {
             refresh.listing = refresh.listing.other();
         }
         let choice = view_election::choose(&belief.known, &answers);
-        let foreign_nodes: Vec<ServerId> =
-            choice.strangers.iter().map(|at| answered_by[*at]).collect();
+        let foreign_nodes: Vec<ServerId> = choice
+            .unlisted_nodes
+            .iter()
+            .map(|at| answered_by[*at])
+            .collect();
         let ours = answered_by.iter().copied().zip(answers);
         let ours = ours.filter(|(id, _)| !foreign_nodes.contains(id));
         let (members, answers): (Vec<ServerId>, Vec<_>) = ours.unzip();
@@ -409,7 +412,7 @@ impl Discovery {
         }
         self.note_foreign_nodes(plane, pool, &ended.answered_by, ended.foreign_nodes);
         let mut owners = plane.pools[pool].servers().iter();
-        let all_up = owners.all(|server| plane.standing(*server) >= Standing::Refuses);
+        let all_up = owners.all(|server| plane.reachability(*server) >= Reachability::Refuses);
         if let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) {
             // Before the first topology, the owners are not known.
             let all_up = all_up && slots.is_known;
@@ -468,44 +471,44 @@ impl Discovery {
         (any_node, events): (bool, bool),
     ) -> Option<Dispatched> {
         let pool = usize::from(plane.sessions.get(id)?.pool);
-        let home = usize::from(plane.pools.parts_of(pool)[0]);
+        let home = usize::from(plane.pools.subpools_of(pool)[0]);
         let cluster = plane.pools[home].cluster();
         // The first topology answer may move everything that is published to another node, and the
         // session would miss messages.
         if any_node
             && cluster.is_some_and(|slots| !slots.is_known)
-            && plane.waits_for_nodes(id, home)
+            && plane.wait_for_nodes(id, home)
         {
             return Some(Dispatched::Wait);
         }
         if !events {
             return None;
         }
-        let waits = match plane.unknown_part(pool) {
-            Some(part) => plane.waits_for_nodes(id, part),
-            None => self.waits_for_owners(plane, id, pool),
+        let waits = match plane.unknown_subpool(pool) {
+            Some(part) => plane.wait_for_nodes(id, part),
+            None => self.wait_for_owners(plane, id, pool),
         };
         if waits {
             return Some(Dispatched::Wait);
         }
-        let text = plane.no_nodes(plane.unknown_part(pool)?);
+        let text = plane.no_nodes(plane.unknown_subpool(pool)?);
         Some(plane.answer_error(id, text.as_bytes()))
     }
 
     /// Whether a session with a request for all owners waits for a refresh, because the last one is
     /// too old.
-    pub(crate) fn waits_for_owners(
+    pub(crate) fn wait_for_owners(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         pool: usize,
     ) -> bool {
-        let parts = plane.pools.parts_of(pool).to_vec();
+        let parts = plane.pools.subpools_of(pool).to_vec();
         let mut parts = parts.into_iter().map(usize::from);
-        parts.any(|part| self.waits_for_owners_of(plane, id, part))
+        parts.any(|part| self.wait_for_owners_of(plane, id, part))
     }
 
-    fn waits_for_owners_of(&mut self, plane: &mut DataPlane, id: SessionId, part: usize) -> bool {
+    fn wait_for_owners_of(&mut self, plane: &mut DataPlane, id: SessionId, part: usize) -> bool {
         let now = plane.now;
         let Some((belief, slots)) = self.cluster_of(&mut plane.pools, part) else {
             return false;
@@ -566,7 +569,7 @@ impl Discovery {
     /// slot has none only if one node gives it up before the other takes it. So respool does not
     /// wait, and the client gets the node's own words. The next request asks the node again: as
     /// soon as it knows an owner, it answers with MOVED.
-    pub(crate) fn is_nobodys(
+    pub(crate) fn confirm_unowned(
         &mut self,
         plane: &mut DataPlane,
         server: ServerId,
@@ -580,14 +583,14 @@ impl Discovery {
         let Some((belief, slots)) = self.cluster_of(&mut plane.pools, pool) else {
             return false;
         };
-        let is_nobodys = now.since_ms(belief.unserved_at) < CONFIRMED_MS
+        let confirm_unowned = now.since_ms(belief.unserved_at) < CONFIRMED_MS
             && slots.unserved.binary_search(&slot).is_ok();
         belief.denied_by = Some(server);
-        if is_nobodys {
+        if confirm_unowned {
             // A node may take the slot at any time.
             self.request_refresh(plane, server);
         }
-        is_nobodys
+        confirm_unowned
     }
 }
 
@@ -620,9 +623,9 @@ mod tests {
         let mut plane = plane_with_pool(PoolKind::Cluster { seeds });
         let discovery = Discovery::new(&plane.pools, &plane.servers);
         let links = [0, 1].map(|server| {
-            let kind = plane.first_link(ServerId(server));
+            let kind = plane.default_kind(ServerId(server));
             let link = plane.shared_link(kind).expect("there is room for a link");
-            plane.set_up(link).expect("the link is there");
+            plane.mark_up(link).expect("the link is there");
             link
         });
         (plane, discovery, links)

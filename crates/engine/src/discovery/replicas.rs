@@ -29,9 +29,9 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ledger::EarlierAttempt;
 use crate::data_plane::link::Link;
+use crate::data_plane::reachability::SILENT_MS;
 use crate::data_plane::replica_reads::GIVEN_UP_MS;
 use crate::data_plane::server::Server;
-use crate::data_plane::standing::SILENT_MS;
 use crate::discovery::Discovery;
 use crate::discovery::servers::ServersInUse;
 use crate::routing::pool::ServerId;
@@ -592,7 +592,7 @@ impl Discovery {
         let is_known = |at: Option<Time>| at.is_some_and(|at| plane.now.since_ms(at) < KNOWN_MS);
         if !plane.first_link_is(reader.server, Link::is_up) {
             Some("there is no connection")
-        } else if !plane.speaks(reader.server) && self.has_other(plane, reader) {
+        } else if !plane.brings_replies(reader.server) && self.has_other(plane, reader) {
             Some("it owes replies and sends nothing")
         } else if plane.now < reader.state.refused_until {
             Some("it has refused a read")
@@ -628,7 +628,9 @@ impl Discovery {
         let owner_may = plane.may_be_read(reader.owner) && !plane.is_lost(reader.owner);
         owner_may
             || all.any(|other| {
-                is_other(other) && other.server != reader.owner && plane.speaks(other.server)
+                is_other(other)
+                    && other.server != reader.owner
+                    && plane.brings_replies(other.server)
             })
     }
 

@@ -26,7 +26,7 @@ use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::flush_rule::ServerLoad;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
 use crate::data_plane::server::Server;
-use crate::data_plane::slow_readers::EVERYBODYS;
+use crate::data_plane::slow_readers::DEFAULT_LANE;
 use crate::discovery::Discovery;
 use crate::discovery::primary_election::{self, PrimaryAnswer};
 use crate::discovery::roster::Roster;
@@ -177,7 +177,7 @@ impl Discovery {
                 version: Version::Resp3,
                 db: 0,
                 user: CONFIGURED,
-                lane: EVERYBODYS,
+                lane: DEFAULT_LANE,
             };
             let Some(link) = plane.add_link(kind, LinkRole::Sentinel) else {
                 // At `links_max`. There may be room at the next tick.
@@ -346,7 +346,7 @@ impl Discovery {
         if let FailoverEvent::Promoting { to: Some(to), .. } = &heard
             && let Some(said) = &watch.watchers[index].said[primary]
         {
-            let heir = PrimaryAnswer {
+            let new_primary = PrimaryAnswer {
                 id: None,
                 address: reached(to.clone()),
                 config_epoch: said.config_epoch + 1,
@@ -354,7 +354,7 @@ impl Discovery {
             };
             // The replica was told a moment ago, and obeys within a tick. Before that it would
             // report the role of a replica.
-            watch.promoted[primary] = Some((heir, plane.now.plus_ms(TICK_MS)));
+            watch.promoted[primary] = Some((new_primary, plane.now.plus_ms(TICK_MS)));
         }
         let to = match heard {
             FailoverEvent::Switched { to, .. } | FailoverEvent::Promoted { to, .. } => {
@@ -382,11 +382,11 @@ impl Discovery {
             return Vec::new();
         };
         let mut moved = Vec::new();
-        for (primary, heir) in watch.promoted.iter_mut().enumerate() {
-            if heir.is_some() {
+        for (primary, new_primary) in watch.promoted.iter_mut().enumerate() {
+            if new_primary.is_some() {
                 moved.push(primary);
             }
-            heir.take_if(|(_, from)| now.since_ms(*from) >= PROMOTED_MS);
+            new_primary.take_if(|(_, from)| now.since_ms(*from) >= PROMOTED_MS);
         }
         moved
     }
@@ -394,7 +394,7 @@ impl Discovery {
     /// The server that stands for a primary reports the role of a replica. Returns the pool and the
     /// number of the primary if the server was only told to take over: then its requests go to the
     /// primary that the Sentinels name.
-    pub(crate) fn forget_heir(
+    pub(crate) fn forget_new_primary(
         &mut self,
         plane: &mut DataPlane,
         server: ServerId,
@@ -418,10 +418,13 @@ impl Discovery {
         let watch = self.groups.get(&pool)?;
         let said = watch.watchers.iter().map(|watcher| &watcher.said);
         let said = said.chain([&watch.last_answers]);
-        let heir = watch.promoted[primary].as_ref();
-        let heir = heir.filter(|(_, from)| plane.now >= *from);
+        let new_primary = watch.promoted[primary].as_ref();
+        let new_primary = new_primary.filter(|(_, from)| plane.now >= *from);
         let said = said.filter_map(|said| said[primary].as_ref());
-        let said: Vec<PrimaryAnswer> = said.chain(heir.map(|(heir, _)| heir)).cloned().collect();
+        let said: Vec<PrimaryAnswer> = said
+            .chain(new_primary.map(|(new_primary, _)| new_primary))
+            .cloned()
+            .collect();
         let chosen = primary_election::choose(&said)?;
         let address = address_of(&chosen.address);
         let (name, server) = watch.primaries[primary].clone();

@@ -145,7 +145,7 @@ impl Discovery {
         if let Some(index) = self.free_server(plane, in_use) {
             plane.servers[usize::from(index.0)] = server;
             self.reused.push(index);
-            self.renewals.remove(&index);
+            self.readonly_reconnects.remove(&index);
             for belief in self.clusters.iter_mut().flatten() {
                 belief.foreign_nodes.remove(&index);
                 belief.behind.remove(&index);
@@ -197,7 +197,7 @@ impl Discovery {
     /// Makes sure that a server has a link, or an attempt to connect one.
     pub(crate) fn reach(&mut self, plane: &mut DataPlane, server: ServerId) {
         plane.servers[usize::from(server.0)].gone = false;
-        let kind = plane.first_link(server);
+        let kind = plane.default_kind(server);
         let known = plane.link_index.shared(&kind).is_some();
         if let Some(link) = plane.shared_link(kind).filter(|_| !known) {
             plane.connect(link);

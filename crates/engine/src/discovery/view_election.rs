@@ -16,7 +16,7 @@ pub(crate) struct ViewChoice {
     /// epoch of an earlier view.
     pub(crate) is_known: bool,
     /// The indexes of answers that belong to other Clusters.
-    pub(crate) strangers: Vec<usize>,
+    pub(crate) unlisted_nodes: Vec<usize>,
 }
 
 /// Chooses the view to believe among answers of the same time. `known` has the node ids of the view
@@ -78,7 +78,7 @@ pub(crate) fn choose(known: &BTreeSet<String>, answers: &[(View, Info)]) -> View
     let shared = best.as_ref().map_or(0, |((_, shared, ..), ..)| *shared);
     ViewChoice {
         is_known: shared > 0 || known.is_empty() || chosen.is_none(),
-        strangers: (0..answers.len()).filter(is_other).collect(),
+        unlisted_nodes: (0..answers.len()).filter(is_other).collect(),
         epoch: best.as_ref().map_or(0, |((_, _, rank, _), ..)| rank.0),
         view: best.map(|(_, view, _)| view.clone()),
     }
@@ -263,10 +263,15 @@ mod tests {
             let first = choice
                 .view
                 .and_then(|view| Some(owner_ids(&view)[0]?.to_owned()));
-            (first.unwrap_or_default(), choice.epoch, choice.strangers)
+            (
+                first.unwrap_or_default(),
+                choice.epoch,
+                choice.unlisted_nodes,
+            )
         };
-        let is =
-            |first: &str, epoch, strangers: &[usize]| (first.to_owned(), epoch, strangers.to_vec());
+        let is = |first: &str, epoch, unlisted_nodes: &[usize]| {
+            (first.to_owned(), epoch, unlisted_nodes.to_vec())
+        };
         // The Cluster with most answers wins; of several, the known one.
         let answers = [theirs(9), ours(0), ours(1)];
         assert_eq!(chosen(&[], &answers), is("a", 7, &[0]));
@@ -330,7 +335,7 @@ mod tests {
         for known in [BTreeSet::new(), BTreeSet::from(["x".to_owned()])] {
             let choice = choose(&known, &answers);
             assert_eq!(choice.view.as_ref(), Some(&answers[2].0));
-            assert_eq!((choice.epoch, choice.strangers), (8, Vec::new()));
+            assert_eq!((choice.epoch, choice.unlisted_nodes), (8, Vec::new()));
         }
     }
 
@@ -432,7 +437,7 @@ mod tests {
             let after = named(&|name| name == "after a failover");
             let choose = |votes: &[_]| {
                 let choice = choose(&BTreeSet::new(), votes);
-                assert!(choice.strangers.is_empty());
+                assert!(choice.unlisted_nodes.is_empty());
                 choice.view.expect("answers")
             };
             let old = choose(&votes);
@@ -517,7 +522,7 @@ mod tests {
             let of = |cuts: &Cuts, nodes: &[ClusterNode], epoch, ok| (cut(nodes, cuts), info(epoch, ok));
             let ours: Vec<_> = cuts.iter().map(|(cuts, epoch, ok)| of(cuts, &nodes, *epoch, *ok)).collect();
             let alone = choose(&known, &ours);
-            prop_assert!(alone.strangers.is_empty() && alone.is_known);
+            prop_assert!(alone.unlisted_nodes.is_empty() && alone.is_known);
             let mut others = nodes.clone();
             others.iter_mut().for_each(|node| node.id.insert(0, 'x'));
             let fewer = ours.len() - usize::from(!is_known);
@@ -528,8 +533,8 @@ mod tests {
             let choice = choose(&known, &all);
             prop_assert_eq!((&choice.view, choice.epoch), (&alone.view, alone.epoch));
             let is_theirs = |answer: &usize| all[*answer].0.ids().all(|id| id.starts_with('x'));
-            let strangers: Vec<usize> = (0..all.len()).filter(is_theirs).collect();
-            prop_assert_eq!(choice.strangers, strangers);
+            let unlisted_nodes: Vec<usize> = (0..all.len()).filter(is_theirs).collect();
+            prop_assert_eq!(choice.unlisted_nodes, unlisted_nodes);
         }
     }
 }

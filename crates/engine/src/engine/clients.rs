@@ -63,7 +63,7 @@ impl Engine {
                 self.handle_own(own);
                 Dispatched::Done
             }
-            Err(placed) => placed,
+            Err(dispatched) => dispatched,
         }
     }
 

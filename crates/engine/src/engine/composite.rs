@@ -17,9 +17,9 @@ impl Engine {
                 continue;
             }
             self.plane.asked_ms = asked_ms;
-            let placed = self.answer_step(id, &request, within);
+            let dispatched = self.answer_step(id, &request, within);
             self.plane.asked_ms = self.plane.now_ms;
-            if placed == Dispatched::Wait {
+            if dispatched == Dispatched::Wait {
                 self.plane.put_step_back(id, request, within);
             }
         }

@@ -67,9 +67,9 @@ impl Engine {
                 ExpiredRequest::Fails { len, id } => {
                     self.access.forget_login_wait(session);
                     self.plane.asked_ms = at_ms;
-                    let placed = self.expire_one(session, id, at_ms);
+                    let dispatched = self.expire_one(session, id, at_ms);
                     self.plane.asked_ms = self.plane.now_ms;
-                    if placed == Dispatched::Wait {
+                    if dispatched == Dispatched::Wait {
                         break;
                     }
                     self.plane.counters.requests += 1;

@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn placed(line: &str, in_multi: bool, server_refuses: bool) -> DispatchKind {
+    fn dispatched(line: &str, in_multi: bool, server_refuses: bool) -> DispatchKind {
         let words: Vec<&str> = line.split(' ').collect();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
@@ -124,7 +124,7 @@ mod tests {
             ("PUBLISH c m", Counted),
             ("FCALL f 0", Code),
         ] {
-            assert_eq!(placed(line, false, false), way, "{line}");
+            assert_eq!(dispatched(line, false, false), way, "{line}");
         }
     }
 
@@ -133,11 +133,11 @@ mod tests {
     fn transaction_queues_requests() {
         use DispatchKind::*;
         for line in ["GET k", "BLPOP k 0", "CLIENT ID", "EVAL"] {
-            assert_eq!(placed(line, true, false), Queue, "{line}");
-            assert_eq!(placed(line, true, true), QueueRefused, "{line}");
+            assert_eq!(dispatched(line, true, false), Queue, "{line}");
+            assert_eq!(dispatched(line, true, true), QueueRefused, "{line}");
         }
         for line in ["EXEC", "DISCARD", "MULTI", "WATCH k", "RESET", "QUIT"] {
-            assert_eq!(placed(line, true, false), Here, "{line}");
+            assert_eq!(dispatched(line, true, false), Here, "{line}");
         }
     }
 
@@ -146,7 +146,7 @@ mod tests {
     fn refused_request_goes_to_the_server() {
         for line in ["CONFIG RESPOOL", "BLPOP k", "SHUTDOWN"] {
             assert_eq!(
-                placed(line, false, true),
+                dispatched(line, false, true),
                 DispatchKind::ServersError,
                 "{line}"
             );

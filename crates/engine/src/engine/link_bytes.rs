@@ -136,16 +136,14 @@ impl Engine {
                 self.take_push(id, reply);
                 // The push may have ended the link. Then the bytes after it are not read.
                 let goes_on = self.plane.links.get(id).is_some_and(Link::is_up)
-                    && !self
-                        .pubsub
-                        .puts_push_off(&mut self.plane, id, &bytes[len..]);
+                    && !self.pubsub.defer_pushes(&mut self.plane, id, &bytes[len..]);
                 if goes_on {
                     SpecialReply::Taken
                 } else {
                     SpecialReply::Last
                 }
             }
-            Some(b'-') if self.is_refusal_handled(id, reply) => SpecialReply::Taken,
+            Some(b'-') if self.try_handle_refusal(id, reply) => SpecialReply::Taken,
             // The error may have ended the link.
             _ if !self.plane.links.get(id).is_some_and(Link::is_up) => SpecialReply::Last,
             _ => SpecialReply::Answers,
@@ -155,7 +153,7 @@ impl Engine {
     /// Takes the end of a reply whose beginning came before.
     #[inline(never)]
     fn end_partial(&mut self, id: LinkId, bytes: &[u8]) {
-        let Some(ended) = self.plane.end_part(id, bytes) else {
+        let Some(ended) = self.plane.end_fragment(id, bytes) else {
             return;
         };
         let cut = ended.cut;
@@ -171,7 +169,7 @@ impl Engine {
                 return self.plane.lose_link(id, UNASKED);
             };
             let is_refused = ended.kind == b'-' && !cut;
-            if is_refused && self.is_refusal_handled(id, whole) {
+            if is_refused && self.try_handle_refusal(id, whole) {
                 // Its session gets an answer later.
             } else if !self.plane.links.get(id).is_some_and(Link::is_up) {
                 // The error has ended the link, which answers its requests.

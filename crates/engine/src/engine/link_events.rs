@@ -57,7 +57,7 @@ impl Engine {
                 let Some(server) = self.plane.links.get(id).map(|link| link.kind.server) else {
                     return;
                 };
-                if !self.leave_heir(server) {
+                if !self.leave_new_primary(server) {
                     let reason = "it is a replica, and the Sentinels call it the primary";
                     self.plane.lose_link(id, reason);
                     // The loss asks for a refresh sooner than the survey does.
@@ -68,7 +68,7 @@ impl Engine {
             HandshakeReply::Done => {
                 self.plane.take_limits(id);
                 self.access.greeted_as_configured(&mut self.plane, id, None);
-                if !self.pubsub.waits_for_branches(&mut self.plane, id)
+                if !self.pubsub.hold_for_branches(&mut self.plane, id)
                     && !self.local.waits_for_scripts(&mut self.plane, id)
                 {
                     self.link_is_up(id);
@@ -90,7 +90,7 @@ impl Engine {
     /// A link has finished its handshake, and is in use from now on.
     pub(crate) fn link_is_up(&mut self, id: LinkId) {
         self.plane.wake_deferred();
-        let Some(up) = self.plane.set_up(id) else {
+        let Some(up) = self.plane.mark_up(id) else {
             return;
         };
         self.discovery.link_up(&mut self.plane, &up);
@@ -132,7 +132,7 @@ impl Engine {
         self.local.link_down(&mut self.plane, &down);
         // The routes change first: requests that move follow them.
         self.discovery.link_down(&mut self.plane, &down);
-        if down.heeds || down.reads_move {
+        if down.may_be_replaced || down.reads_move {
             self.redirects.move_left(&mut self.plane, down.link);
         }
         // Requests that have moved are neither stranded nor counted as sent again.

@@ -57,11 +57,11 @@ impl Engine {
             Err(text) => return plane.answer_error(id, &text),
         };
         let (db, version) = (session.db, hello.version.unwrap_or(session.version));
-        if let Err(placed) = self.access.log_in_by_hello(plane, id, &hello, version) {
-            return placed;
+        if let Err(dispatched) = self.access.log_in_by_hello(plane, id, &hello, version) {
+            return dispatched;
         }
-        if let Some(placed) = self.local.refuse_without_login(plane, id) {
-            return placed;
+        if let Some(dispatched) = self.local.refuse_without_login(plane, id) {
+            return dispatched;
         }
         match plane.change_database(id, version, db) {
             DatabaseChange::Done => self.pubsub.restrict(plane, id),
@@ -82,7 +82,7 @@ impl Engine {
         }
         self.pubsub.leave_all(&mut self.plane, id);
         self.pinned.set_redirect(&mut self.plane, id, None);
-        let first = self.plane.first_link(server);
+        let first = self.plane.default_kind(server);
         let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
         self.transactions.end_transaction(&mut self.plane, id);
         let own = self.plane.reset_modes(id);
@@ -104,8 +104,8 @@ impl Engine {
         if !asks_for_us_alone(request) {
             return ask_info(plane, id, request);
         }
-        if let Some(placed) = self.local.refused_by_right(plane, id, request) {
-            return placed;
+        if let Some(dispatched) = self.local.refused_by_right(plane, id, request) {
+            return dispatched;
         }
         let text = self.our_section(id);
         self.plane.answer_with(id, |out, session| {
@@ -117,7 +117,7 @@ impl Engine {
     /// links of the session's own pool.
     pub(crate) fn our_section(&self, id: SessionId) -> String {
         let pool = self.plane.pool_of_session(id);
-        let is_shown = |server| self.plane.pool_of(server).whole == pool;
+        let is_shown = |server| self.plane.pool_of(server).parent == pool;
         let (servers, server_lines) = self.discovery.server_lines(&self.plane, is_shown);
         own_section(&InfoFacts {
             process_id: self.plane.worker.process_id,

@@ -58,13 +58,13 @@ impl Engine {
             true => self.local.refused_by_right(plane, id, request),
             false => None,
         };
-        let placed = match refused {
-            Some(placed) => placed,
+        let dispatched = match refused {
+            Some(dispatched) => dispatched,
             None => self.pinned.dispatch_wait(plane, id, request, rest),
         };
         self.pinned
-            .note_wait(plane, id, request, (was_waiting, placed));
-        placed
+            .note_wait(plane, id, request, (was_waiting, dispatched));
+        dispatched
     }
 
     /// A WAIT or WAITAOF goes on at the next server.
@@ -145,14 +145,14 @@ impl Engine {
         let plane = &mut self.plane;
         let queued = self.transactions.redirects_queued(id, to);
         match self.pinned.track_for(plane, id, request, (at, to), queued) {
-            RedirectStep::Placed(placed) => placed,
+            RedirectStep::Placed(dispatched) => dispatched,
             RedirectStep::AskWorkers(query, form) => self.ask(id, query, form),
             RedirectStep::Queue(switch, redirected) => {
                 let (redirect, bytes) = (redirected.redirect, &redirected.bytes);
-                let placed = self
+                let dispatched = self
                     .transactions
                     .queue_switch(plane, id, switch, redirect, bytes);
-                self.pinned.redirect_placed(plane, id, placed)
+                self.pinned.redirect_dispatched(plane, id, dispatched)
             }
         }
     }
@@ -167,10 +167,10 @@ impl Engine {
     ) -> Dispatched {
         let servers = match servers {
             Ok(servers) => servers,
-            Err(placed) => return placed,
+            Err(dispatched) => return dispatched,
         };
         let plane = &mut self.plane;
-        let placed = self.scatter.ask_these(plane, id, request, &servers);
-        self.pinned.asked_to_agree(plane, id, placed)
+        let dispatched = self.scatter.ask_these(plane, id, request, &servers);
+        self.pinned.asked_to_agree(plane, id, dispatched)
     }
 }

@@ -23,8 +23,8 @@ impl Engine {
         if on {
             let news = (kind != ChannelKind::Shard, brings_events(kind, request));
             let waits = self.discovery.await_publishers(&mut self.plane, id, news);
-            if let Some(placed) = waits {
-                return placed;
+            if let Some(dispatched) = waits {
+                return dispatched;
             }
         }
         let change = (kind, on);
@@ -50,7 +50,7 @@ impl Engine {
         let (server, slot, said) = (refused.server, refused.slot, &reply[1..]);
         let has_no_owner = self
             .discovery
-            .is_nobodys(&mut self.plane, server, said, slot);
+            .confirm_unowned(&mut self.plane, server, said, slot);
         if !has_no_owner {
             self.follow_refusal((server, slot), said, refused.refusal);
         }

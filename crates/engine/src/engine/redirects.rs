@@ -7,7 +7,7 @@ use crate::data_plane::completion::redirect::ProofStep;
 use crate::discovery::readonly::may_be_readonly;
 use crate::engine::Engine;
 use crate::redirect::deferred::{Deferred, Judgement, ProofOutcome, RetryScan, RetryStep};
-use crate::redirect::retry::HeirAnswer;
+use crate::redirect::retry::NewPrimaryAnswer;
 use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
 
@@ -16,8 +16,13 @@ impl Engine {
     /// The next reply of a link is an error. Returns whether respool acts on it, and does not pass
     /// it on.
     #[cold]
-    pub(crate) fn is_refusal_handled(&mut self, id: LinkId, reply: &[u8]) -> bool {
-        if self.plane.links.get(id).is_some_and(|link| link.heeds) {
+    pub(crate) fn try_handle_refusal(&mut self, id: LinkId, reply: &[u8]) -> bool {
+        if self
+            .plane
+            .links
+            .get(id)
+            .is_some_and(|link| link.handles_redirects)
+        {
             return self.handle_refusal(id, reply);
         }
         if may_be_readonly(reply) {
@@ -41,7 +46,7 @@ impl Engine {
             Judgement::Refused(refused) => refused,
         };
         let (server, slot, said) = (refused.server, refused.slot, refused.said());
-        if self.discovery.is_nobodys(plane, server, said, slot) {
+        if self.discovery.confirm_unowned(plane, server, said, slot) {
             if refused.is_block {
                 // The client gets this refusal. The error of EXEC says less.
                 plane.answer_front(id, refused.front, &refused.reply);
@@ -96,7 +101,7 @@ impl Engine {
         };
         let (server, slot) = (item.asked().server, item.slot());
         let said = reply.strip_prefix(b"-").unwrap_or_default();
-        if self.discovery.is_nobodys(plane, server, said, slot) {
+        if self.discovery.confirm_unowned(plane, server, said, slot) {
             return plane.pass_on(item.entry(), reply);
         }
         let next = self.follow_refusal((server, slot), said, twin);
@@ -135,16 +140,21 @@ impl Engine {
     fn retry(&mut self, scan: &mut RetryScan, item: Deferred) {
         let plane = &mut self.plane;
         let server = item.asked().server;
-        let heir = self.discovery.heir_of(plane, server);
-        let item = match self.redirects.settle_by_heir(plane, item, heir) {
-            HeirAnswer::Missing(item) => item,
-            HeirAnswer::Counts(entry, index, answer) => {
-                return self.take_share_of(entry, index, &answer);
+        let new_primary = self.discovery.new_primary_of(plane, server);
+        let item = match self
+            .redirects
+            .settle_by_new_primary(plane, item, new_primary)
+        {
+            NewPrimaryAnswer::Missing(item) => item,
+            NewPrimaryAnswer::Counts(entry, index, answer) => {
+                return self.finish_share(entry, index, &answer);
             }
-            HeirAnswer::Refused => return,
+            NewPrimaryAnswer::Refused => return,
         };
-        let heir = self.discovery.heir_of(plane, plane.owner_behind(server));
-        let Some((link, item)) = self.redirects.leave(plane, scan, item, heir) else {
+        let new_primary = self
+            .discovery
+            .new_primary_of(plane, plane.owner_behind(server));
+        let Some((link, item)) = self.redirects.leave(plane, scan, item, new_primary) else {
             return;
         };
         if item.names_scripts() {

@@ -25,11 +25,11 @@ impl Engine {
                 IngressStep::End => false,
                 IngressStep::Request { len, id: command } => {
                     let (bytes, spans) = read.request(len);
-                    let placed = self.dispatch_other(id, bytes, spans, command);
-                    if placed == Dispatched::Done {
+                    let dispatched = self.dispatch_other(id, bytes, spans, command);
+                    if dispatched == Dispatched::Done {
                         read.advance(len);
                     }
-                    placed == Dispatched::Done
+                    dispatched == Dispatched::Done
                 }
                 IngressStep::Large => {
                     let len = self.pinned.take_large(&mut self.plane, id, read.rest());
@@ -102,7 +102,7 @@ impl Engine {
             id,
             command: id.get(),
         };
-        match self.plane.place_by_key(session_id, &request) {
+        match self.plane.dispatch_by_key(session_id, &request) {
             true => Dispatched::Done,
             false => self.dispatch_slow(session_id, bytes, spans),
         }
@@ -112,7 +112,7 @@ impl Engine {
         let Some(state) = self.plane.begin_slow(session_id, bytes.len()) else {
             return Dispatched::Wait;
         };
-        let placed = if state.is_tunnel() {
+        let dispatched = if state.is_tunnel() {
             self.pinned
                 .dispatch_in_tunnel(&mut self.plane, session_id, bytes, spans)
         } else {
@@ -122,14 +122,14 @@ impl Engine {
                 None => self.dispatch_unknown(session_id, bytes, spans),
             }
         };
-        if placed == Dispatched::Done {
+        if dispatched == Dispatched::Done {
             self.plane.counters.requests += 1;
             self.plane.count_down_silence(session_id);
             if self.plane.tracks_several(session_id) {
                 self.pinned.end_caching(&mut self.plane, session_id);
             }
         }
-        placed
+        dispatched
     }
 
     /// Dispatches a request whose command is in the table.
@@ -169,11 +169,11 @@ impl Engine {
                 .dispatch_control(&mut self.plane, session_id, &request);
         }
         if self.plane.is_routed(session_id)
-            && let Some(placed) = self.route(session_id, &request)
+            && let Some(dispatched) = self.route(session_id, &request)
         {
-            return placed;
+            return dispatched;
         }
-        let placed = match self.plane.removes_prefix(session_id) {
+        let dispatched = match self.plane.removes_prefix(session_id) {
             true => self.dispatch_stripped(session_id, &request, server_refuses),
             false => self.dispatch_at_server(session_id, &request, server_refuses),
         };
@@ -182,7 +182,7 @@ impl Engine {
             // must not reach the other node first.
             self.plane.hold_until_caught_up(session_id);
         }
-        placed
+        dispatched
     }
 
     /// Dispatches a request after its session has switched to its server. `server_refuses`: the

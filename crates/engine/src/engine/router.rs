@@ -186,9 +186,9 @@ struct SessionFacts {
     /// The option that the request names is on.
     is_on: bool,
     /// The present server is the pool's first server.
-    is_at_home: bool,
+    is_at_default_server: bool,
     /// The present server is in the pool's first subpool.
-    is_in_first_part: bool,
+    is_in_first_subpool: bool,
     is_caught_up: bool,
 }
 
@@ -250,8 +250,9 @@ impl Facts {
                 tracks: session.pins.any(Pins::TRACKING),
                 tracks_here: plane.tracks_here(id),
                 is_on,
-                is_at_home: session.server == pools.home_of(pool),
-                is_in_first_part: plane.server(session.server).pool == pools.parts_of(pool)[0],
+                is_at_default_server: session.server == pools.default_server_of(pool),
+                is_in_first_subpool: plane.server(session.server).pool
+                    == pools.subpools_of(pool)[0],
                 is_caught_up: session.is_caught_up(),
             },
             pool: PoolFacts {
@@ -397,10 +398,10 @@ impl Facts {
     fn route_home(&self) -> Route {
         let (session, pool) = (&self.session, &self.pool);
         // The nodes of a Cluster pass published messages on to each other.
-        if pool.channels_have_places && session.is_bound && session.is_in_first_part {
+        if pool.channels_have_places && session.is_bound && session.is_in_first_subpool {
             return Route::Here;
         }
-        match session.is_bound && !session.is_at_home {
+        match session.is_bound && !session.is_at_default_server {
             true => Route::Refuse(RouteRefusal::ForeignOwner),
             false => Route::Home {
                 claims: session.in_multi && !pool.is_cluster,
@@ -548,15 +549,15 @@ fn switch_to_owner(
     claim: Claim,
 ) -> Option<Dispatched> {
     let owner = plane.pools.server_of(group);
-    let placed = plane.switch_or_refuse(id, owner, request, may_read);
-    if placed.is_none() {
+    let dispatched = plane.switch_or_refuse(id, owner, request, may_read);
+    if dispatched.is_none() {
         match claim {
             Claim::Nothing => {}
             Claim::Transaction => plane.bind_transaction(id, group),
             Claim::Watch => plane.note_watched(id, group),
         }
     }
-    placed
+    dispatched
 }
 
 impl Engine {
@@ -577,7 +578,7 @@ impl Engine {
             } => return switch_to_owner(plane, (id, request), group, may_read, claim),
             Route::OnlyOwner { may_read } => {
                 let pool = plane.sessions.get(id)?.pool;
-                let owner = plane.pools.home_of(pool.into());
+                let owner = plane.pools.default_server_of(pool.into());
                 return plane.switch_or_refuse(id, owner, request, may_read);
             }
             Route::FirstUp => {
@@ -585,7 +586,7 @@ impl Engine {
                 return None;
             }
             Route::Home { claims } => {
-                plane.switch_home(id);
+                plane.switch_to_default_server(id);
                 if claims && let Some(group) = plane.home_group(id) {
                     plane.bind_transaction(id, group);
                 }
@@ -634,10 +635,10 @@ impl Engine {
     ) -> Option<Dispatched> {
         let plane = &mut self.plane;
         let pool = usize::from(plane.sessions.get(id)?.pool);
-        if self.discovery.waits_for_owners(plane, id, pool) {
+        if self.discovery.wait_for_owners(plane, id, pool) {
             return Some(Dispatched::Wait);
         }
-        let placed = match everywhere {
+        let dispatched = match everywhere {
             Everywhere::All { .. } => self.scatter.ask_all(plane, id, request),
             Everywhere::Scan { .. } => self.scan(id, request),
             Everywhere::Info => {
@@ -656,7 +657,7 @@ impl Engine {
         if everywhere.keeps_place() {
             self.plane.hold_until_caught_up(id);
         }
-        Some(placed)
+        Some(dispatched)
     }
 }
 
@@ -685,8 +686,8 @@ mod tests {
                 tracks: false,
                 tracks_here: false,
                 is_on: false,
-                is_at_home: false,
-                is_in_first_part: true,
+                is_at_default_server: false,
+                is_in_first_subpool: true,
                 is_caught_up: true,
             },
             pool: PoolFacts {
@@ -1135,11 +1136,11 @@ mod tests {
         assert_eq!(facts.route(), Route::Refuse(RouteRefusal::ForeignOwner));
         // At the first server it may publish, and in a Cluster at any node.
         let mut facts = watching(plain(id::PUBLISH, NONE));
-        facts.session.is_at_home = true;
+        facts.session.is_at_default_server = true;
         assert_eq!(facts.route(), Route::Home { claims: false });
         let mut facts = watching(to_cluster(plain(id::PUBLISH, NONE)));
         assert_eq!(facts.route(), Route::Here);
-        facts.session.is_in_first_part = false;
+        facts.session.is_in_first_subpool = false;
         assert_eq!(facts.route(), Route::Refuse(RouteRefusal::ForeignOwner));
         // The node that executes the transaction would report itself.
         let facts = queued(to_node(plain(id::CLUSTER_INFO, NONE)));

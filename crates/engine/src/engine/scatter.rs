@@ -13,7 +13,7 @@ impl Engine {
     /// keys.
     pub(crate) fn divide(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         match self.scatter.dispatch_divided(&mut self.plane, id, request) {
-            DividedStep::Placed(placed) => placed,
+            DividedStep::Placed(dispatched) => dispatched,
             DividedStep::AtOwner => self.dispatch_stripped(id, request, false),
         }
     }
@@ -45,7 +45,7 @@ impl Engine {
     /// SCAN goes through one server after the other.
     pub(crate) fn scan(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let (server, at) = match self.scatter.scan_step(&mut self.plane, id, request) {
-            ScanStep::Placed(placed) => return placed,
+            ScanStep::Placed(dispatched) => return dispatched,
             ScanStep::Ask {
                 server,
                 at,
@@ -65,9 +65,9 @@ impl Engine {
 /// Answers to shares.
 impl Engine {
     /// Keeps a server's answer to its share, and delivers the whole reply after the last one.
-    pub(crate) fn take_share_of(&mut self, entry: Entry, index: u16, reply: &[u8]) {
+    pub(crate) fn finish_share(&mut self, entry: Entry, index: u16, reply: &[u8]) {
         let scatter = &mut self.scatter;
-        if let Some(finished) = scatter.handle_part(&mut self.plane, entry, index, reply) {
+        if let Some(finished) = scatter.handle_share_reply(&mut self.plane, entry, index, reply) {
             self.finish_scatter(finished);
         }
     }

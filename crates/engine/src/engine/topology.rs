@@ -159,9 +159,9 @@ impl Engine {
 
     /// The server that stands for a primary reports the role of a replica. Returns whether its
     /// requests go to another server now.
-    pub(crate) fn leave_heir(&mut self, server: ServerId) -> bool {
-        let heir = self.discovery.forget_heir(&mut self.plane, server);
-        heir.is_some_and(|(pool, primary)| self.follow_primary(pool, primary))
+    pub(crate) fn leave_new_primary(&mut self, server: ServerId) -> bool {
+        let new_primary = self.discovery.forget_new_primary(&mut self.plane, server);
+        new_primary.is_some_and(|(pool, primary)| self.follow_primary(pool, primary))
     }
 
     /// Follows a primary to the address that the Sentinels name, and ends its links to the old one.

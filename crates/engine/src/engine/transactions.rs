@@ -59,12 +59,12 @@ impl Engine {
             Err(blocked) => return transactions.leave_blocked(plane, id, blocked),
         };
         let scripts = transactions.queued_scripts(id);
-        let placed = match self.local.load_scripts(plane, id, &scripts) {
+        let dispatched = match self.local.load_scripts(plane, id, &scripts) {
             Ok(_) => transactions.send_block(plane, id, closing, plan.about_session),
             Err(blocked) => transactions.leave_blocked(plane, id, blocked),
         };
         plane.leave_code_lane(id, lane);
-        placed
+        dispatched
     }
 }
 
@@ -73,7 +73,7 @@ impl Engine {
     /// Queues a request of a session in MULTI.
     pub(crate) fn queue(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         match self.transactions.queue(&mut self.plane, id, request) {
-            Queued::Done(placed) => placed,
+            Queued::Done(dispatched) => dispatched,
             Queued::Login(login) => self.queue_login(id, login),
             Queued::Redirect { at, to } => self.track_for(id, request, at, to),
         }

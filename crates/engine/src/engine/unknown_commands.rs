@@ -20,7 +20,7 @@ impl Engine {
         let plane = &mut self.plane;
         let step = match self.local.judge_unknown(plane, session_id, &request) {
             Ok(step) => step,
-            Err(placed) => return placed,
+            Err(dispatched) => return dispatched,
         };
         match step {
             UnknownStep::RefuseSubscriber => {

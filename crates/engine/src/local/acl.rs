@@ -41,7 +41,7 @@ pub(crate) enum RightRefusal {
     /// The ACL denies the command: the server's error.
     Denied(Vec<u8>),
     /// The server has not answered yet, and the request could harm other clients.
-    Untold,
+    Unanswered,
 }
 
 /// How long an answer about a right counts. A server does not tell when its rules change.
@@ -99,7 +99,7 @@ impl Local {
             true => own,
             false => LinkKind {
                 user: own.user,
-                ..plane.first_link(own.server)
+                ..plane.default_kind(own.server)
             },
         };
         let subject = Subject::Right(about.1.clone());
@@ -122,8 +122,8 @@ impl Local {
         match self.refusal_of_right(plane, id, request, false) {
             None => Some(Dispatched::Wait),
             Some(Some(RightRefusal::Denied(error))) => Some(plane.answer_error(id, &error)),
-            Some(Some(RightRefusal::Untold)) => {
-                let error = self.untold_error(plane, id, plane.away_error(id));
+            Some(Some(RightRefusal::Unanswered)) => {
+                let error = self.unanswered_error(plane, id, plane.away_error(id));
                 Some(plane.answer_error(id, &error))
             }
             Some(Some(RightRefusal::Unknown) | None) => None,
@@ -132,7 +132,7 @@ impl Local {
 
     /// The error for a request whose right the server has not told. Nothing was denied: the request
     /// was not sent, as if the server were away.
-    pub(crate) fn untold_error(
+    pub(crate) fn unanswered_error(
         &self,
         plane: &DataPlane,
         id: SessionId,
@@ -140,7 +140,7 @@ impl Local {
     ) -> Vec<u8> {
         let server = self.whose(plane, id).map(|(server, _)| server);
         let server = server.map_or("the server", |server| &plane.server(server).label);
-        error::error_text(Fate::NotSent, away, Cause::Untold { server })
+        error::error_text(Fate::NotSent, away, Cause::Unanswered { server })
     }
 
     /// The last known answer. A refusal counts until the server answers otherwise. An old
@@ -182,7 +182,9 @@ impl Local {
             }
         };
         Some(match refusal {
-            Some(RightRefusal::Untold) => Some(self.untold_error(plane, id, AwayError::NotSent)),
+            Some(RightRefusal::Unanswered) => {
+                Some(self.unanswered_error(plane, id, AwayError::NotSent))
+            }
             Some(RightRefusal::Denied(_)) => Some(CHANGED.to_vec()),
             // An unknown command was refused when it was queued.
             Some(RightRefusal::Unknown) | None => None,
@@ -193,7 +195,7 @@ impl Local {
 /// Refuses a request without an answer of the server if the request could harm other clients.
 fn untold(request: &Request<'_>) -> Option<RightRefusal> {
     let harms = request.command.flags.has(CommandFlags::ADMIN);
-    harms.then_some(RightRefusal::Untold)
+    harms.then_some(RightRefusal::Unanswered)
 }
 
 /// The probe: the command of the request by the same name, with arguments that have no effect on

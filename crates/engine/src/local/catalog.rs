@@ -119,14 +119,14 @@ struct KnownCommands {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CommandCheck {
     /// Not known or not needed: the table's row counts.
-    Unsaid,
+    Unknown,
     /// No objection.
-    Fine,
+    Allowed,
     /// The server's error.
     Refused(Vec<u8>),
     /// The server answers the request with an error of its own and has no other effect: it gets the
     /// request.
-    Itself,
+    ServerRefuses,
 }
 
 /// The outcome of the checks of a request.
@@ -203,14 +203,14 @@ impl Local {
         };
         let subject = (whose, name);
         match plane.learned_commands.get(&subject) {
-            Some(CommandInfo::Nothing { at } | CommandInfo::Unsaid { at })
+            Some(CommandInfo::Nothing { at } | CommandInfo::Unreported { at })
                 if now.since_ms(*at) >= NOTHING_MS => {}
             Some(lesson) => return Ok(*lesson),
             None => {}
         }
         match self.ask_about(plane, id, subject.1) {
             // The answer does not come in time.
-            Ok(()) => Ok(CommandInfo::Unsaid { at: now }),
+            Ok(()) => Ok(CommandInfo::Unreported { at: now }),
             Err(blocked) => Err(plane.blocked(id, blocked)),
         }
     }
@@ -228,7 +228,7 @@ impl Local {
         }
         // All users see the same commands. The first link is up already, but its user may have no
         // right to COMMAND.
-        for kind in [plane.first_link(own.server), own] {
+        for kind in [plane.default_kind(own.server), own] {
             let untold = match self.catalog.untold.get(&(kind.server, kind.user)) {
                 Some(Some(at)) => plane.now.since_ms(*at) < NOTHING_MS,
                 Some(None) => true,
@@ -270,13 +270,13 @@ impl Local {
         let Some(verdict) = self.verdict(plane, session_id, request) else {
             return RequestAdmission::Waits;
         };
-        let server_refuses = verdict == CommandCheck::Itself;
+        let server_refuses = verdict == CommandCheck::ServerRefuses;
         let checked = match verdict {
             CommandCheck::Refused(text) => Err(text),
-            CommandCheck::Unsaid => plane
+            CommandCheck::Unknown => plane
                 .check_shape(session_id, command, argc, arg)
                 .and_then(|()| plane.check(session_id, command, id, argc, arg)),
-            CommandCheck::Fine | CommandCheck::Itself => {
+            CommandCheck::Allowed | CommandCheck::ServerRefuses => {
                 plane.check(session_id, command, id, argc, arg)
             }
         };
@@ -313,7 +313,7 @@ impl Local {
         if is_asked_itself && !state.any(Flags::IN_MULTI | Flags::RESTRICTED)
             || plane.is_silent_before_auth(session_id)
         {
-            return Some(CommandCheck::Unsaid);
+            return Some(CommandCheck::Unknown);
         }
         // A queued request is judged by the list that counted at its MULTI. An unauthenticated
         // session could not ask.
@@ -340,20 +340,20 @@ impl Local {
         }
         let verdict = match self.known_verdict(plane, session_id, request) {
             // A request that is answered here needs the number of arguments of the table.
-            CommandCheck::Fine if !is_asked_itself && !row.arity_ok(request.spans.len()) => {
+            CommandCheck::Allowed if !is_asked_itself && !row.arity_ok(request.spans.len()) => {
                 CommandCheck::Refused(wrong_arity(row))
             }
-            verdict @ (CommandCheck::Refused(_) | CommandCheck::Itself) => return Some(verdict),
+            verdict @ (CommandCheck::Refused(_) | CommandCheck::ServerRefuses) => {
+                return Some(verdict);
+            }
             verdict => verdict,
         };
         let has_rights = row.arity_ok(request.spans.len()) && !state.any(Flags::RESTRICTED);
         Some(match refusal {
             Some(RightRefusal::Denied(error)) if has_rights => CommandCheck::Refused(error),
-            Some(RightRefusal::Untold) if has_rights => CommandCheck::Refused(self.untold_error(
-                plane,
-                session_id,
-                plane.away_error(session_id),
-            )),
+            Some(RightRefusal::Unanswered) if has_rights => CommandCheck::Refused(
+                self.unanswered_error(plane, session_id, plane.away_error(session_id)),
+            ),
             _ => verdict,
         })
     }
@@ -581,7 +581,7 @@ const SUBCOMMANDS_AT: usize = 9;
 /// Reads a reply to COMMAND INFO about one command.
 fn parse_info(reply: &[u8], now: Time) -> CommandInfo {
     let Some(Value::List(commands)) = Value::read(reply) else {
-        return CommandInfo::Unsaid { at: now };
+        return CommandInfo::Unreported { at: now };
     };
     let Some(Value::List(facts)) = commands.first() else {
         return CommandInfo::Nothing { at: now };
@@ -595,12 +595,12 @@ fn parse_info(reply: &[u8], now: Time) -> CommandInfo {
     }
     let Some(Value::List(flags)) = facts.get(2) else {
         return CommandInfo::Alone {
-            keys: LearnedKeySpec::Unsaid,
+            keys: LearnedKeySpec::Unreported,
         };
     };
     let has = |flag: &str| flags.iter().any(|it| it.text() == Some(flag.as_bytes()));
     let keys = match has("movablekeys") {
-        true => LearnedKeySpec::Unsaid,
+        true => LearnedKeySpec::Unreported,
         false => keys(facts),
     };
     let data = has("readonly") || has("write");
@@ -627,12 +627,12 @@ fn keys(facts: &[Value]) -> LearnedKeySpec {
         _ => None,
     };
     let (Some(first), Some(last), Some(step)) = (number(0), number(1), number(2)) else {
-        return LearnedKeySpec::Unsaid;
+        return LearnedKeySpec::Unreported;
     };
     match (usize::try_from(first), usize::try_from(step)) {
         (Ok(0), _) => LearnedKeySpec::None,
         (Ok(first), Ok(step @ 1..)) => LearnedKeySpec::At { first, last, step },
-        _ => LearnedKeySpec::Unsaid,
+        _ => LearnedKeySpec::Unreported,
     }
 }
 
@@ -703,7 +703,7 @@ impl Local {
         let arity_of = |id: CommandId| known.map(|known| known.arities[id.index()]);
         if request.id == id::QUIT {
             // Before Redis 7.2 QUIT was no command: Redis looked for it before all commands.
-            return CommandCheck::Unsaid;
+            return CommandCheck::Unknown;
         }
         if arity_of(container) == Some(None) {
             return self.unknown(plane, session_id, request);
@@ -718,8 +718,8 @@ impl Local {
             // refused with the server's error.
             let unknown = request.id == id::CLIENT;
             return match ours || unknown {
-                true => CommandCheck::Fine,
-                false => CommandCheck::Itself,
+                true => CommandCheck::Allowed,
+                false => CommandCheck::ServerRefuses,
             };
         }
         let arity = match arity_of(request.id) {
@@ -727,11 +727,11 @@ impl Local {
             Some(_) if known.is_some_and(|known| known.subcommands) => {
                 return CommandCheck::Refused(unknown_subcommand(request.arg(0), request.arg(1)));
             }
-            _ => return CommandCheck::Unsaid,
+            _ => return CommandCheck::Unknown,
         };
         let least = usize::try_from(arity.unsigned_abs()).unwrap_or(usize::MAX);
         if argc == least || arity < 0 && argc > least {
-            return CommandCheck::Fine;
+            return CommandCheck::Allowed;
         }
         CommandCheck::Refused(wrong_arity(row))
     }
@@ -833,9 +833,12 @@ mod tests {
         let said = |facts: &str| parse_info(facts.as_bytes(), Time(5));
         assert_eq!(said("*1\r\n*-1\r\n"), CommandInfo::Nothing { at: Time(5) });
         assert_eq!(said("*1\r\n_\r\n"), CommandInfo::Nothing { at: Time(5) });
-        assert_eq!(said("-NOPERM no\r\n"), CommandInfo::Unsaid { at: Time(5) });
+        assert_eq!(
+            said("-NOPERM no\r\n"),
+            CommandInfo::Unreported { at: Time(5) }
+        );
         let with = |flags: &str| said(&format!("*1\r\n*3\r\n$6\r\nbf.add\r\n:3\r\n{flags}"));
-        let keys = LearnedKeySpec::Unsaid;
+        let keys = LearnedKeySpec::Unreported;
         let shared = |reads| CommandInfo::Shared { reads, keys };
         assert_eq!(with("*2\r\n+write\r\n+denyoom\r\n"), shared(false));
         assert_eq!(with("~1\r\n+readonly\r\n"), shared(true));
@@ -874,9 +877,9 @@ mod tests {
             ":1\r\n:1\r\n+a\r\n",
         ];
         for places in odd {
-            assert_eq!(said("write", places), LearnedKeySpec::Unsaid);
+            assert_eq!(said("write", places), LearnedKeySpec::Unreported);
         }
         let movable = said("movablekeys", ":1\r\n:1\r\n:1\r\n");
-        assert_eq!(movable, LearnedKeySpec::Unsaid);
+        assert_eq!(movable, LearnedKeySpec::Unreported);
     }
 }

@@ -36,8 +36,8 @@ impl Local {
         if !request.command.arity_ok(request.spans.len()) {
             return Some(plane.answer_error(session_id, &wrong_arity(request.command)));
         }
-        if let Some(placed) = self.refused_by_right(plane, session_id, request) {
-            return Some(placed);
+        if let Some(dispatched) = self.refused_by_right(plane, session_id, request) {
+            return Some(dispatched);
         }
         let node = self.node_seen_by(plane, plane.sessions.get(session_id)?);
         let pool = usize::from(plane.sessions.get(session_id)?.pool);

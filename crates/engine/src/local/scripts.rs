@@ -625,7 +625,7 @@ impl Local {
     pub(crate) fn settle_flush(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
         let server = plane.links.get(link).map(|link| link.kind.server);
         if let Some(server) = server.filter(|_| !reply.starts_with(b"-")) {
-            let pool = plane.pool_of(server).whole;
+            let pool = plane.pool_of(server).parent;
             self.scripts.forget(pool);
             if !self.scripts.flushed.contains(&pool) {
                 self.scripts.flushed.push(pool);

@@ -79,9 +79,9 @@ impl Local {
         let version = session.version;
         if session.pins.bind() {
             let completion = Some(Completion::Local(LocalCompletion::Select(db)));
-            let placed = plane.dispatch_on_link(id, request.bytes, false, completion);
+            let dispatched = plane.dispatch_on_link(id, request.bytes, false, completion);
             plane.hold_until_caught_up(id);
-            return placed;
+            return dispatched;
         }
         match plane.change_database(id, version, db) {
             DatabaseChange::Done => plane.answer_reply(id, OK),
@@ -244,7 +244,7 @@ mod tests {
     /// Answers requests of a session one after the other.
     fn answer(plane: &mut DataPlane, id: SessionId, lines: &[&str]) -> Dispatched {
         let mut local = Local::default();
-        let mut placed = Dispatched::Done;
+        let mut dispatched = Dispatched::Done;
         for line in lines {
             let kept = request_of(line);
             let mut scanner = RequestScanner::default();
@@ -252,9 +252,9 @@ mod tests {
             let Some(OwnCommand::Session(command)) = OwnCommand::of(request.id) else {
                 panic!("{line} is not about the session");
             };
-            placed = local.answer_session(plane, id, command, &request);
+            dispatched = local.answer_session(plane, id, command, &request);
         }
-        placed
+        dispatched
     }
 
     /// Commands about the session need no server.
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(replies_of(&plane, id), "");
         let links = plane.links.iter().map(|(link, _)| link);
         let other = links.filter(|link| *link != first).last();
-        plane.set_up(other.expect("a link was opened"));
+        plane.mark_up(other.expect("a link was opened"));
         assert_eq!(answer(&mut plane, id, &["SELECT 1"]), Dispatched::Done);
         assert_eq!(replies_of(&plane, id), "+OK\r\n");
         let session = plane.sessions.get(id).expect("the session is there");

@@ -11,7 +11,7 @@ use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::learned_commands::{CommandInfo, LearnedKeySpec};
-use crate::data_plane::owners::Opening;
+use crate::data_plane::owners::LeadingCommand;
 use crate::data_plane::session::Flags;
 use crate::local::Local;
 use crate::local::catalog::may_be_a_name;
@@ -102,7 +102,7 @@ fn step_of(info: CommandInfo, facts: UnknownFacts) -> UnknownStep {
         CommandInfo::Shared { .. } if facts.in_multi => UnknownStep::Queue { taints: false },
         _ if facts.in_multi => UnknownStep::Queue { taints: true },
         CommandInfo::Shared { reads, .. } => UnknownStep::Share { reads },
-        CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => UnknownStep::Dedicated,
+        CommandInfo::Alone { .. } | CommandInfo::Unreported { .. } => UnknownStep::Dedicated,
     }
 }
 
@@ -199,30 +199,30 @@ impl Local {
         id: SessionId,
         args: &[&[u8]],
         argc: usize,
-    ) -> Result<Opening, Dispatched> {
+    ) -> Result<LeadingCommand, Dispatched> {
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
         if let Some(row) = commands::resolve(argc, arg) {
-            return Ok(Opening::Row(row));
+            return Ok(LeadingCommand::Row(row));
         }
         let name = arg(0).to_ascii_lowercase();
         let session = plane.sessions.get(id);
         let is_unauthenticated =
             session.is_none_or(|session| session.state.any(Flags::UNAUTHENTICATED));
         if is_unauthenticated || !may_be_a_name(&name) {
-            return Ok(Opening::Nothing);
+            return Ok(LeadingCommand::Nothing);
         }
         plane.switch_to_informed_server(id, args.get(1).copied());
         Ok(match self.info_of(plane, id, name)? {
-            CommandInfo::Renamed(row) => Opening::Row(row),
-            CommandInfo::Shared { reads, .. } => Opening::Learned {
+            CommandInfo::Renamed(row) => LeadingCommand::Row(row),
+            CommandInfo::Shared { reads, .. } => LeadingCommand::Learned {
                 alone: false,
                 reads,
             },
-            CommandInfo::Alone { .. } | CommandInfo::Unsaid { .. } => Opening::Learned {
+            CommandInfo::Alone { .. } | CommandInfo::Unreported { .. } => LeadingCommand::Learned {
                 alone: true,
                 reads: false,
             },
-            CommandInfo::Nothing { .. } => Opening::Nothing,
+            CommandInfo::Nothing { .. } => LeadingCommand::Nothing,
         })
     }
 }
@@ -237,14 +237,14 @@ fn switch_to_keys_of(
 ) -> Result<(), &'static [u8]> {
     let keys = match info {
         CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys } => keys,
-        CommandInfo::Unsaid { .. } => LearnedKeySpec::Unsaid,
+        CommandInfo::Unreported { .. } => LearnedKeySpec::Unreported,
         CommandInfo::Renamed(_) | CommandInfo::Nothing { .. } => return Ok(()),
     };
     if !plane.has_several_owners(id) {
         return Ok(());
     }
     let refusal = match keys {
-        LearnedKeySpec::Unsaid => UNKNOWN_KEYS,
+        LearnedKeySpec::Unreported => UNKNOWN_KEYS,
         LearnedKeySpec::At { .. } | LearnedKeySpec::None => NO_KEYS,
     };
     let places = keys.places(request.spans.len());
@@ -276,7 +276,7 @@ mod tests {
         keys: NONE,
     };
     const ALONE: CommandInfo = CommandInfo::Alone { keys: NONE };
-    const UNSAID: CommandInfo = CommandInfo::Unsaid { at: NOW };
+    const UNSAID: CommandInfo = CommandInfo::Unreported { at: NOW };
     const NOTHING: CommandInfo = CommandInfo::Nothing { at: NOW };
 
     fn facts() -> UnknownFacts {

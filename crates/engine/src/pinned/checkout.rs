@@ -63,7 +63,7 @@ impl Pinned {
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-        (was_waiting, placed): (bool, Dispatched),
+        (was_waiting, dispatched): (bool, Dispatched),
     ) {
         let Some(session) = plane.sessions.get(id) else {
             return;
@@ -73,7 +73,7 @@ impl Pinned {
             // The client has left: a reply of the server must not be lost with it.
             return plane.close_when_answered(id);
         }
-        match (placed, waits) {
+        match (dispatched, waits) {
             (Dispatched::Done, _) => plane.set_gives_up_at(id, None),
             (Dispatched::Wait, true) if !was_waiting => {
                 let own = patience_ms(request).map(|ms| plane.now.plus_ms(ms));

@@ -113,9 +113,9 @@ impl Pinned {
         completion: (bool, Option<Completion>),
     ) -> Dispatched {
         let was_waiting = plane.deadline_of(id).is_some();
-        let placed = plane.dispatch_alone(id, request.bytes, completion, Pins::ONCE, true);
-        self.note_wait(plane, id, request, (was_waiting, placed));
-        placed
+        let dispatched = plane.dispatch_alone(id, request.bytes, completion, Pins::ONCE, true);
+        self.note_wait(plane, id, request, (was_waiting, dispatched));
+        dispatched
     }
 
     /// Whether a blocking command is polled: no pinned link is free. Otherwise it gets a link, or

@@ -14,7 +14,7 @@ use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::ingress::{Blocked, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkRole;
-use crate::data_plane::owners::Opening;
+use crate::data_plane::owners::LeadingCommand;
 use crate::data_plane::scripts::body_shown;
 use crate::data_plane::sent_request::runs_code;
 use crate::data_plane::session::{Flags, LargeRequest, Session};
@@ -42,7 +42,7 @@ impl Pinned {
         plane: &mut DataPlane,
         session_id: SessionId,
         (scanner, rest): (&RequestScanner, &[u8]),
-        opening: Opening,
+        opening: LeadingCommand,
         counted: Option<Completion>,
     ) -> Option<usize> {
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
@@ -55,7 +55,7 @@ impl Pinned {
             return None;
         }
         let (link, stripped) = match checked {
-            Ok(stripped) => (self.place_large(plane, session_id)?, stripped),
+            Ok(stripped) => (self.dispatch_large(plane, session_id)?, stripped),
             Err(text) => {
                 plane.counters.requests += 1;
                 plane.refuse_queued(session_id, &text);
@@ -74,7 +74,7 @@ impl Pinned {
             link,
             sent: stripped.as_deref().unwrap_or(head),
             completion,
-            taints: matches!(opening, Opening::Learned { alone: true, .. }),
+            taints: matches!(opening, LeadingCommand::Learned { alone: true, .. }),
         };
         self.start_large(plane, session_id, scanner, large);
         Some(scanner.scanned())
@@ -86,15 +86,15 @@ impl Pinned {
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        opening: Opening,
+        opening: LeadingCommand,
         (argc, spans): (usize, &[Span]),
         head: &[u8],
     ) -> Result<Option<Vec<u8>>, Vec<u8>> {
         let args: Vec<&[u8]> = spans.iter().map(|span| span.of(head)).collect();
         let row = match opening {
-            Opening::Row(row) => Some(row),
-            Opening::Learned { .. } => None,
-            Opening::Nothing => {
+            LeadingCommand::Row(row) => Some(row),
+            LeadingCommand::Learned { .. } => None,
+            LeadingCommand::Nothing => {
                 return Err(unknown_command(&args, plane.is_before_7(id)));
             }
         };
@@ -106,7 +106,7 @@ impl Pinned {
     }
 
     /// The link for a large request. `Some(None)`: it was refused. `None`: it waits.
-    fn place_large(&mut self, plane: &mut DataPlane, id: SessionId) -> Option<Option<LinkId>> {
+    fn dispatch_large(&mut self, plane: &mut DataPlane, id: SessionId) -> Option<Option<LinkId>> {
         let link = match self.streaming_link(plane, id) {
             Ok(link) => {
                 plane.counters.streamed_requests += 1;
@@ -254,7 +254,7 @@ impl Pinned {
             if link.is_some() {
                 // The next request goes on the shared link again, and must not overtake this one
                 // there.
-                plane.hold(id, Holds::DRAIN);
+                plane.hold(id, Holds::CATCH_UP);
             }
         }
         used

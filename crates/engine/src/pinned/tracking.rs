@@ -103,8 +103,8 @@ impl Pinned {
         id: SessionId,
         request: &Request<'_>,
     ) -> Result<Vec<ServerId>, Dispatched> {
-        if let Some(placed) = self.ask_to_track(plane, id, request) {
-            return Err(placed);
+        if let Some(dispatched) = self.ask_to_track(plane, id, request) {
+            return Err(dispatched);
         }
         let asked = TrackingSwitch::Tracking(request.bytes.to_vec());
         let broadcasts = asks_for(request.args(), b"BCAST");
@@ -156,12 +156,12 @@ impl Pinned {
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        placed: Dispatched,
+        dispatched: Dispatched,
     ) -> Dispatched {
-        if placed == Dispatched::Done && !plane.hold_until_caught_up(id) {
+        if dispatched == Dispatched::Done && !plane.hold_until_caught_up(id) {
             self.settle_tracking(plane, id, b"");
         }
-        placed
+        dispatched
     }
 
     /// A request waits for the agreement of all servers that are asked.
@@ -315,7 +315,7 @@ impl Pinned {
         let Some(session) = plane.sessions.get(by) else {
             return;
         };
-        let Some(place) = session.end_of_early_replies(plane.end_of_parts(by)) else {
+        let Some(place) = session.end_of_early_replies(plane.end_of_shares(by)) else {
             return plane.push_to(by, push);
         };
         if let Some(tracker) = plane.tracker_mut(by) {

@@ -67,7 +67,7 @@ impl Pinned {
             return RedirectStep::Placed(Dispatched::Wait);
         }
         let Some(found) = self.target_found(plane, id, to) else {
-            plane.hold(id, Holds::DRAIN);
+            plane.hold(id, Holds::CATCH_UP);
             let request = request.keep();
             let form = ReplyForm::Target { to, request };
             let pool = plane.pool_of_session(id);
@@ -78,10 +78,10 @@ impl Pinned {
         if found.is_here && in_multi && queued >= REDIRECTS_QUEUED_MAX {
             let refused =
                 Blocked::Refused(excess_reply("too many REDIRECT options in one transaction"));
-            let placed = plane.blocked(id, refused);
-            return RedirectStep::Placed(self.redirect_placed(plane, id, placed));
+            let dispatched = plane.blocked(id, refused);
+            return RedirectStep::Placed(self.redirect_dispatched(plane, id, dispatched));
         }
-        let placed = match self.redirected_request(plane, id, (request, at), found, in_multi) {
+        let dispatched = match self.redirected_request(plane, id, (request, at), found, in_multi) {
             Ok(Some(redirected)) => {
                 let switch = ConnectionSwitch::of(request);
                 if in_multi {
@@ -96,7 +96,7 @@ impl Pinned {
             }
             Err(blocked) => plane.blocked(id, blocked),
         };
-        RedirectStep::Placed(self.redirect_placed(plane, id, placed))
+        RedirectStep::Placed(self.redirect_dispatched(plane, id, dispatched))
     }
 
     /// Prepares a CLIENT TRACKING with REDIRECT, once the target is known. The argument at `at`
@@ -139,21 +139,21 @@ impl Pinned {
         Ok(Some(RedirectedRequest { bytes, redirect }))
     }
 
-    /// A CLIENT TRACKING with REDIRECT is placed. The target may have left before the next request
-    /// names it.
-    pub(crate) fn redirect_placed(
+    /// A CLIENT TRACKING with REDIRECT is dispatched. The target may have left before the next
+    /// request names it.
+    pub(crate) fn redirect_dispatched(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        placed: Dispatched,
+        dispatched: Dispatched,
     ) -> Dispatched {
-        if placed == Dispatched::Done
+        if dispatched == Dispatched::Done
             && let Some(session) = plane.sessions.get_mut(id)
         {
             session.rare().redirect_found = None;
             plane.unpin(id, Pins::ONCE);
         }
-        placed
+        dispatched
     }
 
     /// Handles a push on a stand-in. Returns the query to all workers if the target of the redirect

@@ -206,7 +206,7 @@ impl Pinned {
     /// session's right to WAIT has to be known first.
     fn kind_to_wait(&self, plane: &DataPlane, session: &Session) -> (LinkKind, bool) {
         let mut kind = plane.kind_of(session);
-        let is_up = |link: &Link| link.kind == plane.first_link(kind.server) && link.is_up();
+        let is_up = |link: &Link| link.kind == plane.default_kind(kind.server) && link.is_up();
         let is_others = kind.user != CONFIGURED && plane.links.iter().any(|(_, link)| is_up(link));
         if is_others {
             kind.user = CONFIGURED;

@@ -1047,20 +1047,23 @@ impl Hub {
 /// Sharded channels follow their slots.
 impl Hub {
     /// The sharded channels of a Cluster that are not at the owner of their slot.
-    pub(crate) fn strays(&self, owner: impl Fn(u16) -> ServerId) -> Vec<(ChannelId, ServerId)> {
-        let mut strays = Vec::new();
+    pub(crate) fn channels_on_wrong_line(
+        &self,
+        owner: impl Fn(u16) -> ServerId,
+    ) -> Vec<(ChannelId, ServerId)> {
+        let mut channels_on_wrong_line = Vec::new();
         for id in self.names[ChannelKind::Shard as usize].values() {
             if let Some(channel) = self.channels.get(*id)
                 && channel.line != HOME
                 && let owner = owner(hash_slot(&channel.name))
                 && self.lines[usize::from(channel.line)].server != owner
             {
-                strays.push((*id, owner));
+                channels_on_wrong_line.push((*id, owner));
             }
         }
         // The order has no meaning, but it is always the same.
-        strays.sort_unstable_by_key(|(channel, _)| channel.index);
-        strays
+        channels_on_wrong_line.sort_unstable_by_key(|(channel, _)| channel.index);
+        channels_on_wrong_line
     }
 
     /// Moves a channel to this line.
@@ -1231,7 +1234,7 @@ impl Hub {
         subscriber.named -= channel.name.len();
         if channel.claims == 0 {
             self.ask(id);
-            self.wither(id);
+            self.remove_branches(id);
             self.drop_unused(id);
         }
     }

@@ -57,14 +57,14 @@ impl Pubsub {
     /// The servers that send the keyspace notifications of a pool. A Cluster has none until its
     /// topology is known.
     fn event_servers(&self, plane: &DataPlane, pool: u16) -> Vec<KeyOwner> {
-        let parts = plane.pools.parts_of(usize::from(pool)).iter();
+        let parts = plane.pools.subpools_of(usize::from(pool)).iter();
         let parts = parts.map(|part| &plane.pools[usize::from(*part)]);
         let known = parts.filter(|part| part.cluster().is_none_or(|slots| slots.is_known));
         let owners = |part: &Pool| -> Vec<KeyOwner> {
-            let unseen: Arc<[u8]> = part.unseen[..].into();
+            let removed_prefix: Arc<[u8]> = part.removed_prefix[..].into();
             let owner = |server: &ServerId| KeyOwner {
                 server: *server,
-                unseen: unseen.clone(),
+                removed_prefix: removed_prefix.clone(),
             };
             part.servers().iter().map(owner).collect()
         };
@@ -73,7 +73,7 @@ impl Pubsub {
             // Several subpools may have a server in common.
             let address = |owner: &KeyOwner| &plane.server(owner.server).settings.address;
             let is_same = |other: &KeyOwner| {
-                address(other) == address(&owner) && other.unseen == owner.unseen
+                address(other) == address(&owner) && other.removed_prefix == owner.removed_prefix
             };
             if !all.iter().any(is_same) {
                 all.push(owner);
@@ -95,20 +95,20 @@ impl Pubsub {
     /// Whether sessions listen to the keyspace notifications of a pool, or of the pool of a
     /// subpool.
     pub(crate) fn hears_events(&self, plane: &DataPlane, part: usize) -> bool {
-        let whole = plane.pools[part].whole;
+        let whole = plane.pools[part].parent;
         let mut hubs = self.hubs.iter().filter(|hub| hub.pool == whole);
         hubs.any(Hub::has_roots)
     }
 
     /// Handles the end of a link's handshake. Returns whether the link waits until the hub has
     /// subscribed to the notifications of its server.
-    pub(crate) fn waits_for_branches(&mut self, plane: &mut DataPlane, id: LinkId) -> bool {
+    pub(crate) fn hold_for_branches(&mut self, plane: &mut DataPlane, id: LinkId) -> bool {
         let Some(link) = plane.links.get(id) else {
             return false;
         };
         let (server, is_asked) = (
             link.kind.server,
-            link.role == LinkRole::Shared && link.heeds,
+            link.role == LinkRole::Shared && link.handles_redirects,
         );
         let hubs = 0..self.hubs.len();
         let awaiting = hubs

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The exception is a slot without an owner: its client gets the node's error
-//! ([`crate::discovery::Discovery::is_nobodys`]).
+//! ([`crate::discovery::Discovery::confirm_unowned`]).
 //!
 //! `Redirects` keeps a deferred request for its session until it is sent again. The session is not
 //! read meanwhile. Its other requests are on their way already, and respool waits for their
@@ -458,7 +458,7 @@ impl Redirects {
         if item.entry.before != EarlierAttempt::Lost {
             item.entry.before = EarlierAttempt::Refused;
         }
-        session.state |= Flags::UNFORESEEN;
+        session.state |= Flags::REPLY_TIME_UNKNOWN;
         let delayed = self.queues.get_or_default(id);
         if item.waits && is_new {
             delayed.waits_since_ms = now_ms;
@@ -497,7 +497,7 @@ impl Redirects {
         plane.hold_until_caught_up(id);
         if is_head {
             // The session waits for replies that were not to be delivered before this one.
-            plane.unpause_draining(id);
+            plane.unpause_links_of(id);
         }
     }
 
@@ -890,7 +890,7 @@ impl Deferred {
     /// The number of its share, if it is a share of a scattered request.
     pub(crate) fn share(&self) -> Option<u16> {
         match self.completion {
-            Some(Completion::Scatter(ScatterCompletion::Part { index, .. })) => Some(index),
+            Some(Completion::Scatter(ScatterCompletion::Share { index, .. })) => Some(index),
             _ => None,
         }
     }
@@ -1123,7 +1123,7 @@ impl Redirects {
     /// Takes requests from a lost link that another server can answer: its slot has another owner
     /// now, or another replica can be read. They are deferred.
     pub(crate) fn move_left(&mut self, plane: &mut DataPlane, id: LinkId) {
-        let Some(link) = plane.links.get(id).filter(|link| link.heeds) else {
+        let Some(link) = plane.links.get(id).filter(|link| link.handles_redirects) else {
             return;
         };
         let kind = link.kind;
@@ -1326,7 +1326,7 @@ fn is_read_from_replica(
 ) -> bool {
     let readers = pool.readers.as_deref();
     let at = readers.and_then(|readers| readers.instead_of(owner, entry.session).ok());
-    let wants = |session: &Session| !session.state.any(Flags::READS_OTHERWISE);
+    let wants = |session: &Session| !session.state.any(Flags::OWN_READ_MODE);
     at.is_some_and(|at| at != owner)
         && sessions.get(entry.session).is_some_and(wants)
         && id_of(request).is_some_and(|id| id.get().replica)
@@ -1359,7 +1359,7 @@ mod tests {
     use crate::WorkerId;
     use crate::base::settings::Settings;
     use crate::data_plane::learned_commands::LearnedCommands;
-    use crate::data_plane::slow_readers::EVERYBODYS;
+    use crate::data_plane::slow_readers::DEFAULT_LANE;
 
     const MOVED: &[u8] = b"-MOVED 1 node:1\r\n";
     const TRY_AGAIN: &[u8] = b"-TRYAGAIN later\r\n";
@@ -1403,7 +1403,7 @@ mod tests {
                 version: Version::Resp2,
                 db: 0,
                 user: 0,
-                lane: EVERYBODYS,
+                lane: DEFAULT_LANE,
             },
             to: NextServer::Owner,
             proof: None,

@@ -17,8 +17,8 @@ use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
-/// The effect of the answer of an heir on a deferred share of the same request.
-pub(crate) enum HeirAnswer {
+/// The effect of the answer of a new primary on a deferred share of the same request.
+pub(crate) enum NewPrimaryAnswer {
     /// There is none: the share is sent again.
     Missing(Deferred),
     /// It counts for this share of the entry's request, too.
@@ -28,47 +28,49 @@ pub(crate) enum HeirAnswer {
 }
 
 impl Redirects {
-    /// Settles a share of a scattered request whose server has no slots any more. Its heir must
-    /// have got a share of the same request. Then the heir's answer counts for both shares. A read
-    /// is refused, so that nothing is counted twice. The exceptions are FLUSHALL and FLUSHDB: keys
-    /// may have moved to the heir after it deleted its own. So the heir gets the command once more,
-    /// which is safe, because the session has no request behind it.
-    pub(crate) fn settle_by_heir(
+    /// Settles a share of a scattered request whose server has no slots any more. Its new primary
+    /// must have got a share of the same request. Then the answer of the new primary counts for
+    /// both shares. A read is refused, so that nothing is counted twice. The exceptions are
+    /// FLUSHALL and FLUSHDB: keys may have moved to the new primary after it deleted its own. So
+    /// the new primary gets the command once more, which is safe, because the session has no
+    /// request behind it.
+    pub(crate) fn settle_by_new_primary(
         &mut self,
         plane: &mut DataPlane,
         item: Deferred,
-        heir: Option<ServerId>,
-    ) -> HeirAnswer {
+        new_primary: Option<ServerId>,
+    ) -> NewPrimaryAnswer {
         let Some(index) = item.share() else {
-            return HeirAnswer::Missing(item);
+            return NewPrimaryAnswer::Missing(item);
         };
         if matches!(id_of(item.request()), Some(id::FLUSHALL | id::FLUSHDB)) {
-            return HeirAnswer::Missing(item);
+            return NewPrimaryAnswer::Missing(item);
         }
         let has_moved = item.next_server() == NextServer::Owner && item.slot().is_none();
-        let heir = heir.filter(|_| has_moved);
-        match heir.and_then(|heir| plane.part_of(item.entry(), heir)) {
-            None => HeirAnswer::Missing(item),
+        let new_primary = new_primary.filter(|_| has_moved);
+        match new_primary.and_then(|new_primary| plane.part_of(item.entry(), new_primary)) {
+            None => NewPrimaryAnswer::Missing(item),
             Some(_) if item.reads() => {
                 self.give_up(plane, item);
-                HeirAnswer::Refused
+                NewPrimaryAnswer::Refused
             }
-            Some(answer) => HeirAnswer::Counts(item.entry(), index, answer),
+            Some(answer) => NewPrimaryAnswer::Counts(item.entry(), index, answer),
         }
     }
 
-    /// The link for the next attempt of a deferred request. `heir`: the server that has taken over
-    /// from the request's owner. `None`: the request stays, or its client has got an error.
+    /// The link for the next attempt of a deferred request. `new_primary`: the server that has
+    /// taken over from the request's owner. `None`: the request stays, or its client has got an
+    /// error.
     pub(crate) fn leave(
         &mut self,
         plane: &mut DataPlane,
         scan: &mut RetryScan,
         item: Deferred,
-        heir: Option<ServerId>,
+        new_primary: Option<ServerId>,
     ) -> Option<(LinkId, Deferred)> {
         let id = item.entry().session;
         let link = if item.waits() {
-            match self.own_link_for(plane, id, &item, heir) {
+            match self.own_link_for(plane, id, &item, new_primary) {
                 Some(link) => link,
                 None => {
                     scan.stay_without_link(item);
@@ -76,7 +78,7 @@ impl Redirects {
                 }
             }
         } else if plane.tracks_several(id) {
-            match self.tracking_link_for(plane, id, &item, heir) {
+            match self.tracking_link_for(plane, id, &item, new_primary) {
                 Some(link) => link,
                 None => {
                     // A link gets free, or the slot gets another owner.
@@ -85,7 +87,7 @@ impl Redirects {
                 }
             }
         } else {
-            match link_for(plane, &item, heir) {
+            match link_for(plane, &item, new_primary) {
                 Ok(link) => link,
                 Err(told) => {
                     plane.counters.failed_not_sent += 1;
@@ -119,9 +121,9 @@ impl Redirects {
         plane: &mut DataPlane,
         id: SessionId,
         item: &Deferred,
-        heir: Option<ServerId>,
+        new_primary: Option<ServerId>,
     ) -> Option<LinkId> {
-        let server = kind_for(plane, item, heir).ok()?.server;
+        let server = kind_for(plane, item, new_primary).ok()?.server;
         let first = plane.first_link_to(server);
         let is_in_back_off = first
             .and_then(|first| plane.links.get(first))
@@ -142,10 +144,10 @@ impl Redirects {
         plane: &mut DataPlane,
         id: SessionId,
         item: &Deferred,
-        heir: Option<ServerId>,
+        new_primary: Option<ServerId>,
     ) -> Option<LinkId> {
         let link = if plane.tracks_several(id) {
-            let link = self.tracking_link_for(plane, id, item, heir)?;
+            let link = self.tracking_link_for(plane, id, item, new_primary)?;
             let server = plane.links.get(link)?.kind.server;
             plane.switch_server(id, server);
             link
@@ -153,7 +155,7 @@ impl Redirects {
             if !plane.may_have_own_link(id) {
                 return None;
             }
-            let kind = kind_for(plane, item, heir).ok()?;
+            let kind = kind_for(plane, item, new_primary).ok()?;
             plane.move_to_own_link(kind, id)?
         };
         if let Some(session) = plane.sessions.get_mut(id) {
@@ -170,13 +172,13 @@ impl Redirects {
 fn kind_for(
     plane: &mut DataPlane,
     item: &Deferred,
-    heir: Option<ServerId>,
+    new_primary: Option<ServerId>,
 ) -> Result<LinkKind, NoReader> {
     let asked = item.asked();
     let command = id_of(item.request()).map(|id| id.get());
     let session = item.entry().session;
     let (slot, next) = (item.slot(), item.next_server());
-    let server = plane.next_server_of(session, (asked, command), slot, next, heir)?;
+    let server = plane.next_server_of(session, (asked, command), slot, next, new_primary)?;
     Ok(asked.at(server))
 }
 
@@ -184,9 +186,9 @@ fn kind_for(
 fn link_for(
     plane: &mut DataPlane,
     item: &Deferred,
-    heir: Option<ServerId>,
+    new_primary: Option<ServerId>,
 ) -> Result<LinkId, Vec<u8>> {
-    match kind_for(plane, item, heir) {
+    match kind_for(plane, item, new_primary) {
         Ok(kind) => {
             let link = plane.current_link(kind);
             link.ok_or_else(|| bound_reply("links-max"))

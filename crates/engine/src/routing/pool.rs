@@ -45,10 +45,10 @@ pub(crate) struct Pool {
     /// The index of this pool.
     pub(crate) index: u16,
     /// The index of the pool that clients connect to: this pool, or the pool whose subpool this is.
-    pub(crate) whole: u16,
+    pub(crate) parent: u16,
     pub(crate) topology: Topology,
     /// The prefix that is removed from keys before the servers see them. Empty: nothing is removed.
-    pub(crate) unseen: Box<[u8]>,
+    pub(crate) removed_prefix: Box<[u8]>,
     /// The numbers of its servers in SCAN cursors.
     numbers: Range<u16>,
     /// The primaries of which Sentinels know the addresses.
@@ -156,7 +156,7 @@ impl Pools {
         let mut servers = Vec::new();
         let (mut pools, mut behind) = (Vec::new(), Vec::new());
         for (index, pool) in settings.iter().enumerate() {
-            let whole = index as u16;
+            let parent = index as u16;
             let flush = pool.flush.as_ref().unwrap_or(flush);
             let address_map = Arc::new(pool.address_map.clone());
             pools.push(match &pool.kind {
@@ -166,10 +166,12 @@ impl Pools {
                     let indices: Box<[u16]> = indices.collect();
                     let numbered = parts.iter().zip(numbers_of(parts)).zip(indices.iter());
                     behind.extend(numbered.map(|((part, numbers), index)| {
-                        let (of, reads) = ((*index, whole), &part.reads);
-                        let unseen = part.prefix.as_slice();
+                        let (of, reads) = ((*index, parent), &part.reads);
+                        let removed_prefix = part.prefix.as_slice();
                         Pool {
-                            unseen: unseen[..if part.strip { unseen.len() } else { 0 }].into(),
+                            removed_prefix: removed_prefix
+                                [..if part.strip { removed_prefix.len() } else { 0 }]
+                                .into(),
                             address_map: address_map.clone(),
                             ..Pool::build(of, &part.kind, reads, flush, numbers, &mut servers)
                         }
@@ -181,10 +183,10 @@ impl Pools {
                         servers: Vec::new(),
                     };
                     Pool {
-                        index: whole,
-                        whole,
+                        index: parent,
+                        parent,
                         topology,
-                        unseen: Box::default(),
+                        removed_prefix: Box::default(),
                         numbers: 0..0,
                         watched: None,
                         readers: None,
@@ -195,7 +197,7 @@ impl Pools {
                     }
                 }
                 kind => {
-                    let (of, reads) = ((whole, whole), &pool.reads);
+                    let (of, reads) = ((parent, parent), &pool.reads);
                     Pool {
                         address_map,
                         ..Pool::build(of, kind, reads, flush, 0..u16::MAX, &mut servers)
@@ -221,7 +223,7 @@ impl Pools {
     }
 
     /// The indices of a pool's subpools; the pool's own index if it has none.
-    pub(crate) fn parts_of(&self, pool: usize) -> &[u16] {
+    pub(crate) fn subpools_of(&self, pool: usize) -> &[u16] {
         match &self[pool].topology {
             Topology::ByPrefix { parts, .. } => parts,
             _ => std::slice::from_ref(&self[pool].index),
@@ -230,19 +232,19 @@ impl Pools {
 
     /// A pool's subpools; the pool itself if it has none.
     fn each_of(&self, pool: usize) -> impl Iterator<Item = &Pool> {
-        let parts = self.parts_of(pool).iter();
+        let parts = self.subpools_of(pool).iter();
         parts.map(|part| &self[usize::from(*part)])
     }
 
     /// The subpool of keys without a named prefix; requests without a key go there, too. The pool
     /// itself if it has no subpools.
     pub(crate) fn first_of(&self, pool: usize) -> &Pool {
-        &self[usize::from(self.parts_of(pool)[0])]
+        &self[usize::from(self.subpools_of(pool)[0])]
     }
 
     /// The server of requests without a key. In a pool of one server it owns every key, so no
     /// request has to be looked at.
-    pub(crate) fn home_of(&self, pool: usize) -> ServerId {
+    pub(crate) fn default_server_of(&self, pool: usize) -> ServerId {
         match &self.first_of(pool).topology {
             Topology::Cluster(slots) => slots.home,
             _ => self.first_of(pool).servers()[0],
@@ -263,7 +265,7 @@ impl Pools {
 
     /// A node of the first Cluster among a pool's subpools.
     pub(crate) fn node_among(&self, pool: usize) -> Option<ServerId> {
-        let mut parts = self.each_of(pool).filter(|part| part.index != part.whole);
+        let mut parts = self.each_of(pool).filter(|part| part.index != part.parent);
         let cluster = parts.find_map(Pool::cluster)?;
         Some(cluster.home)
     }
@@ -275,7 +277,8 @@ impl Pools {
 
     /// Whether some servers of a pool see keys without their prefix.
     pub(crate) fn removes_prefix(&self, pool: usize) -> bool {
-        self.each_of(pool).any(|part| !part.unseen.is_empty())
+        self.each_of(pool)
+            .any(|part| !part.removed_prefix.is_empty())
     }
 
     fn own_writes(&self, pool: usize) -> impl Iterator<Item = (bool, u32)> {
@@ -307,21 +310,21 @@ impl Pools {
         let pool = &self[usize::from(pool)];
         match pool.owner_of(key, random) {
             Ok(owner) => (pool, owner),
-            Err(random) => self.owner_in_part(pool, key, random),
+            Err(random) => self.owner_in_subpool(pool, key, random),
         }
     }
 
     /// The subpool that knows the owner of a key, and that owner.
     #[inline(never)]
-    pub(crate) fn owner_in_part(
+    pub(crate) fn owner_in_subpool(
         &self,
-        whole: &Pool,
+        parent: &Pool,
         key: &[u8],
         random: impl FnOnce() -> u32,
     ) -> (&Pool, ServerId) {
         let Topology::ByPrefix {
             prefixes, parts, ..
-        } = &whole.topology
+        } = &parent.topology
         else {
             unreachable!("a pool without subpools knows each owner")
         };
@@ -366,17 +369,17 @@ impl Pools {
 
     /// Lists the servers of a pool anew, because a subpool may have got others.
     pub(crate) fn list_servers(&mut self, part: usize) {
-        let whole = usize::from(self[part].whole);
-        let all = self.each_of(whole).flat_map(Pool::servers);
+        let parent = usize::from(self[part].parent);
+        let all = self.each_of(parent).flat_map(Pool::servers);
         let all = all.copied().collect();
-        if let Topology::ByPrefix { servers, .. } = &mut self[whole].topology {
+        if let Topology::ByPrefix { servers, .. } = &mut self[parent].topology {
             *servers = all;
         }
     }
 
     /// Gives the subpools of a pool a flush rule.
-    pub(crate) fn set_parts(&mut self, pool: usize, rule: &FlushRule) {
-        let parts: Vec<u16> = self.parts_of(pool).to_vec();
+    pub(crate) fn set_subpools(&mut self, pool: usize, rule: &FlushRule) {
+        let parts: Vec<u16> = self.subpools_of(pool).to_vec();
         for part in parts.into_iter().map(usize::from) {
             if part != pool {
                 self[part].flush = rule.clone();
@@ -478,7 +481,7 @@ impl Pool {
         numbers: Range<u16>,
         servers: &mut Vec<ConfiguredServer>,
     ) -> Pool {
-        let (index, whole) = of;
+        let (index, parent) = of;
         let mut add = |settings: &ServerSettings| {
             let id = ServerId(servers.len() as u16);
             servers.push(ConfiguredServer {
@@ -527,9 +530,9 @@ impl Pool {
         };
         Pool {
             index,
-            whole,
+            parent,
             topology,
-            unseen: Box::default(),
+            removed_prefix: Box::default(),
             numbers,
             watched,
             readers: ReplicaTable::new(reads),
@@ -560,7 +563,7 @@ impl Pool {
 
     /// A key of this pool as its servers see it.
     fn seen<'a>(&self, key: &'a [u8]) -> &'a [u8] {
-        key.get(self.unseen.len()..).unwrap_or_default()
+        key.get(self.removed_prefix.len()..).unwrap_or_default()
     }
 
     /// Whether several servers own keys.
@@ -769,16 +772,16 @@ mod tests {
             let (pools, servers) = Pools::build(&settings, &FlushRule::default());
             prop_assert_eq!(pools.len(), settings.len() + parts.len());
             for (index, made) in pools.iter().enumerate() {
-                let whole = if index < settings.len() { index } else { 1 };
-                prop_assert_eq!((usize::from(made.index), usize::from(made.whole)), (index, whole));
+                let parent = if index < settings.len() { index } else { 1 };
+                prop_assert_eq!((usize::from(made.index), usize::from(made.parent)), (index, parent));
             }
             for key in keys {
                 let (part, owner) = pools.owner_of(1, &key, || 7);
                 let place = usize::from(part.index) - settings.len();
                 let fit = (0..parts.len()).filter(|part| key.starts_with(&parts[*part].prefix));
                 prop_assert_eq!(Some(place), fit.max_by_key(|part| parts[*part].prefix.len()));
-                let unseen = if parts[place].strip { parts[place].prefix.len() } else { 0 };
-                prop_assert_eq!(part.owner_of(&key[unseen..], || 7).ok(), Some(owner));
+                let removed_prefix = if parts[place].strip { parts[place].prefix.len() } else { 0 };
+                prop_assert_eq!(part.owner_of(&key[removed_prefix..], || 7).ok(), Some(owner));
                 let group = pools.group_of(1, &key, || 7);
                 prop_assert_eq!(group.pool, part.index);
                 prop_assert_eq!(pools.server_of(group), owner);
@@ -787,7 +790,7 @@ mod tests {
                 prop_assert!(pools[1].servers().contains(&owner));
                 prop_assert_eq!(pools.server_of(pools.group_at(part.index, owner)), owner);
             }
-            prop_assert_eq!(pools.home_of(1), pools[1].servers()[0]);
+            prop_assert_eq!(pools.default_server_of(1), pools[1].servers()[0]);
             let (mut met, mut next) = (Vec::new(), Some(0));
             while let Some(from) = next {
                 let ((number, server), behind) = pools.scanned_from(1, from).expect("it was named");
@@ -796,7 +799,7 @@ mod tests {
                 next = behind;
             }
             prop_assert!(pools.numbers_all(1));
-            let is_of_pool = |server: &&ConfiguredServer| pools[usize::from(server.pool)].whole == 1;
+            let is_of_pool = |server: &&ConfiguredServer| pools[usize::from(server.pool)].parent == 1;
             let of_parts = servers.iter().filter(is_of_pool);
             prop_assert_eq!(met.len(), of_parts.count());
             prop_assert_eq!(&met[..], pools[1].servers());

@@ -296,7 +296,7 @@ impl Transactions {
     ) -> Dispatched {
         let (block, completion) = self.block_of(plane, id, closing);
         match plane.dispatch_with(id, &block, false, completion) {
-            Ok(placed) => {
+            Ok(dispatched) => {
                 self.end_transaction(plane, id);
                 plane.counters.transactions += 1;
                 plane.unpin(id, Pins::WATCH.with(Pins::ONCE));
@@ -304,7 +304,7 @@ impl Transactions {
                     // The result decides about the session's state, so later requests wait for it.
                     plane.hold_until_caught_up(id);
                 }
-                placed
+                dispatched
             }
             Err(Completion::Block { exec, .. }) => {
                 if let (Some(exec), Some(transaction)) = (exec, self.queued.get_mut(id)) {

@@ -299,7 +299,7 @@ fn paused_session_that_hangs_up_executes_nothing() {
     );
     let close = Action::CloseSession {
         session: writer,
-        gently: true,
+        after_output: true,
     };
     assert_eq!(group.workers[0].actions[1..], [close]);
     assert_eq!(group.sent(0), "");
@@ -360,7 +360,7 @@ fn end_in_a_pause_gives_up_a_large_request() {
     let actions = &group.workers[0].actions;
     let close = Action::CloseSession {
         session: writer,
-        gently: true,
+        after_output: true,
     };
     assert!(actions.contains(&close), "{actions:?}");
     assert!(actions.contains(&Action::CloseLink(link)), "{actions:?}");

@@ -9,14 +9,14 @@ use respool_engine::{LinkId, Origin, SessionId};
 use respool_protocol::commands::{self, Coalesce, Command};
 
 /// A world in which no server has shown that sessions may GET and SET.
-fn unseen() -> World {
+fn removed_prefix() -> World {
     let mut settings = crate::world::settings();
     settings.flush.fuse = true;
     World::new(settings)
 }
 
 fn fusing() -> World {
-    let mut world = unseen();
+    let mut world = removed_prefix();
     world.see_rights();
     world
 }
@@ -260,7 +260,7 @@ fn fusion_pauses_after_a_denied_key() {
 /// A user with the right to MGET and MSET, but not to GET and SET, gets nothing by fusion.
 #[test]
 fn fusion_gives_no_right_to_get_or_set() {
-    let mut world = unseen();
+    let mut world = removed_prefix();
     let [a, b] = [world.accept(), world.accept()];
     for refusal in ["-NOPERM no\r\n", "-ERR unknown command\r\n"] {
         for asked in [["GET a", "GET b"], ["SET a 1", "SET b 2"]] {
@@ -325,7 +325,7 @@ fn right_to_get_is_checked_again_and_again() {
 /// Servers check rights first, so any error but NOPERM shows that the user has the right.
 #[test]
 fn other_errors_show_the_right_to_set() {
-    let mut world = unseen();
+    let mut world = removed_prefix();
     let [a, b] = [world.accept(), world.accept()];
     let both: [(_, &[&str]); 2] = [(a, &["SET a 1"]), (b, &["SET b 1"])];
     ask_at_once(&mut world, &both);

@@ -759,12 +759,15 @@ impl Play {
                         let its = self.clients.iter_mut().filter(|own| own.session == session);
                         its.for_each(|client| client.is_unread = !is_read);
                     }
-                    Action::CloseSession { session, gently } => {
+                    Action::CloseSession {
+                        session,
+                        after_output,
+                    } => {
                         self.world.slow.remove(&session);
                         let is_its = |client: &&mut Client| client.session == session;
                         for client in self.clients.iter_mut().filter(is_its) {
                             client.is_open = false;
-                            client.was_let_go = gently;
+                            client.was_let_go = after_output;
                         }
                     }
                     _ => {}

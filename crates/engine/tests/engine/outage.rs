@@ -136,13 +136,13 @@ fn requests_wait_for_the_new_owner() {
     settings.timeouts.outage_hold_ms = HOLD_MS;
     let mut world = settled(settings);
     world.know_owners();
-    let [heir, lost] = [world.all_shared[0], world.all_shared[1]];
+    let [new_primary, lost] = [world.all_shared[0], world.all_shared[1]];
     let key = world.key_at(world.server_of(lost), "k");
     let session = world.accept();
     world.lose(lost);
     world.asks(session, &[&format!("SET {key} 1")]);
     refuses(&mut world, 200);
-    let place = world.server_of(heir);
+    let place = world.server_of(new_primary);
     let slots = format!(
         "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$6\r\nserver\r\n:{}\r\n$40\r\n{place:040}\r\n",
         place + 1
@@ -151,10 +151,10 @@ fn requests_wait_for_the_new_owner() {
         cluster_current_epoch:2\r\ncluster_my_epoch:2\r\n";
     for _ in 0..16 {
         refuses(&mut world, 50);
-        for args in world.asked(heir) {
+        for args in world.asked(new_primary) {
             match &args.join(" ")[..] {
-                "CLUSTER SLOTS" => world.says(heir, slots.clone()),
-                "CLUSTER INFO" => world.says(heir, format!("${}\r\n{info}\r\n", info.len())),
+                "CLUSTER SLOTS" => world.says(new_primary, slots.clone()),
+                "CLUSTER INFO" => world.says(new_primary, format!("${}\r\n{info}\r\n", info.len())),
                 asked => {
                     assert_eq!(asked, format!("SET {key} 1"));
                     return;

@@ -8,7 +8,7 @@ use respool_engine::Event;
 use respool_protocol::slot::hash_slot;
 
 const NODES: u16 = 9;
-/// From the epoch 7 on, the heir has the slots of the last node.
+/// From the epoch 7 on, the new primary has the slots of the last node.
 const HEIR: usize = 7;
 const LAST: usize = 8;
 /// The place of a node of another Cluster. Its ids differ from those of the others.
@@ -114,7 +114,8 @@ fn refused_topology_query_is_replaced_by_the_other() {
     }
 }
 
-/// A node's answer at an epoch: from the seventh on, the heir has the slots of the last node.
+/// A node's answer at an epoch: from the seventh on, the new primary has the slots of the last
+/// node.
 fn said_at(epoch: u64, by: &str, said: String) -> String {
     match by {
         "INFO" => {
@@ -123,9 +124,9 @@ fn said_at(epoch: u64, by: &str, said: String) -> String {
         }
         _ if epoch < 7 => said,
         _ => {
-            let [heir, last] =
+            let [new_primary, last] =
                 [HEIR, LAST].map(|node| format!(":{}\r\n$40\r\n{node:040}\r\n", node + 1));
-            said.replace(&last, &heir)
+            said.replace(&last, &new_primary)
         }
     }
 }
@@ -322,9 +323,9 @@ fn session_that_waits_at_a_replaced_node_is_closed() {
     let first = |said: &str| {
         let old = "*3\r\n$6\r\nserver\r\n:1\r\n$40\r\n0000000000000000000000000000000000000000\r\n";
         assert!(said.contains(old), "{said}");
-        let heir =
+        let new_primary =
             "*3\r\n$6\r\nserver\r\n:4\r\n$40\r\n0000000000000000000000000000000000000003\r\n";
-        (old, heir)
+        (old, new_primary)
     };
     let answer_for = |world: &mut World, ms: u64, replaced: bool| {
         let end = world.now.plus_ms(ms as u32);
@@ -344,12 +345,12 @@ fn session_that_waits_at_a_replaced_node_is_closed() {
                     };
                     let said = match args[1].as_str() {
                         "SLOTS" => {
-                            let (old, heir) = first(&said);
+                            let (old, new_primary) = first(&said);
                             match replaced {
-                                true => said.replace(old, heir),
+                                true => said.replace(old, new_primary),
                                 false => said
                                     .replacen("*3\r\n:0", "*4\r\n:0", 1)
-                                    .replace(old, &format!("{old}{heir}")),
+                                    .replace(old, &format!("{old}{new_primary}")),
                             }
                         }
                         _ => said,

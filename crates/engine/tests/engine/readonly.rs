@@ -112,20 +112,26 @@ fn subscriptions_move_to_a_new_connection() {
 fn renewals_of_a_readonly_link_back_off() {
     let mut world = World::new(settings());
     let mut link = world.shared;
-    let mut renewals = Vec::new();
+    let mut readonly_reconnects = Vec::new();
     for at in 0..200 {
         refuses(&mut world, link);
         if let [new] = world.connecting()[..] {
             world.up(new);
             link = new;
-            renewals.push(at);
+            readonly_reconnects.push(at);
         }
         world.wait_ms(1_000);
     }
     // At once, then after 1, 2, 4 ... 32 seconds, and then every 60. A second may be a tick late.
-    assert!((7..=10).contains(&renewals.len()), "{renewals:?}");
-    assert_eq!(renewals[0], 0);
-    let pauses: Vec<i32> = renewals.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(
+        (7..=10).contains(&readonly_reconnects.len()),
+        "{readonly_reconnects:?}"
+    );
+    assert_eq!(readonly_reconnects[0], 0);
+    let pauses: Vec<i32> = readonly_reconnects
+        .windows(2)
+        .map(|two| two[1] - two[0])
+        .collect();
     assert!(pauses.is_sorted(), "{pauses:?}");
     assert!(pauses.last().is_some_and(|last| *last >= 60), "{pauses:?}");
 }

@@ -17,14 +17,14 @@ pub(crate) enum ScatterCompletion {
     /// The reply names keys without the prefix that respool removes for its server.
     Named(Names),
     /// A scattered request: this is the part of this number.
-    Part { index: u16, effect: ScriptEffect },
+    Share { index: u16, effect: ScriptEffect },
 }
 
 impl ScatterCompletion {
     /// The effect of the request on the scripts of its server.
     pub(crate) fn effect(&self) -> ScriptEffect {
         match self {
-            ScatterCompletion::Part { effect, .. } => *effect,
+            ScatterCompletion::Share { effect, .. } => *effect,
             ScatterCompletion::Scan { .. } | ScatterCompletion::Named(_) => ScriptEffect::None,
         }
     }
@@ -33,7 +33,7 @@ impl ScatterCompletion {
     /// again.
     pub(crate) fn read_again(&self) -> Option<ScatterCompletion> {
         match *self {
-            ScatterCompletion::Part { index, .. } => Some(ScatterCompletion::Part {
+            ScatterCompletion::Share { index, .. } => Some(ScatterCompletion::Share {
                 index,
                 effect: ScriptEffect::None,
             }),

@@ -105,7 +105,7 @@ impl Local {
             state.loaded.note(number, loading);
             return None;
         }
-        let first = plane.shared_link(plane.first_link(server))?;
+        let first = plane.shared_link(plane.default_kind(server))?;
         match plane.links.get(first)?.state {
             // Requests on it fail: the server is away for long, or refuses the configured user.
             LinkState::Backoff { .. } => return None,
@@ -300,7 +300,7 @@ impl Local {
 
     /// A shared link to a server was lost: another process without scripts may be there next.
     pub(crate) fn note_scripts_lost(&mut self, plane: &mut DataPlane, server: ServerId) {
-        let pool = plane.pool_of(server).whole;
+        let pool = plane.pool_of(server).parent;
         self.scripts.note_lost(pool, server, plane.now);
     }
 }

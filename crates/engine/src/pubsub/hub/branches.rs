@@ -36,7 +36,7 @@ use super::{Channel, ChannelId, ChannelKind, ChannelPart, HOME, Hub, HubWait, NE
 pub(crate) struct KeyOwner {
     pub(crate) server: ServerId,
     /// The prefix that routes to it and that it does not see.
-    pub(crate) unseen: Arc<[u8]>,
+    pub(crate) removed_prefix: Arc<[u8]>,
 }
 
 /// The owners of the keys of a hub's pool, as the hub knows them.
@@ -153,7 +153,7 @@ impl Hub {
                 let name = self.name_for_sessions((kind, name), &channel)?;
                 is_for(kind, &name, &channel).then_some(name)
             }
-            PartialPush::Unsaid => self.name_for_sessions((kind, name), name),
+            PartialPush::Undecided => self.name_for_sessions((kind, name), name),
             PartialPush::Other => None,
         }
     }
@@ -163,7 +163,7 @@ impl Hub {
         let server = self.lines[usize::from(line)].server;
         let mut owners = self.owners.servers.iter();
         let owner = owners.find(|owner| owner.server == server)?;
-        Some(&owner.unseen)
+        Some(&owner.removed_prefix)
     }
 
     /// The sessions' name for a channel of a server without the prefix. `channel`: the channel of
@@ -187,7 +187,7 @@ impl Hub {
     pub(crate) fn strips(&self, line: u16) -> bool {
         let server = self.lines[usize::from(line)].server;
         let mut owners = self.owners.servers.iter();
-        owners.any(|owner| owner.server == server && !owner.unseen.is_empty())
+        owners.any(|owner| owner.server == server && !owner.removed_prefix.is_empty())
     }
 
     /// Whether the messages of a branch count: it stays, or its replacement is not asked for yet.
@@ -363,7 +363,8 @@ impl Hub {
             }
         }
         for owner in lacking.into_iter().filter(|_| is_claimed) {
-            let Some(branch_name) = name_at_server(kind, &name, &owner.unseen, id.index) else {
+            let Some(branch_name) = name_at_server(kind, &name, &owner.removed_prefix, id.index)
+            else {
                 continue;
             };
             let line = self.line_to(owner.server, now);
@@ -408,7 +409,7 @@ impl Hub {
 
     /// Releases the branches of a root without claims. Their messages still go to the root's
     /// members until these have left.
-    pub(super) fn wither(&mut self, root: ChannelId) {
+    pub(super) fn remove_branches(&mut self, root: ChannelId) {
         for branch in self.branches_of_root(root).to_vec() {
             self.release_branch(branch);
         }

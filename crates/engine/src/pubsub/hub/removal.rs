@@ -199,7 +199,7 @@ mod tests {
     fn owners(servers: [u16; 2]) -> Vec<KeyOwner> {
         let owner = |server| KeyOwner {
             server: ServerId(server),
-            unseen: Arc::default(),
+            removed_prefix: Arc::default(),
         };
         servers.map(owner).to_vec()
     }

@@ -24,31 +24,31 @@ use super::{ChannelKind, Push, bulk, line};
 pub(super) fn name_at_server(
     kind: ChannelKind,
     name: &[u8],
-    unseen: &[u8],
+    removed_prefix: &[u8],
     number: u32,
 ) -> Option<Vec<u8>> {
-    if unseen.is_empty() {
+    if removed_prefix.is_empty() {
         return Some(name.to_vec());
     }
     match kind {
         ChannelKind::Pattern if !events::may_match_keys(name) => Some(name.to_vec()),
-        ChannelKind::Pattern => Some(pattern_at_server(name, unseen, number)),
+        ChannelKind::Pattern => Some(pattern_at_server(name, removed_prefix, number)),
         _ => match NotificationChannel::of(name)? {
             NotificationChannel {
                 head,
                 name,
                 is_of_key: true,
-            } => Some([head, name.strip_prefix(unseen)?].concat()),
+            } => Some([head, name.strip_prefix(removed_prefix)?].concat()),
             _ => Some(name.to_vec()),
         },
     }
 }
 
-fn pattern_at_server(pattern: &[u8], unseen: &[u8], number: u32) -> Vec<u8> {
+fn pattern_at_server(pattern: &[u8], removed_prefix: &[u8], number: u32) -> Vec<u8> {
     let class = format!("[_a{number}]");
     let rest = behind_head(pattern).and_then(|(head, rest)| {
         // A pattern that matches more is fine: its notifications are filtered later.
-        match Pattern::new(rest).behind(unseen) {
+        match Pattern::new(rest).behind(removed_prefix) {
             Left::Same(left) | Left::More(left) => Some([&head[1..], &left].concat()),
             Left::Unclear => None,
         }
@@ -72,13 +72,17 @@ pub(super) enum PartialPush {
     /// The channel of a notification, with the prefix.
     Channel(Vec<u8>),
     /// Too little of the push has come.
-    Unsaid,
+    Undecided,
     /// The push is no notification.
     Other,
 }
 
 /// The channel in the beginning of a push of a server that does not see the prefix.
-pub(super) fn channel_of(kind: ChannelKind, beginning: &[u8], unseen: &[u8]) -> PartialPush {
+pub(super) fn channel_of(
+    kind: ChannelKind,
+    beginning: &[u8],
+    removed_prefix: &[u8],
+) -> PartialPush {
     let channel = || {
         let mut rest = line(beginning)?.1;
         for _ in 0..if kind == ChannelKind::Pattern { 2 } else { 1 } {
@@ -87,18 +91,18 @@ pub(super) fn channel_of(kind: ChannelKind, beginning: &[u8], unseen: &[u8]) -> 
         bulk(&mut rest)
     };
     match channel() {
-        None => PartialPush::Unsaid,
+        None => PartialPush::Undecided,
         Some(channel) => match channel.and_then(NotificationChannel::of) {
-            Some(event) => PartialPush::Channel(with_prefix(&event, unseen)),
+            Some(event) => PartialPush::Channel(with_prefix(&event, removed_prefix)),
             None => PartialPush::Other,
         },
     }
 }
 
 /// The channel of a notification with the prefix of its key.
-fn with_prefix(event: &NotificationChannel<'_>, unseen: &[u8]) -> Vec<u8> {
+fn with_prefix(event: &NotificationChannel<'_>, removed_prefix: &[u8]) -> Vec<u8> {
     match event.is_of_key {
-        true => [event.head, unseen, event.name].concat(),
+        true => [event.head, removed_prefix, event.name].concat(),
         false => [event.head, event.name].concat(),
     }
 }
@@ -117,7 +121,7 @@ pub(super) struct FullPush {
 
 impl FullPush {
     /// The notification in a push of a server that does not see the prefix.
-    pub(super) fn read(kind: ChannelKind, push: &[u8], unseen: &[u8]) -> Option<FullPush> {
+    pub(super) fn read(kind: ChannelKind, push: &[u8], removed_prefix: &[u8]) -> Option<FullPush> {
         let mut rest = line(push)?.1;
         for _ in 0..if kind == ChannelKind::Pattern { 2 } else { 1 } {
             bulk(&mut rest)??;
@@ -126,10 +130,10 @@ impl FullPush {
         let payload = bulk(&mut rest)??;
         let event = NotificationChannel::of(channel)?;
         Some(FullPush {
-            channel: with_prefix(&event, unseen),
+            channel: with_prefix(&event, removed_prefix),
             payload: match event.is_of_key {
                 true => payload.to_vec(),
-                false => [unseen, payload].concat(),
+                false => [removed_prefix, payload].concat(),
             },
         })
     }
@@ -258,7 +262,7 @@ mod tests {
         let said = push(&["pmessage", name, "__keyspace@0__:12", "set"]);
         let begun = |len: usize| channel_of(ChannelKind::Pattern, &said[..len], b"user:");
         let payload_at = said.len() - "set\r\n".len();
-        assert_eq!(begun(60), PartialPush::Unsaid);
+        assert_eq!(begun(60), PartialPush::Undecided);
         let channel = b"__keyspace@0__:user:12".to_vec();
         assert_eq!(begun(payload_at), PartialPush::Channel(channel));
         let said = push(&["pmessage", "*", "news", "x"]);

@@ -962,7 +962,7 @@ impl Nodes {
                 let name = SHARDED.iter().position(of).expect("a name of the test");
                 ServerId(table[name] as u16)
             };
-            for (channel, owner) in self.hub.strays(owner) {
+            for (channel, owner) in self.hub.channels_on_wrong_line(owner) {
                 let line = self.hub.line_to(owner, Time(0));
                 self.hub.move_to(channel, line);
             }

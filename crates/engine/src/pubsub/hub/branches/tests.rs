@@ -97,7 +97,7 @@ impl Scene {
     fn follow(&mut self) {
         let owner = |at: &usize| KeyOwner {
             server: ServerId(*at as u16),
-            unseen: Arc::default(),
+            removed_prefix: Arc::default(),
         };
         let owners = self.owners.iter().map(owner).collect();
         self.hub.follow_owners(owners, Time(0));

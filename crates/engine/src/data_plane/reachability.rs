@@ -13,7 +13,7 @@ pub(crate) const TAKEN_OVER_MS: u64 = 300;
 
 /// The state of a server, from worse to better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum Reachability {
     /// It cannot be reached.
     Away,
     /// It is being tried.
@@ -28,15 +28,15 @@ pub(crate) enum Standing {
 
 impl DataPlane {
     /// The first server of a pool that answers. If none does, the best of the others, by
-    /// [`Standing`]. If all are away, the home of the pool.
+    /// [`Reachability`]. If all are away, the home of the pool.
     pub(crate) fn first_up(&self, pool: usize) -> ServerId {
-        let mut best = (Standing::Away, self.pools.home_of(pool));
+        let mut best = (Reachability::Away, self.pools.default_server_of(pool));
         for server in self.pools[pool].servers() {
-            let standing = self.standing(*server);
+            let standing = self.reachability(*server);
             if standing > best.0 {
                 best = (standing, *server);
             }
-            if standing == Standing::Answers {
+            if standing == Reachability::Answers {
                 break;
             }
         }
@@ -44,10 +44,10 @@ impl DataPlane {
     }
 
     /// The state of a server, as its shared links show it.
-    pub(crate) fn standing(&self, server: ServerId) -> Standing {
+    pub(crate) fn reachability(&self, server: ServerId) -> Reachability {
         let answers = |link: &Link| link.is_up() && !owes_for(link, self.now, SILENT_MS);
         if self.first_link_is(server, answers) {
-            return Standing::Answers;
+            return Reachability::Answers;
         }
         let (mut up, mut silent) = (false, false);
         for (_, link) in self.links_shared_to(server) {
@@ -55,11 +55,11 @@ impl DataPlane {
             silent |= owes_for(link, self.now, SILENT_MS);
         }
         match up {
-            true if silent => Standing::Silent,
-            true => Standing::Answers,
-            false if self.answers_by_refusals(server) => Standing::Refuses,
-            false if self.is_resting(server) => Standing::Away,
-            false => Standing::Tried,
+            true if silent => Reachability::Silent,
+            true => Reachability::Answers,
+            false if self.answers_by_refusals(server) => Reachability::Refuses,
+            false if self.is_resting(server) => Reachability::Away,
+            false => Reachability::Tried,
         }
     }
 
@@ -78,7 +78,7 @@ impl DataPlane {
     /// Whether a link's server may have been replaced: it owes replies, and has sent nothing for so
     /// long.
     pub(crate) fn is_silent(&self, link: &Link, ms: u64) -> bool {
-        link.heeds && owes_for(link, self.now, ms)
+        link.handles_redirects && owes_for(link, self.now, ms)
     }
 }
 
