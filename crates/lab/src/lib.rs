@@ -8,11 +8,11 @@
 //!              own that asks       ┘             └─ cpu: the use of each process meanwhile
 //! ```
 //!
-//! The words: a [`case::Workload`] (verb, pipeline, connections) against a [`case::Target`] is a
-//! [`case::Case`]. One measurement of it is a [`report::Round`] with its [`report::Sample`]s. All
-//! rounds of all cases make a [`report::Report`]. A new experiment is a new
-//! [`experiment::Experiment`]; a new kind of load is a new [`tape::Recipe`]; a new proxy to compare
-//! with is a new [`case::Target`], started in [`targets`].
+//! The words: a [`case::Workload`] (verb, pipeline, connections) against a [`case::LoadTarget`] is
+//! a [`case::Case`]. One measurement of it is a [`report::Round`] with its
+//! [`report::RateSample`]s. All rounds of all cases make a [`report::Report`]. A new experiment is
+//! a new [`experiment::Experiment`]; a new kind of load is a new [`tape::TapeRecipe`]; a new proxy
+//! to compare with is a new [`case::LoadTarget`], started in [`targets`].
 //!
 //! [`failover`] stands beside these: it measures around one moment instead of in windows.
 //!

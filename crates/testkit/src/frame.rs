@@ -129,11 +129,11 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole reply.
+    /// Takes the next whole reply.
     ///
     /// # Errors
     /// When the bytes are no reply.
-    pub fn next(&mut self) -> Result<Option<Frame>, String> {
+    pub fn take(&mut self) -> Result<Option<Frame>, String> {
         let bad = |bytes: &[u8]| format!("no reply: {}", words::show(bytes));
         match self.scanner.feed(&self.bytes[self.scanned..]) {
             Err(_) => Err(bad(&self.bytes)),
@@ -196,7 +196,7 @@ mod tests {
         let mut whole = Frames::default();
         whole.push(bytes);
         let mut expected = Vec::new();
-        while let Some(frame) = whole.next().expect("these are replies") {
+        while let Some(frame) = whole.take().expect("these are replies") {
             expected.push(frame);
         }
         assert_eq!(expected.len(), 5);
@@ -206,7 +206,7 @@ mod tests {
         let mut found = Vec::new();
         for byte in bytes {
             pieces.push(&[*byte]);
-            while let Some(frame) = pieces.next().expect("these are replies") {
+            while let Some(frame) = pieces.take().expect("these are replies") {
                 found.push(frame);
             }
         }
@@ -219,6 +219,6 @@ mod tests {
     fn invalid_frame_is_an_error() {
         let mut frames = Frames::default();
         frames.push(b"hello\r\n");
-        assert!(frames.next().is_err());
+        assert!(frames.take().is_err());
     }
 }

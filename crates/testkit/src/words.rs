@@ -29,7 +29,7 @@ pub fn write(bytes: &[u8]) -> String {
     quote(bytes)
 }
 
-/// As [`write`], but with long words cut: to be read, not to be run.
+/// As [`write()`], but with long words cut: to be read, not to be run.
 pub fn show(bytes: &[u8]) -> String {
     let word = write(bytes);
     if word.len() <= SHOWN_MAX {

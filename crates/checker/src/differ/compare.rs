@@ -549,7 +549,7 @@ mod tests {
     fn frame(bytes: &[u8]) -> Frame {
         let mut frames = Frames::default();
         frames.push(bytes);
-        frames.next().expect("a reply").expect("a whole one")
+        frames.take().expect("a reply").expect("a whole one")
     }
 
     fn are_same(request: &str, one: &[u8], two: &[u8]) -> bool {

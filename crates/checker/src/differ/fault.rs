@@ -239,7 +239,7 @@ impl PlanterState {
                 }
                 Ok(_) | Err(_) => break,
             }
-            while let Ok(Some(frame)) = frames.next() {
+            while let Ok(Some(frame)) = frames.take() {
                 came += 1;
                 let mut bytes = Vec::new();
                 write(&mut bytes, &frame);

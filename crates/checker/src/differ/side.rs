@@ -493,7 +493,7 @@ impl SideConnection {
     fn take_frames(&mut self) {
         while self.trouble.is_none() {
             self.finish_silent();
-            match self.frames.next() {
+            match self.frames.take() {
                 Err(problem) => self.trouble = Some(problem),
                 Ok(None) => break,
                 Ok(Some(frame)) => self.take_frame(frame),
