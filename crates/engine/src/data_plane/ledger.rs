@@ -54,8 +54,11 @@ pub(crate) struct HeldRequest<'a> {
     pub(crate) entry: &'a Entry,
     /// The bytes in front of `sent`. A part of a fused request was sent without them.
     beginning: &'static [u8],
-    /// The bytes that were sent for it. A collapsed read shares those of the read in front.
-    sent: &'a [u8],
+    /// The place of the bytes that were sent for it. A collapsed read shares those of the read in
+    /// front.
+    sent: Range<usize>,
+    /// The bytes of all requests.
+    all: &'a [u8],
     /// The use of its reply, if that is not simply passed on.
     pub(crate) completion: Option<&'a Completion>,
 }
@@ -66,9 +69,14 @@ impl HeldRequest<'_> {
         self.beginning.len() + self.sent.len()
     }
 
+    /// The bytes that were sent for it.
+    fn sent(&self) -> &[u8] {
+        &self.all[self.sent.clone()]
+    }
+
     /// The bytes of the whole request.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        [self.beginning, self.sent].concat()
+        [self.beginning, self.sent()].concat()
     }
 }
 
@@ -139,7 +147,8 @@ impl Ledger {
             HeldRequest {
                 entry,
                 beginning: extent.beginning,
-                sent: &self.bytes.bytes()[extent.sent.clone()],
+                sent: extent.sent.clone(),
+                all: self.bytes.bytes(),
                 completion: match entry.has_completion {
                     true => completions.next(),
                     false => None,

@@ -437,9 +437,13 @@ impl Link {
     }
 
     /// Whether no request is in flight, and no bytes have come for so long. The loss of its server
-    /// would not be noticed.
+    /// would not be noticed. A link in the middle of a large request is not quiet: another request
+    /// would become a part of that one.
     pub(crate) fn is_quiet(&self, now: Time, ms: u32) -> bool {
-        self.is_up() && self.ledger.in_flight() == 0 && now.since_ms(self.progress) >= u64::from(ms)
+        self.is_up()
+            && self.ledger.in_flight() == 0
+            && self.streaming == Streaming::No
+            && now.since_ms(self.progress) >= u64::from(ms)
     }
 
     /// Notes that the open batch got its first request in the turn at `now`.

@@ -409,6 +409,26 @@ fn quiet_link_is_asked_and_a_silent_server_ends_the_session() {
     assert_eq!(world.closed_sessions(), [session]);
 }
 
+/// A large request of a session that tracks passes through its link. The link is not asked while
+/// the client pauses: the question would become a part of the value.
+#[test]
+fn large_request_on_a_tracking_link_is_not_mixed_with_a_ping() {
+    let mut settings = sharded(2);
+    settings.limits.request_held_bytes_max = 64;
+    let (mut world, session, own, server) = tracking(settings, "CLIENT TRACKING ON");
+    let key = world.key_at(server, "k");
+    let head = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n$1000\r\n", key.len());
+    let (first, rest) = ("a".repeat(500), "b".repeat(500));
+    world.sends(session, format!("{head}{first}").as_bytes());
+    assert_eq!(world.sent(own), format!("{head}{first}"));
+    world.wait_ms(3_000);
+    assert_eq!(world.sent(own), "");
+    world.sends(session, format!("{rest}\r\n").as_bytes());
+    assert_eq!(world.sent(own), format!("{rest}\r\n"));
+    world.says(own, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+}
+
 /// When a slot moves, the client gets an invalidation of all keys: the former owner sends none for
 /// the keys of the slot.
 #[test]

@@ -70,7 +70,7 @@ impl Ledger {
         bounds: RepeatBounds,
     ) -> Vec<Departed> {
         let mixed = self.is_mixed();
-        let rule = |held: HeldRequest<'_>| again(held.entry, held.sent, held.completion);
+        let rule = |held: HeldRequest<'_>| again(held.entry, held.sent(), held.completion);
         let rules: Vec<RepeatRule> = self.requests().map(rule).collect();
         let going = self.sessions_that_go(stay, &rules, bounds);
         let mut taken = Vec::new();
