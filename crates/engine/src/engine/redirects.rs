@@ -5,6 +5,7 @@ use respool_protocol::cluster::Refusal;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::redirect::ProofStep;
 use crate::discovery::readonly::may_be_readonly;
+use crate::discovery::servers::ServersInUse;
 use crate::engine::Engine;
 use crate::redirect::deferred::{Deferred, Judgement, ProofOutcome, RetryScan, RetryStep};
 use crate::redirect::retry::NewPrimaryAnswer;
@@ -66,7 +67,11 @@ impl Engine {
         said: &[u8],
         refusal: Refusal,
     ) -> NextServer {
-        let in_use = self.servers_in_use();
+        // Only a redirect may name a new node, which takes the place of a server that is not used.
+        let in_use = match refusal {
+            Refusal::Moved | Refusal::Ask => self.servers_in_use(),
+            _ => ServersInUse::default(),
+        };
         let plane = &mut self.plane;
         let next = self
             .discovery
@@ -140,7 +145,11 @@ impl Engine {
     fn retry(&mut self, scan: &mut RetryScan, item: Deferred) {
         let plane = &mut self.plane;
         let server = item.asked().server;
-        let new_primary = self.discovery.new_primary_of(plane, server);
+        let discovery = &mut self.discovery;
+        let new_primary = match item.may_go_to_new_primary() {
+            true => discovery.new_primary_of(plane, server),
+            false => None,
+        };
         let item = match self
             .redirects
             .settle_by_new_primary(plane, item, new_primary)
@@ -151,9 +160,10 @@ impl Engine {
             }
             NewPrimaryAnswer::Refused => return,
         };
-        let new_primary = self
-            .discovery
-            .new_primary_of(plane, plane.owner_behind(server));
+        let new_primary = match item.may_go_to_new_primary() {
+            true => discovery.new_primary_of(plane, plane.owner_behind(server)),
+            false => None,
+        };
         let Some((link, item)) = self.redirects.leave(plane, scan, item, new_primary) else {
             return;
         };

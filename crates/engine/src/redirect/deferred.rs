@@ -872,6 +872,11 @@ impl Deferred {
         self.to
     }
 
+    /// Whether it goes to the server that has taken over from its own, if there is one.
+    pub(crate) fn may_go_to_new_primary(&self) -> bool {
+        self.to == NextServer::Owner && self.slot().is_none()
+    }
+
     /// The slot of its first key.
     pub(crate) fn slot(&self) -> Option<u16> {
         self.about.slot

@@ -13,7 +13,6 @@ use crate::data_plane::sent_request::id_of;
 use crate::data_plane::session::Flags;
 use crate::redirect::Redirects;
 use crate::redirect::deferred::{Deferred, RetryScan};
-use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
@@ -46,8 +45,6 @@ impl Redirects {
         if matches!(id_of(item.request()), Some(id::FLUSHALL | id::FLUSHDB)) {
             return NewPrimaryAnswer::Missing(item);
         }
-        let has_moved = item.next_server() == NextServer::Owner && item.slot().is_none();
-        let new_primary = new_primary.filter(|_| has_moved);
         match new_primary.and_then(|new_primary| plane.part_of(item.entry(), new_primary)) {
             None => NewPrimaryAnswer::Missing(item),
             Some(_) if item.reads() => {
