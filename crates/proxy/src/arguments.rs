@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use lexopt::{Arg, Parser};
 
-use crate::options::{OPTIONS, Opt, OptionKind, find_by_any_name, switch};
+use crate::options::{OPTIONS, Opt, OptionKind, find_by_any_name, replaced, switch};
 use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
 use crate::raw::RawConfig;
 
@@ -273,6 +273,9 @@ fn skip_value(parser: &mut Parser) {
 fn unknown<'a>(what: &str, word: &str, candidates: impl Iterator<Item = &'a str>) -> String {
     let word = &shown(word);
     let dashes = if word.starts_with("--") { "--" } else { "" };
+    if let Some(remedy) = replaced(word) {
+        return format!("unknown {what} `{word}`: {remedy}");
+    }
     match did_you_mean(word.trim_start_matches('-'), candidates) {
         Some(meant) => format!("unknown {what} `{word}`: did you mean `{dashes}{meant}`?"),
         None => format!("unknown {what} `{word}`: `respool serve --help` lists all"),

@@ -25,7 +25,7 @@ use std::fmt;
 
 pub(crate) use number::{NumberField, NumberKind};
 pub(crate) use parse::{parse_path, parse_secret, switch};
-pub(crate) use renamed::RENAMED;
+pub(crate) use renamed::{RENAMED, replaced};
 pub(crate) use values::{LogFormat, LogLevel, Threads, Values};
 
 /// One option.

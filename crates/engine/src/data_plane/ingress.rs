@@ -165,9 +165,8 @@ impl<'a> Read<'a> {
 pub(crate) enum IngressStep {
     /// The input is taken, or the session has to wait before its next request.
     End,
-    /// A whole request that is not for the hot path. `id`: its command, if its first argument alone
-    /// names one of the table.
-    Request { len: usize, id: Option<CommandId> },
+    /// A whole request of `len` bytes that is for none of the hot paths.
+    Request { len: usize },
     /// More bytes of a large request that the session is sending.
     Large,
     /// No whole array of arguments.
@@ -238,10 +237,10 @@ impl DataPlane {
             let trusted = !state.any(Flags::UNAUTHENTICATED);
             match scanner.scan(&input[at..], trusted) {
                 Ok(Found::Request { len }) => {
-                    match self.dispatch_simple(id, &input[at..at + len], scanner.spans()) {
-                        Ok(()) => at += len,
-                        Err(command) => break IngressStep::Request { len, id: command },
+                    if !self.dispatch_hot(id, &input[at..at + len], scanner.spans()) {
+                        break IngressStep::Request { len };
                     }
+                    at += len;
                 }
                 found => break IngressStep::Other(found),
             }
@@ -250,10 +249,28 @@ impl DataPlane {
         step
     }
 
-    /// Puts a whole request on its link, without checks. `Err`: it is not for the hot path. The
-    /// value is its command, if its first argument alone names one of the table.
+    /// Dispatches a whole request on one of the two hot paths. `false`: it is for neither.
     #[inline]
-    pub(crate) fn dispatch_simple(
+    pub(crate) fn dispatch_hot(&mut self, id: SessionId, bytes: &[u8], spans: &[Span]) -> bool {
+        match self.dispatch_simple(id, bytes, spans) {
+            Ok(()) => true,
+            Err(Some(command)) => {
+                let request = Request {
+                    bytes,
+                    spans,
+                    id: command,
+                    command: command.get(),
+                };
+                self.dispatch_by_key(id, &request)
+            }
+            Err(None) => false,
+        }
+    }
+
+    /// Puts a whole request on its link, without checks. `Err`: it is not for the one-server hot
+    /// path. The value is its command, if its first argument alone names one of the table.
+    #[inline]
+    fn dispatch_simple(
         &mut self,
         session_id: SessionId,
         bytes: &[u8],

@@ -23,9 +23,9 @@ impl Engine {
         loop {
             let goes_on = match self.plane.ingest(id, &mut read) {
                 IngressStep::End => false,
-                IngressStep::Request { len, id: command } => {
+                IngressStep::Request { len } => {
                     let (bytes, spans) = read.request(len);
-                    let dispatched = self.dispatch_other(id, bytes, spans, command);
+                    let dispatched = self.dispatch_slow(id, bytes, spans);
                     if dispatched == Dispatched::Done {
                         read.advance(len);
                     }
@@ -83,31 +83,7 @@ impl Engine {
         true
     }
 
-    /// Dispatches a whole request that is not for the one-server hot path: by the by-key hot path
-    /// if it has one key, else by the slow path.
-    #[inline]
-    fn dispatch_other(
-        &mut self,
-        session_id: SessionId,
-        bytes: &[u8],
-        spans: &[Span],
-        id: Option<CommandId>,
-    ) -> Dispatched {
-        let Some(id) = id else {
-            return self.dispatch_slow(session_id, bytes, spans);
-        };
-        let request = Request {
-            bytes,
-            spans,
-            id,
-            command: id.get(),
-        };
-        match self.plane.dispatch_by_key(session_id, &request) {
-            true => Dispatched::Done,
-            false => self.dispatch_slow(session_id, bytes, spans),
-        }
-    }
-
+    /// Dispatches a whole request that is for none of the hot paths.
     fn dispatch_slow(&mut self, session_id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
         let Some(state) = self.plane.begin_slow(session_id, bytes.len()) else {
             return Dispatched::Wait;
@@ -248,9 +224,9 @@ impl Engine {
         match scanner.scan(&bytes, true) {
             Ok(Found::Request { len }) if len == bytes.len() => {
                 let spans = scanner.spans();
-                Ok(match self.plane.dispatch_simple(id, &bytes, spans) {
-                    Ok(()) => Dispatched::Done,
-                    Err(command) => self.dispatch_other(id, &bytes, spans, command),
+                Ok(match self.plane.dispatch_hot(id, &bytes, spans) {
+                    true => Dispatched::Done,
+                    false => self.dispatch_slow(id, &bytes, spans),
                 })
             }
             _ => unreachable!("an encoded request scans as one whole request"),

@@ -172,6 +172,16 @@ fn wrong_argument_is_a_problem() {
         ),
         ("", vec!["-x"], "unknown option `-x`"),
         (
+            "",
+            vec!["--hold=false"],
+            "unknown option `--hold`: `flush-rule` has replaced it: `latency` stands for `false`",
+        ),
+        (
+            "hold = false",
+            vec![],
+            "r.toml:1:1: unknown key `hold`: `flush-rule` has replaced it",
+        ),
+        (
             "threads = true",
             vec![],
             "r.toml:1:11: threads: must be `auto` or a number from 1 to 1024, such as threads = 1",

@@ -31,3 +31,13 @@ pub(crate) static RENAMED: [Renamed; 4] = [
         new: "head-of-line-stall-ms",
     },
 ];
+
+/// The remedy for an option that another one has replaced, with other values.
+pub(crate) fn replaced(name: &str) -> Option<&'static str> {
+    match name.trim_start_matches('-') {
+        "hold" => Some(
+            "`flush-rule` has replaced it: `latency` stands for `false`, `server-cpu` for `true`",
+        ),
+        _ => None,
+    }
+}

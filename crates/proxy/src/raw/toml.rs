@@ -3,7 +3,7 @@
 use toml_edit::{Document, Item, Value};
 
 use super::{Given, RawConfig};
-use crate::options::{OPTIONS, Opt, OptionKind, Values, find, find_by_any_name};
+use crate::options::{OPTIONS, Opt, OptionKind, Values, find, find_by_any_name, replaced};
 use crate::pools::{PoolOption, PoolTable, PrefixRule, UNNAMED_POOL_OPTIONS};
 use crate::problem::{ConfigPlace, Problem, did_you_mean};
 
@@ -321,6 +321,9 @@ fn unknown(name: &str, item: &Item) -> String {
             None => format!("unknown section [{name}]: only pools are sections, [pool.NAME]"),
         };
     }
+    if let Some(remedy) = replaced(name) {
+        return format!("unknown key `{name}`: {remedy}");
+    }
     match did_you_mean(name, OPTIONS.iter().map(|option| option.name)) {
         Some(meant) => format!("unknown key `{name}`: did you mean `{meant}`?"),
         None => {
@@ -334,6 +337,9 @@ fn unknown_in_pool(pool: &str, key: &str) -> String {
     let own = OPTIONS.iter().filter(|option| option.per_pool);
     let own: Vec<&str> = own.map(|option| option.name).collect();
     let known = ["listen", "backend", "prefixes"].into_iter();
+    if let Some(remedy) = replaced(key) {
+        return format!("unknown key `{key}` in [pool.{pool}]: {remedy}");
+    }
     match did_you_mean(key, known.chain(own.iter().copied())) {
         _ if UNNAMED_POOL_OPTIONS.contains(&key) => {
             format!(
