@@ -369,14 +369,14 @@ impl DataPlane {
 
     /// Whether sessions of a server's pool have to switch to it.
     pub(crate) fn is_routed_to(&self, server: ServerId) -> bool {
-        let whole = self.pool_of(server).parent;
-        self.pools[usize::from(whole)].is_routed()
+        let parent = self.pool_of(server).parent;
+        self.pools[usize::from(parent)].is_routed()
     }
 
     /// The configured name of a server's pool.
     pub(crate) fn pool_name(&self, server: ServerId) -> &str {
-        let whole = self.pool_of(server).parent;
-        let pool = self.settings.pools.get(usize::from(whole));
+        let parent = self.pool_of(server).parent;
+        let pool = self.settings.pools.get(usize::from(parent));
         pool.map_or("", |pool| pool.name.as_str())
     }
 
@@ -757,7 +757,7 @@ impl DataPlane {
         let expected = std::mem::replace(&mut session.expected, ArrivalSlot::NOT);
         session.gap_us = u32::MAX;
         match session.state.any(Flags::ROUTED) {
-            true => self.pools[usize::from(session.pool)].came(expected),
+            true => self.pools[usize::from(session.pool)].on_arrival(expected),
             false => self.on_session_arrival(old, expected),
         }
         self.detach(old);
@@ -769,7 +769,7 @@ impl DataPlane {
     /// A session that was expected on a link has come, or will not come any more.
     fn on_session_arrival(&mut self, link: LinkId, expected: ArrivalSlot) {
         if let Some(link) = self.links.get_mut(link) {
-            link.forecast.came(expected);
+            link.forecast.on_arrival(expected);
         }
     }
 
@@ -1033,7 +1033,7 @@ impl DataPlane {
         self.held_bytes -= session.held_bytes();
         session.out.take(session.out.len(), &mut self.spare_buffers);
         match session.state.any(Flags::ROUTED) {
-            true => self.pools[usize::from(session.pool)].came(session.expected),
+            true => self.pools[usize::from(session.pool)].on_arrival(session.expected),
             false => self.on_session_arrival(session.link, session.expected),
         }
         self.detach(session.link);

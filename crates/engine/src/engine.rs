@@ -163,7 +163,7 @@ impl Engine {
     /// Starts a turn. Time never runs back.
     pub fn begin_turn(&mut self, now: Time) {
         self.plane.begin_turn(now);
-        self.take_pushes_put_off();
+        self.take_deferred_pushes();
     }
 
     /// A client has connected to the pool of this index.
@@ -330,7 +330,7 @@ impl Engine {
             self.pinned.tell_invalidations(&mut self.plane);
         }
         // All subscriptions and script news of the turn leave together.
-        self.ask_hubs();
+        self.send_hub_requests();
         if self.local.scripts.holds_links() {
             self.open_links_with_scripts();
         }

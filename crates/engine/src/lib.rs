@@ -35,7 +35,7 @@ pub use base::time::{TICK_MS, Time};
 pub use base::{address_map, limits, settings};
 pub use data_plane::actions::{Action, Event, WorkerId};
 pub use data_plane::flush_rule::Usage;
-pub use data_plane::scripts::ShownBy;
+pub use data_plane::scripts::ScriptSources;
 pub use data_plane::session::{LocalAddress, Origin, Peer};
 pub use data_plane::worker_query::{
     AdminQuery, ClientLines, Filter, ScriptQuery, TargetQuery, Unblock, WorkerQuery, WorkerReply,

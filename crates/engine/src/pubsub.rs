@@ -103,7 +103,7 @@ impl Pubsub {
         let version = session.version;
         let own = self.subscribers.remove(id);
         let subscriber = self.subscriber(plane, id, own);
-        match self.ask_hub(plane, id, request, change, version, subscriber) {
+        match self.give_to_hub(plane, id, request, change, version, subscriber) {
             Some(reply) => self.confirm_to(plane, id, None, &reply),
             // The session's later requests wait for the confirmation.
             None => plane.hold(id, Holds::CATCH_UP),
@@ -157,7 +157,7 @@ impl Pubsub {
     }
 
     /// Gives the request to the hub. Returns the reply, or `None` if the server must answer first.
-    fn ask_hub(
+    fn give_to_hub(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -414,7 +414,7 @@ impl Pubsub {
 
     /// Asks again for a channel whose slot the server has refused. `has_no_owner`: the request
     /// fails instead.
-    pub(crate) fn put_off_ask(
+    pub(crate) fn defer_hub_request(
         &mut self,
         plane: &mut DataPlane,
         (link, id): (LinkId, LineId),
@@ -422,7 +422,7 @@ impl Pubsub {
         reply: &[u8],
     ) {
         let error = has_no_owner.then_some(reply);
-        match self.hub(id.hub).handle_put_off(id.line, error) {
+        match self.hub(id.hub).handle_deferred(id.line, error) {
             Ok(()) => self.settle_subscriptions(plane, id),
             Err(_) => plane.lose_link(link, UNASKED),
         }
@@ -592,7 +592,7 @@ impl Pubsub {
 
     /// Puts the requests of hubs on links, once per turn: the requests of all sessions in one turn
     /// leave as one batch.
-    pub(crate) fn ask_hubs(&mut self, plane: &mut DataPlane) {
+    pub(crate) fn send_hub_requests(&mut self, plane: &mut DataPlane) {
         self.follow_channels(plane);
         for hub in self.hub_ids() {
             for line in 0..self.hub(hub).lines.len() as u16 {

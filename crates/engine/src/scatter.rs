@@ -474,7 +474,7 @@ impl Scatter {
     ) -> Dispatched {
         let servers = shares.iter().map(|(server, _)| *server);
         let links = match request.command.answer {
-            Answer::Alone => plane.links_alone(id, servers.collect()),
+            Answer::Alone => plane.dedicated_links_to(id, servers.collect()),
             // All links must be ready before the first share leaves, so that no request is half
             // sent.
             _ => servers

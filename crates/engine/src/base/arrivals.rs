@@ -88,7 +88,7 @@ impl ArrivalWheel {
 
     /// Takes a session out that has sent again, or that never will.
     #[inline]
-    pub(crate) fn came(&mut self, expected: ArrivalSlot) {
+    pub(crate) fn on_arrival(&mut self, expected: ArrivalSlot) {
         // `expected_soon` has cleared the slot of an overdue session.
         if expected != ArrivalSlot::NOT
             && expected.0.wrapping_sub(self.now.wrapping_sub(WAIT)) < SLOTS
@@ -131,8 +131,8 @@ impl ArrivalForecast {
 
     /// See [`ArrivalWheel::came`].
     #[inline]
-    pub(crate) fn came(&mut self, expected: ArrivalSlot) {
-        self.wheel.came(expected);
+    pub(crate) fn on_arrival(&mut self, expected: ArrivalSlot) {
+        self.wheel.on_arrival(expected);
     }
 
     /// Whether a batch of `gathered` requests that could leave now waits for more.
@@ -197,7 +197,7 @@ mod tests {
         for request in 0..1000 {
             let now = Time(request * 50);
             let expected = forecast.expect(now, 20);
-            forecast.came(expected);
+            forecast.on_arrival(expected);
             assert!(!forecast.worth_waiting(Time(now.0 + 20), 1));
         }
     }
@@ -210,7 +210,7 @@ mod tests {
         for (come, expected) in crowd.into_iter().enumerate() {
             // The last ten are a quarter of forty.
             assert_eq!(forecast.worth_waiting(Time(1100), come as u32), come < 40);
-            forecast.came(expected);
+            forecast.on_arrival(expected);
         }
     }
 
@@ -222,7 +222,7 @@ mod tests {
         assert!(forecast.worth_waiting(Time(1100), 1));
         assert!(forecast.worth_waiting(Time(1300), 1));
         assert!(!forecast.worth_waiting(Time(1500), 1));
-        forecast.came(expected);
+        forecast.on_arrival(expected);
         assert!(forecast.wheel.counts.iter().all(|count| *count == 0));
     }
 
@@ -248,7 +248,7 @@ mod tests {
                 waits += 1;
                 forecast.waited(1);
             }
-            forecast.came(other);
+            forecast.on_arrival(other);
         }
         assert!((1..=20).contains(&waits), "{waits} waits in vain");
     }

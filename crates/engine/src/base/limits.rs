@@ -26,7 +26,7 @@ pub struct Limits {
     /// How long requests of other sessions may wait behind sessions at their hard output limits,
     /// milliseconds. The time is summed over all links of a kind and all sessions that block them.
     /// At the limit: such a session is closed.
-    pub stranger_stall_ms: u32,
+    pub head_of_line_stall_ms: u32,
     /// Bytes of an incomplete request that are held for scanning. A larger request is streamed to
     /// the server on a link of its own.
     pub request_held_bytes_max: u32,
@@ -72,7 +72,7 @@ impl Default for Limits {
             session_output_hard_bytes: 32 << 20,
             session_stall_ms: 10_000,
             session_input_bytes_max: 64 << 20,
-            stranger_stall_ms: 300,
+            head_of_line_stall_ms: 300,
             request_held_bytes_max: 256 << 10,
             streaming_links_max: 16,
             links_max: 128,
@@ -102,14 +102,14 @@ const UNANSWERED_BYTES_MIN: u64 = 64 << 10;
 /// Bytes of parts that several servers have answered to the requests of one session, before any
 /// reply is whole: replies to MGET and KEYS are merged here. At the limit: an error. If several
 /// such requests of the session reach it together, the session is closed.
-pub(crate) fn gathered_bytes_max(limits: &Limits) -> usize {
+pub(crate) fn share_replies_bytes_max(limits: &Limits) -> usize {
     let most = limits.worker_memory_bytes_max / GATHERED_SHARE;
     let most = most.max(limits.session_output_hard_bytes.into());
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-/// The option from which [`gathered_bytes_max`] comes, with its value.
-pub(crate) fn gathered_bytes_option(limits: &Limits) -> String {
+/// The option from which [`share_replies_bytes_max`] comes, with its value.
+pub(crate) fn share_replies_bytes_option(limits: &Limits) -> String {
     let (memory, hard) = (
         limits.worker_memory_bytes_max,
         limits.session_output_hard_bytes,

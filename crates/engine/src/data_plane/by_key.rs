@@ -105,14 +105,14 @@ impl DataPlane {
         else {
             return false;
         };
-        let (name, any) = (request.arg(at), session.next_seq);
-        let (part, _) = self.pools.owner_of(session.pool, name, || any);
+        let (key, any) = (request.arg(at), session.next_seq);
+        let (part, _) = self.pools.owner_of(session.pool, key, || any);
         let prefix = &part.removed_prefix[..];
         let how = (request.id, class);
         if prefix.is_empty() {
-            return self.push_by_key(session_id, request.bytes, name, how);
+            return self.push_by_key(session_id, request.bytes, key, how);
         }
-        let Some(shorter) = name.strip_prefix(prefix) else {
+        let Some(bare_key) = key.strip_prefix(prefix) else {
             return false;
         };
         let mut bytes = std::mem::take(&mut self.scratch);
@@ -120,10 +120,10 @@ impl DataPlane {
         prefix::replace(
             request.bytes,
             request.spans,
-            [(at, shorter)].into_iter(),
+            [(at, bare_key)].into_iter(),
             &mut bytes,
         );
-        let dispatched = self.push_by_key(session_id, &bytes, name, how);
+        let dispatched = self.push_by_key(session_id, &bytes, key, how);
         bytes.clear();
         bytes.shrink_to(SCRATCH_BYTES_KEPT);
         self.scratch = bytes;

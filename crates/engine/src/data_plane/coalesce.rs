@@ -84,12 +84,12 @@ struct BatchPart {
 
 /// The batch in its old order.
 #[derive(Clone, Copy)]
-struct GatheredBatch<'a> {
+struct OpenBatch<'a> {
     entries: &'a [Entry],
     bytes: &'a [u8],
 }
 
-impl<'a> GatheredBatch<'a> {
+impl<'a> OpenBatch<'a> {
     #[inline]
     fn entry(&self, part: BatchPart) -> &'a Entry {
         &self.entries[part.index as usize]
@@ -285,7 +285,7 @@ fn slot_of(args: &[u8]) -> u16 {
 fn choose<const BY_SLOT: bool>(
     section: &BatchSection,
     parts: &[BatchPart],
-    batch: GatheredBatch<'_>,
+    batch: OpenBatch<'_>,
     dedup: &mut Dedup,
     blocks: &mut SectionOrder,
     levels: &[CoalescingSwitches],
@@ -349,7 +349,7 @@ struct Fused {
 
 impl BatchOrder {
     /// Begins the new order with the requests that stay.
-    fn begin(&mut self, stay: &[BatchPart], batch: GatheredBatch<'_>) {
+    fn begin(&mut self, stay: &[BatchPart], batch: OpenBatch<'_>) {
         self.bytes.clear();
         self.entries.clear();
         for part in stay.iter().rev() {
@@ -364,7 +364,7 @@ impl BatchOrder {
         &mut self,
         section: &BatchSection,
         parts: &[BatchPart],
-        batch: GatheredBatch<'_>,
+        batch: OpenBatch<'_>,
         dedup: &Dedup,
         blocks: &SectionOrder,
     ) -> Fused {
@@ -547,8 +547,8 @@ impl DataPlane {
         work.parts.iter_mut().for_each(Vec::clear);
         let keys_max = rule.fused_keys_max as usize;
         work.blocks.keys_max = keys_max;
-        link.ledger.copy_gathered(&mut work.entries);
-        let bytes = link.ledger.gathered_bytes();
+        link.ledger.copy_open_entries(&mut work.entries);
+        let bytes = link.ledger.open_batch_bytes();
         let mut at = bytes.len();
         // Requests of a session mostly stand together. It is looked up once for each such run.
         let mut current = SessionId::NONE;
@@ -651,8 +651,8 @@ impl DataPlane {
             blocks,
             order,
         } = work;
-        let bytes = link.ledger.gathered_bytes();
-        let batch = GatheredBatch { entries, bytes };
+        let bytes = link.ledger.open_batch_bytes();
+        let batch = OpenBatch { entries, bytes };
         order.begin(stay, batch);
         blocks.last = 0;
         let (mut candidates, mut same, mut saved) = (0, 0, 0);

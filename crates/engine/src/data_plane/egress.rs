@@ -8,7 +8,7 @@ use respool_protocol::reply::Scanned;
 
 use crate::base::arrivals::ArrivalSlot;
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::gathered_bytes_max;
+use crate::base::limits::share_replies_bytes_max;
 use crate::data_plane::actions::Action;
 use crate::data_plane::coalesce::is_nil;
 use crate::data_plane::completion::Completion;
@@ -212,7 +212,7 @@ impl DataPlane {
             {
                 let (bytes_max, option) = match completion {
                     Completion::Scatter(ScatterCompletion::Share { .. }) => (
-                        gathered_bytes_max(&self.settings.limits),
+                        share_replies_bytes_max(&self.settings.limits),
                         "worker-memory-bytes-max",
                     ),
                     _ => (whole_bytes_max, "session-output-hard-bytes"),
@@ -764,7 +764,7 @@ impl DataPlane {
         }
         // Early replies may have their place now.
         if session.state.any(Flags::REORDERED) {
-            self.held_bytes -= session.unpark(&mut self.spare_buffers);
+            self.held_bytes -= session.take_next(&mut self.spare_buffers);
             if session.state.any(Flags::REORDERED) {
                 self.bound_reordered(id);
             }
@@ -820,8 +820,8 @@ impl DataPlane {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        let (parked, limits) = (session.reordered_bytes(), &self.settings.limits);
-        if parked > limits.session_output_soft_bytes as usize {
+        let (reordered, limits) = (session.reordered_bytes(), &self.settings.limits);
+        if reordered > limits.session_output_soft_bytes as usize {
             self.turn.slowed_by_current_read.push(id);
         }
         // Replies that are put together from parts of several servers have a bound of their own.
@@ -1009,7 +1009,7 @@ impl DataPlane {
     /// Closes a slow session: other sessions have waited behind slow sessions for as long as they
     /// may.
     pub(crate) fn close_for_foreign_sessions(&mut self, id: SessionId) {
-        let limit_ms = self.settings.limits.stranger_stall_ms;
+        let limit_ms = self.settings.limits.head_of_line_stall_ms;
         let reason = format!(
             "head-of-line-stall-ms: it took its replies too slowly, and others waited {limit_ms} ms"
         );

@@ -580,9 +580,9 @@ impl DataPlane {
         session.gap_us = u32::try_from(gap).unwrap_or(u32::MAX);
         let expected = std::mem::replace(&mut session.expected, ArrivalSlot::NOT);
         if session.state.any(Flags::ROUTED) {
-            self.pools[usize::from(session.pool)].came(expected);
+            self.pools[usize::from(session.pool)].on_arrival(expected);
         } else if let Some(link) = self.links.get_mut(session.link) {
-            link.forecast.came(expected);
+            link.forecast.on_arrival(expected);
         }
     }
 }

@@ -430,7 +430,7 @@ impl Ledger {
     }
 
     /// Copies the entries of the open batch to one vector.
-    pub(crate) fn copy_gathered(&self, entries: &mut Vec<Entry>) {
+    pub(crate) fn copy_open_entries(&self, entries: &mut Vec<Entry>) {
         let (front, back) = self.entries.as_slices();
         let first = self.in_flight();
         entries.clear();
@@ -441,7 +441,7 @@ impl Ledger {
     }
 
     /// The bytes of the open batch.
-    pub(crate) fn gathered_bytes(&self) -> &[u8] {
+    pub(crate) fn open_batch_bytes(&self) -> &[u8] {
         &self.bytes.unwritten()[self.allowed..]
     }
 
@@ -902,7 +902,7 @@ mod tests {
             .requests()
             .map(|held| held.bytes())
             .collect::<Vec<_>>();
-        assert_eq!(all.concat(), ledger.gathered_bytes());
+        assert_eq!(all.concat(), ledger.open_batch_bytes());
         assert!(ledger.any_completion(|each| matches!(each, Completion::Instead(_))));
         assert_eq!((ledger.batched(), ledger.movable()), (4, 3));
     }
@@ -922,7 +922,7 @@ mod tests {
         for (entry, request) in ledger.take_repeats() {
             ledger.push(entry, &request);
         }
-        assert_eq!(ledger.gathered_bytes(), b"lateearly");
+        assert_eq!(ledger.open_batch_bytes(), b"lateearly");
         let gone = ledger.lose_connection(false);
         assert!(gone.is_empty(), "no request was written");
         let shown: Vec<_> = ledger

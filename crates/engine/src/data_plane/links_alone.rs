@@ -21,7 +21,7 @@ impl DataPlane {
     /// A link to each server that carries nothing else, for a request that must not wait behind
     /// others there. The links serve this one request, as streaming links do, and count among them.
     /// At the bound of streaming links, each is an emergency link.
-    pub(crate) fn links_alone(
+    pub(crate) fn dedicated_links_to(
         &mut self,
         id: SessionId,
         servers: Vec<ServerId>,

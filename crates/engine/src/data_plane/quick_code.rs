@@ -88,12 +88,12 @@ impl QuickCode {
     }
 
     /// Whether the code came back quickly of late.
-    fn is_quick(&mut self, name: CodeHash) -> bool {
+    fn look_up_quick(&mut self, name: CodeHash) -> bool {
         self.seen(name) == Some(CodeRecord::Quick)
     }
 
     /// The server has answered the code.
-    fn came_back(&mut self, name: CodeHash, now: Time) {
+    fn note_answered(&mut self, name: CodeHash, now: Time) {
         let is_slow = match self.seen(name) {
             Some(CodeRecord::Slow { until }) => now < until,
             Some(CodeRecord::Quick) | None => false,
@@ -104,7 +104,7 @@ impl QuickCode {
     }
 
     /// A link is stuck behind the code.
-    fn is_stuck(&mut self, name: CodeHash, now: Time) {
+    fn note_stuck(&mut self, name: CodeHash, now: Time) {
         let until = now.plus_ms(CODE_SLOW_MS);
         self.note(name, CodeRecord::Slow { until });
     }
@@ -230,7 +230,7 @@ impl DataPlane {
             HoldUp::Flush => true,
             HoldUp::Code(code) => {
                 let name = self.quick_code.name(pool, code);
-                !self.quick_code.is_quick(name)
+                !self.quick_code.look_up_quick(name)
             }
         }
     }
@@ -258,7 +258,7 @@ impl DataPlane {
         }
         let now = self.now;
         for name in self.code_in_front(link) {
-            self.quick_code.came_back(name, now);
+            self.quick_code.note_answered(name, now);
         }
     }
 
@@ -266,7 +266,7 @@ impl DataPlane {
     pub(crate) fn note_slow_code(&mut self, link: LinkId) {
         let now = self.now;
         for name in self.code_in_front(link) {
-            self.quick_code.is_stuck(name, now);
+            self.quick_code.note_stuck(name, now);
         }
     }
 
@@ -320,25 +320,25 @@ mod tests {
     fn code_is_quick_once_it_came_back() {
         let mut code = QuickCode::default();
         let name = code.name(0, BODY);
-        assert!(!code.is_quick(name));
-        code.came_back(name, at_ms(0));
-        assert!(code.is_quick(name));
+        assert!(!code.look_up_quick(name));
+        code.note_answered(name, at_ms(0));
+        assert!(code.look_up_quick(name));
         let other_pool = code.name(1, BODY);
         let function = code.name(0, ScriptCode::Function(b"return 1"));
-        assert!(!code.is_quick(other_pool) && !code.is_quick(function));
+        assert!(!code.look_up_quick(other_pool) && !code.look_up_quick(function));
     }
 
     #[test]
     fn slow_code_is_not_quick_for_a_while() {
         let mut code = QuickCode::default();
         let name = code.name(0, BODY);
-        code.came_back(name, at_ms(0));
-        code.is_stuck(name, at_ms(100));
-        assert!(!code.is_quick(name));
-        code.came_back(name, at_ms(100 + CODE_SLOW_MS - 1));
-        assert!(!code.is_quick(name));
-        code.came_back(name, at_ms(100 + CODE_SLOW_MS));
-        assert!(code.is_quick(name));
+        code.note_answered(name, at_ms(0));
+        code.note_stuck(name, at_ms(100));
+        assert!(!code.look_up_quick(name));
+        code.note_answered(name, at_ms(100 + CODE_SLOW_MS - 1));
+        assert!(!code.look_up_quick(name));
+        code.note_answered(name, at_ms(100 + CODE_SLOW_MS));
+        assert!(code.look_up_quick(name));
     }
 
     #[test]
@@ -348,13 +348,13 @@ mod tests {
             code.name(0, ScriptCode::Body(b"used")),
             code.name(0, ScriptCode::Body(b"unused")),
         );
-        code.came_back(used, at_ms(0));
-        code.came_back(unused, at_ms(0));
+        code.note_answered(used, at_ms(0));
+        code.note_answered(unused, at_ms(0));
         for number in 0..2 * QUICK_CODE_MAX as u64 {
-            code.came_back(number, at_ms(0));
-            assert!(code.is_quick(used));
+            code.note_answered(number, at_ms(0));
+            assert!(code.look_up_quick(used));
             assert!(code.young.len() + code.old.len() <= QUICK_CODE_MAX);
         }
-        assert!(!code.is_quick(unused));
+        assert!(!code.look_up_quick(unused));
     }
 }

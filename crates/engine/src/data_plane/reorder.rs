@@ -182,7 +182,7 @@ impl ReorderBuffer {
 
     /// Appends to `out` the replies from `head` on, up to the first that has not come. Returns the
     /// place behind them, and the length of the requests that leave with them.
-    pub(crate) fn unpark(&mut self, head: u32, out: &mut Vec<u8>) -> (u32, usize) {
+    pub(crate) fn take_next(&mut self, head: u32, out: &mut Vec<u8>) -> (u32, usize) {
         self.pass(head);
         let (mut behind, mut requests_len) = (head, 0);
         let mut index = self.passed;
@@ -277,7 +277,7 @@ mod tests {
             let [first, second, third] = texts.each_ref().map(|text| text.as_bytes());
             let mut out = Vec::new();
             assert_eq!(
-                buffer.unpark(head, &mut out),
+                buffer.take_next(head, &mut out),
                 (head, 0),
                 "the reply has not come"
             );
@@ -287,7 +287,7 @@ mod tests {
             let pieces = [piece(head, first), piece(next, second)];
             buffer.park(head, &pieces, &both, &mut spare);
             head = head.wrapping_add(3);
-            assert_eq!(buffer.unpark(head.wrapping_sub(3), &mut out), (head, 0));
+            assert_eq!(buffer.take_next(head.wrapping_sub(3), &mut out), (head, 0));
             assert_eq!(out, texts.concat().as_bytes());
             buffer.tidy(&mut spare);
             assert_eq!((buffer.places(), buffer.held_bytes()), (1, 4));
@@ -296,7 +296,7 @@ mod tests {
         }
         // The bytes of the last reply have moved with the others, and nothing of them is left.
         let mut out = Vec::new();
-        assert_eq!(buffer.unpark(last, &mut out), (last.wrapping_add(1), 0));
+        assert_eq!(buffer.take_next(last, &mut out), (last.wrapping_add(1), 0));
         assert_eq!(out, b"last");
         buffer.tidy(&mut spare);
         assert_eq!(buffer.bytes.capacity(), 0);
@@ -318,9 +318,9 @@ mod tests {
         buffer.park(5, &[three], b"678", &mut spare);
         assert_eq!(buffer.places(), 5);
         let mut out = Vec::new();
-        assert_eq!(buffer.unpark(5, &mut out), (5, 0));
-        assert_eq!(buffer.unpark(6, &mut out), (10, 0));
-        assert_eq!(buffer.unpark(11, &mut out), (12, 0));
+        assert_eq!(buffer.take_next(5, &mut out), (5, 0));
+        assert_eq!(buffer.take_next(6, &mut out), (10, 0));
+        assert_eq!(buffer.take_next(11, &mut out), (12, 0));
         assert_eq!(out, b"678911");
         assert!(buffer.is_empty());
     }
@@ -349,7 +349,7 @@ mod tests {
         );
         assert_eq!(buffer.held_bytes(), 2 * 10 + 5);
         let mut out = Vec::new();
-        assert_eq!(buffer.unpark(2, &mut out), (4, 10));
+        assert_eq!(buffer.take_next(2, &mut out), (4, 10));
         assert_eq!(out, b"replyreply");
     }
 }

@@ -10,7 +10,7 @@ use respool_protocol::encode;
 use respool_protocol::fan::Sections;
 
 use crate::base::handle::SessionId;
-use crate::base::limits::{Limits, gathered_bytes_max, gathered_bytes_option};
+use crate::base::limits::{Limits, share_replies_bytes_max, share_replies_bytes_option};
 use crate::base::session_map::SessionMap;
 use crate::base::slab::Slab;
 use crate::data_plane::DataPlane;
@@ -129,7 +129,7 @@ impl ScatterRequest {
         self.executed |= !reply.starts_with(b"-");
         if self.failure.is_some() {
             // The request has failed already: this part is not used.
-        } else if self.held_bytes + reply.len() > gathered_bytes_max(limits) {
+        } else if self.held_bytes + reply.len() > share_replies_bytes_max(limits) {
             self.failure = Some(too_large(limits));
             self.drop_shares();
         } else if let Some(share) = self.shares.get_mut(usize::from(index)) {
@@ -188,8 +188,8 @@ impl ScatterRequest {
 
 /// The error for a request whose parts are together larger than respool holds.
 fn too_large(limits: &Limits) -> Vec<u8> {
-    let most = gathered_bytes_max(limits);
-    let option = gathered_bytes_option(limits);
+    let most = share_replies_bytes_max(limits);
+    let option = share_replies_bytes_option(limits);
     let mut reply = Vec::new();
     let text = format!(
         "ERR respool: the replies of the servers are together larger than {most} bytes \
@@ -271,11 +271,11 @@ impl DataPlane {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        let parked = session.reordered_bytes();
-        if parked > gathered_bytes_max(limits) {
+        let reordered = session.reordered_bytes();
+        if reordered > share_replies_bytes_max(limits) {
             let reason = "worker-memory-bytes-max: replies of several servers";
             self.close_for(id, reason.to_owned());
-        } else if parked > limits.session_output_soft_bytes as usize {
+        } else if reordered > limits.session_output_soft_bytes as usize {
             self.turn.slowed_by_current_read.push(id);
         }
     }

@@ -16,7 +16,7 @@ pub(crate) type ScriptHash = [u8; 40];
 
 /// How a request shows a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Showing<'a> {
+pub(crate) enum ScriptSource<'a> {
     /// By SCRIPT LOAD.
     Load,
     /// By EVAL of this user of the server. `None`: the configured one, which loads scripts itself.
@@ -25,7 +25,7 @@ pub(crate) enum Showing<'a> {
 
 /// The users that get a script restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ShownBy {
+pub struct ScriptSources {
     /// It was shown by SCRIPT LOAD: any user may name it.
     load: bool,
     /// Names of users that have shown it by EVAL, at most [`SCRIPT_USERS_MAX`]. Names, since each
@@ -33,37 +33,37 @@ pub struct ShownBy {
     users: Vec<Box<str>>,
 }
 
-impl ShownBy {
-    /// Whether this showing is noted already, or does not count.
-    pub(crate) fn has(&self, showing: Showing<'_>) -> bool {
-        match showing {
-            Showing::Load => self.load,
-            Showing::Run { user } => user.is_none_or(|user| self.has_run(user)),
+impl ScriptSources {
+    /// Whether this source is noted already, or does not count.
+    pub(crate) fn has(&self, source: ScriptSource<'_>) -> bool {
+        match source {
+            ScriptSource::Load => self.load,
+            ScriptSource::Run { user } => user.is_none_or(|user| self.has_run(user)),
         }
     }
 
-    /// Notes a showing. Returns whether it is a new one.
-    pub(crate) fn note(&mut self, showing: Showing<'_>) -> bool {
-        match showing {
-            Showing::Load => !std::mem::replace(&mut self.load, true),
-            Showing::Run { user: Some(user) } => {
+    /// Notes a source. Returns whether it is a new one.
+    pub(crate) fn note(&mut self, source: ScriptSource<'_>) -> bool {
+        match source {
+            ScriptSource::Load => !std::mem::replace(&mut self.load, true),
+            ScriptSource::Run { user: Some(user) } => {
                 let is_new = !self.has_run(user) && self.users.len() < SCRIPT_USERS_MAX;
                 if is_new {
                     self.users.push(user.into());
                 }
                 is_new
             }
-            Showing::Run { user: None } => false,
+            ScriptSource::Run { user: None } => false,
         }
     }
 
     /// Notes the showings that another worker has seen.
-    pub(crate) fn merge(&mut self, other: &ShownBy) {
+    pub(crate) fn merge(&mut self, other: &ScriptSources) {
         if other.load {
-            self.note(Showing::Load);
+            self.note(ScriptSource::Load);
         }
         for user in &other.users {
-            self.note(Showing::Run { user: Some(user) });
+            self.note(ScriptSource::Run { user: Some(user) });
         }
     }
 
@@ -259,15 +259,15 @@ mod tests {
     /// A user that has shown a script gets it restored. SCRIPT LOAD shows it for all users.
     #[test]
     fn script_is_restored_for_users_that_have_shown_it() {
-        let mut shown_by = ShownBy::default();
-        assert!(!shown_by.note(Showing::Run { user: None }));
-        assert!(shown_by.note(Showing::Run { user: Some("ann") }));
-        assert!(!shown_by.note(Showing::Run { user: Some("ann") }));
+        let mut shown_by = ScriptSources::default();
+        assert!(!shown_by.note(ScriptSource::Run { user: None }));
+        assert!(shown_by.note(ScriptSource::Run { user: Some("ann") }));
+        assert!(!shown_by.note(ScriptSource::Run { user: Some("ann") }));
         assert!(shown_by.admits("ann") && !shown_by.admits("bob"));
-        let mut other = ShownBy::default();
+        let mut other = ScriptSources::default();
         other.merge(&shown_by);
         assert_eq!(other, shown_by);
-        assert!(other.note(Showing::Load));
+        assert!(other.note(ScriptSource::Load));
         shown_by.merge(&other);
         assert!(shown_by.admits("bob"));
     }
@@ -275,10 +275,10 @@ mod tests {
     /// A script remembers a bounded number of users.
     #[test]
     fn users_of_a_script_are_bounded() {
-        let mut shown_by = ShownBy::default();
+        let mut shown_by = ScriptSources::default();
         for number in 0..2 * SCRIPT_USERS_MAX {
             let user = number.to_string();
-            let is_new = shown_by.note(Showing::Run { user: Some(&user) });
+            let is_new = shown_by.note(ScriptSource::Run { user: Some(&user) });
             assert_eq!(is_new, number < SCRIPT_USERS_MAX);
         }
         assert!(shown_by.admits("0") && !shown_by.admits("16"));

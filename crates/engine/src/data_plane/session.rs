@@ -255,7 +255,7 @@ pub(crate) struct Rare {
     /// The client has asked for the debugger of scripts, and was refused.
     pub(crate) debugs_scripts: bool,
     /// Links on which writes of the session were given up at their deadlines.
-    pub(crate) gave_up: Vec<LinkId>,
+    pub(crate) given_up_at_links: Vec<LinkId>,
     /// Replies that came before their place.
     pub(crate) reorder: ReorderBuffer,
     /// The rest of a large request, and the link that gets it.
@@ -442,11 +442,11 @@ impl Session {
 
     /// Moves replies from the reorder buffer to the output, as far as their places have come.
     /// Returns the bytes of requests that leave the buffer with them.
-    pub(crate) fn unpark(&mut self, spare: &mut SpareBuffers) -> usize {
+    pub(crate) fn take_next(&mut self, spare: &mut SpareBuffers) -> usize {
         let Some(rare) = &mut self.rare else {
             return 0;
         };
-        let (head, requests_len) = rare.reorder.unpark(self.head_seq, self.out.tail(spare));
+        let (head, requests_len) = rare.reorder.take_next(self.head_seq, self.out.tail(spare));
         self.head_seq = head;
         rare.reorder.tidy(spare);
         if rare.reorder.is_empty() {

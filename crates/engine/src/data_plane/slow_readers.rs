@@ -344,8 +344,8 @@ impl DataPlane {
                 ledger.any(|entry| entry.session == SessionId::NONE && !entry.class.reads())
             })
         };
-        rare.gave_up.retain(owes);
-        !rare.gave_up.is_empty()
+        rare.given_up_at_links.retain(owes);
+        !rare.given_up_at_links.is_empty()
     }
 
     /// Notes that a session's request on this link was given up. The server may still execute it.
@@ -354,9 +354,9 @@ impl DataPlane {
             return;
         }
         if let Some(session) = self.sessions.get_mut(entry.session) {
-            let gave_up = &mut session.rare().gave_up;
-            if !gave_up.contains(&link) {
-                gave_up.push(link);
+            let given_up_at_links = &mut session.rare().given_up_at_links;
+            if !given_up_at_links.contains(&link) {
+                given_up_at_links.push(link);
             }
         }
     }
@@ -397,7 +397,7 @@ impl DataPlane {
     /// Counts the wait of other sessions at a link that is not read. Returns whether they have
     /// waited as long as they may.
     pub(crate) fn count_head_of_line_wait(&mut self, link: LinkId) -> bool {
-        let (now, limit_ms) = (self.now, self.settings.limits.stranger_stall_ms);
+        let (now, limit_ms) = (self.now, self.settings.limits.head_of_line_stall_ms);
         let Some((kind, since)) = self
             .links
             .get(link)
@@ -411,7 +411,7 @@ impl DataPlane {
 
     /// Whether other sessions have waited at links of this kind as long as they may.
     pub(crate) fn head_of_line_waited(&self, link: LinkId) -> bool {
-        let limit_us = u64::from(self.settings.limits.stranger_stall_ms) * 1_000;
+        let limit_us = u64::from(self.settings.limits.head_of_line_stall_ms) * 1_000;
         let kind = self.links.get(link).map(|link| link.kind);
         kind.is_some_and(|kind| self.slow_readers.waited(kind, self.now) >= limit_us)
     }

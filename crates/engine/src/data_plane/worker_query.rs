@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::base::time::Time;
 use crate::data_plane::ingress::KeptRequest;
-use crate::data_plane::scripts::ShownBy;
+use crate::data_plane::scripts::ScriptSources;
 
 /// A query to every worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub enum ScriptQuery {
         /// The body of the script.
         body: Arc<[u8]>,
         /// The users that have shown it.
-        shown_by: ShownBy,
+        shown_by: ScriptSources,
     },
 }
 

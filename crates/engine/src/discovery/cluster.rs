@@ -353,8 +353,8 @@ impl Discovery {
         let left = left.filter(is_left).collect();
         // The first topology moves no slot: no session tracks keys before it.
         if was_known && !moved.is_empty() {
-            let whole = plane.pools[pool].parent;
-            plane.trackers.note_moved(whole);
+            let parent = plane.pools[pool].parent;
+            plane.trackers.note_moved(parent);
         }
         // A session's later requests go to the new owner, and must not overtake.
         for server in BTreeSet::from_iter(moved.into_iter().map(|(from, _)| from)) {
@@ -436,8 +436,8 @@ impl Discovery {
         }
         self.request_refresh(plane, owner);
         plane.wake_deferred();
-        let whole = plane.pools[pool].parent;
-        plane.trackers.note_moved(whole);
+        let parent = plane.pools[pool].parent;
+        plane.trackers.note_moved(parent);
     }
 
     /// Lets sessions of servers that lost slots wait for their replies. It runs once after each

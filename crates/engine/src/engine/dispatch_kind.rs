@@ -16,7 +16,7 @@ pub(crate) enum DispatchKind {
     /// The server answers it with an error of its own.
     ServersError,
     /// respool answers it.
-    Here,
+    Local,
     /// WAIT or WAITAOF.
     Wait,
     /// It may wait at the server.
@@ -55,7 +55,7 @@ impl DispatchKind {
             return DispatchKind::ServersError;
         }
         let is_alone = match answer {
-            Answer::Session | Answer::Pinned => return DispatchKind::Here,
+            Answer::Session | Answer::Pinned => return DispatchKind::Local,
             Answer::Alone if is_wait(id) => return DispatchKind::Wait,
             Answer::Alone => true,
             Answer::Conditional(Condition::Block) => {
@@ -109,9 +109,9 @@ mod tests {
         for (line, way) in [
             ("GET k", Link),
             ("PING", Link),
-            ("CLIENT ID", Here),
-            ("CLIENT TRACKING ON", Here),
-            ("MULTI", Here),
+            ("CLIENT ID", Local),
+            ("CLIENT TRACKING ON", Local),
+            ("MULTI", Local),
             ("WAIT 1 0", Wait),
             ("BLPOP k 0", Blocking),
             ("XREAD BLOCK 0 STREAMS s 0", Blocking),
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(dispatched(line, true, true), QueueRefused, "{line}");
         }
         for line in ["EXEC", "DISCARD", "MULTI", "WATCH k", "RESET", "QUIT"] {
-            assert_eq!(dispatched(line, true, false), Here, "{line}");
+            assert_eq!(dispatched(line, true, false), Local, "{line}");
         }
     }
 

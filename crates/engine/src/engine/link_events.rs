@@ -133,7 +133,7 @@ impl Engine {
         // The routes change first: requests that move follow them.
         self.discovery.link_down(&mut self.plane, &down);
         if down.may_be_replaced || down.reads_move {
-            self.redirects.move_left(&mut self.plane, down.link);
+            self.redirects.move_remaining(&mut self.plane, down.link);
         }
         // Requests that have moved are neither stranded nor counted as sent again.
         let stranded = self.plane.take_stranded(&down);
@@ -180,7 +180,7 @@ impl Engine {
         self.give_up_silent();
         self.discovery.tick_readers(&mut self.plane);
         self.admin.tick_questions(&mut self.plane);
-        self.local.tick_lessons(&mut self.plane);
+        self.local.tick_command_info(&mut self.plane);
         self.plane.tick_waiters();
         self.plane.tick_arrivals();
         self.plane.tick_limits();

@@ -56,11 +56,11 @@ impl Engine {
         }
         let line = (link, refused.line);
         self.pubsub
-            .put_off_ask(&mut self.plane, line, has_no_owner, reply);
+            .defer_hub_request(&mut self.plane, line, has_no_owner, reply);
     }
 
     /// At the start of a turn, handles the pushes that were deferred in the last one.
-    pub(crate) fn take_pushes_put_off(&mut self) {
+    pub(crate) fn take_deferred_pushes(&mut self) {
         self.pubsub.fanned_out = 0;
         if !self.pubsub.has_pushes_put_off() {
             return;
@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Opens links that have waited for notifications, and puts the requests of hubs on links.
-    pub(crate) fn ask_hubs(&mut self) {
+    pub(crate) fn send_hub_requests(&mut self) {
         if self.pubsub.hubs.is_empty() {
             return;
         }
@@ -83,6 +83,6 @@ impl Engine {
                 self.link_is_up(link);
             }
         }
-        self.pubsub.ask_hubs(&mut self.plane);
+        self.pubsub.send_hub_requests(&mut self.plane);
     }
 }

@@ -164,7 +164,7 @@ impl Engine {
             true => discovery.new_primary_of(plane, plane.owner_behind(server)),
             false => None,
         };
-        let Some((link, item)) = self.redirects.leave(plane, scan, item, new_primary) else {
+        let Some((link, item)) = self.redirects.choose_link(plane, scan, item, new_primary) else {
             return;
         };
         if item.names_scripts() {

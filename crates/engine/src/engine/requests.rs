@@ -179,7 +179,7 @@ impl Engine {
                 self.transactions.queue_unknown(plane, id, bytes, taints)
             }
             DispatchKind::ServersError => plane.dispatch_on_link(id, bytes, false, None),
-            DispatchKind::Here => self.answer_locally(id, request),
+            DispatchKind::Local => self.answer_locally(id, request),
             DispatchKind::Wait => self.dispatch_wait(id, request, None),
             DispatchKind::Blocking => {
                 let named = plane.naming_completion(id, command);

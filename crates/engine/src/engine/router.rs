@@ -40,7 +40,7 @@ use crate::routing::pool::Group;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// To the session's present server, or respool answers it.
-    Here,
+    Present,
     /// To the owner of its keys.
     Owner {
         group: Group,
@@ -274,17 +274,17 @@ impl Facts {
         let is_reading = matches!(self.command, id::READONLY | id::READWRITE);
         if self.command == id::WATCH && session.in_multi {
             // The usual path refuses it.
-            return Route::Here;
+            return Route::Present;
         }
         if self.command.get().fan_out.spread == Spread::Here && !session.in_multi {
-            return Route::Here;
+            return Route::Present;
         }
         if is_reading && !session.in_multi && pool.has_readers {
             return Route::ChooseReading;
         }
         if !pool.has_several {
             return match session.is_pinned {
-                true => Route::Here,
+                true => Route::Present,
                 false => Route::OnlyOwner {
                     may_read: !session.in_multi,
                 },
@@ -366,7 +366,7 @@ impl Facts {
     fn route_without_keys(&self) -> Route {
         let (session, pool) = (&self.session, &self.pool);
         match self.spread() {
-            Spread::Here => Route::Here,
+            Spread::Here => Route::Present,
             Spread::Node if !session.in_multi && pool.shows_a_node => Route::AsNode,
             Spread::Any
                 if self.command == id::CONFIG_GET && !self.is_kept() && self.hides_nodes() =>
@@ -384,7 +384,7 @@ impl Facts {
             // The session keeps the same server as long as that is up.
             Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
                 match self.is_kept() || session.tracks_here {
-                    true => Route::Here,
+                    true => Route::Present,
                     false => Route::FirstUp,
                 }
             }
@@ -399,7 +399,7 @@ impl Facts {
         let (session, pool) = (&self.session, &self.pool);
         // The nodes of a Cluster pass published messages on to each other.
         if pool.channels_have_places && session.is_bound && session.is_in_first_subpool {
-            return Route::Here;
+            return Route::Present;
         }
         match session.is_bound && !session.is_at_default_server {
             true => Route::Refuse(RouteRefusal::ForeignOwner),
@@ -419,9 +419,9 @@ impl Facts {
                 false => Route::StopTracking,
             },
             // The server names the mistake in its own words.
-            Arguments::NoSwitch => Route::Here,
+            Arguments::NoSwitch => Route::Present,
             Arguments::Off => match (session.is_on, session.in_multi) {
-                (false, _) => Route::Here,
+                (false, _) => Route::Present,
                 (true, false) => Route::StopSwitch,
                 (true, true) => Route::Refuse(RouteRefusal::Bound),
             },
@@ -437,7 +437,7 @@ impl Facts {
         let is_in_turns = self.spread() == Spread::Turns;
         let keeps_place = self.keeps_place();
         match self.command {
-            id::INFO if self.arguments == Arguments::OwnSection => Route::Here,
+            id::INFO if self.arguments == Arguments::OwnSection => Route::Present,
             // It would reach only some of the servers.
             _ if !self.pool.knows_all => Route::FindOwners,
             // One server executes the transaction, and the others would not take part.
@@ -570,7 +570,7 @@ impl Engine {
         let facts = Facts::of(plane, id, request, queued)?;
         let stays = facts.session.tracks_here;
         Some(match facts.route() {
-            Route::Here => return None,
+            Route::Present => return None,
             Route::Owner {
                 group,
                 may_read,
@@ -775,8 +775,8 @@ mod tests {
 
     /// The routes of a request that any server may answer.
     fn routes_of_any() -> [Route; 6] {
-        use Route::{FirstUp, Here};
-        [FirstUp, Here, Here, FirstUp, FirstUp, FirstUp]
+        use Route::{FirstUp, Present};
+        [FirstUp, Present, Present, FirstUp, FirstUp, FirstUp]
     }
 
     /// The routes of a request whose keys have one owner.
@@ -797,7 +797,7 @@ mod tests {
     /// Each spread, in each situation.
     #[test]
     fn spread_and_situation_decide_the_route() {
-        use Route::{AsNode, Divide, Here, Home, Refuse};
+        use Route::{AsNode, Divide, Home, Present, Refuse};
         use RouteRefusal::{Bound, CrossSlot, ForeignOwner, NoCluster, Several};
         let crossing = Refuse(CrossSlot);
         let all = |keeps_place| Everywhere::All { keeps_place };
@@ -854,8 +854,8 @@ mod tests {
                 NONE,
                 [
                     Route::FirstUp,
-                    Here,
-                    Here,
+                    Present,
+                    Present,
                     Refuse(NoCluster),
                     AsNode,
                     Refuse(NoCluster),
@@ -867,14 +867,14 @@ mod tests {
                 NONE,
                 [
                     Route::FirstUp,
-                    Here,
-                    Here,
+                    Present,
+                    Present,
                     Route::FirstUp,
                     AsNode,
                     Route::FirstUp,
                 ],
             ),
-            (Spread::Here, id::SELECT, NONE, [Here; 6]),
+            (Spread::Here, id::SELECT, NONE, [Present; 6]),
             (
                 Spread::Off,
                 id::CLIENT_TRACKING,
@@ -900,7 +900,7 @@ mod tests {
     /// Rows that the router knows by name, in each situation.
     #[test]
     fn named_commands_have_routes_of_their_own() {
-        use Route::{FirstUp, Here, Refuse};
+        use Route::{FirstUp, Present, Refuse};
         use RouteRefusal::{Bound, NoCluster, OneDatabase, PatternKeys, Several, WrongArity};
         let with = |arguments, facts| Facts { arguments, ..facts };
         let pattern = Refuse(PatternKeys);
@@ -911,7 +911,14 @@ mod tests {
         let table = [
             (
                 plain(id::WATCH, ONE),
-                [watch, Here, owner(false, Claim::Watch), watch, watch, watch],
+                [
+                    watch,
+                    Present,
+                    owner(false, Claim::Watch),
+                    watch,
+                    watch,
+                    watch,
+                ],
             ),
             (
                 with(Arguments::Pattern, plain(id::SORT, ONE)),
@@ -921,8 +928,8 @@ mod tests {
                 plain(id::CONFIG_GET, NONE),
                 [
                     FirstUp,
-                    Here,
-                    Here,
+                    Present,
+                    Present,
                     Route::AsPlainServer,
                     FirstUp,
                     Route::AsPlainServer,
@@ -943,8 +950,8 @@ mod tests {
                 plain(id::CLUSTERSCAN, NONE),
                 [
                     FirstUp,
-                    Here,
-                    Here,
+                    Present,
+                    Present,
                     Refuse(NoCluster),
                     FirstUp,
                     Refuse(NoCluster),
@@ -957,8 +964,8 @@ mod tests {
                 },
                 [
                     FirstUp,
-                    Here,
-                    Here,
+                    Present,
+                    Present,
                     Refuse(WrongArity),
                     Route::AsNode,
                     Refuse(WrongArity),
@@ -995,7 +1002,7 @@ mod tests {
             ),
             (
                 with(Arguments::OwnSection, plain(id::INFO, NONE)),
-                [Route::Here; 6],
+                [Route::Present; 6],
             ),
             (
                 plain(id::WAIT, NONE),
@@ -1025,7 +1032,7 @@ mod tests {
     /// Options of a connection, in each situation.
     #[test]
     fn options_have_routes_of_their_own() {
-        use Route::Here;
+        use Route::Present;
         let option = |command, arguments| Facts {
             arguments,
             ..plain(command, NONE)
@@ -1043,8 +1050,11 @@ mod tests {
                     Route::Track,
                 ],
             ),
-            (option(id::CLIENT_TRACKING, Arguments::Off), [Here; 6]),
-            (option(id::CLIENT_TRACKING, Arguments::NoSwitch), [Here; 6]),
+            (option(id::CLIENT_TRACKING, Arguments::Off), [Present; 6]),
+            (
+                option(id::CLIENT_TRACKING, Arguments::NoSwitch),
+                [Present; 6],
+            ),
             (
                 option(id::CLIENT_NO_TOUCH, Arguments::On),
                 [
@@ -1056,7 +1066,7 @@ mod tests {
                     Route::Switch,
                 ],
             ),
-            (option(id::CLIENT_NO_TOUCH, Arguments::Off), [Here; 6]),
+            (option(id::CLIENT_NO_TOUCH, Arguments::Off), [Present; 6]),
         ];
         for (facts, expected) in table {
             let (name, arguments) = (facts.command.get().name, facts.arguments);
@@ -1124,9 +1134,9 @@ mod tests {
         assert_eq!(to_one(id::DBSIZE).route(), read);
         let queued = queued(to_one(id::GET)).route();
         assert_eq!(queued, Route::OnlyOwner { may_read: false });
-        assert_eq!(watching(to_one(id::GET)).route(), Route::Here);
+        assert_eq!(watching(to_one(id::GET)).route(), Route::Present);
         assert_eq!(to_one(id::READONLY).route(), Route::ChooseReading);
-        assert_eq!(to_one(id::SELECT).route(), Route::Here);
+        assert_eq!(to_one(id::SELECT).route(), Route::Present);
     }
 
     #[test]
@@ -1139,7 +1149,7 @@ mod tests {
         facts.session.is_at_default_server = true;
         assert_eq!(facts.route(), Route::Home { claims: false });
         let mut facts = watching(to_cluster(plain(id::PUBLISH, NONE)));
-        assert_eq!(facts.route(), Route::Here);
+        assert_eq!(facts.route(), Route::Present);
         facts.session.is_in_first_subpool = false;
         assert_eq!(facts.route(), Route::Refuse(RouteRefusal::ForeignOwner));
         // The node that executes the transaction would report itself.
@@ -1186,10 +1196,10 @@ mod tests {
         assert_eq!(queued(off).route(), Route::Refuse(RouteRefusal::Bound));
         let caching = tracking(id::CLIENT_CACHING, Arguments::Usual);
         assert_eq!(caching.route(), Route::CacheNext);
-        assert_eq!(queued(caching).route(), Route::Here);
+        assert_eq!(queued(caching).route(), Route::Present);
         let mut ping = tracking(id::PING, Arguments::Usual);
         assert_eq!(ping.route(), Route::FirstUp);
         ping.session.tracks_here = true;
-        assert_eq!(ping.route(), Route::Here);
+        assert_eq!(ping.route(), Route::Present);
     }
 }

@@ -659,7 +659,7 @@ impl Local {
     }
 
     /// Drops old answers and wakes sessions that have waited long enough.
-    pub(crate) fn tick_lessons(&mut self, plane: &mut DataPlane) {
+    pub(crate) fn tick_command_info(&mut self, plane: &mut DataPlane) {
         self.catalog.rights.tick(plane.now);
         for link in self.catalog.tick_questions(&plane.links, plane.now) {
             plane.wake_waiters(link);

@@ -29,7 +29,8 @@ use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::ledger::departed::Departed;
 use crate::data_plane::scripts::{
-    ScriptHash, Showing, ShownBy, body_at, each_request, is_refusal, name_of, name_said, names_in,
+    ScriptHash, ScriptSource, ScriptSources, body_at, each_request, is_refusal, name_of, name_said,
+    names_in,
 };
 use crate::data_plane::session::Session;
 use crate::data_plane::worker_query::{ScriptQuery, WorkerQuery};
@@ -41,7 +42,7 @@ struct Script {
     number: u32,
     body: Arc<[u8]>,
     used: ScriptUse,
-    shown_by: ShownBy,
+    shown_by: ScriptSources,
 }
 
 /// The last use of a script since it came to the back of the queue.
@@ -90,12 +91,12 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     /// A client of this pool has shown a script. Returns its number, unless it is too large.
-    fn remember(&mut self, pool: u16, body: &[u8], showing: Showing<'_>) -> Option<u32> {
+    fn remember(&mut self, pool: u16, body: &[u8], source: ScriptSource<'_>) -> Option<u32> {
         let place = (pool, name_of(body));
         let is_new = match self.scripts.get_mut(&place) {
             Some(script) => {
                 script.used = ScriptUse::Here;
-                if script.shown_by.has(showing) {
+                if script.shown_by.has(source) {
                     return Some(script.number);
                 }
                 false
@@ -107,7 +108,7 @@ impl Scripts {
         };
         let script = self.scripts.get_mut(&place)?;
         let (number, before) = (script.number, script.memory_bytes());
-        let is_news = script.shown_by.note(showing);
+        let is_news = script.shown_by.note(source);
         self.bytes += script.memory_bytes() - before;
         if is_new || is_news {
             self.shown.push(place);
@@ -117,7 +118,7 @@ impl Scripts {
     }
 
     /// A client of another worker has shown a script, or has used it lately.
-    pub(crate) fn learn(&mut self, pool: u16, body: Arc<[u8]>, shown_by: &ShownBy) {
+    pub(crate) fn learn(&mut self, pool: u16, body: Arc<[u8]>, shown_by: &ScriptSources) {
         let place = (pool, name_of(&body));
         match self.scripts.get_mut(&place) {
             Some(script) if script.used == ScriptUse::Nowhere => script.used = ScriptUse::Elsewhere,
@@ -198,7 +199,7 @@ impl Scripts {
             number,
             body,
             used: ScriptUse::Nowhere,
-            shown_by: ShownBy::default(),
+            shown_by: ScriptSources::default(),
         };
         self.scripts.insert(place, script);
         Some(number)
@@ -392,13 +393,13 @@ impl Local {
         loads: bool,
     ) {
         let user = plane.links.get(link).map(|link| link.kind.user);
-        let showing = match user.filter(|user| *user != CONFIGURED) {
-            _ if loads => Showing::Load,
-            user => Showing::Run {
+        let source = match user.filter(|user| *user != CONFIGURED) {
+            _ if loads => ScriptSource::Load,
+            user => ScriptSource::Run {
                 user: user.and_then(|user| plane.logins.name_of(user)),
             },
         };
-        let number = self.scripts.remember(pool, body, showing);
+        let number = self.scripts.remember(pool, body, source);
         if let (Some(number), Some(link)) = (number, plane.links.get_mut(link)) {
             link.loaded.note_loaded(number);
         }
@@ -661,7 +662,7 @@ mod tests {
     use super::*;
 
     /// EVAL of the configured user.
-    const RUN: Showing<'static> = Showing::Run { user: None };
+    const RUN: ScriptSource<'static> = ScriptSource::Run { user: None };
 
     fn has(scripts: &Scripts, pool: u16, digest: &[u8]) -> bool {
         name_said(digest).is_some_and(|name| scripts.find(pool, name).is_some())
@@ -695,7 +696,7 @@ mod tests {
         for size in 0..40 {
             let user = format!("user{}", "x".repeat(100 * size));
             for user in [None, Some(&user[..])] {
-                scripts.remember(size as u16 % 3, &body(size), Showing::Run { user });
+                scripts.remember(size as u16 % 3, &body(size), ScriptSource::Run { user });
             }
             let all = scripts.scripts.values();
             let held: usize = all.map(Script::memory_bytes).sum();

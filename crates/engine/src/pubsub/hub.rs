@@ -831,7 +831,7 @@ impl Hub {
     /// Handles a redirect, or a refusal for now: the hub asks for the channel again. `told`: the
     /// slot has no owner, and sessions that wait to join get this error. Members stay, and get
     /// messages when the slot has an owner again.
-    pub(crate) fn handle_put_off(
+    pub(crate) fn handle_deferred(
         &mut self,
         line: u16,
         error: Option<&[u8]>,

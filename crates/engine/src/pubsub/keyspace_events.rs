@@ -95,8 +95,8 @@ impl Pubsub {
     /// Whether sessions listen to the keyspace notifications of a pool, or of the pool of a
     /// subpool.
     pub(crate) fn hears_events(&self, plane: &DataPlane, part: usize) -> bool {
-        let whole = plane.pools[part].parent;
-        let mut hubs = self.hubs.iter().filter(|hub| hub.pool == whole);
+        let parent = plane.pools[part].parent;
+        let mut hubs = self.hubs.iter().filter(|hub| hub.pool == parent);
         hubs.any(Hub::has_roots)
     }
 

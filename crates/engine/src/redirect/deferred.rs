@@ -820,7 +820,7 @@ impl RetryScan {
 
     /// Notes that a request leaves on this link. `None`: it has to stay. `is_in_back_off`: it waits
     /// for the server of the link, or for a server in its place.
-    pub(crate) fn leave_on(
+    pub(crate) fn put_on_link(
         &mut self,
         plane: &DataPlane,
         link: LinkId,
@@ -1127,7 +1127,7 @@ impl Redirects {
 
     /// Takes requests from a lost link that another server can answer: its slot has another owner
     /// now, or another replica can be read. They are deferred.
-    pub(crate) fn move_left(&mut self, plane: &mut DataPlane, id: LinkId) {
+    pub(crate) fn move_remaining(&mut self, plane: &mut DataPlane, id: LinkId) {
         let Some(link) = plane.links.get(id).filter(|link| link.handles_redirects) else {
             return;
         };
@@ -1443,7 +1443,7 @@ mod tests {
                 RetryStep::Send(item) => {
                     let seq = item.entry.seq;
                     let on = link(links[seq as usize]);
-                    left.extend(scan.leave_on(plane, on, item, false).map(|_| seq));
+                    left.extend(scan.put_on_link(plane, on, item, false).map(|_| seq));
                 }
             }
         }

@@ -58,7 +58,7 @@ impl Redirects {
     /// The link for the next attempt of a deferred request. `new_primary`: the server that has
     /// taken over from the request's owner. `None`: the request stays, or its client has got an
     /// error.
-    pub(crate) fn leave(
+    pub(crate) fn choose_link(
         &mut self,
         plane: &mut DataPlane,
         scan: &mut RetryScan,
@@ -95,7 +95,7 @@ impl Redirects {
         };
         let to = plane.links.get(link);
         let is_in_back_off = to.is_some_and(|to| self.may_wait_at(plane, to, &item));
-        let item = scan.leave_on(plane, link, item, is_in_back_off)?;
+        let item = scan.put_on_link(plane, link, item, is_in_back_off)?;
         let entry = item.entry();
         if let Some(index) = item.share()
             && let Some(server) = plane.links.get(link).map(|link| link.kind.server)

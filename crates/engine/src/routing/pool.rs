@@ -61,7 +61,7 @@ pub(crate) struct Pool {
     /// included, microseconds.
     pub(crate) longest_wait_us: u32,
     /// For a pool of several servers: the sessions that are expected to send again.
-    pub(crate) crowd: Option<Box<ArrivalWheel>>,
+    pub(crate) arrivals: Option<Box<ArrivalWheel>>,
     /// How respool reaches the addresses that nodes and Sentinels name.
     pub(crate) address_map: Arc<AddressMap>,
 }
@@ -192,7 +192,7 @@ impl Pools {
                         readers: None,
                         flush: flush.clone(),
                         longest_wait_us: 0,
-                        crowd: None,
+                        arrivals: None,
                         address_map,
                     }
                 }
@@ -418,7 +418,7 @@ impl Pools {
     /// often. `None`: the pool expects sessions by links.
     #[inline]
     pub(crate) fn expected_soon_by_server(&mut self, pool: usize, now: Time) -> Option<u32> {
-        let soon = self[pool].crowd.as_mut()?.expected_soon(now);
+        let soon = self[pool].arrivals.as_mut()?.expected_soon(now);
         Some(soon / self.count_asked(pool))
     }
 
@@ -538,7 +538,7 @@ impl Pool {
             readers: ReplicaTable::new(reads),
             flush,
             longest_wait_us: 0,
-            crowd: None,
+            arrivals: None,
             address_map: Arc::default(),
         }
     }
@@ -578,20 +578,20 @@ impl Pool {
 
     /// Forgets which sessions are expected.
     pub(crate) fn expect_anew(&mut self) {
-        let calendar = || Box::new(ArrivalWheel::new(self.flush.max_delay_us));
-        self.crowd = self.is_routed().then(calendar);
+        let wheel = || Box::new(ArrivalWheel::new(self.flush.max_delay_us));
+        self.arrivals = self.is_routed().then(wheel);
     }
 
     /// A session has all its replies, and is expected to send again in about `gap_us`.
     pub(crate) fn expect(&mut self, now: Time, gap_us: u32) -> ArrivalSlot {
-        let crowd = self.crowd.as_mut();
-        crowd.map_or(ArrivalSlot::NOT, |crowd| crowd.expect(now, gap_us))
+        let arrivals = self.arrivals.as_mut();
+        arrivals.map_or(ArrivalSlot::NOT, |arrivals| arrivals.expect(now, gap_us))
     }
 
     /// An expected session has sent again, or is not expected any more.
-    pub(crate) fn came(&mut self, expected: ArrivalSlot) {
-        if let Some(crowd) = &mut self.crowd {
-            crowd.came(expected);
+    pub(crate) fn on_arrival(&mut self, expected: ArrivalSlot) {
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.on_arrival(expected);
         }
     }
 

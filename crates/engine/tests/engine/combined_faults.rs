@@ -600,7 +600,7 @@ impl Play {
         settings.limits.session_output_hard_bytes = storm.hard_bytes;
         // No session is closed for slowness, so a test finds a session that waits for ever.
         settings.limits.session_stall_ms = LONG_MS;
-        settings.limits.stranger_stall_ms = LONG_MS;
+        settings.limits.head_of_line_stall_ms = LONG_MS;
         settings.timeouts.link_stall_ms = LONG_MS;
         settings.timeouts.request_ms = storm.request_ms;
         let mut world = World::new(settings);

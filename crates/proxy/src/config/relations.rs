@@ -58,7 +58,7 @@ impl Resolved {
             "at least one link must be left for requests that are not large",
         );
         ordered(
-            ("head-of-line-stall-ms", limits.stranger_stall_ms.into()),
+            ("head-of-line-stall-ms", limits.head_of_line_stall_ms.into()),
             ("session-stall-ms", limits.session_stall_ms.into()),
             false,
             "other sessions do not wait longer for a slow client than it may stall itself",

@@ -100,7 +100,7 @@ pub(super) const HEAD_OF_LINE_STALL_MS: Opt = Opt {
     name: "head-of-line-stall-ms",
     topic: Topic::Limits,
     kind: number(Unit::Milliseconds, 1, DAY_MS, |values| {
-        &mut values.limits.stranger_stall_ms
+        &mut values.limits.head_of_line_stall_ms
     }),
     value: "TIME",
     brief: "How long clients at the hard output limit may delay others",

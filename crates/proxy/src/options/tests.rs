@@ -26,7 +26,7 @@ fn every_engine_setting_is_an_option() {
         session_output_hard_bytes: _,
         session_stall_ms: _,
         session_input_bytes_max: _,
-        stranger_stall_ms: _,
+        head_of_line_stall_ms: _,
         request_held_bytes_max: _,
         streaming_links_max: _,
         links_max: _,

@@ -930,12 +930,12 @@ impl Nodes {
             Said::Moved(name, to) => {
                 self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
                 self.hub
-                    .handle_put_off(line, None)
+                    .handle_deferred(line, None)
                     .expect("the hub asked for it");
             }
             Said::TryAgain => self
                 .hub
-                .handle_put_off(line, None)
+                .handle_deferred(line, None)
                 .expect("the hub asked for it"),
             Said::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
             Said::Message(name) => {

@@ -181,7 +181,7 @@ fn limits(choices: &mut Choices<'_>) -> Limits {
     draw(16 << 10, &mut limits.session_output_soft_bytes);
     draw(64 << 10, &mut limits.session_output_hard_bytes);
     draw(1, &mut limits.session_stall_ms);
-    draw(1, &mut limits.stranger_stall_ms);
+    draw(1, &mut limits.head_of_line_stall_ms);
     draw(64 << 10, &mut limits.request_held_bytes_max);
     draw(1, &mut limits.streaming_links_max);
     draw(2, &mut limits.links_max);
@@ -203,6 +203,6 @@ fn limits(choices: &mut Choices<'_>) -> Limits {
     let unanswered = &mut limits.link_unanswered_bytes_max;
     *unanswered = (*unanswered).max(limits.request_held_bytes_max);
     limits.streaming_links_max = limits.streaming_links_max.min(limits.links_max - 1);
-    limits.stranger_stall_ms = limits.stranger_stall_ms.min(limits.session_stall_ms);
+    limits.head_of_line_stall_ms = limits.head_of_line_stall_ms.min(limits.session_stall_ms);
     limits
 }
