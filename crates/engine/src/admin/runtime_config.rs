@@ -270,7 +270,7 @@ fn control_asked(
         return Err(b"ERR respool: options `respool.*` cannot be set in a transaction");
     }
     if !names(request).all(is_ours) {
-        return Err(b"ERR respool: set `respool.*` and the server's options in separate commands");
+        return Err(b"ERR respool: `respool.*` and the server's options need a command each");
     }
     let args = request.args().skip(2).map(<[u8]>::to_ascii_lowercase);
     let args: Vec<Vec<u8>> = args.collect();
