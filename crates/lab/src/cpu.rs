@@ -285,6 +285,8 @@ fn parse_rollup(text: &str) -> Option<ProcessMemory> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use super::*;
 
     fn stat(name: &str) -> String {
@@ -412,14 +414,20 @@ mod tests {
 
     #[test]
     fn several_processes_are_read_as_one() {
-        let own = std::process::id();
-        let other = std::os::unix::process::parent_id();
+        // No thread of these ends meanwhile, as one of this process or of its parent may.
+        let start = || Command::new("sleep").arg("60").spawn().unwrap();
+        let mut sleepers = [start(), start()];
+        let [own, other] = sleepers.each_ref().map(Child::id);
         let (one, both) = (read(own).unwrap(), read_all(&[own, other]).unwrap());
+        let usage = read_all(&[own, other]).unwrap().since(&both);
+        for sleeper in &mut sleepers {
+            sleeper.kill().unwrap();
+            sleeper.wait().unwrap();
+        }
         assert_eq!((one.others, both.others), (0, 1));
         assert!(both.user_ticks + both.system_ticks >= one.user_ticks + one.system_ticks);
         let has = |thread: &u32| both.threads.iter().any(|(id, _)| id == thread);
         assert!(has(&own) && has(&other) && both.threads.is_sorted());
-        let usage = read_all(&[own, other]).unwrap().since(&both);
         assert_eq!(usage.clock, Clock::Schedstat, "no thread is missed");
     }
 

@@ -419,7 +419,7 @@ fn impossible_options_are_refused_at_once() {
         ),
         (
             &["eight", "--verbs", "multi", "--floor"],
-            "the floor answers nothing",
+            "the floor answers only SET and GET",
         ),
         (
             &[
