@@ -11,6 +11,8 @@ mod roster;
 pub(crate) mod sentinel;
 pub(crate) mod server_report;
 pub(crate) mod servers;
+#[cfg(test)]
+mod test_answers;
 mod view_election;
 
 use std::collections::HashMap;

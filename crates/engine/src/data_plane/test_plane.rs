@@ -32,10 +32,14 @@ pub(crate) fn plane_with_pool(kind: PoolKind) -> DataPlane {
         shows: Default::default(),
         address_map: Default::default(),
     };
-    let settings = Settings {
+    plane_of(Settings {
         pools: vec![pool],
         ..Settings::default()
-    };
+    })
+}
+
+/// The data plane of the only worker, at the time 0. No link is connected.
+pub(crate) fn plane_of(settings: Settings) -> DataPlane {
     let worker = WorkerId {
         index: 0,
         count: 1,

@@ -64,8 +64,8 @@ pub(crate) struct TurnLists {
     pub(crate) actions: VecDeque<Action>,
     /// Lines for the log.
     pub(crate) events: VecDeque<Event>,
-    /// Sessions whose output waits for the rest of their replies, and until when at the most. The
-    /// earliest time is first.
+    /// Corked sessions, each with the time at which its output leaves at the latest. The earliest
+    /// time is first.
     pub(crate) corked: VecDeque<(Time, SessionId)>,
     /// Sessions that the link that is being read has brought too much: output that they do not
     /// take, or early replies. At the end of the read `after_replies` pairs them with the link.

@@ -89,17 +89,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn at(host: &str, port: u16) -> Endpoint {
-        let host = host.to_owned();
-        Endpoint { host, port }
-    }
+    use crate::discovery::test_answers::{any_health, endpoint};
 
     /// The answer of a Sentinel with this id; an empty id means none.
     fn answer(id: &str, address: u16, config_epoch: u64) -> PrimaryAnswer {
         PrimaryAnswer {
             id: Some(id.to_owned()).filter(|id| !id.is_empty()),
-            address: at("h", address),
+            address: endpoint("h", address),
             config_epoch,
             health: InstanceHealth::Online,
         }
@@ -259,15 +255,6 @@ mod tests {
         assert_eq!(PrimaryAnswer::of(&survey).health, InstanceHealth::Online);
         survey.address = survey.primary.endpoint.clone().expect("an address");
         assert_eq!(PrimaryAnswer::of(&survey).health, InstanceHealth::Failed);
-    }
-
-    fn any_health() -> impl Strategy<Value = InstanceHealth> {
-        prop::sample::select(vec![
-            InstanceHealth::Online,
-            InstanceHealth::Disconnected,
-            InstanceHealth::Suspected,
-            InstanceHealth::Failed,
-        ])
     }
 
     fn any_answer() -> impl Strategy<Value = PrimaryAnswer> {

@@ -82,16 +82,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn at(host: &str, port: u16) -> Endpoint {
-        let host = host.to_owned();
-        Endpoint { host, port }
-    }
+    use crate::discovery::test_answers::{any_health, endpoint};
 
     fn peer(port: u16, health: InstanceHealth) -> SentinelPeer {
         SentinelPeer {
             id: Some(format!("{port:040x}")),
-            endpoint: Some(at("h", port)),
+            endpoint: Some(endpoint("h", port)),
             health,
         }
     }
@@ -101,7 +97,7 @@ mod tests {
     }
 
     fn roster(ports: &[u16]) -> Roster {
-        Roster::new(ports.iter().map(|&port| at("h", port)).collect())
+        Roster::new(ports.iter().map(|&port| endpoint("h", port)).collect())
     }
 
     /// A Sentinel that the next answer does not name is forgotten, unless it is configured.
@@ -109,15 +105,15 @@ mod tests {
     fn learned_sentinels_last_until_the_next_answer() {
         let mut roster = roster(&[5, 3]);
         let online = |port| peer(port, InstanceHealth::Online);
-        assert!(roster.handle_peers(&at("h", 5), &[online(9), online(7)]));
+        assert!(roster.handle_peers(&endpoint("h", 5), &[online(9), online(7)]));
         assert_eq!(ports(&roster), [5, 3, 7, 9]);
-        assert!(!roster.handle_peers(&at("h", 5), &[online(7), online(9), online(7)]));
+        assert!(!roster.handle_peers(&endpoint("h", 5), &[online(7), online(9), online(7)]));
         // The Sentinel that answers does not list itself. A Sentinel without an address is skipped.
         let mut without_address = online(8);
         without_address.endpoint = None;
-        assert!(roster.handle_peers(&at("h", 9), &[online(5), without_address]));
+        assert!(roster.handle_peers(&endpoint("h", 9), &[online(5), without_address]));
         assert_eq!(ports(&roster), [5, 3, 9]);
-        assert!(roster.handle_peers(&at("h", 3), &[]));
+        assert!(roster.handle_peers(&endpoint("h", 3), &[]));
         assert_eq!((ports(&roster), roster.seeds.len()), (vec![5, 3], 2));
     }
 
@@ -134,10 +130,10 @@ mod tests {
             peer(9, InstanceHealth::Suspected),
             peer(9, InstanceHealth::Online),
         ];
-        assert!(roster.handle_peers(&at("h", 3), &peers));
+        assert!(roster.handle_peers(&endpoint("h", 3), &peers));
         assert_eq!(ports(&roster), [3, 8, 9, 7, 5, 6]);
         // A Sentinel that answers is up, though another one reported it as down.
-        roster.handle_peers(&at("h", 5), &peers[1..2]);
+        roster.handle_peers(&endpoint("h", 5), &peers[1..2]);
         assert_eq!(ports(&roster), [5, 3, 6]);
     }
 
@@ -151,23 +147,14 @@ mod tests {
         // The healthiest Sentinels are learned.
         let mut many: Vec<SentinelPeer> = peers(InstanceHealth::Suspected).collect();
         many.push(peer(999, InstanceHealth::Online));
-        roster.handle_peers(&at("h", 1), &many);
+        roster.handle_peers(&endpoint("h", 1), &many);
         assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
         assert_eq!(ports(&roster)[..3], [1, 999, 100]);
         // The Sentinel that answered is learned, too.
         let many: Vec<SentinelPeer> = peers(InstanceHealth::Online).collect();
-        roster.handle_peers(&at("z", 998), &many);
+        roster.handle_peers(&endpoint("z", 998), &many);
         assert_eq!(roster.all().len(), 1 + SENTINELS_MAX);
-        assert!(roster.all().contains(&at("z", 998)));
-    }
-
-    fn any_health() -> impl Strategy<Value = InstanceHealth> {
-        prop::sample::select(vec![
-            InstanceHealth::Online,
-            InstanceHealth::Disconnected,
-            InstanceHealth::Suspected,
-            InstanceHealth::Failed,
-        ])
+        assert!(roster.all().contains(&endpoint("z", 998)));
     }
 
     fn any_peer() -> impl Strategy<Value = SentinelPeer> {
@@ -192,11 +179,11 @@ mod tests {
             let seeds = Vec::from_iter(seeds);
             let mut one = roster(&seeds);
             let mut other = one.clone();
-            one.handle_peers(&at("h", asked), &peers);
-            other.handle_peers(&at("h", 1), &before);
-            other.handle_peers(&at("h", asked), &reordered);
+            one.handle_peers(&endpoint("h", asked), &peers);
+            other.handle_peers(&endpoint("h", 1), &before);
+            other.handle_peers(&endpoint("h", asked), &reordered);
             prop_assert_eq!(&one, &other);
-            prop_assert!(!one.handle_peers(&at("h", asked), &reordered));
+            prop_assert!(!one.handle_peers(&endpoint("h", asked), &reordered));
 
             let listed = peers.iter().filter_map(|peer| Some(peer.endpoint.as_ref()?.port));
             let expected: BTreeSet<u16> = seeds.iter().copied().chain([asked]).chain(listed).collect();

@@ -173,11 +173,7 @@ mod tests {
     use respool_protocol::slot::SLOTS;
 
     use super::*;
-
-    fn endpoint(host: &str, port: u16) -> Endpoint {
-        let host = host.to_owned();
-        Endpoint { host, port }
-    }
+    use crate::discovery::test_answers::endpoint;
 
     fn info(current_epoch: u64, ok: bool) -> Info {
         Info {

@@ -77,28 +77,14 @@ impl DispatchKind {
 
 #[cfg(test)]
 mod tests {
-    use respool_protocol::encode;
     use respool_protocol::request::RequestScanner;
 
     use super::*;
+    use crate::data_plane::test_plane::request_of;
 
     fn dispatched(line: &str, in_multi: bool, server_refuses: bool) -> DispatchKind {
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut bytes = Vec::new();
-        encode::request(&mut bytes, &words);
-        let mut scanner = RequestScanner::default();
-        assert!(scanner.scan(&bytes, true).is_ok());
-        let spans = scanner.spans();
-        let id = commands::resolve(spans.len(), |at| spans[at].of(&bytes));
-        let Some(id) = id else {
-            panic!("the table lacks {line}");
-        };
-        let request = Request {
-            bytes: &bytes,
-            spans,
-            id,
-            command: id.get(),
-        };
+        let (kept, mut scanner) = (request_of(line), RequestScanner::default());
+        let request = kept.read(&mut scanner);
         DispatchKind::of(&request, in_multi, server_refuses)
     }
 

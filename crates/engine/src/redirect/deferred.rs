@@ -1355,16 +1355,14 @@ fn moved_away(server: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use respool_protocol::commands::Retry;
     use respool_protocol::encode::Version;
 
     use super::*;
-    use crate::WorkerId;
     use crate::base::settings::Settings;
     use crate::data_plane::learned_commands::LearnedCommands;
     use crate::data_plane::slow_readers::DEFAULT_LANE;
+    use crate::data_plane::test_plane::plane_of;
 
     const MOVED: &[u8] = b"-MOVED 1 node:1\r\n";
     const TRY_AGAIN: &[u8] = b"-TRYAGAIN later\r\n";
@@ -1374,15 +1372,7 @@ mod tests {
     fn plane() -> DataPlane {
         let mut settings = Settings::default();
         settings.timeouts.request_ms = REQUEST_MS;
-        let worker = WorkerId {
-            index: 0,
-            count: 1,
-            seed: 1,
-            process_id: 1,
-            tcp_port: 0,
-            started_at: 0,
-        };
-        DataPlane::new(Arc::new(settings), worker, Time(0))
+        plane_of(settings)
     }
 
     fn link(index: u32) -> LinkId {

@@ -344,18 +344,13 @@ impl Transactions {
 
 #[cfg(test)]
 mod tests {
-    use respool_protocol::commands;
     use respool_protocol::request::RequestScanner;
 
     use super::*;
+    use crate::data_plane::test_plane::request_of;
 
     fn queueing(words: &[&str], has_steps: bool) -> String {
-        let mut bytes = Vec::new();
-        encode::request(&mut bytes, words);
-        let id = commands::resolve(words.len(), |at| words[at].as_bytes());
-        let id = id.expect("the table has it");
-        let kept = KeptRequest { id, bytes };
-        let mut scanner = RequestScanner::default();
+        let (kept, mut scanner) = (request_of(&words.join(" ")), RequestScanner::default());
         let request = kept.read(&mut scanner);
         let queueing = Queueing::of(&request, None, || has_steps);
         let text = format!("{queueing:?}");
