@@ -3,6 +3,7 @@
 use respool_protocol::cluster::Refusal;
 
 use crate::base::handle::{LinkId, SessionId};
+use crate::data_plane::DataPlane;
 use crate::data_plane::completion::redirect::ProofStep;
 use crate::discovery::readonly::may_be_readonly;
 use crate::discovery::servers::ServersInUse;
@@ -143,13 +144,13 @@ impl Engine {
 
     /// Sends one deferred request again, if there is a link for it.
     fn retry(&mut self, scan: &mut RetryScan, item: Deferred) {
-        let plane = &mut self.plane;
-        let server = item.asked().server;
-        let discovery = &mut self.discovery;
-        let new_primary = match item.may_go_to_new_primary() {
+        let (plane, discovery) = (&mut self.plane, &self.discovery);
+        let (server, may_move) = (item.asked().server, item.may_go_to_new_primary());
+        let new_primary_of = |plane: &DataPlane, server| match may_move {
             true => discovery.new_primary_of(plane, server),
             false => None,
         };
+        let new_primary = new_primary_of(plane, server);
         let item = match self
             .redirects
             .settle_by_new_primary(plane, item, new_primary)
@@ -160,10 +161,7 @@ impl Engine {
             }
             NewPrimaryAnswer::Refused => return,
         };
-        let new_primary = match item.may_go_to_new_primary() {
-            true => discovery.new_primary_of(plane, plane.owner_behind(server)),
-            false => None,
-        };
+        let new_primary = new_primary_of(plane, plane.owner_behind(server));
         let Some((link, item)) = self.redirects.choose_link(plane, scan, item, new_primary) else {
             return;
         };
