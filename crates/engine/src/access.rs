@@ -3,11 +3,13 @@
 pub(crate) mod auth;
 pub(crate) mod login_check;
 pub(crate) mod login_probe;
+pub(crate) mod login_renewal;
 pub(crate) mod passwords;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use login_probe::LoginProbes;
+use login_renewal::LoginRenewals;
 
 use crate::base::handle::SessionId;
 use crate::base::session_map::SessionMap;
@@ -17,6 +19,8 @@ use crate::data_plane::guess_delay::{Attempts, GuessDelay};
 #[derive(Default)]
 pub(crate) struct Access {
     pub(crate) login_probes: LoginProbes,
+    /// Links that still have to log in with the current password.
+    login_renewals: LoginRenewals,
     /// The delay of logins after wrong passwords. All workers share it.
     guesses: Arc<Mutex<GuessDelay>>,
     /// Logins that had to wait or were wrong.
@@ -46,7 +50,7 @@ impl Access {
             return;
         };
         match attempts.has_failed {
-            true => (attempts.asked_at, attempts.turn) = (None, None),
+            true => (attempts.asked_at, attempts.next) = (None, None),
             false => self.forget_session(id),
         }
     }
@@ -58,6 +62,8 @@ impl Access {
 
     /// Memory of logins that wait, and of the tables by session, bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.login_probes.memory_bytes() + self.attempts.table_bytes()
+        self.login_probes.memory_bytes()
+            + self.login_renewals.memory_bytes()
+            + self.attempts.table_bytes()
     }
 }

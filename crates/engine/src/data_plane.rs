@@ -8,6 +8,7 @@ pub(crate) mod bounds_met;
 pub(crate) mod burst;
 mod by_key;
 pub(crate) mod charges;
+pub(crate) mod client_settings;
 pub(crate) mod coalesce;
 pub(crate) mod completion;
 pub(crate) mod composite;
@@ -24,8 +25,10 @@ pub(crate) mod guess_delay;
 pub(crate) mod handshake;
 pub(crate) mod health;
 pub(crate) mod hello;
+pub(crate) mod hot_keys;
 pub(crate) mod ingress;
 pub(crate) mod key_prefix;
+pub(crate) mod latency;
 pub(crate) mod learned_commands;
 pub(crate) mod ledger;
 pub(crate) mod link;
@@ -39,6 +42,7 @@ pub(crate) mod links_alone;
 pub(crate) mod login_state;
 pub(crate) mod logins;
 pub(crate) mod memory;
+pub(crate) mod new_settings;
 pub(crate) mod open_transaction;
 pub(crate) mod outage;
 pub(crate) mod own_options;
@@ -46,6 +50,7 @@ pub(crate) mod owners;
 pub(crate) mod pause;
 pub(crate) mod pins;
 pub(crate) mod polled;
+pub(crate) mod pool_ends;
 pub(crate) mod quick_code;
 pub(crate) mod reachability;
 pub(crate) mod reconnects;
@@ -62,6 +67,8 @@ pub(crate) mod sent_request;
 pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod session_state;
+pub(crate) mod slow_arguments;
+pub(crate) mod slow_log;
 pub(crate) mod slow_readers;
 pub(crate) mod succession;
 pub(crate) mod switch;
@@ -75,6 +82,7 @@ pub(crate) mod unfinished;
 pub(crate) mod untaken;
 pub(crate) mod waiters;
 pub(crate) mod worker_query;
+pub(crate) mod worker_report;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -85,20 +93,22 @@ use respool_protocol::request::RequestScanner;
 
 use crate::base::arrivals::ArrivalSlot;
 use crate::base::buffer::{SpareBuffers, shrink};
-use crate::base::counters::Counters;
+use crate::base::counters::{Counters, TlsCounts};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::session_map::SessionMap;
 use crate::base::settings::Settings;
 use crate::base::slab::Slab;
-use crate::base::time::Time;
+use crate::base::time::{Stamp, Time};
 use crate::data_plane::actions::{Action, Event, WorkerId};
 use crate::data_plane::awaited_nodes::AwaitedNodes;
 use crate::data_plane::bounds_met::Bounds;
-use crate::data_plane::coalesce::{Coalescing, RepeatedRead};
+use crate::data_plane::coalesce::{Coalescing, RepeatedRequests};
 use crate::data_plane::deadlines::Arrivals;
 use crate::data_plane::flush_rule::WorkerLoad;
 use crate::data_plane::handshake::Identity;
+use crate::data_plane::hot_keys::HotKeys;
 use crate::data_plane::ingress::{ShapeCache, may_wait};
+use crate::data_plane::latency::LatencyTable;
 use crate::data_plane::learned_commands::LearnedCommands;
 use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{
@@ -110,19 +120,21 @@ use crate::data_plane::memory::Memory;
 use crate::data_plane::own_options::CoalescingSwitches;
 use crate::data_plane::pause::Pause;
 use crate::data_plane::polled::PolledCommands;
+use crate::data_plane::pool_ends::EndingPool;
 use crate::data_plane::quick_code::{QuickCode, may_hold_up};
 use crate::data_plane::reachability::TAKEN_OVER_MS;
 use crate::data_plane::scattered::ScatteredRequests;
 use crate::data_plane::server::Server;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::slow_log::SlowLog;
 use crate::data_plane::slow_readers::{DEFAULT_LANE, SlowReaders};
 use crate::data_plane::tracking::Trackers;
 use crate::data_plane::turn_lists::{Cleanup, TurnLists};
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::LinkWaiters;
 use crate::routing::pool::{Pool, Pools, ServerId};
-use crate::settings::AwayError;
+use crate::settings::ServerDownError;
 
 /// The buffer for waiting bytes of a session doubles up to this size. Beyond it, the buffer grows
 /// by the bytes that come.
@@ -131,8 +143,8 @@ const HELD_BYTES_DOUBLED: usize = 16 << 10;
 /// The sessions and links of a worker, the tables that route between them, and the lists of a turn.
 ///
 /// ```text
-///   session bytes ─► ingress ─► router ─► link: batch ─► flush ─► server
-///   session output ◄─ reorder ◄─ egress ◄─ link: ledger ◄──────── server
+///   session bytes ─► ingress ─► routing ─► link: batch ─► flush ─► server
+///   session output ◄─ reorder ◄─ egress ◄─ link: ledger ◄───────── server
 /// ```
 ///
 /// A plain GET stays in here. The components above decide all other requests.
@@ -144,11 +156,11 @@ pub(crate) struct DataPlane {
     pub(crate) worker: WorkerId,
     /// The time at which the turn began.
     pub(crate) now: Time,
-    /// `now` in milliseconds, as ledger entries hold it.
-    pub(crate) now_ms: u32,
-    /// The time in milliseconds when the requests that are being dispatched were read
-    /// ([`Time::stamp_ms`]). It is before `now_ms` while waiting requests are dispatched.
-    pub(crate) asked_ms: u32,
+    /// `now` as ledger entries hold it.
+    pub(crate) now_stamp: Stamp,
+    /// The time when the requests that are being dispatched were read. It is before `now_stamp`
+    /// while waiting requests are dispatched.
+    pub(crate) asked: Stamp,
     /// The state of the random numbers.
     pub(crate) random: u64,
 
@@ -157,6 +169,10 @@ pub(crate) struct DataPlane {
     pub(crate) pools: Pools,
     /// The servers of all pools, by [`ServerId`].
     pub(crate) servers: Vec<Server>,
+    /// Pools that reloads have ended and that still have sessions or links.
+    pub(crate) ending: Vec<EndingPool>,
+    /// Whether sessions may send no new requests: see [`crate::Engine::handle_drain`].
+    pub(crate) draining: bool,
     /// The logins of links and sessions other than the configured one.
     pub(crate) logins: Logins,
     /// Sessions that wait for the first topology of a Cluster, by pool.
@@ -192,15 +208,15 @@ pub(crate) struct DataPlane {
 
     // Batches.
     /// The coalescing switches of each listener. Those of listeners behind the end are all on.
-    pub(crate) levels: Vec<CoalescingSwitches>,
+    pub(crate) coalescing_switches: Vec<CoalescingSwitches>,
     /// The load of the worker, for the flush rule.
     pub(crate) worker_load: WorkerLoad,
     /// The number of the batch that leaves next.
     pub(crate) batch: u32,
     /// Buffers in which a batch is put into order.
     pub(crate) coalescing: Coalescing,
-    /// Reads that are sent a second time, by session, until their replies have come.
-    pub(crate) repeated_reads: HashMap<SessionId, Vec<RepeatedRead>>,
+    /// Requests that are sent a second time, by session, until their replies have come.
+    pub(crate) repeated_requests: HashMap<SessionId, Vec<RepeatedRequests>>,
 
     // Buffers.
     /// Buffers that no session uses.
@@ -242,19 +258,29 @@ pub(crate) struct DataPlane {
     pub(crate) memory: Memory,
     /// The counters of this worker, without those that components count.
     pub(crate) counters: Counters,
+    /// The driver's counts of TLS, from its last report.
+    pub(crate) tls: TlsCounts,
+    /// The times of requests by command.
+    pub(crate) latency: LatencyTable,
+    /// The last requests that took long.
+    pub(crate) slow_log: SlowLog,
+    /// The keys that are asked for most.
+    pub(crate) hot_keys: HotKeys,
 }
 
 impl DataPlane {
     pub(crate) fn new(settings: Arc<Settings>, worker: WorkerId, now: Time) -> DataPlane {
         let (pools, servers) = Pools::build(&settings.pools, &settings.flush);
-        DataPlane {
+        let mut plane = DataPlane {
             pools,
             servers: servers.into_iter().map(Server::from).collect(),
+            ending: Vec::new(),
+            draining: false,
             worker,
             turn: TurnLists::default(),
             now,
-            now_ms: now.stamp_ms(),
-            asked_ms: now.stamp_ms(),
+            now_stamp: now.stamp(),
+            asked: now.stamp(),
             deadlines: Arrivals::default(),
             sessions: Slab::new(),
             links: Slab::new(),
@@ -266,7 +292,7 @@ impl DataPlane {
             direct_classes: direct_classes(&settings),
             shape_cache: ShapeCache::default(),
             learned_commands: LearnedCommands::default(),
-            levels: Vec::new(),
+            coalescing_switches: Vec::new(),
             logins: Logins::default(),
             worker_load: WorkerLoad::default(),
             batch: 0,
@@ -274,7 +300,7 @@ impl DataPlane {
             spare_buffers: SpareBuffers::default(),
             scanners: Vec::new(),
             scratch: Vec::new(),
-            repeated_reads: HashMap::new(),
+            repeated_requests: HashMap::new(),
             unread_output: UnreadOutput::default(),
             scattered: SessionMap::default(),
             awaited_nodes: HashMap::new(),
@@ -287,10 +313,17 @@ impl DataPlane {
             held_bytes: 0,
             memory: Memory::new(settings.limits.worker_memory_bytes_max),
             counters: Counters::default(),
+            tls: TlsCounts::default(),
+            latency: LatencyTable::default(),
+            slow_log: SlowLog::default(),
+            hot_keys: HotKeys::new(worker.seed),
             random: worker.seed | 1,
             next_session: worker.index as u64 + 1,
             settings,
-        }
+        };
+        plane.apply_slow_log();
+        plane.apply_hot_keys();
+        plane
     }
 }
 
@@ -298,10 +331,15 @@ impl DataPlane {
     /// Begins to connect the first link to each configured server.
     pub(crate) fn connect_servers(&mut self) {
         for index in 0..self.servers.len() {
-            let kind = self.default_kind(ServerId(index as u16));
-            if let Some(link) = self.shared_link(kind) {
-                self.connect(link);
-            }
+            self.connect_server(ServerId(index as u16));
+        }
+    }
+
+    /// Begins to connect the first link to a server.
+    pub(crate) fn connect_server(&mut self, server: ServerId) {
+        let kind = self.default_kind(server);
+        if let Some(link) = self.shared_link(kind) {
+            self.connect(link);
         }
     }
 
@@ -317,8 +355,8 @@ impl DataPlane {
     pub(crate) fn begin_turn(&mut self, now: Time) {
         debug_assert!(now >= self.now, "time runs back");
         self.now = now;
-        self.now_ms = now.stamp_ms();
-        self.asked_ms = self.now_ms;
+        self.now_stamp = now.stamp();
+        self.asked = self.now_stamp;
         self.memory.begin_turn(self.held_bytes);
     }
 }
@@ -422,10 +460,10 @@ impl DataPlane {
 
     /// The first subpool of a pool that is a Cluster of which no node has reported slots.
     pub(crate) fn unknown_subpool(&self, pool: usize) -> Option<usize> {
-        let parts = self.pools.subpools_of(pool).iter();
-        let cluster = |part: usize| self.pools[part].cluster();
-        let mut parts = parts.map(|part| usize::from(*part));
-        parts.find(|part| cluster(*part).is_some_and(|slots| !slots.is_known))
+        let subpools = self.pools.subpools_of(pool).iter();
+        let cluster = |subpool: usize| self.pools[subpool].cluster();
+        let mut subpools = subpools.map(|subpool| usize::from(*subpool));
+        subpools.find(|subpool| cluster(*subpool).is_some_and(|slots| !slots.is_known))
     }
 
     /// Whether a link's server was lost a moment ago, and discovery is finding its successor or
@@ -512,7 +550,7 @@ impl DataPlane {
             && (pool.cluster().is_some() || pool.watched.is_some() && role != LinkRole::Sentinel);
         self.link_index.count_role(role);
         link.reply_room
-            .bound_ledger(self.settings.limits.link_ledger_max);
+            .bound_ledger(self.settings.limits.link_unanswered_requests_max);
         let link = self.links.insert(link);
         self.limit_link(link);
         link
@@ -565,7 +603,7 @@ impl DataPlane {
         if self.links.get(link).is_some_and(is_unconnected) {
             self.connect(link);
         }
-        if let Some(reply) = self.untried_reply(link, self.away_error(session)) {
+        if let Some(reply) = self.untried_reply(link, self.server_down_error(session)) {
             return Err(reply);
         }
         self.wait_at(session, link);
@@ -575,7 +613,7 @@ impl DataPlane {
     /// The error for a request on a link that was not tried, because its server is known to be
     /// away. A wait for the link would end with the turn. Two links that have to make room for each
     /// other would wait for each other for ever.
-    pub(crate) fn untried_reply(&self, link: LinkId, away: AwayError) -> Option<Vec<u8>> {
+    pub(crate) fn untried_reply(&self, link: LinkId, away: ServerDownError) -> Option<Vec<u8>> {
         let untried = self.links.get(link).is_some_and(Link::is_untried);
         untried.then(|| self.no_link_reply(link, away))
     }
@@ -654,10 +692,14 @@ impl DataPlane {
         }
     }
 
-    /// Applies the flush rule to every open batch.
+    /// Applies the flush rule to every open batch. Without a wait by that rule, a batch leaves at
+    /// once.
     pub(crate) fn flush(&mut self) {
         self.turn.flush_at = None;
-        let some_listener_aims = self.levels.iter().any(|levels| levels.aim.is_some());
+        let some_listener_aims = self
+            .coalescing_switches
+            .iter()
+            .any(|switches| switches.aim.is_some());
         let mut at = 0;
         while at < self.turn.open_links.len() {
             let id = self.turn.open_links[at];
@@ -678,7 +720,8 @@ impl DataPlane {
                 let rule = &self.pools[usize::from(server.pool)].flush;
                 let of_entry = |entry: &Entry| {
                     let session = self.sessions.get(entry.session)?;
-                    let aim = CoalescingSwitches::of(&self.levels, session.listener).aim;
+                    let aim =
+                        CoalescingSwitches::of(&self.coalescing_switches, session.listener).aim;
                     Some(rule.wait_us_for(aim, server.load.wait_us()))
                 };
                 let all = link.ledger.open_entries().filter_map(of_entry);
@@ -719,6 +762,11 @@ impl DataPlane {
                         FlushReason::Idle => counters.flushed_idle += 1,
                         FlushReason::Full => counters.flushed_full += 1,
                         FlushReason::Late => counters.flushed_late += 1,
+                    }
+                    if self.hot_keys.reaches(link.ledger.batched() as u64) {
+                        let server = &self.servers[usize::from(link.kind.server.0)];
+                        let pool = self.pools[usize::from(server.pool)].parent;
+                        self.hot_keys.take_batch(&link.ledger, (pool, link.kind.db));
                     }
                     let link = if link.ledger.movable() > 1 && link.role.is_multiplexed() {
                         self.coalesce(id);
@@ -848,10 +896,10 @@ impl DataPlane {
     /// sessions did not use to other sessions.
     pub(crate) fn next_to_resume(&mut self) -> Option<SessionId> {
         let next = self.turn.resume.pop();
-        if next.is_some() || self.turn.reply_turns.is_empty() {
+        if next.is_some() || self.turn.reserved_room.is_empty() {
             return next;
         }
-        self.give_turns_on();
+        self.pass_room_on();
         self.turn.resume.pop()
     }
 
@@ -899,7 +947,7 @@ impl DataPlane {
                     self.memory.restart(id);
                 }
                 if is_held {
-                    self.note_arrival(id, self.now_ms, len);
+                    self.note_arrival(id, self.now_stamp, len);
                 }
             }
             _ => self.spare_buffers.give(held),
@@ -929,7 +977,7 @@ impl DataPlane {
         if session.state.is_held() {
             let len = session.held.len();
             self.turn.reading.push(id);
-            self.note_arrival(id, self.now_ms, len);
+            self.note_arrival(id, self.now_stamp, len);
         }
         self.weigh(id);
     }
@@ -973,12 +1021,8 @@ impl DataPlane {
                 continue;
             };
             let read = session.wants_reading(&self.settings.limits, self.now);
-            if read == session.state.any(Flags::UNREAD) {
-                if read {
-                    session.state.remove(Flags::UNREAD);
-                } else {
-                    session.state |= Flags::UNREAD;
-                }
+            if read == session.is_unread {
+                session.is_unread = !read;
                 self.turn.actions.push_back(Action::ReadSession(id, read));
             }
         }
@@ -1027,7 +1071,7 @@ impl DataPlane {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
-        self.repeated_reads.remove(&id);
+        self.repeated_requests.remove(&id);
         self.memory.forget(id);
         self.slow_readers.forget(session.id);
         self.held_bytes -= session.held_bytes();
@@ -1048,7 +1092,7 @@ impl DataPlane {
             scanner.reset();
             self.scanners.push(scanner);
         }
-        self.unpause_links_of(id);
+        self.read_links_again(id);
         self.turn.actions.push_back(Action::CloseSession {
             session: id,
             after_output,

@@ -67,13 +67,36 @@ impl Discovery {
             Some((index, SentinelGroup::new(watched)))
         });
         Discovery {
-            clusters: ClusterBelief::of_pools(pools, servers),
+            clusters: pools
+                .iter()
+                .map(|pool| ClusterBelief::of_pool(pool, servers))
+                .collect(),
             groups: groups.collect(),
             lost_slots: Vec::new(),
             reused: Vec::new(),
             readonly_reconnects: HashMap::new(),
             readers: HashMap::new(),
         }
+    }
+
+    /// Adds the pools from this index on.
+    pub(crate) fn add_pools(&mut self, pools: &Pools, servers: &[Server], first: usize) {
+        for (index, pool) in pools.iter().enumerate().skip(first) {
+            self.clusters.push(ClusterBelief::of_pool(pool, servers));
+            if let Some(watched) = pool.watched.as_deref() {
+                self.groups.insert(index, SentinelGroup::new(watched));
+            }
+        }
+    }
+
+    /// Forgets a pool without sessions: nothing is asked for it any more.
+    pub(crate) fn forget_pool(&mut self, plane: &mut DataPlane, pool: usize) {
+        self.clusters[pool] = None;
+        self.leave_sentinels(plane, pool, &[]);
+        self.groups.remove(&pool);
+        self.readers.remove(&pool);
+        let is_its = |server: &ServerId| usize::from(plane.server(*server).pool) == pool;
+        self.readonly_reconnects.retain(|server, _| !is_its(server));
     }
 
     /// Takes the current password of a source, for servers that are found from now on.

@@ -23,30 +23,31 @@ mod dispatch_kind;
 mod link_bytes;
 pub(crate) mod link_events;
 mod memory;
+mod new_settings;
 mod own_commands;
 pub(crate) mod pinned;
+mod pool_ends;
 pub(crate) mod pubsub;
 pub(crate) mod redirects;
 pub(crate) mod replies;
+mod reports;
 mod requests;
 pub(crate) mod router;
 pub(crate) mod scatter;
 mod scripts;
 pub(crate) mod topology;
 pub(crate) mod transactions;
-pub(crate) mod unknown_commands;
 
 use std::sync::Arc;
 
 use crate::access::Access;
 use crate::admin::Admin;
-use crate::base::counters::Counters;
+use crate::base::counters::{Counters, TlsCounts};
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::unanswered_bytes_max;
+use crate::base::latency::LatencyReport;
 use crate::base::settings::{PasswordSource, Settings};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
-use crate::data_plane::accept::InputEnd;
 use crate::data_plane::actions::{Action, Event, WorkerId};
 use crate::data_plane::flush_rule::Usage;
 use crate::data_plane::link::Link;
@@ -54,7 +55,9 @@ use crate::data_plane::session::{Flags, Origin, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::turn_lists::Cleanup;
 use crate::data_plane::worker_query::{TargetQuery, WorkerQuery};
+use crate::data_plane::worker_report::WorkerReport;
 use crate::discovery::Discovery;
+use crate::engine::new_settings::bounded;
 use crate::local::Local;
 use crate::pinned::Pinned;
 use crate::pubsub::Pubsub;
@@ -62,6 +65,8 @@ use crate::pubsub::subscriber_counts::SubscriberCounts;
 use crate::redirect::Redirects;
 use crate::scatter::Scatter;
 use crate::transaction::Transactions;
+
+pub use new_settings::NewSettings;
 
 /// One worker's engine. It owns the components, and keeps the order of a turn. The module's
 /// documentation says how to drive it.
@@ -78,8 +83,6 @@ pub struct Engine {
     pub(crate) admin: Admin,
     /// The time of the next tick.
     tick_at: Time,
-    /// Whether sessions may send no new requests: see [`Engine::handle_drain`].
-    pub(crate) draining: bool,
 }
 
 /// Getters.
@@ -90,6 +93,18 @@ impl Engine {
             subscriptions: self.pubsub.subscriptions() as u64,
             ..self.plane.counters_now()
         }
+    }
+
+    /// Writes the state of the worker's thread, pools and servers into `report`, whose buffers are
+    /// used again.
+    pub fn report(&self, report: &mut WorkerReport) {
+        self.discovery.report(&self.plane, report);
+        report.usage = self.plane.worker_load.usage();
+    }
+
+    /// Brings a report of the times of requests up to date. The report is of this worker alone.
+    pub fn report_latency(&mut self, report: &mut LatencyReport) {
+        self.plane.latency.report(report);
     }
 
     /// The time at which the next turn must be taken without an event, if it is before the next
@@ -122,14 +137,8 @@ impl Engine {
 /// Events in.
 impl Engine {
     /// Makes an engine. It connects to all servers of all pools at once.
-    pub fn new(mut settings: Arc<Settings>, worker: WorkerId, now: Time) -> Self {
-        let bytes_max = unanswered_bytes_max(&settings.limits);
-        if settings.limits.link_unanswered_bytes_max > bytes_max {
-            Arc::make_mut(&mut settings)
-                .limits
-                .link_unanswered_bytes_max = bytes_max;
-        }
-        let plane = DataPlane::new(settings, worker, now);
+    pub fn new(settings: Arc<Settings>, worker: WorkerId, now: Time) -> Self {
+        let plane = DataPlane::new(bounded(settings), worker, now);
         let mut engine = Engine {
             discovery: Discovery::new(&plane.pools, &plane.servers),
             plane,
@@ -142,7 +151,6 @@ impl Engine {
             access: Access::default(),
             admin: Admin::default(),
             tick_at: now,
-            draining: false,
         };
         engine.plane.connect_servers();
         for pool in 0..engine.plane.pools.len() {
@@ -163,14 +171,20 @@ impl Engine {
     /// Starts a turn. Time never runs back.
     pub fn begin_turn(&mut self, now: Time) {
         self.plane.begin_turn(now);
-        self.take_deferred_pushes();
+        self.take_postponed_pushes();
     }
 
     /// A client has connected to the pool of this index.
     pub fn handle_accept(&mut self, from: impl Into<Origin>, pool: usize) -> SessionId {
         // The new session may get the index of a closed one, which components still know.
         self.process_cleanups();
+        // A handshake of TLS may outlast its pool.
+        let in_effect = self.plane.pool_to_enter(pool as u16);
+        let pool = in_effect.map_or(pool, usize::from);
         let session = self.plane.accept(from.into(), pool);
+        if in_effect.is_none() {
+            self.handle_session_end(session);
+        }
         self.access.check_newcomer(&mut self.plane, session);
         session
     }
@@ -213,19 +227,14 @@ impl Engine {
 
     /// A client sends no more bytes. The session closes when its requests are answered.
     pub fn handle_session_end(&mut self, session: SessionId) {
-        let end = self.plane.end_input(session);
-        self.end_input(session, end);
-        if end == InputEnd::Goes {
-            self.plane.reading_changed(session);
-            self.plane.finish_if_done(session);
-        }
+        self.pinned.end_session(&mut self.plane, session);
     }
 
     /// A client whose socket is not read sends no more bytes. Unread bytes may still be in the
     /// socket, and may be many.
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let end = self.plane.end_unread_input(session);
-        self.end_input(session, end);
+        self.pinned.end_input(&mut self.plane, session, end);
     }
 
     /// A client is gone.
@@ -252,7 +261,7 @@ impl Engine {
 
     /// A link's socket is connected.
     pub fn handle_link_up(&mut self, link: LinkId) {
-        self.plane.greet(link);
+        self.plane.begin_handshake(link);
     }
 
     /// A link's socket took `count` bytes of its output.
@@ -271,15 +280,26 @@ impl Engine {
             .handle_password(&mut self.plane, source, password);
     }
 
+    /// The password of a source has a lifetime, and a new one was handed over: links that are up
+    /// log in with it.
+    pub fn handle_login_renewal(&mut self, source: PasswordSource) {
+        self.access.renew_logins(&mut self.plane, source);
+    }
+
     /// Takes the sum of the other workers' counters, at most a moment old. INFO adds it to this
     /// worker's counters.
     pub fn handle_workers(&mut self, other_workers: Counters) {
         self.admin.other_workers = other_workers;
     }
 
+    /// Takes the driver's counts of TLS: INFO shows them, and their memory counts.
+    pub fn handle_tls_counts(&mut self, counts: TlsCounts) {
+        self.plane.tls = counts;
+    }
+
     /// Takes no new requests. Each session closes when the requests that have come are answered.
     pub fn handle_drain(&mut self) {
-        self.draining = true;
+        self.plane.draining = true;
         for id in self.plane.sessions.ids() {
             self.handle_session_end(id);
         }
@@ -324,10 +344,12 @@ impl Engine {
         }
         // Sessions that continued may have closed, or have got their last reply.
         self.process_cleanups();
-        self.settle_pauses();
+        self.admin.settle_pauses(&mut self.plane, |plane, pool| {
+            self.redirects.oldest_deferred(plane, pool)
+        });
         // An invalidation may follow a reply that came in this turn.
         if self.plane.trackers.owes_any() {
-            self.pinned.tell_invalidations(&mut self.plane);
+            self.pinned.push_invalidations(&mut self.plane);
         }
         // All subscriptions and script news of the turn leave together.
         self.send_hub_requests();
@@ -335,7 +357,7 @@ impl Engine {
             self.open_links_with_scripts();
         }
         if self.local.scripts.has_news() {
-            self.tell_scripts();
+            self.send_script_news();
         }
         if !self.plane.turn.corked.is_empty() {
             self.plane.uncork();
@@ -374,15 +396,6 @@ impl Engine {
 
 /// Sessions.
 impl Engine {
-    /// Ends the wait of a session whose client sends no more, and drops a request without an end.
-    fn end_input(&mut self, id: SessionId, end: InputEnd) {
-        match end {
-            InputEnd::Closed => {}
-            InputEnd::EndsWait => self.pinned.end_wait(&mut self.plane, id, self.draining),
-            InputEnd::Goes => self.pinned.forget_cut_request(&mut self.plane, id),
-        }
-    }
-
     /// Takes requests from the bytes that a session holds.
     fn take_held(&mut self, id: SessionId) {
         let Some(held) = self.plane.take_held(id) else {
@@ -396,13 +409,23 @@ impl Engine {
     /// Continues the sessions whose last reason to wait has gone. One session continues in any
     /// case. If memory grows much, the rest continues in the next turn: their replies need room
     /// until they are written.
+    #[inline]
     fn resume_sessions(&mut self) {
+        let turn = &self.plane.turn;
+        if !turn.resume.is_empty() || !turn.reserved_room.is_empty() {
+            self.resume_listed();
+        }
+    }
+
+    fn resume_listed(&mut self) {
         self.plane.turn.resume.begin();
         while let Some(id) = self.plane.next_to_resume() {
             let Some(session) = self.plane.sessions.get_mut(id) else {
                 continue;
             };
             session.resuming.leave();
+            let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
+            self.plane.leave_if_ended(id, end_session);
             self.plane.change_lane(id);
             let Some(session) = self.plane.sessions.get_mut(id) else {
                 continue;
@@ -450,10 +473,8 @@ impl Engine {
                     .settle_tracking(&mut self.plane, entry.session, &reply);
                 self.plane.deliver_to(entry, &reply);
             }
-            Cleanup::Unpinned(id) => {
-                self.plane.finish_unpinning(id);
-                self.plane.release(id, Holds::CATCH_UP);
-            }
+            Cleanup::Unpinned(id) => self.plane.continue_unpinned(id),
+            Cleanup::MayLeave(id) => self.plane.release(id, Holds::CATCH_UP),
         }
     }
 
@@ -468,7 +489,7 @@ impl Engine {
         {
             // Every worker closes its stand-ins, so that the server notices as it would without
             // respool.
-            self.tell_all(WorkerQuery::Target(TargetQuery::Gone { to: session.id }));
+            self.send_to_all_workers(WorkerQuery::Target(TargetQuery::Gone { to: session.id }));
         }
         self.pubsub.forget_session(id);
     }

@@ -46,6 +46,28 @@ pub const PROCESS: &[FieldText] = &[
          processor: 0 to 1. -1: not measured.",
     ),
     field(
+        "respool_config_epoch",
+        "",
+        "The number of configurations that reloads have applied. 0: the one of the start is in \
+         effect.",
+    ),
+    field(
+        "respool_config_reload_success",
+        "",
+        "0: the last reload of the configuration failed, and changed nothing. 1: it succeeded, or \
+         there was none.",
+    ),
+    field(
+        "respool_config_reload_failures",
+        "",
+        "The number of reloads that failed.",
+    ),
+    field(
+        "respool_config_reload_at",
+        "s",
+        "The time of the last reload, in seconds since 1970. 0: there was none.",
+    ),
+    field(
         "respool_servers",
         "",
         "The number of servers of the client's pool that the worker uses.",
@@ -78,7 +100,8 @@ pub const SERVER: &[FieldText] = &[
     field(
         "links",
         "",
-        "The number of links to the server, in any state. Each has a line `respool_link_N`.",
+        "The number of links to the server, in any state, without those that only check logins. Each \
+         has a line `respool_link_N`.",
     ),
     field(
         "failures",

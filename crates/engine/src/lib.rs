@@ -28,17 +28,23 @@ mod routing;
 mod scatter;
 mod transaction;
 
-pub use base::counters::{Counted, Counters, Sizes};
+pub use base::coarse_times::CoarseReport;
+pub use base::counters::{Counted, Counters, Sizes, TlsCounts};
 pub use base::error::Fate;
 pub use base::handle::{LinkId, SessionId};
+pub use base::latency::{CommandTimes, LatencyHistogram, LatencyReport};
+pub use base::pool_places::{NoPlaceLeft, PoolPlaces};
+pub use base::reload_report::ReloadReport;
 pub use base::time::{TICK_MS, Time};
 pub use base::{address_map, limits, settings};
 pub use data_plane::actions::{Action, Event, WorkerId};
 pub use data_plane::flush_rule::Usage;
 pub use data_plane::scripts::ScriptSources;
 pub use data_plane::session::{LocalAddress, Origin, Peer};
+pub use data_plane::slow_log::SlowRequest;
 pub use data_plane::worker_query::{
     AdminQuery, ClientLines, Filter, ScriptQuery, TargetQuery, Unblock, WorkerQuery, WorkerReply,
 };
-pub use engine::Engine;
+pub use data_plane::worker_report::{ServerCpu, ServerReport, WorkerReport};
+pub use engine::{Engine, NewSettings};
 pub use pubsub::subscriber_counts::SubscriberCounts;

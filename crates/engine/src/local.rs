@@ -6,6 +6,7 @@ pub(crate) mod cluster_facade;
 pub(crate) mod hello;
 pub(crate) mod info;
 pub(crate) mod own_command;
+pub(crate) mod report_command;
 pub(crate) mod scripts;
 pub(crate) mod session_commands;
 pub(crate) mod settle;
@@ -26,8 +27,8 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Forgets the servers' answers about the rights of users whose numbers are free, and doubts
-    /// those about a user that has logged in again.
+    /// Forgets the servers' answers about the rights of users whose numbers are free, and of a user
+    /// that has logged in again.
     pub(crate) fn note_logins(
         &mut self,
         plane: &mut DataPlane,
@@ -38,7 +39,7 @@ impl Local {
             self.catalog.forget_user(&mut plane.learned_commands, *user);
         }
         if let Some(user) = renewed {
-            self.catalog.doubt_user(user);
+            self.catalog.invalidate_user(user);
         }
     }
 
@@ -51,18 +52,25 @@ impl Local {
             false => self.catalog.leave_questions(down.link),
         }
         if down.was_up && down.role == LinkRole::Shared {
-            self.doubt_server(plane, down.server);
+            self.invalidate_server(plane, down.server);
         }
-        if !down.keeps_part {
+        if !down.keeps_fragment {
             // Behind `take_down`, which decides the requests that stay.
             self.load_again(plane, down.link);
         }
     }
 
-    /// Another server may be in the place of this one, or will be: facts about it are in doubt.
-    pub(crate) fn doubt_server(&mut self, plane: &mut DataPlane, server: ServerId) {
+    /// Drops the answers of a server whose entry belongs to another one now.
+    pub(crate) fn forget_server(&mut self, plane: &mut DataPlane, server: ServerId) {
         self.catalog
-            .doubt_server(&mut plane.learned_commands, server);
+            .forget_server(&mut plane.learned_commands, server);
+        self.scripts.forget_server(server);
+    }
+
+    /// Another server may be in the place of this one, or will be: facts about it may be old.
+    pub(crate) fn invalidate_server(&mut self, plane: &mut DataPlane, server: ServerId) {
+        self.catalog
+            .invalidate_server(&mut plane.learned_commands, server);
         self.note_scripts_lost(plane, server);
     }
 }

@@ -7,13 +7,13 @@
 //! Otherwise it is closed.
 
 pub(crate) mod checkout;
+pub(crate) mod emergency;
 pub(crate) mod holders;
 pub(crate) mod monitor;
 pub(crate) mod polling;
 pub(crate) mod streaming;
 pub(crate) mod tracking;
 pub(crate) mod tracking_redirect;
-pub(crate) mod urgent;
 pub(crate) mod wait_command;
 
 use std::collections::HashMap;
@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use crate::base::error::Fate;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
+use crate::data_plane::accept::InputEnd;
 use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion, TrackingRedirect};
@@ -31,7 +32,7 @@ use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::pinned::holders::Holders;
 use crate::pinned::tracking::AWAY;
-use crate::pinned::wait_command::{RefusedWait, WaitAtAll, WaitStep};
+use crate::pinned::wait_command::{RefusedWait, WaitAtAll, WaitOutcome};
 use crate::routing::pool::ServerId;
 
 /// The component that gives sessions links of their own.
@@ -80,10 +81,13 @@ impl Pinned {
                 }
             }
             PinnedCompletion::Wait(waiting) => {
+                if let Some(all) = &waiting.rest {
+                    plane.note_begun_at(all.asked);
+                }
                 match self.settle_wait(plane, link, *waiting, reply) {
-                    WaitStep::Reply(reply) => plane.pass_on(entry, &reply),
-                    WaitStep::Nothing => {}
-                    WaitStep::Next { rest, refused } => {
+                    WaitOutcome::Reply(reply) => plane.pass_on(entry, &reply),
+                    WaitOutcome::Nothing => {}
+                    WaitOutcome::Next { rest, refused } => {
                         return PinnedOutcome::WaitsAtNext(rest, refused);
                     }
                 }
@@ -146,14 +150,14 @@ impl Pinned {
         session.state.remove(Flags::UNPINNING);
         session.state.end_tunnel();
         if was_up && pins.any(Pins::WATCH) {
-            session.rare().watch_lost = true;
+            session.rare().transaction.watch_lost = true;
         }
         if quitting || waited {
             return None;
         }
         if tunnel && !was_up {
             let seq = session.take_seq();
-            return Some(Entry::of(by, seq, plane.now.stamp_ms()));
+            return Some(Entry::of(by, seq, plane.now_stamp));
         }
         if was_up && pins.any(Pins::STATE) {
             let reason = "the link that held its state at the server was lost";
@@ -162,12 +166,31 @@ impl Pinned {
         None
     }
 
+    /// A client sends no more bytes. Its session closes when its requests are answered.
+    pub(crate) fn end_session(&mut self, plane: &mut DataPlane, id: SessionId) {
+        let end = plane.end_input(id);
+        self.end_input(plane, id, end);
+        if end == InputEnd::Goes {
+            plane.reading_changed(id);
+            plane.finish_if_done(id);
+        }
+    }
+
+    /// Ends the wait of a session whose client sends no more, and drops a request without an end.
+    pub(crate) fn end_input(&mut self, plane: &mut DataPlane, id: SessionId, end: InputEnd) {
+        match end {
+            InputEnd::Closed => {}
+            InputEnd::EndsWait => self.end_wait(plane, id),
+            InputEnd::Goes => self.forget_cut_request(plane, id),
+        }
+    }
+
     /// A client has closed its side while the server seems to make it wait. respool then closes its
     /// side of the link, too: replies still come, and the server ends the wait as that of any
-    /// client that has left, so it takes no element. Then the server closes the link. `draining`:
-    /// respool stops.
-    pub(crate) fn end_wait(&mut self, plane: &mut DataPlane, id: SessionId, draining: bool) {
+    /// client that has left, so it takes no element. Then the server closes the link.
+    fn end_wait(&mut self, plane: &mut DataPlane, id: SessionId) {
         plane.reading_changed(id);
+        let draining = plane.draining || plane.end_of_pool(id).is_some();
         let Some(session) = plane.sessions.get(id) else {
             return;
         };
@@ -182,8 +205,9 @@ impl Pinned {
         // Requests that the session sent after that can be executed on this link alone. They are,
         // if the server has answered soon enough.
         let has_more = !session.held.is_empty() && !session.pins.is_empty();
-        let asked_at = link.ledger.back().map_or(0, |entry| entry.at_ms);
-        if !has_more || plane.now_ms.wrapping_sub(asked_at) >= LAST_WORDS_MS {
+        let now = plane.now_stamp;
+        let is_old = |entry: &Entry| now.ms_since(entry.asked) >= LAST_WORDS_MS;
+        if !has_more || link.ledger.back().is_none_or(is_old) {
             self.send_the_rest(plane, own);
         }
     }
@@ -314,9 +338,9 @@ impl Pinned {
 
     /// Ends the wait of a session whose request began to wait at the server after its client had
     /// ended its input.
-    pub(crate) fn end_left_wait(&mut self, plane: &mut DataPlane, link: LinkId, draining: bool) {
+    pub(crate) fn end_left_wait(&mut self, plane: &mut DataPlane, link: LinkId) {
         if let Some(session) = plane.waiter_that_has_left(link) {
-            self.end_wait(plane, session, draining);
+            self.end_wait(plane, session);
         }
     }
 
@@ -401,6 +425,38 @@ impl Pinned {
             Some(session) if switch.on && agreed => session.pins.add(switch.pins),
             _ if agreed || switch.on && !had => plane.unpin(id, switch.pins),
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::time::Time;
+    use crate::data_plane::session::Pins;
+    use crate::data_plane::test_plane::{plane_with_link, session_of};
+
+    /// A client that leaves while its link has no request unanswered ends the link, at any time of
+    /// the process. One whose last request was read a moment ago has its held requests executed.
+    #[test]
+    fn wait_without_a_request_ends_at_once() {
+        for (has_request, sends) in [(false, Sends::Nothing), (true, Sends::More)] {
+            let (mut plane, link) = plane_with_link();
+            plane.begin_turn(Time(0).plus_ms(10));
+            let (id, now) = (session_of(&mut plane), plane.now_stamp);
+            let state = plane.links.get_mut(link).expect("a link");
+            state.role = LinkRole::Pinned { by: id };
+            if has_request {
+                state.ledger.push(Entry::of(id, 0, now), b"");
+                state.ledger.flush(now);
+            }
+            let session = plane.sessions.get_mut(id).expect("a session");
+            session.link = link;
+            session.pins = Pins::WATCH;
+            session.held = b"GET k\r\n".to_vec();
+            Pinned::default().end_wait(&mut plane, id);
+            let left = plane.links.get(link).map(|link| link.sends);
+            assert_eq!(left, Some(sends), "has a request: {has_request}");
         }
     }
 }

@@ -18,6 +18,7 @@ pub(crate) mod keyspace_events;
 pub(crate) mod subscriber_counts;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use respool_protocol::cluster::Refusal;
@@ -79,7 +80,7 @@ pub(crate) enum HubPush<'a> {
 }
 
 /// A server's refusal of a hub's request, because it does not own the slot, or not now.
-pub(crate) struct RefusedAsk {
+pub(crate) struct HubRefusal {
     pub(crate) line: LineId,
     pub(crate) server: ServerId,
     pub(crate) slot: Option<u16>,
@@ -88,15 +89,27 @@ pub(crate) struct RefusedAsk {
 
 /// Requests of sessions.
 impl Pubsub {
-    /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and the commands that undo them. All earlier
-    /// requests of the session are answered.
+    /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE (`on`) and the commands that undo them.
+    /// `await_publishers`: the outcome if the session has to wait until the servers are known that
+    /// publish to its channels: those of any node of a Cluster, and those of keyspace events.
     pub(crate) fn change_subscriptions(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-        change: (ChannelKind, bool),
+        (kind, on): (ChannelKind, bool),
+        await_publishers: impl FnOnce(&mut DataPlane, (bool, bool)) -> Option<Dispatched>,
     ) -> Dispatched {
+        if plane.hold_until_caught_up(id) {
+            return Dispatched::Wait;
+        }
+        if on {
+            let news = (kind != ChannelKind::Shard, brings_events(kind, request));
+            if let Some(dispatched) = await_publishers(plane, news) {
+                return dispatched;
+            }
+        }
+        let change = (kind, on);
         let Some(session) = plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
@@ -124,23 +137,23 @@ impl Pubsub {
         {
             return own;
         }
-        // The pool's first server, whichever server the session uses now: messages are published
+        // The pool's default server, whichever server the session uses now: messages are published
         // there.
         let hub_of = |session: &Session| {
-            let home = plane.pools.default_server_of(usize::from(session.pool));
-            (session.pool, home, plane.kind_of(session).user)
+            let server = plane.pools.default_server_of(usize::from(session.pool));
+            (session.pool, server, plane.kind_of(session).user)
         };
         let session = plane.sessions.get(id);
         let (pool, server, user) = session.map_or((0, ServerId(0), CONFIGURED), hub_of);
         Box::new(Subscriber::new(self.hub_for(pool, user, server, plane.now)))
     }
 
-    /// The hub of a pool and user. A new one listens at `home`.
-    fn hub_for(&mut self, pool: u16, user: u16, home: ServerId, now: Time) -> HubId {
+    /// The hub of a pool and user. A new one listens at `server`.
+    fn hub_for(&mut self, pool: u16, user: u16, server: ServerId, now: Time) -> HubId {
         let mut hubs = self.hubs.iter();
         let found = hubs.position(|hub| (hub.pool, hub.user) == (pool, user));
         let index = found.unwrap_or_else(|| {
-            let fresh = Hub::new((pool, home), user, self.subscriber_counts.clone(), now);
+            let fresh = Hub::new((pool, server), user, self.subscriber_counts.clone(), now);
             // Users come and go, so the place of an unused hub is taken first.
             match self.hubs.iter().position(Hub::is_free) {
                 Some(index) => {
@@ -352,7 +365,7 @@ impl Pubsub {
                 HubPush::Done
             }
             Some(Push::Confirmed { kind, on, name }) => {
-                let is_asked = self.take_ask(plane, id);
+                let is_asked = self.take_hub_request(plane, id);
                 let confirmed = self.hub(hub).handle_confirmed(line, (kind, on), name);
                 match is_asked && confirmed.is_ok() {
                     true => self.settle_subscriptions(plane, LineId { hub, line }),
@@ -375,12 +388,12 @@ impl Pubsub {
         (link, entry): (LinkId, Entry),
         asked: PubsubCompletion,
         reply: &[u8],
-    ) -> Option<RefusedAsk> {
+    ) -> Option<HubRefusal> {
         match asked {
-            PubsubCompletion::Ask => {
-                let refused = self.refused_ask(plane, link, reply);
+            PubsubCompletion::HubRequest => {
+                let refused = self.hub_refusal(plane, link, reply);
                 if refused.is_none() {
-                    self.settle_ask(plane, link, reply);
+                    self.settle_hub_request(plane, link, reply);
                 }
                 return refused;
             }
@@ -398,13 +411,13 @@ impl Pubsub {
     }
 
     /// Reads the reply to a hub's request. `None`: it is no refusal of a slot.
-    fn refused_ask(&mut self, plane: &DataPlane, link: LinkId, reply: &[u8]) -> Option<RefusedAsk> {
+    fn hub_refusal(&mut self, plane: &DataPlane, link: LinkId, reply: &[u8]) -> Option<HubRefusal> {
         let Some(LinkRole::HubLine(line)) = plane.links.get(link).map(|link| link.role) else {
             return None;
         };
         let refusal = reply.strip_prefix(b"-").and_then(Refusal::of);
         let refusal = refusal.filter(|_| line.line != HOME)?;
-        Some(RefusedAsk {
+        Some(HubRefusal {
             line,
             server: self.line(line).server,
             slot: self.hub(line.hub).asked_slot(line.line),
@@ -429,7 +442,7 @@ impl Pubsub {
     }
 
     /// Handles the reply to a hub's request: a PONG or an error. Its entry has left the ledger.
-    fn settle_ask(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
+    fn settle_hub_request(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
         let Some(LinkRole::HubLine(line)) = plane.links.get(link).map(|link| link.role) else {
             return;
         };
@@ -518,10 +531,10 @@ impl Pubsub {
         true
     }
 
-    /// Defers the rest of a hub's bytes if enough messages were delivered in this turn. Returns
-    /// whether it is deferred. The sessions' outputs are written first, so a burst of messages
+    /// Postpones the rest of a hub's bytes if enough messages were delivered in this turn. Returns
+    /// whether it did. The sessions' outputs are written first, so a burst of messages
     /// takes no more memory than its slow readers account for.
-    pub(crate) fn defer_pushes(&mut self, plane: &mut DataPlane, id: LinkId, rest: &[u8]) -> bool {
+    pub(crate) fn postpone(&mut self, plane: &mut DataPlane, id: LinkId, rest: &[u8]) -> bool {
         let links_bytes_max = plane.links_bytes_read_max();
         let bytes_max = FAN_OUT_BYTES_MAX.min(links_bytes_max.max(MESSAGE_BYTES_KEPT));
         if self.fanned_out < bytes_max || rest.is_empty() {
@@ -530,22 +543,22 @@ impl Pubsub {
         let Some(LinkRole::HubLine(line)) = plane.links.get(id).map(|link| link.role) else {
             return false;
         };
-        self.line(line).deferred = rest.to_vec();
+        self.line(line).postponed = rest.to_vec();
         plane.push_action(Action::ReadLink(id, false));
         true
     }
 
-    /// Takes the bytes of a line that were deferred in the last turn, with its link.
-    pub(crate) fn take_deferred(
+    /// Takes the bytes of a line that were postponed in the last turn, with its link.
+    pub(crate) fn take_postponed(
         &mut self,
         plane: &mut DataPlane,
         id: LineId,
     ) -> Option<(LinkId, Vec<u8>)> {
         let line = self.line(id);
-        if line.deferred.is_empty() {
+        if line.postponed.is_empty() {
             return None;
         }
-        let (link_id, bytes) = (line.link, std::mem::take(&mut line.deferred));
+        let (link_id, bytes) = (line.link, std::mem::take(&mut line.postponed));
         let link = plane.links.get_mut(link_id)?;
         link.progress = plane.now;
         plane.push_action(Action::ReadLink(link_id, true));
@@ -651,6 +664,11 @@ impl Pubsub {
         self.restrict(plane, id);
     }
 
+    /// The servers that hubs need.
+    pub(crate) fn servers_needed(&self) -> HashSet<ServerId> {
+        self.hubs.iter().flat_map(Hub::servers_needed).collect()
+    }
+
     /// Memory of the table by session, bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.subscribers.table_bytes()
@@ -692,7 +710,7 @@ impl Pubsub {
 
     /// Takes the entry of a hub's request off the ledger, because its confirmation has come as a
     /// push. Returns whether the first entry is such a request.
-    fn take_ask(&mut self, plane: &mut DataPlane, id: LinkId) -> bool {
+    fn take_hub_request(&mut self, plane: &mut DataPlane, id: LinkId) -> bool {
         let Some(link) = plane.links.get_mut(id) else {
             return false;
         };
@@ -701,7 +719,7 @@ impl Pubsub {
         };
         if !matches!(
             link.ledger.front_completion(),
-            Some(Completion::Pubsub(PubsubCompletion::Ask))
+            Some(Completion::Pubsub(PubsubCompletion::HubRequest))
         ) {
             return false;
         }
@@ -712,13 +730,13 @@ impl Pubsub {
 
     /// The time at which the next turn must be taken without an event.
     pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
-        self.has_pushes_put_off().then_some(now)
+        self.has_postponed_pushes().then_some(now)
     }
 
-    /// Whether pushes of a line were deferred.
-    pub(crate) fn has_pushes_put_off(&self) -> bool {
+    /// Whether pushes of a line were postponed.
+    pub(crate) fn has_postponed_pushes(&self) -> bool {
         let mut lines = self.hubs.iter().flat_map(|hub| &hub.lines);
-        lines.any(|line| !line.deferred.is_empty())
+        lines.any(|line| !line.postponed.is_empty())
     }
 
     /// Corrects the counts of a result within EXEC. It belongs to a command that names a channel.
@@ -811,7 +829,7 @@ impl Pubsub {
     /// Puts the requests of a line on its link, up to a bound of unanswered bytes.
     fn ask_line(&mut self, plane: &mut DataPlane, LineId { hub, line }: LineId) {
         let hub = &mut self.hubs[usize::from(hub.0)];
-        if !hub.line(line).has_asks() {
+        if !hub.line(line).has_requests() {
             return;
         }
         let id = hub.line(line).link;
@@ -820,18 +838,17 @@ impl Pubsub {
         };
         let mut bytes = std::mem::take(&mut plane.scratch);
         while link.ledger.unanswered_bytes() < SUBSCRIBING_BYTES_MAX
-            && let Some(ask) = hub.poll_ask(line)
+            && let Some(request) = hub.poll_request(line)
         {
             bytes.clear();
-            hub.write_ask(line, &ask, &mut bytes);
-            let completion = match ask.ends_with_ping(line) {
+            hub.write_request(line, &request, &mut bytes);
+            let completion = match request.ends_with_ping(line) {
                 true => Completion::Pubsub(PubsubCompletion::Leave { said: false }),
-                false => Completion::Pubsub(PubsubCompletion::Ask),
+                false => Completion::Pubsub(PubsubCompletion::HubRequest),
             };
             let entry = Entry {
                 len: bytes.len() as u32,
-                has_completion: true,
-                ..Entry::of(SessionId::NONE, 0, plane.now.stamp_ms())
+                ..Entry::of(SessionId::NONE, 0, plane.now_stamp).with_completion(true)
             };
             link.ledger.push_with(entry, &bytes, completion);
             plane.counters.link_requests += 1;
@@ -1067,15 +1084,15 @@ impl Pubsub {
         }
         for index in 0..self.hubs.len() {
             let hub = &self.hubs[index];
-            let parts = plane.pools.subpools_of(usize::from(hub.pool)).iter();
-            let mut moved = parts.map(|part| is_news(&plane.pools[usize::from(*part)]));
+            let subpools = plane.pools.subpools_of(usize::from(hub.pool)).iter();
+            let mut moved = subpools.map(|subpool| is_news(&plane.pools[usize::from(*subpool)]));
             // Sharded channels are in the first subpool.
             let (first, others) = (moved.next() == Some(true), moved.any(|moved| moved));
             let (has_roots, is_unsettled) = (hub.has_roots(), hub.is_unsettled());
             if has_roots && (first || others || is_unsettled) {
                 self.follow_event_servers(plane, HubId(index as u16));
             } else if is_unsettled {
-                self.tell_event_servers(plane, HubId(index as u16));
+                self.update_event_servers(plane, HubId(index as u16));
             }
             if first {
                 self.follow_slots(plane, index);
@@ -1116,7 +1133,8 @@ impl Pubsub {
             plane.counters.requests_timed_out += 1;
             plane.counters.failed_not_sent += 1;
             plane.deadlines.count(done.session);
-            let away = plane.away_error_of(Entry::of(done.session, done.seq, 0));
+            let away =
+                plane.server_down_error_of(Entry::of(done.session, done.seq, plane.now_stamp));
             let line = self.hub(hub).line(line);
             let (server, link) = (line.server, line.link);
             let server_label = &plane.server(server).label;

@@ -14,7 +14,7 @@ use crate::redirect::deferred::DeferredQueue;
 #[derive(Default)]
 pub(crate) struct Redirects {
     /// Sessions that deferred a request in this turn.
-    pub(crate) now: Vec<SessionId>,
+    pub(crate) new_sessions: Vec<SessionId>,
     /// Sessions with deferred requests.
     pub(crate) sessions: Vec<SessionId>,
     /// The next time when `sessions` is scanned.

@@ -40,10 +40,10 @@ pub(crate) struct Scatter {
 /// The memory that the merge buffer keeps between two replies.
 const REPLY_BYTES_KEPT: usize = 64 << 10;
 
-/// The error for a request whose keys are in more groups than fit the group numbers.
+/// The error for a request whose keys are in more groups than there are group numbers.
 const MANY: &[u8] =
     b"ERR respool: the keys are in too many slots of several Clusters: ask for less at once";
-/// The error for SCAN if the pool has more servers than fit the server numbers of a cursor.
+/// The error for SCAN if the pool has more servers than there are server numbers in a cursor.
 const MANY_SCANNED: &[u8] =
     b"ERR respool: the pool has more servers than SCAN can tell apart: ask the servers themselves";
 
@@ -109,8 +109,8 @@ enum Division<'a> {
     NoKeys,
 }
 
-/// The rest of the way of a request that may be divided.
-pub(crate) enum DividedStep {
+/// The outcome of the dispatch of a request that may be divided.
+pub(crate) enum DividedOutcome {
     /// It has left, waits, or was refused.
     Placed(Dispatched),
     /// One server owns all keys. The session has switched to it, and sends the request there.
@@ -126,8 +126,8 @@ pub(crate) struct ScanPlace {
     next: Option<u16>,
 }
 
-/// The next step of a SCAN.
-pub(crate) enum ScanStep {
+/// The outcome of the dispatch of a SCAN.
+enum ScanOutcome {
     /// The client has its reply.
     Placed(Dispatched),
     /// This server is asked.
@@ -169,7 +169,7 @@ impl ReplyWork {
             _ if failed => ReplyWork::None,
             MergeRule::Info { adds_section, .. } => ReplyWork::ShowInfo { adds_section },
             _ if command == id::PUBSUB_SHARDNUMSUB => ReplyWork::RecountShards,
-            MergeRule::ByKey(_) | MergeRule::AsSaid => ReplyWork::None,
+            MergeRule::ByKey(_) | MergeRule::ByTable => ReplyWork::None,
         }
     }
 }
@@ -260,37 +260,61 @@ impl Scatter {
         servers.iter().map(strip).collect()
     }
 
-    /// SCAN goes through one server after the other. The cursor says which server is next.
-    pub(crate) fn scan_step(
+    /// SCAN goes through one server after the other. `refresh`: asks for a refresh of the topology,
+    /// since the server of the cursor is gone.
+    pub(crate) fn scan(
         &self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-    ) -> ScanStep {
+        refresh: impl FnOnce(&mut DataPlane, ServerId),
+    ) -> Dispatched {
+        match self.begin_scan(plane, id, request) {
+            ScanOutcome::Placed(dispatched) => dispatched,
+            ScanOutcome::Ask {
+                server,
+                at,
+                is_lost,
+            } => {
+                if is_lost {
+                    refresh(plane, server);
+                }
+                self.scan_at(plane, id, request, server, at)
+            }
+        }
+    }
+
+    /// The server that the cursor of a SCAN names.
+    fn begin_scan(
+        &self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+    ) -> ScanOutcome {
         let Some(session) = plane.sessions.get(id) else {
-            return ScanStep::Placed(Dispatched::Done);
+            return ScanOutcome::Placed(Dispatched::Done);
         };
         let cursor = request
             .spans
             .get(1)
             .and_then(|span| Cursor::parse(span.of(request.bytes)));
         let Some(cursor) = cursor else {
-            return ScanStep::Placed(plane.answer_error(id, b"ERR invalid cursor"));
+            return ScanOutcome::Placed(plane.answer_error(id, b"ERR invalid cursor"));
         };
         let pool = usize::from(session.pool);
         if !plane.pools.numbers_all(pool) {
-            return ScanStep::Placed(plane.answer_error(id, MANY_SCANNED));
+            return ScanOutcome::Placed(plane.answer_error(id, MANY_SCANNED));
         }
         let Some(((number, server), next)) = plane.pools.scanned_from(pool, cursor.server) else {
             // The remaining servers of the scan are gone.
-            return ScanStep::Placed(plane.answer_reply(id, b"*2\r\n$1\r\n0\r\n*0\r\n"));
+            return ScanOutcome::Placed(plane.answer_reply(id, b"*2\r\n$1\r\n0\r\n*0\r\n"));
         };
         let is_same_server = number == cursor.server;
         let at = Cursor {
             server: number,
             cursor: if is_same_server { cursor.cursor } else { 0 },
         };
-        ScanStep::Ask {
+        ScanOutcome::Ask {
             server,
             at: ScanPlace { at, next },
             is_lost: !is_same_server && cursor != Cursor::default(),
@@ -298,7 +322,7 @@ impl Scatter {
     }
 
     /// Sends a SCAN to this server.
-    pub(crate) fn scan_at(
+    fn scan_at(
         &self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -347,28 +371,28 @@ impl Scatter {
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-    ) -> DividedStep {
+    ) -> DividedOutcome {
         if plane.sessions.get(id).is_none() {
-            return DividedStep::Placed(Dispatched::Done);
+            return DividedOutcome::Placed(Dispatched::Done);
         }
         let mut split = std::mem::take(&mut self.split);
-        let step = match self.divide(plane, id, request, &mut split) {
+        let outcome = match self.divide(plane, id, request, &mut split) {
             Division::Shares(shares, merge) => {
-                DividedStep::Placed(self.ask_owners(plane, id, request, shares, merge))
+                DividedOutcome::Placed(self.ask_owners(plane, id, request, shares, merge))
             }
             Division::Whole(owner) => ask_one_owner(plane, id, request, owner),
-            Division::Refused(text) => DividedStep::Placed(plane.answer_error(id, text)),
+            Division::Refused(text) => DividedOutcome::Placed(plane.answer_error(id, text)),
             Division::NoKeys if plane.removes_prefix(id) => {
-                DividedStep::Placed(plane.refuse_stripped(id, UNKNOWN_ARGUMENTS))
+                DividedOutcome::Placed(plane.refuse_stripped(id, UNKNOWN_ARGUMENTS))
             }
             // The server answers with its own error.
             Division::NoKeys => {
-                DividedStep::Placed(plane.dispatch_on_link(id, request.bytes, false, None))
+                DividedOutcome::Placed(plane.dispatch_on_link(id, request.bytes, false, None))
             }
         };
         split.reset();
         self.split = split;
-        step
+        outcome
     }
 
     /// Sends their shares to the owners, or to the servers that are read in their place.
@@ -402,7 +426,7 @@ impl Scatter {
         id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
-        self.ask_each(plane, id, request, request.bytes, MergeRule::AsSaid)
+        self.ask_each(plane, id, request, request.bytes, MergeRule::ByTable)
     }
 
     /// Sends the request to these servers.
@@ -417,7 +441,7 @@ impl Scatter {
             .iter()
             .map(|server| (*server, request.bytes))
             .collect();
-        self.ask_several(plane, id, request, &shares, MergeRule::AsSaid)
+        self.ask_several(plane, id, request, &shares, MergeRule::ByTable)
     }
 
     /// Sends INFO to all servers. The sections that the client asked for are made from theirs.
@@ -525,8 +549,7 @@ impl Scatter {
             let entry = Entry {
                 len: bytes.len() as u32,
                 class: Class::of(reads),
-                has_completion: true,
-                ..Entry::of(session_id, seq, plane.asked_ms)
+                ..Entry::of(session_id, seq, plane.asked).with_completion(true)
             };
             let completion = Completion::Scatter(ScatterCompletion::Share {
                 index: index as u16,
@@ -611,7 +634,7 @@ impl Scatter {
                     MergeRule::ByKey(order) => {
                         merger.merge(scattered.id, order, &parts, &mut reply)
                     }
-                    MergeRule::AsSaid => merger.merge(scattered.id, &[], &parts, &mut reply),
+                    MergeRule::ByTable => merger.merge(scattered.id, &[], &parts, &mut reply),
                     MergeRule::Info { asked, .. } => merger.merge_info(*asked, &parts, &mut reply),
                 };
                 merged != Merged::Whole
@@ -620,9 +643,11 @@ impl Scatter {
         if failed {
             scattered.qualify_failure(&mut reply);
         }
-        let silent = scattered.silent;
+        if scattered.failure.is_none() {
+            plane.note_whole(entry.session, scattered.id.into(), entry.asked);
+        }
         Some(Finished {
-            entry: Entry { silent, ..entry },
+            entry: entry.silenced(scattered.silent),
             work: ReplyWork::of(scattered.id, &scattered.merge, failed),
             reply,
         })
@@ -659,16 +684,16 @@ fn ask_one_owner(
     id: SessionId,
     request: &Request<'_>,
     owner: ServerId,
-) -> DividedStep {
+) -> DividedOutcome {
     match plane.owner_in_reach(id, owner, request) {
         Ok(server) => plane.switch_server(id, server),
-        Err(NoReader) => return DividedStep::Placed(plane.answer_error(id, NO_READER)),
+        Err(NoReader) => return DividedOutcome::Placed(plane.answer_error(id, NO_READER)),
     }
     match plane.removes_prefix(id) {
-        true => DividedStep::AtOwner,
+        true => DividedOutcome::AtOwner,
         false => {
             let reads = request.reads();
-            DividedStep::Placed(plane.dispatch_on_link(id, request.bytes, reads, None))
+            DividedOutcome::Placed(plane.dispatch_on_link(id, request.bytes, reads, None))
         }
     }
 }
@@ -694,7 +719,13 @@ impl Scatter {
 
 #[cfg(test)]
 mod tests {
+    use respool_protocol::request::RequestScanner;
+
     use super::*;
+    use crate::base::time::Stamp;
+    use crate::data_plane::test_plane::{
+        key_at, plane_with_shards, replies_of, request_of, session_of,
+    };
 
     /// A failed reply needs no other component, unless the failure undoes a change of links.
     #[test]
@@ -704,19 +735,19 @@ mod tests {
             adds_section: true,
         };
         let shown = ReplyWork::ShowInfo { adds_section: true };
-        let as_said = &MergeRule::AsSaid;
+        let by_table = &MergeRule::ByTable;
         let table = [
             (id::INFO, &info, shown, ReplyWork::None),
-            (id::DBSIZE, as_said, ReplyWork::None, ReplyWork::None),
+            (id::DBSIZE, by_table, ReplyWork::None, ReplyWork::None),
             (
                 id::PUBSUB_SHARDNUMSUB,
-                as_said,
+                by_table,
                 ReplyWork::RecountShards,
                 ReplyWork::None,
             ),
             (
                 id::CLIENT_TRACKING,
-                as_said,
+                by_table,
                 ReplyWork::SettleSwitch,
                 ReplyWork::SettleSwitch,
             ),
@@ -750,5 +781,152 @@ mod tests {
             }
         }
         assert!(key_groups.is_over());
+    }
+
+    /// Dispatches a request that may be divided.
+    fn divided(
+        scatter: &mut Scatter,
+        plane: &mut DataPlane,
+        id: SessionId,
+        line: &str,
+    ) -> DividedOutcome {
+        let kept = request_of(line);
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        scatter.dispatch_divided(plane, id, &request)
+    }
+
+    /// The requests in the ledger of a link, as the server gets them.
+    fn sent(plane: &DataPlane, link: LinkId) -> Vec<String> {
+        let link = plane.links.get(link).expect("the link is there");
+        let requests = link.ledger.requests();
+        let text = |bytes: &[u8]| {
+            let words = String::from_utf8_lossy(bytes).into_owned();
+            let words: Vec<&str> = words.split("\r\n").skip(2).step_by(2).collect();
+            words.join(" ")
+        };
+        requests.map(|held| text(&held.bytes())).collect()
+    }
+
+    /// Gives the reply to share `index` of the only request of a session.
+    fn reply_to_share(
+        scatter: &mut Scatter,
+        plane: &mut DataPlane,
+        (id, link, index): (SessionId, LinkId, u16),
+        reply: &str,
+    ) -> Option<Finished> {
+        let entry = Entry::of(id, 0, Stamp(0)).with_completion(true);
+        let effect = ScriptEffect::of(id::MGET);
+        let asked = ScatterCompletion::Share { index, effect };
+        scatter.settle(plane, (link, entry), asked, reply.as_bytes())
+    }
+
+    /// Each owner gets its share, and the last part makes the reply, in the order of the keys.
+    #[test]
+    fn parts_become_one_reply_in_the_order_of_the_keys() {
+        let (mut plane, links) = plane_with_shards(2);
+        let (mut scatter, session) = (Scatter::default(), session_of(&mut plane));
+        let [a, b] = [0, 1].map(|server| key_at(&plane, server));
+        let outcome = divided(
+            &mut scatter,
+            &mut plane,
+            session,
+            &format!("MGET {b} {a} {b}"),
+        );
+        assert!(matches!(outcome, DividedOutcome::Placed(Dispatched::Done)));
+        assert_eq!(sent(&plane, links[0]), [format!("MGET {a}")]);
+        assert_eq!(sent(&plane, links[1]), [format!("MGET {b} {b}")]);
+        // The share of the first key's owner is the first one.
+        let mut reply = |index, link, text| {
+            reply_to_share(&mut scatter, &mut plane, (session, link, index), text)
+        };
+        assert!(reply(1, links[0], "*1\r\n$1\r\na\r\n").is_none());
+        let finished = reply(0, links[1], "*2\r\n$1\r\nb\r\n$1\r\nb\r\n").expect("it was the last");
+        assert_eq!(finished.work, ReplyWork::None);
+        scatter.deliver(&mut plane, finished);
+        let expected = "*3\r\n$1\r\nb\r\n$1\r\na\r\n$1\r\nb\r\n";
+        assert_eq!(replies_of(&plane, session), expected);
+    }
+
+    /// A part that is an error fails the whole request, and the error names its server.
+    #[test]
+    fn refused_share_fails_the_whole_request() {
+        let (mut plane, links) = plane_with_shards(2);
+        let (mut scatter, session) = (Scatter::default(), session_of(&mut plane));
+        let [a, b] = [0, 1].map(|server| key_at(&plane, server));
+        let line = format!("MGET {a} {b}");
+        divided(&mut scatter, &mut plane, session, &line);
+        let mut reply = |index, text| {
+            reply_to_share(&mut scatter, &mut plane, (session, links[0], index), text)
+        };
+        assert!(reply(0, "*1\r\n$-1\r\n").is_none());
+        let finished = reply(1, "-NOPERM no\r\n").expect("it was the last");
+        let text = String::from_utf8_lossy(&finished.reply).into_owned();
+        assert!(text.starts_with("-NOPERM"), "{text}");
+        assert!(text.contains("server:2"), "{text}");
+        // A reply to a request that has ended is counted, and makes no second reply.
+        assert!(reply(1, "*1\r\n$-1\r\n").is_none());
+        assert_eq!(plane.counters.late_replies, 1);
+    }
+
+    /// A request with one owner goes there whole. A request that cannot be divided is refused.
+    #[test]
+    fn request_of_one_owner_is_not_divided() {
+        let (mut plane, links) = plane_with_shards(2);
+        let (mut scatter, session) = (Scatter::default(), session_of(&mut plane));
+        let [a, b] = [0, 1].map(|server| key_at(&plane, server));
+        let outcome = divided(&mut scatter, &mut plane, session, &format!("DEL {b} {b}"));
+        assert!(matches!(outcome, DividedOutcome::Placed(Dispatched::Done)));
+        assert_eq!(sent(&plane, links[1]), [format!("DEL {b} {b}")]);
+        let server = plane.sessions.get(session).map(|session| session.server);
+        assert_eq!(server, Some(ServerId(1)));
+        let other = session_of(&mut plane);
+        let line = format!("SINTER {a} {b}");
+        divided(&mut scatter, &mut plane, other, &line);
+        let expected = format!("-{}\r\n", String::from_utf8_lossy(CROSSSLOT));
+        assert_eq!(replies_of(&plane, other), expected);
+        assert!(sent(&plane, links[0]).is_empty());
+    }
+
+    /// The place that a SCAN with this cursor gets.
+    fn scanned_at(plane: &mut DataPlane, id: SessionId, cursor: &str) -> ScanOutcome {
+        let kept = request_of(&format!("SCAN {cursor}"));
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        Scatter::default().begin_scan(plane, id, &request)
+    }
+
+    /// SCAN goes from server to server: the cursor names the server, and the last one has no next.
+    #[test]
+    fn scan_visits_each_server_once() {
+        let (mut plane, links) = plane_with_shards(3);
+        let session = session_of(&mut plane);
+        let (mut cursor, mut visited) = (String::from("0"), Vec::new());
+        loop {
+            let outcome = scanned_at(&mut plane, session, &cursor);
+            let ScanOutcome::Ask {
+                server,
+                at,
+                is_lost,
+            } = outcome
+            else {
+                panic!("the cursor {cursor} names a server");
+            };
+            assert!(!is_lost, "{cursor}");
+            visited.push(server);
+            let number = at.at.server;
+            let empty = b"*2\r\n$1\r\n0\r\n*0\r\n";
+            let scatter = Scatter::default();
+            let reply = scatter.scanned(&plane, links[0], (number, at.next), empty);
+            let reply = String::from_utf8_lossy(&reply).into_owned();
+            cursor = reply.split("\r\n").nth(2).expect("a cursor").to_owned();
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(visited, [ServerId(0), ServerId(1), ServerId(2)]);
+        let outcome = scanned_at(&mut plane, session, "x");
+        assert!(matches!(outcome, ScanOutcome::Placed(Dispatched::Done)));
+        assert_eq!(replies_of(&plane, session), "-ERR invalid cursor\r\n");
     }
 }

@@ -14,11 +14,12 @@
 pub(crate) mod exec;
 pub(crate) mod queue;
 
-use respool_protocol::commands::id;
+use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::session_map::SessionMap;
+use crate::base::time::Stamp;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
@@ -88,7 +89,7 @@ impl Transactions {
             id::WATCH => match plane.pin(id, Pins::WATCH) {
                 Ok(()) => {
                     if let Some(session) = plane.sessions.get_mut(id) {
-                        session.state |= Flags::MAY_HAVE_QUEUED;
+                        session.has_queued = true;
                     }
                     plane.dispatch_on_link(id, request.bytes, false, None)
                 }
@@ -104,6 +105,20 @@ impl Transactions {
             id::DISCARD if in_multi => self.leave_transaction(plane, id, b"+OK\r\n"),
             id::DISCARD => plane.answer_error(id, b"ERR DISCARD without MULTI"),
             _ => plane.answer_error(id, b"ERR EXEC without MULTI"),
+        }
+    }
+
+    /// Answers a request that is past its deadline and was not sent. An EXEC ends its transaction.
+    pub(crate) fn expire(
+        &mut self,
+        plane: &mut DataPlane,
+        session: SessionId,
+        command: Option<CommandId>,
+        asked: Stamp,
+    ) -> Dispatched {
+        match plane.expire_request(session, command, asked) {
+            Some(reply) => self.leave_transaction(plane, session, &reply),
+            None => Dispatched::Done,
         }
     }
 
@@ -200,8 +215,9 @@ impl Transactions {
         let Some(session) = plane.sessions.get_mut(id) else {
             return Dispatched::Done;
         };
-        session.state |= Flags::IN_MULTI | Flags::MAY_HAVE_QUEUED;
-        session.rare().transaction = Some(OpenTransaction::default());
+        session.state |= Flags::IN_MULTI;
+        session.has_queued = true;
+        session.rare().transaction.open = Some(OpenTransaction::default());
         let transaction = Transaction {
             opening: opening.to_vec(),
             held: opening.len(),
@@ -221,10 +237,11 @@ impl Transactions {
         // The transaction is gone, so a repeated EXEC would not repeat it.
         session.burst.count_as_many();
         if let Some(rare) = &mut session.rare {
-            rare.transaction = None;
+            rare.transaction.open = None;
         }
         self.queued.remove(id);
         plane.charge(id, ChargeKind::Transaction, Charge::default());
+        plane.hold_to_leave_pool(id);
     }
 }
 

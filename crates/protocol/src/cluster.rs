@@ -275,6 +275,18 @@ impl View {
             .map(|index| index as u16)
     }
 
+    /// Replaces the port of each endpoint by the TLS port, where the answer has one.
+    ///
+    /// CLUSTER SHARDS has both ports. The other two answers have the port that fits the connection
+    /// on which they were asked.
+    pub fn take_tls_ports(&mut self) {
+        for node in &mut self.nodes {
+            if let (Some(endpoint), Some(port)) = (&mut node.endpoint, node.tls_port) {
+                endpoint.port = port;
+            }
+        }
+    }
+
     /// Replaces each endpoint by the result of `map`.
     pub fn map_endpoints(&mut self, map: impl Fn(&Endpoint) -> Endpoint) {
         for endpoint in self
@@ -661,6 +673,35 @@ mod tests {
         let usable = view.usable();
         let ids: Vec<&str> = usable.nodes().iter().map(|node| node.id.as_str()).collect();
         assert_eq!(ids, ["a", "b", "c", "g"]);
+    }
+
+    /// CLUSTER SHARDS names both ports. Over TLS the port with TLS counts; a node without one keeps
+    /// its port.
+    #[test]
+    fn tls_ports_take_the_place_of_plain_ones() {
+        let node = |id: &str, ports: &str| {
+            format!(
+                "*{}\r\n+id\r\n+{id}\r\n{ports}+endpoint\r\n+{ASKED}\r\n+role\r\n+master\r\n+health\r\n+online\r\n",
+                8 + 2 * ports.matches('+').count()
+            )
+        };
+        let shard = |slot: u16, node: String| {
+            format!("*4\r\n+slots\r\n*2\r\n:{slot}\r\n:{slot}\r\n+nodes\r\n*1\r\n{node}")
+        };
+        let both = node("a", "+port\r\n:1\r\n+tls-port\r\n:2\r\n");
+        let plain = node("b", "+port\r\n:3\r\n");
+        let answer = format!("*2\r\n{}{}", shard(0, both), shard(1, plain));
+        let mut view = View::from_shards(answer.as_bytes(), ASKED).expect("a view");
+        let ports = |view: &View| {
+            let nodes = view.nodes().iter();
+            let ports = nodes.filter_map(|node| node.endpoint.as_ref().map(|at| at.port));
+            ports.collect::<Vec<_>>()
+        };
+        assert_eq!(ports(&view), [1, 3]);
+        view.take_tls_ports();
+        assert_eq!(ports(&view), [2, 3]);
+        // A redirect may name either port.
+        assert_eq!(view.find_at(ASKED, 2), Some(0));
     }
 
     /// Of several primaries in a shard the healthiest owns the slots, then the one with the higher

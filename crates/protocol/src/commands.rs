@@ -1,10 +1,10 @@
 //! The command table: properties of each command, and how respool handles it.
 //!
 //! `cargo xtask commands` generates the rows from COMMAND of real servers (`data/commands-*.json`)
-//! and from our own columns (`data/policy.toml`, each rule with its reason). `docs/reference/commands.md` has the
-//! same table to read. The table has every command of each of these servers. If the servers differ,
-//! the row is a safe union. A request is refused if one server needs that. It is passed on if one
-//! server may understand it.
+//! and from our own columns (`data/policy.toml`, each rule with its reason).
+//! `docs/reference/commands.md` has the same table to read. The table has every command of each of
+//! these servers. If the servers differ, the row is a safe union. A request is refused if one
+//! server needs that. It is passed on if one server may understand it.
 //!
 //! [`lookup`] finds a row by the first argument of a request. For a container (`CONFIG`, `XGROUP`,
 //! ...) [`lookup_sub`] finds the row of the subcommand by the second argument. [`resolve`] does
@@ -30,7 +30,7 @@ pub struct Command {
     pub flags: CommandFlags,
     /// The servers' key specs.
     pub keys: &'static [KeySpec],
-    /// How to find the keys.
+    /// The rule to find the keys.
     pub key_scan: KeyScan,
     /// Index of its only key, if this does not depend on other arguments. 0: no key, several keys,
     /// or keys at varying positions.
@@ -42,11 +42,11 @@ pub struct Command {
     pub retry: Retry,
     /// Handling in a pool of several servers.
     pub fan_out: FanOut,
-    /// How it may be coalesced with neighbours.
+    /// The kind of coalescing with neighbours.
     pub coalesce: Coalesce,
     /// Whether a replica may answer it. The replica may not have the last writes yet.
     pub replica: bool,
-    /// Where its reply has keys.
+    /// The places of keys in its reply.
     pub names: Names,
     /// Whether one client can harm all others with it. It is refused unless the configuration
     /// allows it.
@@ -133,7 +133,7 @@ pub enum Retry {
 pub struct FanOut {
     /// The servers that get it.
     pub spread: Spread,
-    /// How their replies are merged.
+    /// The rule that merges their replies.
     pub merge: Merge,
 }
 
@@ -149,19 +149,19 @@ pub enum Spread {
     Any,
     /// The pool's first server, which has all publishers and subscribers. In a Cluster, where
     /// channels have slots as keys have, the owner of the channel.
-    Home,
+    Default,
     /// For sharded channels: the pool's first server. In a Cluster all servers, each with the
     /// channels of its slots.
     Channels,
     /// Every server, with one merged reply.
     All,
     /// One server after the other, as the cursor says.
-    Turns,
+    Sequence,
     /// In front of a Cluster no server: clients see respool as the only node. Otherwise as
     /// [`Spread::Any`].
     Node,
     /// No server: respool answers.
-    Here,
+    Local,
     /// Every server that the session uses: the command concerns a connection, and the session has
     /// one to each server.
     Off,
@@ -169,7 +169,7 @@ pub enum Spread {
     Refused,
 }
 
-/// How the replies of several servers are merged.
+/// The rule that merges the replies of several servers.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Merge {
     /// There is only one reply.
@@ -192,8 +192,8 @@ pub enum Merge {
     Special,
 }
 
-/// How a request may be coalesced with others of its batch. Commands other than `None` have exactly
-/// one key, at a fixed position.
+/// The kind of coalescing of a request with others of its batch. Commands other than `None` have
+/// exactly one key, at a fixed position.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Coalesce {
     /// Not at all.
@@ -206,7 +206,7 @@ pub enum Coalesce {
     Collapse,
 }
 
-/// Where a reply has keys. A nil reply and an error have none.
+/// The places of keys in a reply. A nil reply and an error have none.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Names {
     /// Nowhere.

@@ -41,7 +41,7 @@ pub enum Scanned {
     /// The reply ends after this many of the bytes.
     Whole(usize),
     /// All the bytes belong to the reply, and more follow.
-    Part,
+    Fragment,
 }
 
 /// Scans one reply after another. It keeps its position between calls.
@@ -95,7 +95,7 @@ impl ReplyScanner {
                 return Ok(Scanned::Whole(end));
             }
             let Some(&kind) = bytes.first() else {
-                return Ok(Scanned::Part);
+                return Ok(Scanned::Fragment);
             };
             self.kind = kind;
             self.left = 1;
@@ -184,7 +184,7 @@ impl ReplyScanner {
                 return Ok(Scanned::Whole(at));
             }
         }
-        Ok(Scanned::Part)
+        Ok(Scanned::Fragment)
     }
 
     fn value_ends(&mut self) {
@@ -293,7 +293,7 @@ mod tests {
                         at += len;
                         found.push((at, scanner.kind()));
                     }
-                    Ok(Scanned::Part) => at = cut,
+                    Ok(Scanned::Fragment) => at = cut,
                     Err(error) => return (found, Some(error)),
                 }
             }

@@ -150,13 +150,14 @@ pub enum InstanceHealth {
 pub struct Survey {
     /// Id of the Sentinel; `None` if it refuses the request.
     pub id: Option<String>,
-    /// The primary, as it sees it.
+    /// The primary, as this Sentinel sees it.
     pub primary: Primary,
-    /// The address that it gives to clients.
+    /// The address that this Sentinel gives to clients.
     pub address: Endpoint,
-    /// The other Sentinels that it knows. If this list cannot be read, the address still counts.
+    /// The other Sentinels that this one knows. If the list cannot be read, the address still
+    /// counts.
     pub peers: Result<Vec<SentinelPeer>, AnswerError>,
-    /// The replicas that it knows. If this list cannot be read, the address still counts.
+    /// The replicas that this Sentinel knows. If the list cannot be read, the address still counts.
     pub replicas: Result<Vec<Replica>, AnswerError>,
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all
 }
 
-const TURNS: [Turn; 15] = [
+const TURNS: [Turn; 17] = [
     Turn::of("turn: 1 client, 1 GET", 1, 1, Verb::Get),
     Turn::of("turn: 50 clients, 1 GET each", 50, 1, Verb::Get),
     Turn::of("turn: 50 clients, 20 GET each", 50, 20, Verb::Get),
@@ -99,6 +99,8 @@ const TURNS: [Turn; 15] = [
     Turn::of("joined: 50 clients, 20 GET each", 50, 20, Verb::Get).joined(),
     Turn::of("joined: the same, of 700 keys", 50, 20, Verb::GetOf700).joined(),
     Turn::of("joined: 50 clients, 20 SET each", 50, 20, Verb::Set).joined(),
+    Turn::of("hot keys: 50 clients, 1 GET each", 50, 1, Verb::Get).with_hot_keys(),
+    Turn::of("hot keys: 50 clients, 20 GET each", 50, 20, Verb::Get).with_hot_keys(),
     Turn::of("3 servers: 50 clients, 1 GET each", 50, 1, Verb::Get).among_three(),
     Turn::of("3 servers: 50 clients, 20 GET each", 50, 20, Verb::Get).among_three(),
     Turn::of("3 servers: 50 clients, 20 SET each", 50, 20, Verb::Set).among_three(),
@@ -307,6 +309,8 @@ struct Turn {
     aim: Aim,
     /// Number of servers among which keys are divided by slots.
     servers: u16,
+    /// One request in so many is sampled for hot keys; 0: none.
+    hot_keys_sample: u32,
 }
 
 impl Turn {
@@ -319,6 +323,7 @@ impl Turn {
             joins: false,
             aim: Aim::ServerCpu,
             servers: 1,
+            hot_keys_sample: 0,
         }
     }
 
@@ -338,6 +343,14 @@ impl Turn {
         Turn {
             joins: true,
             ..self
+        }
+    }
+
+    /// The joined turn, with the sample of hot keys that the documentation shows.
+    const fn with_hot_keys(self) -> Turn {
+        Turn {
+            hot_keys_sample: 100,
+            ..self.joined()
         }
     }
 }
@@ -393,12 +406,14 @@ impl Crowd {
             joins,
             aim,
             servers,
+            hot_keys_sample,
             ..
         } = turn;
         let mut settings = world::pool_of(servers);
         settings.flush.fuse = joins;
         settings.flush.collapse = joins;
         settings.flush.aim = aim;
+        settings.hot_keys_sample = hot_keys_sample;
         let mut engine = Engine::new(Arc::new(settings), world::worker(0, 1), Time(0));
         let links: Vec<LinkId> = (0..servers)
             .map(|_| match engine.poll_action() {

@@ -127,7 +127,7 @@ impl Access {
             LoginGate::Wait => return Err(Dispatched::Wait),
             LoginGate::Shut => return Err(self.refuse_untried(plane, id)),
         };
-        self.end_login_turn(id);
+        self.end_attempt(id);
         let Some(user) = user else {
             self.login_was_wrong(plane, id, claim);
             return Err(plane.answer_error(id, WRONG));
@@ -217,7 +217,7 @@ impl Access {
         let known = plane.logins.find(pool, &asked.credentials);
         let known = known.filter(|user| !self.is_login_refused(plane, *user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
-        let greets = hello.is_some();
+        let is_hello = hello.is_some();
         let login = Login {
             credentials: asked.credentials,
             hello: hello.map(|(_, rest)| rest),
@@ -238,7 +238,7 @@ impl Access {
             }
             // Only a login that the server has accepted gets a link of its own.
             (None, None) => {
-                self.end_login_turn(id);
+                self.end_attempt(id);
                 return self.probe_login(plane, id, server, asked.request, login);
             }
         };
@@ -251,8 +251,8 @@ impl Access {
             Err(blocked) => {
                 self.login_was_right(plane, login.claim);
                 return match blocked {
-                    Blocked::Refused(reply) if greets && is_servers_fault(&reply) => {
-                        plane.close_greeting(id)
+                    Blocked::Refused(reply) if is_hello && is_servers_fault(&reply) => {
+                        plane.close_at_hello(id)
                     }
                     blocked => plane.blocked(id, blocked),
                 };
@@ -269,10 +269,31 @@ impl Access {
         Dispatched::Done
     }
 
+    /// Lets a session in MULTI queue a login, if it may try it. `Err`: the session waits, or the
+    /// login is refused, which aborts the transaction.
+    pub(crate) fn admit_in_multi(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        login: &Credentials,
+    ) -> Result<LoginClaim, Dispatched> {
+        match self.server_login_gate(plane, id, login) {
+            LoginGate::Open(claim) => {
+                self.end_attempt(id);
+                Ok(claim)
+            }
+            LoginGate::Wait => Err(Dispatched::Wait),
+            LoginGate::Shut => {
+                plane.abort_transaction(id);
+                Err(self.refuse_untried(plane, id))
+            }
+        }
+    }
+
     /// Whether a session may ask its server about a login now. A login that a server has accepted
     /// before, or is being asked about, is charged to its address only when it is refused. A
     /// session that repeats its own login does not wait.
-    pub(crate) fn server_login_gate(
+    fn server_login_gate(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -339,6 +360,10 @@ impl Access {
                 self.settle_check(plane, link, *check, reply);
                 LoginEffect::default()
             }
+            AccessCompletion::Renewal(login) => {
+                self.settle_renewal(plane, link, *login, reply);
+                LoginEffect::default()
+            }
             AccessCompletion::Login(login) => {
                 let effect = self.settle_login(plane, link, entry, *login, in_hubs);
                 self.pump_logins(plane, link);
@@ -396,7 +421,7 @@ impl Access {
         match login.hello {
             Some(hello) => {
                 let steps = [ReplyStep::request(hello)].into();
-                plane.begin_steps(entry.session, steps, (entry.silent, entry.at_ms));
+                plane.begin_steps(entry.session, steps, (entry.is_silent(), entry.asked));
                 plane.deliver_to(entry, b"");
             }
             None => plane.deliver_to(entry, &said),
@@ -508,14 +533,14 @@ impl Access {
                         encode::error(&mut reply, text);
                         reply
                     }
-                    None => plane.no_link_reply(link, plane.away_error(id)),
+                    None => plane.no_link_reply(link, plane.server_down_error(id)),
                 }));
             }
             LinkState::Down
             | LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
-            | LinkState::Greeting { .. } => {}
+            | LinkState::Handshaking { .. } => {}
         }
         plane.wait_until_up(id, link).map_err(Blocked::Refused)?;
         Err(Blocked::Wait)
@@ -541,5 +566,131 @@ impl Access {
                 plane.connect(id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::request::RequestScanner;
+
+    use super::*;
+    use crate::base::settings::{Settings, User};
+    use crate::base::time::Time;
+    use crate::data_plane::session_state::Holds;
+    use crate::data_plane::test_plane::{plane_of, pool_at, replies_of, request_of, session_of};
+
+    /// A data plane with two configured users.
+    fn plane_with_users() -> DataPlane {
+        let user = |name: &str, password: &str| User {
+            name: name.to_owned(),
+            password: password.to_owned(),
+            source: None,
+        };
+        plane_of(Settings {
+            pools: vec![pool_at(1)],
+            users: vec![user("default", "one"), user("app", "two")],
+            ..Settings::default()
+        })
+    }
+
+    /// Sends an AUTH of a session. Returns the new replies.
+    fn auth(
+        access: &mut Access,
+        plane: &mut DataPlane,
+        id: SessionId,
+        line: &str,
+    ) -> (Dispatched, String) {
+        let before = replies_of(plane, id).len();
+        let kept = request_of(line);
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        let dispatched = access.auth(plane, id, &request);
+        (dispatched, replies_of(plane, id)[before..].to_owned())
+    }
+
+    /// Whether a session has authenticated, and as which user.
+    fn user_of(plane: &DataPlane, id: SessionId) -> Option<u16> {
+        let session = plane.sessions.get(id).expect("it is open");
+        let is_trusted = !session.state.any(Flags::UNAUTHENTICATED);
+        is_trusted.then_some(session.user)
+    }
+
+    /// A configured user is its name and password; AUTH with a password alone means `default`.
+    #[test]
+    fn configured_user_logs_in_by_name_and_password() {
+        let wrong = format!("-{}\r\n", String::from_utf8_lossy(WRONG));
+        for (line, reply, user) in [
+            ("AUTH one", "+OK\r\n", Some(0)),
+            ("AUTH default one", "+OK\r\n", Some(0)),
+            ("AUTH app two", "+OK\r\n", Some(1)),
+            ("AUTH two", &*wrong, None),
+            ("AUTH app one", &*wrong, None),
+            ("AUTH nobody one", &*wrong, None),
+            ("AUTH app two more", "-ERR syntax error\r\n", None),
+        ] {
+            let (mut access, mut plane) = (Access::default(), plane_with_users());
+            let id = session_of(&mut plane);
+            assert_eq!(user_of(&plane, id), None);
+            let answered = auth(&mut access, &mut plane, id, line);
+            assert_eq!(answered, (Dispatched::Done, reply.to_owned()), "{line}");
+            assert_eq!(user_of(&plane, id), user, "{line}");
+            let refused = u64::from(reply == wrong);
+            assert_eq!(plane.counters.logins_refused, refused, "{line}");
+        }
+    }
+
+    /// A wrong password leaves a session that is logged in as it is.
+    #[test]
+    fn wrong_password_leaves_the_user() {
+        let (mut access, mut plane) = (Access::default(), plane_with_users());
+        let id = session_of(&mut plane);
+        auth(&mut access, &mut plane, id, "AUTH app two");
+        let (_, reply) = auth(&mut access, &mut plane, id, "AUTH app wrong");
+        assert!(reply.starts_with("-WRONGPASS"), "{reply}");
+        assert_eq!(user_of(&plane, id), Some(1));
+    }
+
+    /// After many wrong passwords a login waits, with its session held, and is tried in time.
+    #[test]
+    fn login_waits_after_many_wrong_passwords() {
+        let (mut access, mut plane) = (Access::default(), plane_with_users());
+        let id = session_of(&mut plane);
+        let mut wrong = 0;
+        while auth(&mut access, &mut plane, id, "AUTH wrong").0 == Dispatched::Done {
+            wrong += 1;
+            assert!(wrong < 1_000, "no login waits");
+        }
+        let is_held = |plane: &DataPlane| {
+            let session = plane.sessions.get(id).expect("it is open");
+            session.state.holds().any(Holds::LINK)
+        };
+        assert!(wrong > 1 && is_held(&plane));
+        // The session that waits repeats its request, which takes no second place.
+        assert_eq!(
+            auth(&mut access, &mut plane, id, "AUTH wrong").0,
+            Dispatched::Wait
+        );
+        let next = access.attempts.get(id).and_then(|attempts| attempts.next);
+        let at = next.expect("it waits").at;
+        access.tick_guesses(&mut plane);
+        assert!(is_held(&plane), "its time has not come");
+        plane.begin_turn(at);
+        access.tick_guesses(&mut plane);
+        assert!(!is_held(&plane));
+        // A right password that comes then is accepted.
+        let (_, reply) = auth(&mut access, &mut plane, id, "AUTH one");
+        assert_eq!((reply.as_str(), user_of(&plane, id)), ("+OK\r\n", Some(0)));
+    }
+
+    /// A session that repeats its own login never waits.
+    #[test]
+    fn repeated_login_passes_the_queue() {
+        let (mut access, mut plane) = (Access::default(), plane_with_users());
+        let [own, guesser] = [session_of(&mut plane), session_of(&mut plane)];
+        auth(&mut access, &mut plane, own, "AUTH app two");
+        while auth(&mut access, &mut plane, guesser, "AUTH wrong").0 == Dispatched::Done {}
+        let again = auth(&mut access, &mut plane, own, "AUTH app two");
+        assert_eq!(again, (Dispatched::Done, String::from("+OK\r\n")));
+        assert!(plane.now == Time(0));
     }
 }

@@ -5,6 +5,7 @@
 //! connection an unauthenticated one. If a server does not know RESET (Redis before 6.2), a new
 //! probing link is connected, and its handshake is the check.
 
+use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode;
 
 use crate::access::Access;
@@ -19,13 +20,14 @@ use crate::data_plane::completion::access::LoginCheck;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::link::{Link, LinkRole};
 use crate::data_plane::link_loss::LinkDown;
+use crate::data_plane::login_state::{LoginState, NEWCOMER_WAIT_MS};
 use crate::data_plane::session::Flags;
 use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
 
 /// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
-enum CheckResult {
+pub(super) enum CheckResult {
     Accepted,
     /// The server's error, without the dash.
     Refused(Vec<u8>),
@@ -37,7 +39,7 @@ enum CheckResult {
 
 impl LoginCheck {
     /// The check, and its bytes.
-    fn new(credentials: Option<&Credentials>) -> (LoginCheck, Vec<u8>) {
+    pub(super) fn new(credentials: Option<&Credentials>) -> (LoginCheck, Vec<u8>) {
         let mut bytes = Vec::new();
         match credentials {
             Some(own) => {
@@ -55,7 +57,7 @@ impl LoginCheck {
         (check, bytes)
     }
 
-    fn found(self, hello: &[u8]) -> CheckResult {
+    pub(super) fn found(self, hello: &[u8]) -> CheckResult {
         let error = |reply: &[u8]| {
             let text = reply.strip_prefix(b"-").unwrap_or_default();
             text.strip_suffix(b"\r\n").unwrap_or(text).to_vec()
@@ -81,11 +83,11 @@ impl LoginCheck {
 impl Access {
     /// Starts the checks that are due.
     pub(crate) fn tick_login_checks(&mut self, plane: &mut DataPlane) {
+        self.release_waiting(plane);
         let every_ms = plane.settings.timeouts.login_check_ms;
-        if every_ms == 0 || !plane.settings.users.is_empty() || plane.sessions.len() == 0 {
+        if !are_logins_checked(plane) || plane.sessions.len() == 0 {
             return;
         }
-        self.release_newcomers(plane);
         for index in 0..plane.servers.len() {
             let server = ServerId(index as u16);
             let is_due = plane.server(server).trust.is_check_due(plane.now, every_ms);
@@ -97,9 +99,8 @@ impl Access {
 
     /// Checks whether a server accepts the login, even if the last check was a moment ago.
     pub(crate) fn check_login_now(&mut self, plane: &mut DataPlane, server: ServerId) {
-        let every_ms = plane.settings.timeouts.login_check_ms;
-        let is_asked = every_ms > 0 && plane.settings.users.is_empty() && plane.sessions.len() > 0;
-        if is_asked
+        if are_logins_checked(plane)
+            && plane.sessions.len() > 0
             && plane.server(server).trust.is_check_due(plane.now, 0)
             && self.is_checked(plane, server)
         {
@@ -122,43 +123,102 @@ impl Access {
         );
     }
 
-    /// Holds a new session until its servers have been checked, if their last answers are old.
+    /// Holds a new session until its servers have been checked, if their last answers are old or
+    /// refuse it.
     pub(crate) fn check_newcomer(&mut self, plane: &mut DataPlane, id: SessionId) {
         let every_ms = plane.settings.timeouts.login_check_ms;
         let Some(session) = plane.sessions.get(id) else {
             return;
         };
-        if every_ms == 0 || !plane.settings.users.is_empty() {
+        if !are_logins_checked(plane) {
             return;
         }
-        let pool = usize::from(session.pool);
+        let (pool, came) = (usize::from(session.pool), session.accepted_at);
         let now = plane.now;
-        let is_stale = |server: &&ServerId| plane.server(**server).trust.is_stale(now, every_ms);
-        let servers = plane.pools[pool].servers().iter();
-        for server in servers.filter(is_stale).copied().collect::<Vec<_>>() {
-            if self.is_checked(plane, server) {
-                self.check_login(plane, server);
-            }
-        }
-        if self.holds_newcomers(plane, pool) {
+        self.check_where(plane, pool, |trust| {
+            trust.is_stale(now, every_ms) || trust.is_refused_early(came, now)
+        });
+        if Self::holds_newcomer(plane, pool, came) {
             self.login_probes.newcomers.push(id);
             plane.hold(id, Holds::LINK);
         }
     }
 
-    pub(crate) fn holds_newcomers(&self, plane: &DataPlane, pool: usize) -> bool {
-        let holds = |server: &ServerId| plane.server(*server).trust.holds_newcomers(plane.now);
+    /// Holds a session before a change of logins, until its servers have been checked. The check
+    /// has to be asked after the session came. Returns whether the session waits.
+    ///
+    /// If the login is withdrawn later, the session then counts as one that came before: a client
+    /// that sets a password can remove it again on the same connection, as at a server. And a
+    /// client that came after the login was withdrawn changes nothing.
+    pub(crate) fn hold_until_checked(&mut self, plane: &mut DataPlane, id: SessionId) -> bool {
+        let Some(session) = plane.sessions.get(id) else {
+            return false;
+        };
+        if session.user != CONFIGURED || !are_logins_checked(plane) {
+            return false;
+        }
+        let (pool, came, now) = (usize::from(session.pool), session.accepted_at, plane.now);
+        self.check_where(plane, pool, |trust| trust.is_unchecked_since(came));
+        let mut servers = plane.pools[pool].servers().iter();
+        let waits = servers.any(|server| plane.server(*server).trust.awaits_check(came, now));
+        if waits {
+            self.login_probes.unchecked.push(id);
+            plane.hold(id, Holds::LINK);
+        }
+        waits
+    }
+
+    /// Checks the servers of a pool of which `is_wanted` is true. A server that is being checked is
+    /// not asked again.
+    fn check_where(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        is_wanted: impl Fn(&LoginState) -> bool,
+    ) {
+        let now = plane.now;
+        let is_wanted = |server: &&ServerId| {
+            let trust = &plane.server(**server).trust;
+            trust.is_check_due(now, 0) && is_wanted(trust)
+        };
+        let servers = plane.pools[pool].servers().iter();
+        for server in servers.filter(is_wanted).copied().collect::<Vec<_>>() {
+            if self.is_checked(plane, server) {
+                self.check_login(plane, server);
+            }
+        }
+    }
+
+    fn holds_newcomer(plane: &DataPlane, pool: usize, came: Time) -> bool {
+        let holds = |server: &ServerId| plane.server(*server).trust.holds_newcomer(came, plane.now);
         plane.pools[pool].servers().iter().any(holds)
     }
 
-    /// Releases new sessions whose servers have answered, or whose time to wait is over.
-    pub(crate) fn release_newcomers(&mut self, plane: &mut DataPlane) {
+    /// Releases sessions that wait for checks, if their servers have answered or their time to wait
+    /// is over.
+    pub(crate) fn release_waiting(&mut self, plane: &mut DataPlane) {
+        // The request that is held decides anew whether it waits.
+        for id in std::mem::take(&mut self.login_probes.unchecked) {
+            plane.release(id, Holds::LINK);
+        }
+        self.release_newcomers(plane);
+    }
+
+    fn release_newcomers(&mut self, plane: &mut DataPlane) {
+        // Other settings may have ended the checks.
+        let checks = are_logins_checked(plane);
         for id in std::mem::take(&mut self.login_probes.newcomers) {
-            let Some(pool) = plane.sessions.get(id).map(|session| session.pool) else {
+            let Some(session) = plane.sessions.get(id) else {
                 continue;
             };
-            let pool = usize::from(pool);
-            if self.holds_newcomers(plane, pool) {
+            let (pool, came) = (usize::from(session.pool), session.accepted_at);
+            // The end of a check that was asked after the session came makes this false, even if
+            // the check failed. So a server that answers no check is not asked again and again.
+            if checks && plane.now.since_ms(came) < NEWCOMER_WAIT_MS {
+                let now = plane.now;
+                self.check_where(plane, pool, |trust| trust.is_refused_early(came, now));
+            }
+            if Self::holds_newcomer(plane, pool, came) {
                 self.login_probes.newcomers.push(id);
                 continue;
             }
@@ -194,7 +254,7 @@ impl Access {
     pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
         let wants_password = plane.links.get(down.link).is_some_and(wants_password);
         if down.refusal.is_some() && down.role != LinkRole::Probe {
-            self.greeted_as_configured(plane, down.link, down.refusal.as_deref());
+            self.configured_login_answered(plane, down.link, down.refusal.as_deref());
         }
         // Clients cannot give the password of a Sentinel.
         let is_clients = !matches!(down.role, LinkRole::Sentinel | LinkRole::Probe);
@@ -245,10 +305,9 @@ impl Access {
 
     /// Sessions on the configured login that came after `since` must authenticate. A session with a
     /// pinned link or subscriptions would never be asked, so it is closed.
-    fn doubt_sessions(&mut self, plane: &mut DataPlane, server: ServerId, since: Time) {
+    fn require_logins(&mut self, plane: &mut DataPlane, server: ServerId, since: Time) {
         // Without checks the last accepted answer may be that of a handshake days ago.
-        let is_checked = plane.settings.timeouts.login_check_ms > 0;
-        if !is_checked || !plane.settings.users.is_empty() {
+        if !are_logins_checked(plane) {
             return;
         }
         let pool = plane.pool_of(server).parent;
@@ -284,7 +343,7 @@ impl Access {
         match check.found(hello) {
             CheckResult::Accepted => {
                 let was_withdrawn = trust.handle_check_accepted(now);
-                self.tell_accepted(plane, server, was_withdrawn);
+                self.report_accepted(plane, server, was_withdrawn);
             }
             CheckResult::Refused(error) => self.login_refused(plane, server, &error),
             CheckResult::NotReset => {
@@ -295,7 +354,7 @@ impl Access {
             }
             CheckResult::Nothing => {}
         }
-        self.release_newcomers(plane);
+        self.release_waiting(plane);
     }
 
     /// A server accepts the configured login in a handshake.
@@ -303,15 +362,15 @@ impl Access {
         let now = plane.now;
         let trust = &mut plane.servers[usize::from(server.0)].trust;
         let was_withdrawn = trust.handle_accepted(now);
-        self.tell_accepted(plane, server, was_withdrawn);
+        self.report_accepted(plane, server, was_withdrawn);
     }
 
-    fn tell_accepted(&mut self, plane: &mut DataPlane, server: ServerId, was_withdrawn: bool) {
+    fn report_accepted(&mut self, plane: &mut DataPlane, server: ServerId, was_withdrawn: bool) {
         let state = plane.server(server);
         if was_withdrawn && plane.decides_login(server) {
             let pool = usize::from(state.pool);
             let text = format!("{} accepts the configured login again", state.label);
-            plane.tell_event(pool, text);
+            plane.report_event(pool, text);
             self.trust_sessions(plane, server);
         }
     }
@@ -333,15 +392,31 @@ impl Access {
                 state.label,
                 String::from_utf8_lossy(error)
             );
-            plane.tell_event(pool, text);
-            self.doubt_sessions(plane, server, since);
+            plane.report_event(pool, text);
+            self.require_logins(plane, server, since);
         }
     }
+}
+
+/// Whether a command may change the servers' users or their passwords.
+pub(crate) fn may_change_logins(command: CommandId) -> bool {
+    matches!(
+        command,
+        id::CONFIG_SET | id::ACL_SETUSER | id::ACL_DELUSER | id::ACL_LOAD
+    )
+}
+
+/// Whether the configured login is checked: checks are on, and respool has no users of its own.
+fn are_logins_checked(plane: &DataPlane) -> bool {
+    plane.settings.timeouts.login_check_ms > 0 && plane.settings.users.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::settings::Settings;
+    use crate::data_plane::session::Pins;
+    use crate::data_plane::test_plane::{plane_of, plane_with_link, pool_at, session_of};
 
     const HELLO: &[u8] = b"*2\r\n$6\r\nserver\r\n$5\r\nredis\r\n";
     const NOAUTH: &[u8] = b"-NOAUTH HELLO must be called\r\n";
@@ -388,5 +463,66 @@ mod tests {
         ] {
             assert_eq!(found(Some(&own), &replies), expected, "{replies:?}");
         }
+    }
+
+    /// Whether a session must authenticate.
+    fn must_authenticate(plane: &DataPlane, id: SessionId) -> bool {
+        let session = plane.sessions.get(id).expect("it is open");
+        session.state.any(Flags::UNAUTHENTICATED)
+    }
+
+    /// A withdrawn login counts for sessions that came since a server last accepted it. Once a
+    /// server accepts it again, no session must authenticate.
+    #[test]
+    fn withdrawn_login_counts_for_newer_sessions() {
+        let ((mut plane, _), mut access) = (plane_with_link(), Access::default());
+        let server = ServerId(0);
+        access.login_accepted(&mut plane, server);
+        let old = session_of(&mut plane);
+        plane.begin_turn(Time(0).plus_ms(50));
+        let new = session_of(&mut plane);
+        access.login_refused(&mut plane, server, b"ERR busy");
+        assert!(
+            !must_authenticate(&plane, new),
+            "the error is not about the login"
+        );
+        access.login_refused(&mut plane, server, &NOAUTH[1..]);
+        assert!(!must_authenticate(&plane, old) && must_authenticate(&plane, new));
+        let newest = session_of(&mut plane);
+        assert!(must_authenticate(&plane, newest));
+        access.login_accepted(&mut plane, server);
+        for id in [old, new, newest] {
+            assert!(!must_authenticate(&plane, id));
+        }
+    }
+
+    /// A session that came under a withdrawn login and has a pinned link is never asked for a
+    /// password, so it is closed.
+    #[test]
+    fn withdrawn_login_closes_newer_pinned_sessions() {
+        let ((mut plane, _), mut access) = (plane_with_link(), Access::default());
+        let server = ServerId(0);
+        access.login_accepted(&mut plane, server);
+        plane.begin_turn(Time(0).plus_ms(50));
+        let id = session_of(&mut plane);
+        assert!(plane.pin(id, Pins::WATCH).is_ok());
+        access.login_refused(&mut plane, server, &NOAUTH[1..]);
+        let session = plane.sessions.get(id);
+        assert!(session.is_none_or(|session| session.state.is_closing()));
+    }
+
+    /// Without checks the last accepted answer may be old, so no session is asked afterwards.
+    #[test]
+    fn withdrawn_login_without_checks_leaves_sessions() {
+        let mut settings = Settings::default();
+        settings.timeouts.login_check_ms = 0;
+        settings.pools = vec![pool_at(1)];
+        let (mut plane, mut access) = (plane_of(settings), Access::default());
+        let server = ServerId(0);
+        access.login_accepted(&mut plane, server);
+        plane.begin_turn(Time(0).plus_ms(50));
+        let id = session_of(&mut plane);
+        access.login_refused(&mut plane, server, &NOAUTH[1..]);
+        assert!(!must_authenticate(&plane, id));
     }
 }

@@ -33,11 +33,14 @@ pub(crate) struct LoginProbes {
     /// New sessions that wait for a check of the configured login; at most as many as there are
     /// sessions.
     pub(crate) newcomers: Vec<SessionId>,
+    /// Sessions that wait for a check before they change logins; at most as many as there are
+    /// sessions.
+    pub(crate) unchecked: Vec<SessionId>,
     /// Logins that wait for a place on a probing link, oldest first; at most [`LOGIN_QUEUE_MAX`].
     queue: VecDeque<UnaskedLogin>,
     /// Sessions whose logins wait because of wrong passwords of their addresses, and the ends of
     /// their waits; at most as many as there are sessions.
-    delayed: Vec<(Time, SessionId)>,
+    waiting: Vec<(Time, SessionId)>,
     /// Servers that took no second probing link, and when; at most one item for each.
     refused: Vec<(ServerId, Time)>,
     /// When the log was last given refused logins to tell.
@@ -100,11 +103,14 @@ impl Access {
         };
         let source = Source::of(session.peer);
         let attempts = self.attempts.get(id);
-        let is_new = attempts.is_none_or(|attempts| attempts.turn.is_none());
-        let turn = match attempts.and_then(|attempts| attempts.turn) {
-            Some(turn) => turn,
+        let is_new = attempts.is_none_or(|attempts| attempts.next.is_none());
+        let next = match attempts.and_then(|attempts| attempts.next) {
+            Some(next) => next,
             None => {
-                let within = session.rare.as_deref().and_then(|rare| rare.composite);
+                let within = session
+                    .rare
+                    .as_deref()
+                    .and_then(|rare| rare.composite.within);
                 let asked = LoginAttempt {
                     is_presumed_right,
                     has_failed: attempts.is_some_and(|attempts| attempts.has_failed),
@@ -114,20 +120,20 @@ impl Access {
                 guesses.reserve(source, asked, plane.now)
             }
         };
-        if plane.now >= turn.at {
+        if plane.now >= next.at {
             let AttemptTime {
                 is_tried,
                 is_charged,
                 ..
-            } = turn;
+            } = next;
             return match is_tried {
                 true => LoginGate::Open(LoginClaim { source, is_charged }),
                 false => LoginGate::Shut,
             };
         }
         if is_new {
-            self.attempts.get_or_default(id).turn = Some(turn);
-            self.login_probes.delayed.push((turn.at, id));
+            self.attempts.get_or_default(id).next = Some(next);
+            self.login_probes.waiting.push((next.at, id));
         }
         plane.hold(id, Holds::LINK);
         LoginGate::Wait
@@ -159,7 +165,7 @@ impl Access {
     pub(crate) fn tick_guesses(&mut self, plane: &mut DataPlane) {
         let now = plane.now;
         let mut due = Vec::new();
-        self.login_probes.delayed.retain(|(at, id)| {
+        self.login_probes.waiting.retain(|(at, id)| {
             let is_due = *at <= now;
             if is_due {
                 due.push(*id);
@@ -203,8 +209,8 @@ impl Access {
             }
         }
         let limit_ms = plane.settings.timeouts.request_ms;
-        let now = plane.now.stamp_ms();
-        let is_late = |attempt: &UnaskedLogin| now.wrapping_sub(attempt.entry.at_ms) >= limit_ms;
+        let now = plane.now_stamp;
+        let is_late = |attempt: &UnaskedLogin| now.ms_since(attempt.entry.asked) >= limit_ms;
         while limit_ms > 0 && self.login_probes.queue.front().is_some_and(is_late) {
             let Some(attempt) = self.login_probes.queue.pop_front() else {
                 return;
@@ -247,9 +253,9 @@ impl Access {
             if attempt.server == server {
                 self.login_was_right(plane, attempt.login.claim);
                 let mut entry = attempt.entry;
-                if attempt.login.greets() {
-                    // See `DataPlane::close_greeting`.
-                    entry.silent = true;
+                if attempt.login.is_of_hello() {
+                    // See `DataPlane::close_at_hello`.
+                    entry = entry.silenced(true);
                     plane.close_when_answered(entry.session);
                 }
                 let server = &label;
@@ -269,9 +275,19 @@ const UNTRIED: &[u8] =
     this address; try again in a few seconds\r\n";
 
 impl Access {
-    pub(crate) fn is_probe(&self, plane: &DataPlane, id: LinkId) -> bool {
+    pub(super) fn is_probe(&self, plane: &DataPlane, id: LinkId) -> bool {
         let role = plane.links.get(id).map(|link| link.role);
         role == Some(LinkRole::Probe)
+    }
+
+    /// The server has refused the handshake of a link with this error. Returns whether the link is
+    /// a probe without a login: clients' logins are tried on it.
+    pub(crate) fn opens_probe(&mut self, plane: &mut DataPlane, id: LinkId, error: &[u8]) -> bool {
+        let opens = self.is_probe(plane, id) && error.starts_with(b"NOAUTH");
+        if opens {
+            self.configured_login_answered(plane, id, Some(error));
+        }
+        opens
     }
 
     /// Whether the same credentials are being tried now. Both logins will get the same answer.
@@ -357,15 +373,15 @@ impl Access {
     }
 
     /// The login for which a session has waited has been tried, or refused.
-    pub(crate) fn end_login_turn(&mut self, id: SessionId) {
+    pub(crate) fn end_attempt(&mut self, id: SessionId) {
         if let Some(attempts) = self.attempts.get_mut(id) {
-            attempts.turn = None;
+            attempts.next = None;
         }
     }
 
     /// Refuses a login without a try because too many of its address wait already.
     pub(crate) fn refuse_untried(&mut self, plane: &mut DataPlane, id: SessionId) -> Dispatched {
-        self.end_login_turn(id);
+        self.end_attempt(id);
         plane.counters.logins_refused += 1;
         plane.answer_reply(id, UNTRIED)
     }
@@ -395,9 +411,10 @@ impl Access {
         };
         let entry = Entry {
             len: request.len() as u32,
-            has_completion: true,
-            silent: session.state.is_silent(),
-            ..Entry::of(id, session.take_seq(), plane.asked_ms)
+            command: session.asked.into(),
+            ..Entry::of(id, session.take_seq(), plane.asked)
+                .with_completion(true)
+                .silenced(session.state.is_silent())
         };
         self.login_probes.queue.push_back(UnaskedLogin {
             server,
@@ -483,13 +500,13 @@ impl Access {
     fn probe_lost(&mut self, plane: &mut DataPlane, server: ServerId, link: LinkId) {
         let trust = &mut plane.servers[usize::from(server.0)].trust;
         if trust.handle_check_end(link) {
-            self.release_newcomers(plane);
+            self.release_waiting(plane);
         }
         self.pump(plane, server);
     }
 
     /// Handles the server's answer to the configured login in a handshake. `None`: it agreed.
-    pub(crate) fn greeted_as_configured(
+    pub(crate) fn configured_login_answered(
         &mut self,
         plane: &mut DataPlane,
         id: LinkId,
@@ -515,5 +532,89 @@ impl Access {
             None => self.login_accepted(plane, server),
             Some(error) => self.login_refused(plane, server, error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::request::RequestScanner;
+
+    use super::*;
+    use crate::base::time::Time;
+    use crate::data_plane::test_plane::{plane_with_link, replies_of, request_of, session_of};
+
+    /// Sends an AUTH to the server, which has no configured users.
+    fn auth(access: &mut Access, plane: &mut DataPlane, id: SessionId, line: &str) -> Dispatched {
+        let kept = request_of(line);
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        access.auth(plane, id, &request)
+    }
+
+    /// The probing links, with the number of logins that each owes an answer to.
+    fn probes(plane: &DataPlane) -> Vec<(LinkId, usize)> {
+        let links = plane.links.iter();
+        let probes = links.filter(|(_, link)| link.role == LinkRole::Probe);
+        probes.map(|(id, link)| (id, link.ledger.len())).collect()
+    }
+
+    /// A login of a client waits for a probing link, and goes there once that is up.
+    #[test]
+    fn login_goes_to_a_probing_link_once_it_is_up() {
+        let ((mut plane, _), mut access) = (plane_with_link(), Access::default());
+        let id = session_of(&mut plane);
+        assert_eq!(
+            auth(&mut access, &mut plane, id, "AUTH app one"),
+            Dispatched::Done
+        );
+        access.tick_login_queue(&mut plane);
+        let [(link, 0)] = probes(&plane)[..] else {
+            panic!("one probing link connects, and has no login yet");
+        };
+        let asked = |password: &str| Credentials {
+            user: Some(String::from("app")),
+            password: password.to_owned(),
+            source: None,
+        };
+        assert!(access.is_being_asked(&plane, &asked("one")));
+        assert!(!access.is_being_asked(&plane, &asked("two")));
+        plane.mark_up(link).expect("the link is there");
+        access.pump_logins(&mut plane, link);
+        assert!(probes(&plane)[0].1 > 0, "the login is on the link");
+        assert!(access.is_being_asked(&plane, &asked("one")));
+        assert_eq!(replies_of(&plane, id), "");
+    }
+
+    /// A login that no server answers in time fails as not sent.
+    #[test]
+    fn login_that_waits_too_long_is_not_sent() {
+        let ((mut plane, _), mut access) = (plane_with_link(), Access::default());
+        let id = session_of(&mut plane);
+        auth(&mut access, &mut plane, id, "AUTH app one");
+        let limit_ms = plane.settings.timeouts.request_ms;
+        plane.begin_turn(Time(0).plus_ms(limit_ms - 1));
+        access.tick_login_queue(&mut plane);
+        assert_eq!(replies_of(&plane, id), "");
+        plane.begin_turn(Time(0).plus_ms(limit_ms));
+        access.tick_login_queue(&mut plane);
+        let error = replies_of(&plane, id);
+        assert!(error.starts_with("-NOTSENT"), "{error}");
+        assert_eq!(plane.counters.requests_timed_out, 1);
+    }
+
+    /// The login of a client that has left is forgotten.
+    #[test]
+    fn login_of_a_client_that_left_is_forgotten() {
+        let ((mut plane, _), mut access) = (plane_with_link(), Access::default());
+        let id = session_of(&mut plane);
+        auth(&mut access, &mut plane, id, "AUTH app one");
+        assert!(access.login_probes.memory_bytes() > 0);
+        plane.sessions.remove(id);
+        access.tick_login_queue(&mut plane);
+        assert!(access.login_probes.queue.is_empty());
+        let (link, _) = probes(&plane)[0];
+        plane.mark_up(link).expect("the link is there");
+        access.pump_logins(&mut plane, link);
+        assert_eq!(probes(&plane), [(link, 0)]);
     }
 }

@@ -27,7 +27,7 @@ use crate::data_plane::session::{Flags, LocalAddress, Peer, Pins, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::worker_query::{
     AdminQuery, ClientLines, ClientTraits, ClientType, Dialect, Filter, ReplyForm, Unblock,
-    WorkerQuery,
+    WorkerQuery, WorkerReply,
 };
 
 /// The error if no session passes.
@@ -64,22 +64,22 @@ impl Admin {
                 }))
             }
             id::CLIENT_LIST => match list_filter(plane, session_id, request) {
-                Ok((filter, form, doubt)) => self.ask(
+                Ok((filter, form, not_found)) => self.ask(
                     plane,
                     session_id,
                     WorkerQuery::Admin(AdminQuery::List(Box::new(filter))),
                     form,
-                    doubt,
+                    not_found,
                 ),
                 Err(text) => Err(plane.answer_error(session_id, &text)),
             },
             id::CLIENT_KILL => match kill_filter(plane, session_id, request) {
-                Ok((filter, form, doubt)) => self.ask(
+                Ok((filter, form, not_found)) => self.ask(
                     plane,
                     session_id,
                     WorkerQuery::Admin(AdminQuery::Kill(Box::new(filter))),
                     form,
-                    doubt,
+                    not_found,
                 ),
                 Err(text) => Err(plane.answer_error(session_id, &text)),
             },
@@ -127,10 +127,30 @@ impl Admin {
         killed.len() as u64
     }
 
+    /// Ends the wait of a session of this worker in a blocking command. Returns whether it waited.
+    /// `None`: the server's reply becomes the answer to the query `asked_by`, a worker and its
+    /// ticket. `ends_poll`: ends the wait of a session that is polled for, if it waits.
+    pub(crate) fn unblock_client(
+        &mut self,
+        plane: &mut DataPlane,
+        client: (u64, u16),
+        how: Unblock,
+        asked_by: (usize, u64),
+        ends_poll: impl FnOnce(&mut DataPlane, SessionId) -> bool,
+    ) -> Option<WorkerReply> {
+        let Some(session) = session_of(plane, client) else {
+            return Some(WorkerReply::Count(0));
+        };
+        if plane.polling.holds(session) && ends_poll(plane, session) {
+            return Some(WorkerReply::Count(1));
+        }
+        let is_asked = self.unblock(plane, session, how, asked_by);
+        (!is_asked).then_some(WorkerReply::Count(0))
+    }
+
     /// Has the server end the wait of this session in a blocking command. Returns false if it waits
-    /// in none. Otherwise the server's reply becomes the answer to the query `asked_by`, a worker
-    /// and its ticket.
-    pub(crate) fn unblock(
+    /// in none.
+    fn unblock(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -180,14 +200,17 @@ impl Admin {
         plane.admit_links();
         // The session that is released last continues first. Sessions paused in other pools stay
         // paused.
-        let (mut released, sessions) = (Vec::new(), &plane.sessions);
-        plane.paused.retain(|id| {
-            let ends = sessions.get(*id).is_none_or(|session| session.pool == pool);
+        let mut released = Vec::new();
+        let mut paused = std::mem::take(&mut plane.paused);
+        paused.retain(|id| {
+            let session = plane.sessions.get(*id);
+            let ends = session.is_none_or(|session| plane.known_pool(session.pool) == pool);
             if ends {
                 released.push(*id);
             }
             !ends
         });
+        plane.paused = paused;
         for id in released.into_iter().rev() {
             plane.release(id, Holds::PAUSE);
         }
@@ -210,9 +233,9 @@ fn list_filter(
 ) -> Result<(Filter, ReplyForm, NoMatch), Vec<u8>> {
     let mut filter = filter(plane, session_id, false);
     let argc = request.spans.len();
-    let (mut named, mut doubt) = (None, None);
+    let (mut named, mut not_found) = (None, None);
     if filter.dialect == Dialect::Valkey {
-        doubt = parse_filters(plane, session_id, request, &mut filter)?;
+        not_found = parse_filters(plane, session_id, request, &mut filter)?;
     } else if argc == 4 && request.arg(2).eq_ignore_ascii_case(b"type") {
         filter.is.kind = Some(kind(request.arg(3), filter.dialect)?);
     } else if argc > 3 && request.arg(2).eq_ignore_ascii_case(b"id") {
@@ -227,7 +250,7 @@ fn list_filter(
     } else if argc != 2 {
         return Err(SYNTAX.to_vec());
     }
-    Ok((filter, ReplyForm::Lines(named), doubt))
+    Ok((filter, ReplyForm::Lines(named), not_found))
 }
 
 /// The filter of a CLIENT KILL, the form of its reply, and the error if no session passes.
@@ -243,8 +266,8 @@ fn kill_filter(
         filter.is.addr = Some(request.arg(2).to_vec());
         return Ok((filter, ReplyForm::AnyKilled, None));
     }
-    let doubt = parse_filters(plane, id, request, &mut filter)?;
-    Ok((filter, ReplyForm::Sum, doubt))
+    let not_found = parse_filters(plane, id, request, &mut filter)?;
+    Ok((filter, ReplyForm::Sum, not_found))
 }
 
 fn filter(plane: &DataPlane, session_id: SessionId, skip_asker: bool) -> Filter {
@@ -271,7 +294,7 @@ fn parse_filters(
     request: &Request<'_>,
     filter: &mut Filter,
 ) -> Result<NoMatch, Vec<u8>> {
-    let mut doubt = None;
+    let mut not_found = None;
     let argc = request.spans.len();
     let valkey = filter.dialect == Dialect::Valkey;
     let mut at = 2;
@@ -335,7 +358,7 @@ fn parse_filters(
                         return Err(text);
                     }
                     // A session of another worker may have a user of that name.
-                    doubt = Some(text);
+                    not_found = Some(text);
                 }
                 traits.user = Some(value.to_vec());
             }
@@ -366,7 +389,7 @@ fn parse_filters(
             _ => return Err(SYNTAX.to_vec()),
         }
     }
-    Ok(doubt)
+    Ok(not_found)
 }
 
 fn pause_asked(
@@ -431,15 +454,16 @@ fn client_no_evict(plane: &mut DataPlane, id: SessionId, request: &Request<'_>) 
     if let Some(session) = plane.sessions.get_mut(id)
         && (on || session.rare.is_some())
     {
-        session.rare().no_evict = on;
+        session.rare().client.no_evict = on;
     }
     plane.answer_reply(id, OK)
 }
 
 /// The session of a client id in a pool.
-pub(crate) fn session_of(plane: &DataPlane, (id, pool): (u64, u16)) -> Option<SessionId> {
+fn session_of(plane: &DataPlane, (id, pool): (u64, u16)) -> Option<SessionId> {
     let mut sessions = plane.sessions.iter();
-    let found = sessions.find(|(_, session)| session.id == id && session.pool == pool);
+    let found =
+        sessions.find(|(_, session)| session.id == id && plane.known_pool(session.pool) == pool);
     found.map(|(session, _)| session)
 }
 
@@ -461,7 +485,7 @@ fn passes(plane: &DataPlane, session: &Session, filter: &Filter) -> bool {
     let old = |since: Time, seconds: Option<u64>| {
         seconds.is_none_or(|seconds| plane.now.since_ms(since) / 1_000 >= seconds)
     };
-    session.pool == filter.pool
+    plane.known_pool(session.pool) == filter.pool
         && !(filter.skip_asker && session.id == filter.asker)
         && old(session.accepted_at, filter.age)
         && old(session.active_at, filter.idle)
@@ -477,7 +501,7 @@ fn has<'a>(
 ) -> impl Iterator<Item = bool> + 'a {
     let rare = session.rare.as_deref();
     // An empty name counts as no name.
-    let text = |ours: Option<&Vec<u8>>, wanted: &Option<Vec<u8>>| {
+    let text = |ours: Option<&[u8]>, wanted: &Option<Vec<u8>>| {
         let given = |wanted: &Vec<u8>| ours.is_some_and(|ours| !ours.is_empty() && ours == wanted);
         wanted.as_ref().map(given)
     };
@@ -496,9 +520,9 @@ fn has<'a>(
         traits.ip.as_ref().map(|ip| is_from(session, ip)),
         plain(&|| plane.user_name(session.user).to_owned(), &traits.user),
         traits.flags.as_ref().map(flags),
-        text(rare.map(|rare| &rare.name), &traits.name),
-        text(rare.map(|rare| &rare.lib_name), &traits.lib_name),
-        text(rare.map(|rare| &rare.lib_ver), &traits.lib_ver),
+        text(rare.map(|rare| &*rare.client.name), &traits.name),
+        text(rare.map(|rare| &*rare.client.lib_name), &traits.lib_name),
+        text(rare.map(|rare| &*rare.client.lib_ver), &traits.lib_ver),
         traits.db.map(|db| db == session.db),
         // respool does not keep CLIENT CAPA: no session has a capability.
         traits.capa.as_ref().map(Vec::is_empty),
@@ -537,8 +561,8 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
     };
     let seconds = |since| plane.now.since_ms(since) / 1_000;
     let rare = session.rare.as_deref();
-    let transaction = rare.and_then(|rare| rare.transaction.as_ref());
-    let within = rare.and_then(|rare| rare.composite);
+    let transaction = rare.and_then(|rare| rare.transaction.open.as_ref());
+    let within = rare.and_then(|rare| rare.composite.within);
     let queued = within.map(|within| within.count);
     let queued = queued.or(transaction.map(|transaction| transaction.count));
     // Valkey 8.1 and newer allocate memory for queued commands at the first MULTI or WATCH, and
@@ -547,7 +571,7 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
         let release = plane.server_version_of(session_id);
         release.is_some_and(|(server, its)| server == "valkey" && its >= (8, 1))
     };
-    let none_queued = match session.state.any(Flags::MAY_HAVE_QUEUED) && keeps_room() {
+    let none_queued = match session.has_queued && keeps_room() {
         true => 0,
         false => -1,
     };
@@ -562,7 +586,7 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
         addr(session),
         laddr(session),
         session.fd,
-        text(rare.map(|rare| &rare.name)),
+        text(rare.map(|rare| &*rare.client.name)),
         seconds(session.accepted_at),
         seconds(session.active_at),
         client_flags(plane, session),
@@ -592,20 +616,20 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
     put("omem", &0);
     put("tot-mem", &(size_of::<Session>() + held));
     // A session without a hold is about to be read again, so it counts as read.
-    let is_unread = session.state.any(Flags::UNREAD) && session.state.is_held();
+    let is_unread = session.is_unread && session.state.is_held();
     put("events", &if is_unread { "" } else { "r" });
     put("cmd", &session.asked.map_or("NULL", |id| id.get().name));
     let user = within.map_or(session.user, |within| within.user);
     put("user", &plane.user_name(user));
-    let redirect = match rare.and_then(|rare| rare.redirect.as_ref()) {
+    let redirect = match rare.and_then(|rare| rare.target.redirect.as_ref()) {
         Some(redirect) => redirect.to as i64,
         None if session.pins.any(Pins::TRACKING) => 0,
         None => -1,
     };
     put("redir", &redirect);
     put("resp", &session.version.number());
-    put("lib-name", &text(rare.map(|rare| &rare.lib_name)));
-    put("lib-ver", &text(rare.map(|rare| &rare.lib_ver)));
+    put("lib-name", &text(rare.map(|rare| &*rare.client.lib_name)));
+    put("lib-ver", &text(rare.map(|rare| &*rare.client.lib_ver)));
     put("io-thread", &0);
     put("tot-net-in", &session.bytes_in);
     put("tot-net-out", &session.bytes_out);
@@ -618,8 +642,8 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
 fn client_flags(plane: &DataPlane, session: &Session) -> String {
     let waits = plane.links.get(session.link).is_some_and(|link| link.waits);
     let rare = session.rare.as_deref();
-    let no_evict = rare.is_some_and(|rare| rare.no_evict);
-    let within = rare.and_then(|rare| rare.composite);
+    let no_evict = rare.is_some_and(|rare| rare.client.no_evict);
+    let within = rare.and_then(|rare| rare.composite.within);
     let letters = [
         ('O', session.pins.any(Pins::MONITOR)),
         ('P', session.listens()),
@@ -693,8 +717,8 @@ fn client_kind(session: &Session) -> ClientType {
     }
 }
 
-fn text(field: Option<&Vec<u8>>) -> Cow<'_, str> {
-    String::from_utf8_lossy(field.map_or(b"", Vec::as_slice))
+fn text(field: Option<&[u8]>) -> Cow<'_, str> {
+    String::from_utf8_lossy(field.unwrap_or_default())
 }
 
 fn addr(session: &Session) -> String {

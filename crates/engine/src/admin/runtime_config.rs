@@ -9,7 +9,8 @@
 //!
 //! The server decides on the right. It gets the same command, lacks the name, and says so to a user
 //! with the right. Any other reply is passed on. A value holds in all workers for the pool of the
-//! client's listener, or for that listener alone. It holds until it is set again or respool ends.
+//! client's listener, or for that listener alone. It holds until it is set again, until new
+//! settings come (`engine/new_settings`), or until respool ends.
 
 use respool_protocol::commands::id;
 use respool_protocol::encode::{self, Version};
@@ -19,7 +20,8 @@ use crate::admin::workers::OwnQuestion;
 use crate::base::arrivals::ArrivalForecast;
 use crate::base::glob::matches;
 use crate::base::handle::SessionId;
-use crate::base::settings::{Aim, FlushRule};
+use crate::base::pool_places;
+use crate::base::settings::{Aim, FlushRule, Settings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
@@ -109,20 +111,20 @@ const RUNTIME_OPTIONS: [RuntimeOption; 8] = [
     RuntimeOption {
         name: "respool.listener.flush-rule",
         kind: DialKind::Word(&AIMS_OR_POOLS),
-        get: |_, levels| index_of(levels.aim),
-        set: |_, levels, value| levels.aim = aim_at(value),
+        get: |_, switches| index_of(switches.aim),
+        set: |_, switches, value| switches.aim = aim_at(value),
     },
     RuntimeOption {
         name: "respool.listener.fuse",
         kind: DialKind::Switch,
-        get: |_, levels| levels.fuse.into(),
-        set: |_, levels, value| levels.fuse = value != 0,
+        get: |_, switches| switches.fuse.into(),
+        set: |_, switches, value| switches.fuse = value != 0,
     },
     RuntimeOption {
         name: "respool.listener.collapse",
         kind: DialKind::Switch,
-        get: |_, levels| levels.collapse.into(),
-        set: |_, levels, value| levels.collapse = value != 0,
+        get: |_, switches| switches.collapse.into(),
+        set: |_, switches, value| switches.collapse = value != 0,
     },
 ];
 
@@ -192,9 +194,9 @@ impl Admin {
         let (pool, listener, version) = (session.pool, session.listener, session.version);
         match control {
             PendingControl::Get { patterns } if matches!(reply, b"*0\r\n" | b"%0\r\n") => {
-                let levels = CoalescingSwitches::of(&plane.levels, listener);
+                let switches = CoalescingSwitches::of(&plane.coalescing_switches, listener);
                 let rule = &plane.pools[usize::from(pool)].flush;
-                ControlReply::Reply(values_of(rule, &levels, &patterns, version))
+                ControlReply::Reply(values_of(rule, &switches, &patterns, version))
             }
             PendingControl::Set { pairs }
                 if UNKNOWN.iter().any(|start| reply.starts_with(start)) =>
@@ -289,7 +291,7 @@ fn control_asked(
 /// The reply to CONFIG GET: the options whose names match a pattern.
 fn values_of(
     rule: &FlushRule,
-    levels: &CoalescingSwitches,
+    switches: &CoalescingSwitches,
     patterns: &[Vec<u8>],
     version: Version,
 ) -> Vec<u8> {
@@ -302,7 +304,7 @@ fn values_of(
     encode::map(&mut out, version, found.len());
     for dial in found {
         encode::bulk(&mut out, dial.name.as_bytes());
-        let value = (dial.get)(rule, levels);
+        let value = (dial.get)(rule, switches);
         encode::bulk(&mut out, dial.text(value).as_bytes());
     }
     out
@@ -397,10 +399,10 @@ impl Admin {
         values: Vec<(usize, u32)>,
     ) -> Result<Vec<(usize, u32)>, String> {
         let of = &plane.pools[usize::from(pool)];
-        let mut levels = CoalescingSwitches::of(&plane.levels, listener);
+        let mut switches = CoalescingSwitches::of(&plane.coalescing_switches, listener);
         let mut rule = of.flush.clone();
         for (dial, value) in &values {
-            (RUNTIME_OPTIONS[*dial].set)(&mut rule, &mut levels, *value);
+            (RUNTIME_OPTIONS[*dial].set)(&mut rule, &mut switches, *value);
         }
         let failed = |name: &str, why: &str| {
             let text = format!("(possibly related to argument '{name}') - {why}");
@@ -408,10 +410,10 @@ impl Admin {
         };
         let timeouts = &plane.settings.timeouts;
         // A listener of the pool may have an aim with a longer wait than the pool's.
-        let others = plane.levels.iter().enumerate();
+        let others = plane.coalescing_switches.iter().enumerate();
         let others =
-            others.filter(|(at, levels)| levels.pool == pool && *at != usize::from(listener));
-        let set = others.filter_map(|(_, levels)| levels.aim);
+            others.filter(|(at, switches)| switches.pool == pool && *at != usize::from(listener));
+        let set = others.filter_map(|(_, switches)| switches.aim);
         let outwaits = |aim| {
             let rule = FlushRule {
                 aim,
@@ -419,7 +421,7 @@ impl Admin {
             };
             rule.outwaits(timeouts)
         };
-        if set.chain(levels.aim).chain([rule.aim]).any(outwaits) {
+        if set.chain(switches.aim).chain([rule.aim]).any(outwaits) {
             let why = format!(
                 "a request held for max-delay-us = {} would time out before it is sent: request-timeout-ms is {}",
                 rule.max_delay_us, timeouts.request_ms
@@ -438,11 +440,14 @@ impl Admin {
         (pool, listener): (u16, u16),
         values: &[(usize, u32)],
     ) {
-        let mut levels = CoalescingSwitches::of(&plane.levels, listener);
-        let Some(of) = plane.pools.get_mut(usize::from(pool)) else {
+        if at.0 <= self.settings_at {
+            return;
+        }
+        let mut switches = CoalescingSwitches::of(&plane.coalescing_switches, listener);
+        let Some(of) = plane.pools.get(usize::from(pool)) else {
             return;
         };
-        let (before, aim) = (of.flush.max_delay_us, of.flush.aim);
+        let mut rule = of.flush.clone();
         for &(index, value) in values {
             let dial = &RUNTIME_OPTIONS[index];
             let owner = if dial.is_of_listener() {
@@ -453,51 +458,117 @@ impl Admin {
             let last = self.set_at.entry((index, owner)).or_insert(at);
             if *last <= at {
                 *last = at;
-                (dial.set)(&mut of.flush, &mut levels, value);
+                (dial.set)(&mut rule, &mut switches, value);
             }
         }
-        let max_delay_us = of.flush.max_delay_us;
-        if max_delay_us != before {
-            // The slots of an arrival wheel are as long as the wait.
-            of.expect_anew();
-        }
-        levels.pool = pool;
-        let rule = of.flush.clone();
-        plane.pools.set_subpools(usize::from(pool), &rule);
-        if (rule.max_delay_us, rule.aim) != (before, aim) {
-            for server in &mut plane.servers {
-                if plane.pools[usize::from(server.pool)].parent == pool {
-                    server.load.reset();
+        switches.pool = pool;
+        *self.switches_mut(plane, listener) = switches;
+        set_rule(plane, pool, rule);
+    }
+
+    /// Takes the flush rules of new settings, which were made at this time. Options that clients
+    /// set before are overwritten. An option that a client has set since then stays, in every
+    /// worker alike: if the settings end its pool, it holds for the successor.
+    pub(crate) fn take_rules(&mut self, plane: &mut DataPlane, settings: &Settings, at: Time) {
+        let (former, switches) = (std::mem::take(&mut self.set_at), &plane.coalescing_switches);
+        let in_effect = |pool| pool_places::in_effect(&settings.pools, pool).unwrap_or(pool);
+        let is_later = |(_, (set, _)): &(_, (Time, usize))| *set > at;
+        let later = former.into_iter().filter(is_later);
+        let later = later.map(|((index, owner), set)| {
+            let dial = &RUNTIME_OPTIONS[index];
+            let (value, owner, pool) = match dial.is_of_listener() {
+                true => {
+                    let switches = CoalescingSwitches::of(switches, owner);
+                    let value = (dial.get)(&settings.flush, &switches);
+                    (value, owner, in_effect(switches.pool))
                 }
+                false => {
+                    let rule = &plane.pools[usize::from(owner)].flush;
+                    let value = (dial.get)(rule, &CoalescingSwitches::ALL);
+                    (value, in_effect(owner), in_effect(owner))
+                }
+            };
+            (set, (index, owner, (value, pool)))
+        });
+        let (set_at, later): (Vec<_>, Vec<_>) = later.unzip();
+        let owners = later.iter().map(|&(index, owner, _)| (index, owner));
+        self.set_at = owners.zip(set_at).collect();
+        self.settings_at = at;
+        let were_set = std::mem::take(&mut plane.coalescing_switches);
+        for &(index, owner, (value, pool)) in &later {
+            let dial = &RUNTIME_OPTIONS[index];
+            if dial.is_of_listener() {
+                let switches = self.switches_mut(plane, owner);
+                switches.pool = pool;
+                (dial.set)(&mut FlushRule::default(), switches, value);
             }
         }
-        plane.set_waits();
-        *self.levels_mut(plane, listener) = levels;
-        for link in plane.links.ids() {
-            if let Some(link) = plane.links.get_mut(link)
-                && plane.pools[usize::from(plane.servers[usize::from(link.kind.server.0)].pool)]
-                    .parent
-                    == pool
-                && link.role == LinkRole::Shared
-            {
-                link.gates.open_all();
-                if max_delay_us != before {
-                    link.forecast = ArrivalForecast::new(max_delay_us);
+        let pools = settings.pools.iter().enumerate();
+        for (index, pool) in pools.filter(|(_, pool)| pool.is_in_use()) {
+            let mut rule = pool.flush.as_ref().unwrap_or(&settings.flush).clone();
+            for &(dial, owner, (value, _)) in &later {
+                let dial = &RUNTIME_OPTIONS[dial];
+                if !dial.is_of_listener() && usize::from(owner) == index {
+                    (dial.set)(&mut rule, &mut CoalescingSwitches::ALL.clone(), value);
                 }
+            }
+            let is_other = plane
+                .pools
+                .get(index)
+                .is_some_and(|pool| pool.flush != rule);
+            if is_other || !were_set.is_empty() {
+                set_rule(plane, index as u16, rule);
             }
         }
     }
 
-    fn levels_mut<'a>(
+    fn switches_mut<'a>(
         &mut self,
         plane: &'a mut DataPlane,
         listener: u16,
     ) -> &'a mut CoalescingSwitches {
         let index = usize::from(listener);
-        if plane.levels.len() <= index {
-            plane.levels.resize(index + 1, CoalescingSwitches::ALL);
+        if plane.coalescing_switches.len() <= index {
+            plane
+                .coalescing_switches
+                .resize(index + 1, CoalescingSwitches::ALL);
         }
-        &mut plane.levels[index]
+        &mut plane.coalescing_switches[index]
+    }
+}
+
+/// Gives a pool and its subpools a flush rule. Measurements under the old rule are forgotten.
+fn set_rule(plane: &mut DataPlane, pool: u16, rule: FlushRule) {
+    let Some(of) = plane.pools.get_mut(usize::from(pool)) else {
+        return;
+    };
+    let (before, aim) = (of.flush.max_delay_us, of.flush.aim);
+    of.flush = rule.clone();
+    let max_delay_us = rule.max_delay_us;
+    if max_delay_us != before {
+        // The slots of an arrival wheel are as long as the wait.
+        of.expect_anew();
+    }
+    plane.pools.set_subpools(usize::from(pool), &rule);
+    if (rule.max_delay_us, rule.aim) != (before, aim) {
+        for server in &mut plane.servers {
+            if plane.pools[usize::from(server.pool)].parent == pool {
+                server.load.reset();
+            }
+        }
+    }
+    plane.set_waits();
+    for link in plane.links.ids() {
+        if let Some(link) = plane.links.get_mut(link)
+            && plane.pools[usize::from(plane.servers[usize::from(link.kind.server.0)].pool)].parent
+                == pool
+            && link.role == LinkRole::Shared
+        {
+            link.gates.open_all();
+            if max_delay_us != before {
+                link.forecast = ArrivalForecast::new(max_delay_us);
+            }
+        }
     }
 }
 
@@ -508,10 +579,10 @@ mod tests {
     /// CONFIG GET shows the options that match some pattern, in the order of the table.
     #[test]
     fn config_get_shows_the_options_that_match() {
-        let (rule, levels) = (FlushRule::default(), CoalescingSwitches::ALL);
+        let (rule, switches) = (FlushRule::default(), CoalescingSwitches::ALL);
         let get = |patterns: &[&str]| {
             let patterns: Vec<Vec<u8>> = patterns.iter().map(|it| it.as_bytes().into()).collect();
-            let reply = values_of(&rule, &levels, &patterns, Version::Resp3);
+            let reply = values_of(&rule, &switches, &patterns, Version::Resp3);
             String::from_utf8(reply).expect("names and values are text")
         };
         assert_eq!(
@@ -561,15 +632,15 @@ mod tests {
     /// Each value of each option is read back as it was set.
     #[test]
     fn option_is_read_back_as_it_was_set() {
-        let (mut rule, mut levels) = (FlushRule::default(), CoalescingSwitches::ALL);
+        let (mut rule, mut switches) = (FlushRule::default(), CoalescingSwitches::ALL);
         for dial in &RUNTIME_OPTIONS {
             for value in match dial.kind {
                 DialKind::Switch => vec![0, 1],
                 DialKind::Number { min, max } => vec![min, max],
                 DialKind::Word(words) => (0..words.len() as u32).collect(),
             } {
-                (dial.set)(&mut rule, &mut levels, value);
-                assert_eq!((dial.get)(&rule, &levels), value, "{}", dial.name);
+                (dial.set)(&mut rule, &mut switches, value);
+                assert_eq!((dial.get)(&rule, &switches), value, "{}", dial.name);
                 assert_eq!(dial.read(dial.text(value).as_bytes()), Ok(value));
             }
             assert!(is_ours(dial.name.as_bytes()) && dial.name == dial.name.to_lowercase());

@@ -12,36 +12,50 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use respool_protocol::encode;
 
-use crate::admin::lanes::{QueryClass, QueryLanes};
-use crate::admin::{Admin, clients, listing};
+use crate::admin::query_places::{QueryClass, QueryPlaces};
+use crate::admin::{Admin, clients, listing, reports};
+use crate::base::coarse_times::CoarseReport;
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::SessionId;
-use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, SETTINGS_PER_SESSION_MAX};
-use crate::base::time::Time;
+use crate::base::limits::{QUESTION_MS, QUESTIONS_MAX, REPORTS_MAX, SETTINGS_PER_SESSION_MAX};
+use crate::base::time::{Stamp, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::composite::ReplyStep;
+use crate::data_plane::hot_keys::HotKeysReport;
 use crate::data_plane::ingress::{Blocked, Dispatched, OK, excess_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::Link;
-use crate::data_plane::session::TargetNews;
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::slow_log::SlowRequest;
+use crate::data_plane::tracking::TargetNews;
 use crate::data_plane::worker_query::{
     AdminQuery, ClientLines, ReplyForm, WorkerQuery, WorkerReply,
 };
 
 impl WorkerQuery {
-    /// The lane in which a session waits to ask this query.
-    fn lane(&self) -> QueryClass {
+    /// The class in whose places this query counts.
+    fn class(&self) -> QueryClass {
         match self {
             WorkerQuery::Admin(AdminQuery::List(_)) => QueryClass::List,
+            WorkerQuery::Admin(AdminQuery::SlowLog { .. } | AdminQuery::HotKeys { .. }) => {
+                QueryClass::Report
+            }
             WorkerQuery::Admin(AdminQuery::Pause { .. }) => QueryClass::Pause,
             WorkerQuery::Admin(AdminQuery::Set { .. }) => QueryClass::Setting,
             WorkerQuery::Unblock { .. } => QueryClass::Unblock,
-            WorkerQuery::Admin(AdminQuery::Kill(_) | AdminQuery::Unpause { .. })
+            WorkerQuery::Admin(
+                AdminQuery::Kill(_)
+                | AdminQuery::Unpause { .. }
+                | AdminQuery::Latency
+                | AdminQuery::SlowLogLen { .. }
+                | AdminQuery::ClearSlowLog { .. }
+                | AdminQuery::ClearHotKeys { .. },
+            )
             | WorkerQuery::Target(_)
             | WorkerQuery::Script(_) => QueryClass::Quick,
         }
@@ -56,17 +70,23 @@ pub(crate) struct PendingQuery {
     /// Its place in the order of the session's replies.
     seq: u32,
     at: Time,
-    lane: QueryClass,
+    class: QueryClass,
     form: ReplyForm,
     /// Workers that have not answered.
     missing: usize,
     /// Lines of the workers that have answered.
     lines: Vec<ClientLines>,
     sum: u64,
+    /// Times of the workers that have answered.
+    latency: CoarseReport,
+    /// Slow requests of the workers that have answered.
+    slow: Vec<Arc<SlowRequest>>,
+    /// Keys of the workers that have answered.
+    keys: Vec<HotKeysReport>,
     /// Whether the session gets no reply.
     silent: bool,
     /// The error if no session was found. The user that the filter names may not exist at all.
-    doubt: Option<Vec<u8>>,
+    not_found: Option<Vec<u8>>,
 }
 
 /// The queries of one worker's sessions.
@@ -74,8 +94,8 @@ pub(crate) struct PendingQuery {
 pub(crate) struct PendingQueries {
     /// Queries that some workers have not answered, oldest first.
     open: VecDeque<PendingQuery>,
-    /// Queries under way and waiting sessions, by lane.
-    lanes: QueryLanes,
+    /// Queries under way and waiting sessions, by class.
+    places: QueryPlaces,
 }
 
 impl PendingQueries {
@@ -93,13 +113,16 @@ impl PendingQueries {
         match answer {
             WorkerReply::Lines(lines) => asked.lines.push(lines),
             WorkerReply::Count(count) => asked.sum += count,
+            WorkerReply::Latency(report) => asked.latency.add(&report),
+            WorkerReply::SlowLog(requests) => asked.slow.extend(requests),
+            WorkerReply::HotKeys(reports) => asked.keys.extend(reports),
         }
         asked.missing -= 1;
         if asked.missing > 0 {
             return None;
         }
         let asked = self.open.remove(index)?;
-        self.lanes.end(asked.lane);
+        self.places.end(asked.class);
         Some(asked)
     }
 
@@ -118,8 +141,8 @@ pub(crate) struct SettlingPause {
     /// The worker of the session that asked.
     to: usize,
     ticket: u64,
-    /// When it began, [`Time::stamp_ms`].
-    since_ms: u32,
+    /// When it began.
+    since: Stamp,
 }
 
 /// A query that this worker has to answer like all others: pass it to `Engine::handle_question`.
@@ -151,11 +174,32 @@ impl Admin {
                     pool,
                     to: from,
                     ticket,
-                    since_ms: plane.now.stamp_ms(),
+                    since: plane.now_stamp,
                 });
                 return None;
             }
             AdminQuery::Unpause { pool } => self.end_pause(plane, pool),
+            AdminQuery::Latency => {
+                return Some(WorkerReply::Latency(plane.latency.coarse_report()));
+            }
+            AdminQuery::SlowLog { pool, count } => {
+                let newest = plane
+                    .slow_log
+                    .newest(|of| plane.known_pool(of) == pool, count);
+                return Some(WorkerReply::SlowLog(newest));
+            }
+            AdminQuery::SlowLogLen { pool } => {
+                let count = plane.slow_log.count_of(|of| plane.known_pool(of) == pool);
+                return Some(WorkerReply::Count(count as u64));
+            }
+            AdminQuery::ClearSlowLog { pool } => plane.clear_slow_log(pool),
+            AdminQuery::HotKeys { pool } => {
+                let is_of_pool = |other| plane.known_pool(other) == pool;
+                return Some(WorkerReply::HotKeys(
+                    plane.hot_keys.reports(is_of_pool, plane.now),
+                ));
+            }
+            AdminQuery::ClearHotKeys { pool } => plane.clear_hot_keys(pool),
             AdminQuery::Set {
                 at,
                 pool,
@@ -213,16 +257,16 @@ impl Admin {
         id: SessionId,
         question: WorkerQuery,
         form: ReplyForm,
-        doubt: Option<Vec<u8>>,
+        not_found: Option<Vec<u8>>,
     ) -> Result<OwnQuestion, Dispatched> {
         if self.queries.of_session(id) > 0 && plane.hold_until_caught_up(id) {
             return Err(Dispatched::Wait);
         }
-        let lane = question.lane();
-        let places = self.places_of(plane, lane);
+        let class = question.class();
+        let places = self.places_of(plane, class);
         let has_waited = plane.deadline_of(id).is_some();
-        if !self.queries.lanes.may_ask(lane, has_waited, places) {
-            return Err(self.wait_to_ask(plane, id, lane, has_waited));
+        if !self.queries.places.may_ask(class, has_waited, places) {
+            return Err(self.wait_to_ask(plane, id, class, has_waited));
         }
         plane.set_gives_up_at(id, None);
         let Some(session) = plane.sessions.get_mut(id) else {
@@ -231,15 +275,15 @@ impl Admin {
         let seq = session.take_seq();
         let silent = session.state.is_silent();
         plane.counters.requests_answered_locally += 1;
-        Ok(self.ask_for(plane, id, (seq, silent), question, form, doubt))
+        Ok(self.ask_for(plane, id, (seq, silent), question, form, not_found))
     }
 
-    /// Holds a session until its lane has a place, or until its deadline.
+    /// Holds a session until the class of its query has a place, or until its deadline.
     fn wait_to_ask(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        lane: QueryClass,
+        class: QueryClass,
         has_waited: bool,
     ) -> Dispatched {
         if plane.is_past_deadline(id) {
@@ -252,7 +296,7 @@ impl Admin {
             );
         }
         plane.begin_to_wait_until(id, Some(plane.now.plus_ms(QUESTION_MS)));
-        self.queries.lanes.wait(lane, id, has_waited);
+        self.queries.places.wait(class, id, has_waited);
         if let Some(session) = plane.sessions.get_mut(id)
             && session.is_caught_up()
         {
@@ -273,7 +317,7 @@ impl Admin {
         form: ReplyForm,
     ) -> Option<OwnQuestion> {
         let has_room = self.queries.of_session(entry.session) < SETTINGS_PER_SESSION_MAX;
-        let place = (entry.seq, entry.silent);
+        let place = (entry.seq, entry.is_silent());
         has_room.then(|| self.ask_for(plane, entry.session, place, question, form, None))
     }
 
@@ -284,60 +328,83 @@ impl Admin {
         (seq, silent): (u32, bool),
         question: WorkerQuery,
         form: ReplyForm,
-        doubt: Option<Vec<u8>>,
+        not_found: Option<Vec<u8>>,
     ) -> OwnQuestion {
-        let ticket = self.tell_others(plane, &question);
-        let lane = question.lane();
-        self.queries.lanes.begin(lane);
+        let ticket = self.send_to_other_workers(plane, &question);
+        let class = question.class();
+        self.queries.places.begin(class);
         self.queries.open.push_back(PendingQuery {
             ticket,
             session: id,
             seq,
             at: plane.now,
-            lane,
+            class,
             form,
             missing: plane.worker.count,
             lines: Vec::new(),
             sum: 0,
+            latency: CoarseReport::default(),
+            slow: Vec::new(),
+            keys: Vec::new(),
             silent,
-            doubt,
+            not_found,
         });
         OwnQuestion { ticket, question }
     }
 
     /// Sends a query to the other workers without a session that waits. This worker has to answer
     /// it, too.
-    pub(crate) fn tell_all(&mut self, plane: &mut DataPlane, question: WorkerQuery) -> OwnQuestion {
-        let ticket = self.tell_others(plane, &question);
+    pub(crate) fn send_to_all_workers(
+        &mut self,
+        plane: &mut DataPlane,
+        question: WorkerQuery,
+    ) -> OwnQuestion {
+        let ticket = self.send_to_other_workers(plane, &question);
         OwnQuestion { ticket, question }
     }
 
-    /// The pool of a pause that waits for earlier requests. `None`: there are no more pauses.
-    pub(crate) fn settling_pool(&self, index: usize) -> Option<u16> {
-        self.settling_pauses.get(index).map(|pause| pause.pool)
+    /// Answers the pauses whose earlier requests are all answered. `oldest_deferred`: when the
+    /// oldest deferred request of a pool was asked.
+    pub(crate) fn settle_pauses(
+        &mut self,
+        plane: &mut DataPlane,
+        oldest_deferred: impl Fn(&DataPlane, u16) -> Option<Stamp>,
+    ) {
+        let mut index = 0;
+        while let Some(pool) = self.settling_pauses.get(index).map(|pause| pause.pool) {
+            let deferred = oldest_deferred(plane, pool);
+            match self.settle_pause(plane, index, deferred) {
+                Some(asked_by) => self.answer(plane, asked_by, WorkerReply::Count(0)),
+                None => index += 1,
+            }
+        }
     }
 
     /// Ends a pause's wait if all earlier requests are answered. `deferred`: when the oldest
     /// deferred request of its pool was asked. Returns the worker and the ticket to answer.
-    pub(crate) fn settle_pause(
+    fn settle_pause(
         &mut self,
         plane: &DataPlane,
         index: usize,
-        deferred: Option<u32>,
+        deferred: Option<Stamp>,
     ) -> Option<(usize, u64)> {
         let pause = self.settling_pauses.get(index)?;
         // The whole ledger is searched, since a request that was moved or sent again stands behind
         // younger ones. Links with a blocking command or a tunnel are left out: these may wait for
         // ever, and a paused server does not wait for them, either.
-        let now = plane.now.stamp_ms();
-        let of_pool = |link: &Link| plane.pool_of(link.kind.server).parent == pause.pool;
+        //
+        // No request was read after this turn, so an age is a difference of stamps, and the oldest
+        // request has the greatest one.
+        let now = plane.now_stamp;
+        let of_pool =
+            |link: &Link| plane.known_pool(plane.pool_of(link.kind.server).parent) == pause.pool;
         let links = plane.links.iter().map(|(_, link)| link);
         let oldest = links
             .filter(|link| !link.waits && link.tunnel.is_none() && of_pool(link))
-            .flat_map(|link| link.ledger.iter().map(|entry| entry.at_ms))
+            .flat_map(|link| link.ledger.iter().map(|entry| entry.asked))
             .chain(deferred)
-            .min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32);
-        if oldest.is_some_and(|at| at.wrapping_sub(pause.since_ms) as i32 <= 0) {
+            .max_by_key(|asked| now.ticks_since(*asked));
+        if oldest.is_some_and(|at| now.ticks_since(at) >= now.ticks_since(pause.since)) {
             return None;
         }
         let pause = self.settling_pauses.remove(index);
@@ -353,25 +420,32 @@ fn append_reply(plane: &mut DataPlane, asked: PendingQuery) {
     };
     let mut reply = Vec::new();
     match asked.form {
-        _ if asked.doubt.is_some()
+        _ if asked.not_found.is_some()
             && asked.lines.iter().all(ClientLines::is_empty)
             && asked.sum == 0 =>
         {
             if !asked.silent {
-                encode::error(&mut reply, &asked.doubt.unwrap_or_default());
+                encode::error(&mut reply, &asked.not_found.unwrap_or_default());
             }
         }
         ReplyForm::Target { to, request } => {
             let is_here = asked.sum > 0;
-            session.rare().redirect_found = Some(TargetNews { to, is_here });
+            session.rare().target.found = Some(TargetNews { to, is_here });
             let steps = [ReplyStep::request(request)].into();
-            plane.begin_steps(asked.session, steps, (asked.silent, asked.at.stamp_ms()));
+            plane.begin_steps(asked.session, steps, (asked.silent, asked.at.stamp()));
         }
         _ if asked.silent => {}
         ReplyForm::Lines(named) => {
             listing::reply(&mut reply, session.version, &asked.lines, named);
             // Freed before the reply is copied to the session's output.
             drop(asked.lines);
+        }
+        ReplyForm::Latency(names) => {
+            reports::append_histograms(&mut reply, session.version, &asked.latency, &names);
+        }
+        ReplyForm::SlowLog(count) => reports::append_slow_log(&mut reply, asked.slow, count),
+        ReplyForm::HotKeys(count) => {
+            reports::append_hot_keys(&mut reply, session.version, &asked.keys, count);
         }
         ReplyForm::Sum => encode::integer(&mut reply, asked.sum as i64),
         ReplyForm::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
@@ -385,11 +459,15 @@ const LISTED_BYTES: u64 = 1 << 10;
 
 /// The lists of clients under way at once take at most this fraction of the worker's memory bound.
 /// One list is always allowed.
-const LISTS_SHARE: u64 = 32;
+const LISTS_DIVISOR: u64 = 32;
 
 impl Admin {
     /// Sends a query to the other workers without a session that waits. Returns the ticket.
-    pub(crate) fn tell_others(&mut self, plane: &mut DataPlane, question: &WorkerQuery) -> u64 {
+    pub(crate) fn send_to_other_workers(
+        &mut self,
+        plane: &mut DataPlane,
+        question: &WorkerQuery,
+    ) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         if plane.worker.count > 1 {
@@ -409,37 +487,38 @@ impl Admin {
     pub(crate) fn lists_max(&self, plane: &DataPlane) -> usize {
         let sessions = plane.sessions.len() as u64 + self.other_workers.sessions;
         let bytes = (sessions * LISTED_BYTES).max(1);
-        let most = plane.settings.limits.worker_memory_bytes_max / LISTS_SHARE / bytes;
+        let most = plane.settings.limits.worker_memory_bytes_max / LISTS_DIVISOR / bytes;
         usize::try_from(most).unwrap_or(QUESTIONS_MAX).max(1)
     }
 
-    /// Number of queries of a lane that may be under way.
-    fn places_of(&self, plane: &DataPlane, lane: QueryClass) -> usize {
-        match lane {
+    /// Number of queries of a class that may be under way.
+    fn places_of(&self, plane: &DataPlane, class: QueryClass) -> usize {
+        match class {
             QueryClass::List if plane.worker.count > 1 => self.lists_max(plane),
+            QueryClass::Report => REPORTS_MAX,
             _ => QUESTIONS_MAX,
         }
     }
 
     /// A query has its reply: releases sessions that wait to ask.
     fn next_questions(&mut self, plane: &mut DataPlane) {
-        if self.queries.lanes.is_calm() {
+        if self.queries.places.is_calm() {
             return;
         }
         let lists = self.places_of(plane, QueryClass::List);
-        let next = self.queries.lanes.next(lists);
+        let next = self.queries.places.next(lists);
         self.release_askers(plane, next);
     }
 
     /// Releases sessions that have waited too long to ask: they are refused.
     fn end_waits_to_ask(&mut self, plane: &mut DataPlane) {
-        if self.queries.lanes.is_calm() {
+        if self.queries.places.is_calm() {
             return;
         }
-        let mut lanes = std::mem::take(&mut self.queries.lanes);
+        let mut waiting = std::mem::take(&mut self.queries.places);
         let is_over = |id| plane.sessions.get(id).is_none() || plane.is_past_deadline(id);
-        let over = lanes.take_over(is_over);
-        self.queries.lanes = lanes;
+        let over = waiting.take_over(is_over);
+        self.queries.places = waiting;
         self.release_askers(plane, over);
     }
 
@@ -458,7 +537,7 @@ impl Admin {
         while self.queries.open.front().is_some_and(over)
             && let Some(asked) = self.queries.open.pop_front()
         {
-            self.queries.lanes.end(asked.lane);
+            self.queries.places.end(asked.class);
             self.settling_pauses
                 .retain(|pause| pause.to != plane.worker.index || pause.ticket != asked.ticket);
             let mut reply = Vec::new();
@@ -482,6 +561,7 @@ mod tests {
     use respool_protocol::request::RequestScanner;
 
     use super::*;
+    use crate::base::time::STAMP_TICK_US;
     use crate::data_plane::test_plane::{plane_with_link, replies_of, request_of, session_of};
 
     /// Asks for a session. This worker answers at once, and others do not.
@@ -539,6 +619,41 @@ mod tests {
         assert_eq!(replies_of(&plane, id), ":3\r\n");
         admin.handle_answer(&mut plane, ticket, WorkerReply::Count(3));
         assert_eq!(replies_of(&plane, id), ":3\r\n");
+    }
+
+    /// A pause waits for requests that were read before it, and for no later ones, even if the
+    /// stamps wrap meanwhile.
+    #[test]
+    fn pause_waits_for_earlier_requests_alone() {
+        let wrap = (u64::from(u32::MAX) + 1) * STAMP_TICK_US;
+        for begin in [0, wrap - 2_000_000] {
+            let at = |ms| Time(begin).plus_ms(ms);
+            let (mut plane, link) = plane_with_link();
+            let (id, mut admin) = (session_of(&mut plane), Admin::default());
+            let read_at = |plane: &mut DataPlane, ms, seq| {
+                plane.begin_turn(at(ms));
+                let entry = Entry::of(id, seq, plane.now_stamp);
+                let ledger = &mut plane.links.get_mut(link).expect("a link").ledger;
+                ledger.push(entry, b"");
+                ledger.flush(entry.asked);
+                entry
+            };
+            let earlier = read_at(&mut plane, 0, 0);
+            plane.begin_turn(at(1_000));
+            ask(&mut admin, &mut plane, id, "CLIENT PAUSE 60000 ALL");
+            let later = read_at(&mut plane, 1_500, 1);
+            for ms in [1_500, 3_000] {
+                plane.begin_turn(at(ms));
+                assert_eq!(admin.settle_pause(&plane, 0, None), None, "at {ms} ms");
+                let deferred = Some(later.asked);
+                assert_eq!(admin.settle_pause(&plane, 0, deferred), None);
+            }
+            let ledger = &mut plane.links.get_mut(link).expect("a link").ledger;
+            ledger.pop_answered(earlier);
+            assert_eq!(admin.settle_pause(&plane, 0, Some(earlier.asked)), None);
+            let settled = admin.settle_pause(&plane, 0, Some(later.asked));
+            assert!(settled.is_some());
+        }
     }
 
     /// Another worker gets its answer by an action.

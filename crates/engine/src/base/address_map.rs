@@ -76,7 +76,7 @@ enum Ports {
     Range(u16, u16),
 }
 
-/// Why a list of entries is no valid map.
+/// The reason why a list of entries is no valid map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapError {
     /// Two entries have this left side.

@@ -13,8 +13,8 @@
 //!
 //! The wheel may be wrong. A client that uses two connections alternately never sends on both at
 //! once: the expected session sends only after the present request is answered. If a wait brings
-//! less than half of the expected requests, the link doubts the forecast. It then lets the next 1,
-//! 3, 7, ... batches leave without waiting. A wait that pays ends the doubt.
+//! less than half of the expected requests, the forecast was wrong, and the link lets the next 1,
+//! 3, 7, ... batches leave without waiting. After a wait that pays, all batches may wait again.
 
 use crate::base::time::Time;
 
@@ -29,7 +29,7 @@ const WAIT: u32 = 2;
 /// waiting for all gave 0.85.
 const STRAGGLERS: u32 = 4;
 /// The most batches that leave without waiting, after waits in vain.
-const DOUBT_MAX: u32 = 1023;
+const SKIP_MAX: u32 = 1023;
 
 /// How many sessions are expected in each slot of time.
 #[derive(Debug)]
@@ -43,15 +43,15 @@ pub(crate) struct ArrivalWheel {
 
 /// How many requests a link expects, and whether a batch waits for them.
 ///
-/// The links of a pool with several servers share one wheel, and each has its own doubt. The server
+/// The links of a pool with several servers share one wheel, and each has its own skips. The server
 /// of a session's next request is unknown. Of many sessions, each server gets a share.
 #[derive(Debug)]
 pub(crate) struct ArrivalForecast {
     wheel: ArrivalWheel,
     /// Batches that leave without waiting, from now on.
     skip: u32,
-    /// How many such batches followed the last wait in vain; 0 after a wait that paid.
-    doubt: u32,
+    /// How many batches the last wait in vain made skip; 0 after a wait that paid.
+    last_skip: u32,
     /// The wait that is on: the requests expected, and those in the batch, when it began.
     wait: Option<(u32, u32)>,
 }
@@ -118,7 +118,7 @@ impl ArrivalForecast {
         ArrivalForecast {
             wheel: ArrivalWheel::new(max_delay_us),
             skip: 0,
-            doubt: 0,
+            last_skip: 0,
             wait: None,
         }
     }
@@ -145,7 +145,7 @@ impl ArrivalForecast {
     pub(crate) fn worth_waiting_for(&mut self, soon: u32, gathered: u32) -> bool {
         if soon * STRAGGLERS <= gathered {
             if self.wait.take().is_some() {
-                self.doubt = 0;
+                self.last_skip = 0;
             }
             return false;
         }
@@ -170,10 +170,10 @@ impl ArrivalForecast {
     pub(crate) fn waited(&mut self, gathered: u32) {
         if let Some((awaited, before)) = self.wait.take() {
             if (gathered - before) * 2 >= awaited {
-                self.doubt = 0;
+                self.last_skip = 0;
             } else {
-                self.doubt = (self.doubt * 2 + 1).min(DOUBT_MAX);
-                self.skip = self.doubt;
+                self.last_skip = (self.last_skip * 2 + 1).min(SKIP_MAX);
+                self.skip = self.last_skip;
             }
         }
     }

@@ -51,7 +51,7 @@ impl Outgoing {
         &mut self.bytes
     }
 
-    /// The first `count` bytes were written, or never will be.
+    /// Removes the first `count` bytes: they were written or dropped.
     #[inline]
     pub(crate) fn take(&mut self, count: usize, spare: &mut SpareBuffers) {
         self.start += count;
@@ -143,7 +143,15 @@ impl Unanswered {
             self.written = 0;
             self.bytes.clear();
             self.bytes.shrink_to(LINK_BYTES_KEPT);
-        } else if self.answered >= COMPACT_BYTES && self.answered * 2 >= self.bytes.len() {
+        } else if self.answered >= COMPACT_BYTES {
+            self.compact();
+        }
+    }
+
+    /// Frees the answered bytes, if they are half of all.
+    #[inline(never)]
+    fn compact(&mut self) {
+        if self.answered * 2 >= self.bytes.len() {
             self.bytes.drain(..self.answered);
             self.written -= self.answered;
             self.answered = 0;
@@ -184,7 +192,7 @@ pub(crate) struct SpareBuffers {
 const FRESH_BYTES: usize = 512;
 /// Room that a link keeps between batches, bytes.
 const LINK_BYTES_KEPT: usize = 64 << 10;
-/// A buffer that grew beyond this is freed, bytes.
+/// The largest buffer that is kept, bytes.
 const SPARE_BYTES_MAX: usize = 16 << 10;
 /// How many buffers are kept: at most four megabytes in a worker.
 const SPARES_MAX: usize = 256;

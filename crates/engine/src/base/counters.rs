@@ -121,6 +121,14 @@ counters! {
     /// Sessions that respool closed before they authenticated: too late, or because memory was
     /// short. `respool_sessions_closed_by_us` counts them, too.
     sessions_closed_unauthenticated: u64,
+    /// Sessions with TLS, now.
+    tls_sessions: u64,
+    /// TLS handshakes of clients that go on, now.
+    tls_handshaking: u64,
+    /// TLS handshakes of clients that are done.
+    tls_handshakes: u64,
+    /// TLS handshakes of clients that failed.
+    tls_handshakes_failed: u64,
     /// Requests read from clients.
     requests: u64,
     /// Requests that respool answered without a server.
@@ -131,7 +139,7 @@ counters! {
     session_bytes_out: u64,
     /// Links now, in any state.
     links: u64,
-    /// Links that were connected and greeted: the server answered the handshake.
+    /// Links that were connected: the server answered the handshake.
     links_connected: u64,
     /// Links that were lost, or could not be established.
     links_lost: u64,
@@ -266,8 +274,25 @@ counters! {
     /// Part of `respool_memory_bytes`: unanswered requests of links, and replies that have not come
     /// whole.
     memory_link_bytes: u64,
+    /// Part of `respool_memory_bytes`: keys and records of connections with TLS.
+    memory_tls_bytes: u64,
     /// Part of `respool_memory_bytes`: memory of sessions that have not authenticated.
     memory_unauthenticated_bytes: u64,
+}
+
+/// The counts of clients with TLS, which the driver keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TlsCounts {
+    /// Sessions with TLS, now.
+    pub sessions: u64,
+    /// Handshakes that go on, now.
+    pub handshaking: u64,
+    /// Handshakes that are done.
+    pub handshakes: u64,
+    /// Handshakes that failed.
+    pub handshakes_failed: u64,
+    /// Bytes of memory that TLS takes, now: of clients and of servers.
+    pub memory_bytes: u64,
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use respool_protocol::encode;
 
-use crate::base::settings::AwayError;
+use crate::base::settings::ServerDownError;
 
 /// Whether a failed request may have been executed. The third fate, `Replied`, needs no variant:
 /// then the reply itself went to the client.
@@ -14,8 +14,8 @@ pub enum Fate {
     Unknown,
 }
 
-/// Why a request failed. The fault is that of a server or of respool. Faults of clients are
-/// answered in Redis's words where they are found.
+/// The cause of a failed request. A server or respool is at fault. Faults of clients are answered
+/// in Redis's words where they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause<'a> {
     /// No connection to the server; `reason`: how the last attempt failed.
@@ -54,19 +54,24 @@ impl Cause<'_> {
 
 /// Appends an error reply. The code in front is for programs, the rest for people.
 pub(crate) fn append_reply(out: &mut Vec<u8>, fate: Fate, cause: Cause<'_>) {
-    append_reply_as(out, fate, AwayError::NotSent, cause);
+    append_reply_as(out, fate, ServerDownError::NotSent, cause);
 }
 
 /// Appends an error reply. `away`: the code if the server is away and the command was not executed.
-pub(crate) fn append_reply_as(out: &mut Vec<u8>, fate: Fate, away: AwayError, cause: Cause<'_>) {
+pub(crate) fn append_reply_as(
+    out: &mut Vec<u8>,
+    fate: Fate,
+    away: ServerDownError,
+    cause: Cause<'_>,
+) {
     encode::error(out, &error_text(fate, away, cause));
 }
 
 /// The text of an error reply, without the protocol around it. `away` as in [`append_reply_as`].
-pub(crate) fn error_text(fate: Fate, away: AwayError, cause: Cause<'_>) -> Vec<u8> {
+pub(crate) fn error_text(fate: Fate, away: ServerDownError, cause: Cause<'_>) -> Vec<u8> {
     let (code, fate) = match fate {
         Fate::NotSent if cause.is_server_away() => (away.code(), NOT_EXECUTED),
-        Fate::NotSent => (AwayError::NotSent.code(), NOT_EXECUTED),
+        Fate::NotSent => (ServerDownError::NotSent.code(), NOT_EXECUTED),
         Fate::Unknown => ("UNKNOWN", "the command was sent and may have been executed"),
     };
     let cause = match cause {
@@ -101,7 +106,10 @@ const NOT_EXECUTED: &str = "the command was not executed";
 
 /// The code for a request whose link the server has refused. A refusal that lasts is no reason to
 /// try again, so it gets `NOTSENT`.
-pub(crate) fn away_error_at(refusal: Option<&[u8]>, away: AwayError) -> AwayError {
+pub(crate) fn server_down_error_at(
+    refusal: Option<&[u8]>,
+    away: ServerDownError,
+) -> ServerDownError {
     const PASSING: [&[u8]; 4] = [
         b"ERR max number of clients",
         b"LOADING ",
@@ -111,7 +119,7 @@ pub(crate) fn away_error_at(refusal: Option<&[u8]>, away: AwayError) -> AwayErro
     let is_passing = |words: &[u8]| PASSING.iter().any(|start| words.starts_with(start));
     match refusal.is_none_or(is_passing) {
         true => away,
-        false => AwayError::NotSent,
+        false => ServerDownError::NotSent,
     }
 }
 
@@ -167,7 +175,11 @@ mod tests {
             reason: "gone",
         };
         assert!(is_servers_fault(text(Fate::Unknown, lost).as_bytes()));
-        for away in [AwayError::Loading, AwayError::TryAgain, AwayError::NotSent] {
+        for away in [
+            ServerDownError::Loading,
+            ServerDownError::TryAgain,
+            ServerDownError::NotSent,
+        ] {
             let mut out = Vec::new();
             append_reply_as(&mut out, Fate::NotSent, away, lost);
             assert!(is_servers_fault(&out), "{away:?}");

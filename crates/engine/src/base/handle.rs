@@ -7,6 +7,15 @@ handle! {
     pub struct SessionId
 }
 
+/// The first session at this index, for tests without an engine.
+#[cfg(test)]
+pub(crate) fn session(index: u32) -> SessionId {
+    SessionId {
+        index,
+        generation: 1,
+    }
+}
+
 handle! {
     /// A link, as driver and engine name it. A link that connects again keeps its handle.
     pub struct LinkId

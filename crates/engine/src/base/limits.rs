@@ -10,7 +10,7 @@ pub struct Limits {
     /// Redis.
     pub sessions_max: u32,
     /// Unanswered requests of one session. At the limit: the session is not read.
-    pub session_depth_max: u32,
+    pub session_pipeline_max: u32,
     /// Reply bytes that a session has not taken. At the limit: the session is not read, and a
     /// shared link that brings more for it is drained (see `Link`).
     pub session_output_soft_bytes: u32,
@@ -52,7 +52,7 @@ pub struct Limits {
     /// further ones are refused.
     pub worker_subscriptions_max: u32,
     /// Unanswered requests of one link. At the limit: sessions with further requests wait.
-    pub link_ledger_max: u32,
+    pub link_unanswered_requests_max: u32,
     /// Bytes of unanswered requests of one link, which are kept until they are answered. At most a
     /// 64th of [`Limits::worker_memory_bytes_max`]. At the limit: sessions with further requests
     /// wait.
@@ -67,7 +67,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             sessions_max: 10_000,
-            session_depth_max: 4_096,
+            session_pipeline_max: 4_096,
             session_output_soft_bytes: 1 << 20,
             session_output_hard_bytes: 32 << 20,
             session_stall_ms: 10_000,
@@ -80,7 +80,7 @@ impl Default for Limits {
             transaction_bytes_max: 64 << 20,
             session_subscriptions_max: 65_536,
             worker_subscriptions_max: 1 << 20,
-            link_ledger_max: 65_536,
+            link_unanswered_requests_max: 65_536,
             link_unanswered_bytes_max: 4 << 20,
             worker_memory_bytes_max: 1 << 30,
         }
@@ -90,31 +90,31 @@ impl Default for Limits {
 /// The greatest [`Limits::link_unanswered_bytes_max`]: the links to many databases together hold a
 /// part of [`Limits::worker_memory_bytes_max`].
 pub(crate) fn unanswered_bytes_max(limits: &Limits) -> u32 {
-    let most = (limits.worker_memory_bytes_max / UNANSWERED_SHARE).max(UNANSWERED_BYTES_MIN);
+    let most = (limits.worker_memory_bytes_max / UNANSWERED_DIVISOR).max(UNANSWERED_BYTES_MIN);
     u32::try_from(most).unwrap_or(u32::MAX)
 }
 
 /// A link may hold [`Limits::worker_memory_bytes_max`] divided by this.
-const UNANSWERED_SHARE: u64 = 64;
+const UNANSWERED_DIVISOR: u64 = 64;
 /// The least bytes that a link may hold.
 const UNANSWERED_BYTES_MIN: u64 = 64 << 10;
 
 /// Bytes of parts that several servers have answered to the requests of one session, before any
 /// reply is whole: replies to MGET and KEYS are merged here. At the limit: an error. If several
 /// such requests of the session reach it together, the session is closed.
-pub(crate) fn share_replies_bytes_max(limits: &Limits) -> usize {
-    let most = limits.worker_memory_bytes_max / GATHERED_SHARE;
+pub(crate) fn parts_bytes_max(limits: &Limits) -> usize {
+    let most = limits.worker_memory_bytes_max / GATHERED_DIVISOR;
     let most = most.max(limits.session_output_hard_bytes.into());
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-/// The option from which [`share_replies_bytes_max`] comes, with its value.
-pub(crate) fn share_replies_bytes_option(limits: &Limits) -> String {
+/// The option from which [`parts_bytes_max`] comes, with its value.
+pub(crate) fn parts_bytes_option(limits: &Limits) -> String {
     let (memory, hard) = (
         limits.worker_memory_bytes_max,
         limits.session_output_hard_bytes,
     );
-    match memory / GATHERED_SHARE >= u64::from(hard) {
+    match memory / GATHERED_DIVISOR >= u64::from(hard) {
         true => format!("an eighth of worker-memory-bytes-max, which is {memory}"),
         false => format!("session-output-hard-bytes, which is {hard}"),
     }
@@ -122,7 +122,7 @@ pub(crate) fn share_replies_bytes_option(limits: &Limits) -> String {
 
 /// The parts of one session may hold [`Limits::worker_memory_bytes_max`] divided by this, or
 /// [`Limits::session_output_hard_bytes`] if that is more.
-const GATHERED_SHARE: u64 = 8;
+const GATHERED_DIVISOR: u64 = 8;
 
 /// The least value of [`Limits::worker_memory_bytes_max`] in options.
 pub const WORKER_MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -136,11 +136,12 @@ pub const UNAUTHENTICATED_HELD_BYTES_MAX: usize =
 /// The sessions of a worker that have not authenticated may together hold
 /// [`Limits::worker_memory_bytes_max`] divided by this. At the limit: sessions are closed, the
 /// largest first, until half of that is held.
-pub const UNAUTHENTICATED_SHARE: usize = 16;
+pub const UNAUTHENTICATED_DIVISOR: usize = 16;
 
-// One session alone never reaches the share of all.
+// One session alone never reaches the bound of all.
 const _: () = assert!(
-    UNAUTHENTICATED_HELD_BYTES_MAX as u64 <= WORKER_MEMORY_BYTES_MIN / UNAUTHENTICATED_SHARE as u64
+    UNAUTHENTICATED_HELD_BYTES_MAX as u64
+        <= WORKER_MEMORY_BYTES_MIN / UNAUTHENTICATED_DIVISOR as u64
 );
 
 /// When memory is short, requests that have been incomplete for this long are given up before any
@@ -201,10 +202,44 @@ pub const TAKEOVER_BYTES_MAX: usize = 1 << 20;
 /// [`LINK_UNUSED_MS`]. At the limit: the next such command waits.
 pub const EMERGENCY_LINKS_PER_SERVER: usize = 2;
 
+/// Measurements of the times of requests by command in each worker: those of fixed commands, and
+/// `other` for all commands without a name there. Each takes up to 20 KiB, and as much in the
+/// worker's report.
+pub const LATENCY_COMMANDS_MAX: usize = 64;
+
+/// Arguments of a request that the slow log shows, as many as Redis shows. At the limit: the last
+/// one says how many more there are.
+pub const SLOW_ARGUMENTS_MAX: usize = 32;
+
+/// Bytes of an argument that the slow log shows, as many as Redis shows. At the limit: the rest is
+/// cut.
+pub const SLOW_ARGUMENT_BYTES_MAX: usize = 128;
+
+/// Slow requests that a worker logs in one turn. At the limit: the others are left out.
+pub const SLOW_PER_TURN_MAX: usize = 16;
+
+/// Keys that a worker counts for `RESPOOL HOTKEYS GET`, for each pool. At the limit: a new key
+/// takes the counter of the rarest one, and its count may be too large by that one's.
+pub const HOT_KEYS_MAX: usize = 128;
+
+/// Bytes of a key that `RESPOOL HOTKEYS GET` counts. At the limit: the rest of the key is left out.
+pub const HOT_KEY_BYTES_MAX: usize = 256;
+
+/// Keys of a sampled request that count. At the limit: the other keys do not.
+pub const HOT_KEYS_PER_REQUEST_MAX: usize = 32;
+
+/// The longest time that `slowlog-slower-than-us` takes, microseconds: an hour. Stamps of requests
+/// wrap after 9.5 hours.
+pub const SLOW_US_MAX: u32 = 3_600_000_000;
+
 /// Queries of one kind (CLIENT LIST, PAUSE, UNBLOCK and others) to all workers that are not
 /// answered yet; a session has one at a time. At the limit: the next session waits, for
 /// [`QUESTION_MS`] at most.
 pub const QUESTIONS_MAX: usize = 64;
+
+/// Queries for the slow logs or the hot keys of all workers that are not answered yet. At the limit
+/// the next session waits, as at [`QUESTIONS_MAX`].
+pub const REPORTS_MAX: usize = 4;
 
 /// Options that one session has set for all workers by CONFIG SET, and that some workers do not
 /// have yet. At the limit: the next one is refused.
@@ -279,7 +314,7 @@ pub const APART_SESSIONS_MAX: usize = 4 << 10;
 
 /// The time for which sessions have waited behind slow readers shrinks by the time that passes,
 /// divided by this. In the long run sessions wait for 2 % of the time.
-pub const STRANGERS_WAIT_SHARE: u64 = 50;
+pub const STRANGERS_WAIT_DIVISOR: u64 = 50;
 
 /// Tokens by which links younger than a second, to one server, connect again at once when they are
 /// lost while the server is well. A link that has answered takes one token, another link takes
@@ -325,11 +360,24 @@ pub const LINKS_PER_SERVER: usize = 4;
 /// further nodes of a Cluster are ignored.
 pub const SERVERS_MAX: usize = 8 << 10;
 
+/// Servers that all pools since the start have named, those that reloads have ended included.
+/// Beyond it, a reload that changes pools is refused. Each has an entry among [`SERVERS_MAX`], and
+/// discovery needs the rest. Each pool and each prefix names a server, so it bounds pools, too.
+pub const SERVERS_EVER_MAX: usize = SERVERS_MAX / 2;
+
+const _: () = assert!(
+    2 * SERVERS_EVER_MAX <= u16::MAX as usize,
+    "a session has the index of its pool in 16 bits"
+);
+
 /// Replicas of one primary that are read. At the limit: further replicas are ignored.
 pub const REPLICAS_READ_MAX: usize = 32;
 
 /// Servers in INFO. At the limit: servers that are up are left out first.
 pub const SERVERS_SHOWN_MAX: usize = 256;
+
+/// Servers in a worker's report, from which metrics are made.
+pub const SERVERS_REPORTED_MAX: usize = 1_024;
 
 /// Links of one worker to one server that try the logins of clients and check the configured login.
 /// They do not count for [`Limits::links_max`]. At the limit: logins wait for one another.
@@ -403,6 +451,9 @@ pub const LOGINS_MAX: usize = 1 << 10;
 /// Passwords of one user of a pool's servers with which links log in. At the limit: a session with
 /// another valid password uses links with the newest of these.
 pub const PASSWORDS_OF_USER_MAX: usize = 4;
+/// The time after which a link that is up tries a login again that its server did not accept,
+/// milliseconds.
+pub const LOGIN_RENEWAL_PAUSE_MS: u32 = 10_000;
 /// Databases of a login for which respool remembers the login that selected them. At the limit: the
 /// oldest is forgotten.
 pub const DATABASES_OF_LOGIN_MAX: usize = 16;

@@ -21,12 +21,13 @@ pub struct Settings {
     pub flush: FlushRule,
     /// The users that may connect. Empty: every client may, as with a Redis without a password.
     pub users: Vec<User>,
-    /// The pools behind respool; listeners name them by index.
+    /// The pools behind respool; listeners name them by index. After a reload, the indices are
+    /// those of [`PoolPlaces`](crate::PoolPlaces).
     pub pools: Vec<PoolSettings>,
     /// The action on a request that needs a dedicated link if none is free.
     pub pinned_links_full: WhenFull,
     /// The code of the error for a request that was not executed because its server is away.
-    pub away_error: AwayError,
+    pub server_down_error: ServerDownError,
     /// Whether subscribers of a lost link are closed.
     pub lost_subscriptions: LostSubscriptions,
     /// Commands that no client may use.
@@ -36,6 +37,31 @@ pub struct Settings {
     /// Servers are asked for their output limits of a connection: `client-output-buffer-limit` and
     /// `maxmemory-clients`.
     pub asks_output_limits: bool,
+    /// Servers are asked for their processor time every few seconds, for metrics.
+    pub asks_server_cpu: bool,
+    /// The slow log.
+    pub slow_log: SlowLogSettings,
+    /// The keys of one request in so many count for `RESPOOL HOTKEYS`. 0: those of none.
+    pub hot_keys_sample: u32,
+}
+
+/// The slow log: the last requests that took long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowLogSettings {
+    /// The least time of a slow request, from its reading to its reply, microseconds. `None`: no
+    /// request is logged.
+    pub slower_than_us: Option<u32>,
+    /// Requests that each worker keeps.
+    pub len_max: u32,
+}
+
+impl Default for SlowLogSettings {
+    fn default() -> Self {
+        SlowLogSettings {
+            slower_than_us: Some(10_000),
+            len_max: 128,
+        }
+    }
 }
 
 /// The action at a bound.
@@ -52,7 +78,7 @@ pub enum WhenFull {
 /// in a pipeline always gets `NotSent`, because client libraries repeat whole pipelines for the
 /// other codes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AwayError {
+pub enum ServerDownError {
     /// `LOADING`: of the clients that repeat a request after an error, most do so for this one.
     #[default]
     Loading,
@@ -62,12 +88,12 @@ pub enum AwayError {
     NotSent,
 }
 
-impl AwayError {
+impl ServerDownError {
     pub(crate) fn code(self) -> &'static str {
         match self {
-            AwayError::Loading => "LOADING",
-            AwayError::TryAgain => "TRYAGAIN",
-            AwayError::NotSent => "NOTSENT",
+            ServerDownError::Loading => "LOADING",
+            ServerDownError::TryAgain => "TRYAGAIN",
+            ServerDownError::NotSent => "NOTSENT",
         }
     }
 }
@@ -207,6 +233,22 @@ pub struct User {
     pub source: Option<PasswordSource>,
 }
 
+impl User {
+    /// The place of a user that was removed. No client can log in as it.
+    pub(crate) fn removed() -> User {
+        User {
+            name: String::new(),
+            password: String::new(),
+            source: None,
+        }
+    }
+
+    /// Whether the user was removed.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.name.is_empty()
+    }
+}
+
 /// A source of passwords, such as a file, by a number that the owner of the settings gives. The
 /// engine reads no file: it names the source when a server refuses a password from it, and gets a
 /// new one by `Engine::handle_password`.
@@ -247,20 +289,43 @@ pub struct PoolSettings {
     pub name: String,
     /// The servers, and the owners of keys.
     pub kind: PoolKind,
-    /// Where keys are read.
+    /// The driver reaches the servers over TLS. Of the ports that a node names, the one with TLS
+    /// counts.
+    pub tls: bool,
+    /// The servers that answer reads.
     pub reads: Reads,
     /// When a link's open batch leaves, at first; `None`: [`Settings::flush`].
     pub flush: Option<FlushRule>,
     /// The address that clients of a Cluster get for this pool; `None`: the address that they have
     /// connected to.
     pub announce: Option<Announced>,
-    /// How a Cluster shows itself to clients.
+    /// The appearance of a Cluster to clients.
     pub shows: Shows,
-    /// How respool reaches the addresses that nodes and Sentinels name.
+    /// The map to reachable addresses of those that nodes and Sentinels name.
     pub address_map: AddressMap,
 }
 
-/// How a Cluster behind respool shows itself to clients, in INFO, HELLO and CLUSTER alike.
+impl PoolSettings {
+    /// Whether the pool is in use: clients may connect to it.
+    pub fn is_in_use(&self) -> bool {
+        !matches!(self.kind, PoolKind::Subpool | PoolKind::Ended { .. })
+    }
+
+    /// Whether both pools have the same servers, and reach and read them in the same way.
+    pub(crate) fn has_servers_of(&self, other: &PoolSettings) -> bool {
+        (self.tls, &self.reads, &self.address_map) == (other.tls, &other.reads, &other.address_map)
+            && self.kind.without_renewable_passwords() == other.kind.without_renewable_passwords()
+    }
+}
+
+impl Settings {
+    /// The pools that clients may connect to.
+    pub(crate) fn pools_in_use(&self) -> impl Iterator<Item = &PoolSettings> {
+        self.pools.iter().filter(|pool| pool.is_in_use())
+    }
+}
+
+/// The appearance of a Cluster behind respool to clients, in INFO, HELLO and CLUSTER alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shows {
     /// As a Cluster of one node, which owns all slots.
@@ -292,8 +357,8 @@ impl std::fmt::Display for Announced {
     }
 }
 
-/// Where the keys of a primary with replicas are read. For [`PoolKind::Single`] and other pools
-/// without replicas it must be the default.
+/// The servers that answer reads of a primary with replicas. For [`PoolKind::Single`] and other
+/// pools without replicas it must be the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
     /// The servers that are read.
@@ -396,8 +461,68 @@ pub enum PoolKind {
     ByPrefix {
         /// The subpools. Of all prefixes of a key the longest counts. The first subpool is for all
         /// other keys, and its own prefix is ignored.
-        parts: Vec<PrefixPool>,
+        subpools: Vec<PrefixPool>,
     },
+    /// The place of a subpool, see [`PoolPlaces`](crate::PoolPlaces).
+    Subpool,
+    /// A reload has removed the pool or given it other servers. Its sessions leave it.
+    Ended {
+        /// The pool that its sessions move to, at a later index; `None`: they are closed.
+        successor: Option<u16>,
+    },
+}
+
+impl PoolKind {
+    /// The same kind without the passwords that may change while respool runs.
+    fn without_renewable_passwords(&self) -> PoolKind {
+        let mut kind = self.clone();
+        kind.forget_renewable_passwords();
+        kind
+    }
+
+    fn forget_renewable_passwords(&mut self) {
+        let forget = |server: &mut ServerSettings| {
+            let credentials = server.credentials.as_mut();
+            if let Some(credentials) = credentials.filter(|known| known.source.is_some()) {
+                credentials.password.clear();
+            }
+        };
+        match self {
+            PoolKind::Single(server) => forget(server),
+            PoolKind::Watched {
+                sentinels,
+                template,
+                ..
+            } => {
+                sentinels.iter_mut().for_each(forget);
+                forget(template);
+            }
+            PoolKind::Cluster { seeds: servers }
+            | PoolKind::Sharded {
+                shards: servers, ..
+            } => servers.iter_mut().for_each(forget),
+            PoolKind::ByPrefix { subpools } => {
+                let kinds = subpools.iter_mut().map(|subpool| &mut subpool.kind);
+                kinds.for_each(PoolKind::forget_renewable_passwords);
+            }
+            PoolKind::Subpool | PoolKind::Ended { .. } => {}
+        }
+    }
+
+    /// The number of servers that the configuration names.
+    pub(crate) fn servers_named(&self) -> usize {
+        match self {
+            PoolKind::Single(_) => 1,
+            PoolKind::Watched { primaries, .. } => primaries.len(),
+            PoolKind::Cluster { seeds } => seeds.len(),
+            PoolKind::Sharded { shards, .. } => shards.len(),
+            PoolKind::ByPrefix { subpools } => {
+                let kinds = subpools.iter().map(|subpool| &subpool.kind);
+                kinds.map(PoolKind::servers_named).sum()
+            }
+            PoolKind::Subpool | PoolKind::Ended { .. } => 0,
+        }
+    }
 }
 
 /// A subpool: the pool of the keys with a prefix.
@@ -409,8 +534,8 @@ pub struct PrefixPool {
     pub strip: bool,
     /// Any kind without subpools.
     pub kind: PoolKind,
-    /// Where keys are read. The [`PoolSettings::reads`] of a pool with subpools count for none of
-    /// them.
+    /// The servers that answer reads. The [`PoolSettings::reads`] of a pool with subpools count for
+    /// none of its subpools.
     pub reads: Reads,
 }
 

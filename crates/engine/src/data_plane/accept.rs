@@ -73,6 +73,8 @@ impl DataPlane {
             peer: from.peer,
             local: from.local,
             fd: from.fd,
+            is_unread: false,
+            has_queued: false,
             asked: None,
             bytes_in: 0,
             bytes_out: 0,
@@ -135,7 +137,7 @@ impl DataPlane {
         self.counters.session_bytes_out += count as u64;
         if session.state.holds().any(Holds::OUTPUT)
             && session.out.len() <= self.settings.limits.session_output_soft_bytes as usize / 2
-            && self.unpause_links_of(id)
+            && self.read_links_again(id)
         {
             self.release(id, Holds::OUTPUT);
         }

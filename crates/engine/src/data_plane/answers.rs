@@ -82,25 +82,25 @@ impl DataPlane {
             return self.answer_reply(id, &bound_reply("links-max"));
         };
         match link.state {
-            LinkState::Backoff { .. } if link.refusal.is_none() => self.close_greeting(id),
+            LinkState::Backoff { .. } if link.refusal.is_none() => self.close_at_hello(id),
             LinkState::Backoff { .. } | LinkState::Up => {
-                let reply = self.no_link_reply(link_id, self.away_error(id));
+                let reply = self.no_link_reply(link_id, self.server_down_error(id));
                 self.answer_reply(id, &reply)
             }
             LinkState::Down
             | LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
-            | LinkState::Greeting { .. } => match self.wait_until_up(id, link_id) {
+            | LinkState::Handshaking { .. } => match self.wait_until_up(id, link_id) {
                 Ok(()) => Dispatched::Wait,
-                Err(_) => self.close_greeting(id),
+                Err(_) => self.close_at_hello(id),
             },
         }
     }
 
     /// A client sends HELLO while no server can be reached. Its connection is closed, as that of a
     /// dead server would be: libraries connect again then, while they take an error as final.
-    pub(crate) fn close_greeting(&mut self, id: SessionId) -> Dispatched {
+    pub(crate) fn close_at_hello(&mut self, id: SessionId) -> Dispatched {
         self.counters.failed_not_sent += 1;
         self.close_when_answered(id);
         Dispatched::Done

@@ -27,7 +27,7 @@ pub(crate) struct AwaitedNodes {
     sessions: Vec<SessionId>,
     /// When the first session began to wait.
     since: Option<Time>,
-    /// Why the last refresh gave no topology, if it did not.
+    /// The reason why the last refresh gave no topology, if it did not.
     pub(crate) wrong: Option<String>,
 }
 
@@ -58,16 +58,16 @@ impl DataPlane {
     /// Waits for the first topology answer of the server's Cluster. Without it most reads would be
     /// redirected, and each redirect would look like a slot that moves while the session tracks.
     pub(crate) fn await_nodes(&mut self, id: SessionId, server: ServerId) -> Result<(), Blocked> {
-        let part = usize::from(self.server(server).pool);
-        match self.pools[part].cluster() {
+        let subpool = usize::from(self.server(server).pool);
+        match self.pools[subpool].cluster() {
             Some(slots) if !slots.is_known => {}
             _ => return Ok(()),
         }
-        if self.wait_for_nodes(id, part) {
+        if self.wait_for_nodes(id, subpool) {
             return Err(Blocked::Wait);
         }
         let mut reply = Vec::new();
-        encode::error(&mut reply, self.no_nodes(part).as_bytes());
+        encode::error(&mut reply, self.no_nodes(subpool).as_bytes());
         Err(Blocked::Refused(reply))
     }
 
@@ -76,18 +76,20 @@ impl DataPlane {
     pub(crate) fn find_owners(&mut self, id: SessionId) -> Option<Dispatched> {
         let session = self.sessions.get(id)?;
         let is_queued = session.state.any(Flags::IN_MULTI);
-        let part = self.unknown_subpool(usize::from(session.pool))?;
-        let text = match self.unusable_node(part) {
+        let subpool = self.unknown_subpool(usize::from(session.pool))?;
+        let text = match self.unusable_node(subpool) {
             Some(text) => text,
-            None if !is_queued && self.wait_for_nodes(id, part) => return Some(Dispatched::Wait),
-            None => self.no_nodes(part),
+            None if !is_queued && self.wait_for_nodes(id, subpool) => {
+                return Some(Dispatched::Wait);
+            }
+            None => self.no_nodes(subpool),
         };
         Some(self.refuse_queued(id, text.as_bytes()))
     }
 
     /// The error while a Cluster is unknown because a configured server is no node of a Cluster.
-    fn unusable_node(&self, part: usize) -> Option<String> {
-        let mut servers = self.pools[part].servers().iter();
+    fn unusable_node(&self, subpool: usize) -> Option<String> {
+        let mut servers = self.pools[subpool].servers().iter();
         let server = servers.find(|server| self.is_away_for(**server, NO_NODE))?;
         let label = &self.server(*server).label;
         Some(format!(

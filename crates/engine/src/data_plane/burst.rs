@@ -33,7 +33,7 @@ impl Burst {
         (self.first, self.bytes) = (seq, counted(bytes));
     }
 
-    /// Adds bytes that came behind those that wait.
+    /// Adds bytes that came behind waiting bytes.
     pub(crate) fn extend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(counted(bytes));
     }
@@ -79,7 +79,8 @@ mod tests {
         burst
     }
 
-    /// One request that came whole or in parts is alone, before it has its place and after that.
+    /// One request that came whole or in fragments is alone, before it has its place and after
+    /// that.
     #[test]
     fn request_that_came_alone_is_alone() {
         for came_first in [10, 4] {

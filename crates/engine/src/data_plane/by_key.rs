@@ -57,8 +57,8 @@ impl DataPlane {
             return false;
         };
         let (any, at) = (session.next_seq, session.server);
-        let (part, owner) = self.pools.owner_of(session.pool, key, || any);
-        let server = match part.readers {
+        let (subpool, owner) = self.pools.owner_of(session.pool, key, || any);
+        let server = match subpool.readers {
             None => Ok(owner),
             Some(_) => self.server_for(session_id, owner, id.get()),
         };
@@ -78,8 +78,9 @@ impl DataPlane {
         session.asked = Some(id);
         let entry = Entry {
             len: bytes.len() as u32,
+            command: id.into(),
             class,
-            ..Entry::of(session_id, session.take_seq(), self.asked_ms)
+            ..Entry::of(session_id, session.take_seq(), self.asked)
         };
         link.ledger.push(entry, bytes);
         self.counters.link_requests += 1;
@@ -106,8 +107,8 @@ impl DataPlane {
             return false;
         };
         let (key, any) = (request.arg(at), session.next_seq);
-        let (part, _) = self.pools.owner_of(session.pool, key, || any);
-        let prefix = &part.removed_prefix[..];
+        let (subpool, _) = self.pools.owner_of(session.pool, key, || any);
+        let prefix = &subpool.removed_prefix[..];
         let how = (request.id, class);
         if prefix.is_empty() {
             return self.push_by_key(session_id, request.bytes, key, how);

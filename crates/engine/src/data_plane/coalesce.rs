@@ -7,8 +7,8 @@
 //!   ledger:   INCR c | Sets(2), b, e | LLEN l, its equal | Gets(2), a, its equal, d
 //! ```
 //!
-//! Each part has an entry of its own in the ledger, with its session and place. No client can tell,
-//! because of seven rules:
+//! Each member has an entry of its own in the ledger, with its session and place. No client can
+//! tell, because of seven rules:
 //! - Requests of different sessions in one batch may run in any order, because none of them was
 //!   answered. Requests of one session keep their order. Moved requests run behind all others of
 //!   the batch: first SETs, then reads, then GETs. So a request is moved only if its session has no
@@ -19,20 +19,20 @@
 //!   none of its earlier requests runs later. A session that only sends GETs may get the value of
 //!   one key as of a moment before that of a key it asked for first: both moments lie within the
 //!   batch. That order is kept where it costs nothing, within an MGET.
-//! - A session with a part, or with the reply of an equal read, sends no further request until all
-//!   of its requests are answered. So each of its requests can be sent again as if it had never
+//! - A session with a member, or with the reply of an equal read, sends no further request until
+//!   all of its requests are answered. So each of its requests can be sent again as if it had never
 //!   been sent.
 //! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, by one GET for all
 //!   sessions that want it. Later reads of that key by their sessions are sent again, too. Where
 //!   reads are not collapsed, or a session reads in more than one way, all of its later requests
 //!   are sent again. Repeated requests are not fused any more, so their replies are final. A reply
 //!   too large to be copied goes to the first session, and the others ask again.
-//! - An error reply to an MGET or MSET is for the whole. Every part is sent again by itself and
+//! - An error reply to an MGET or MSET is for the whole. Every member is sent again by itself and
 //!   gets its own reply; those of an MSET only if the error says that nothing was executed. The
 //!   SETs of one session are in one MSET: no later one is executed before an earlier one that is
 //!   refused.
-//! - A node of a Cluster takes keys of one slot together, and no others. So the parts of an MGET or
-//!   MSET are neighbours of one slot there. Where such neighbours are rare, nothing is joined.
+//! - A node of a Cluster takes keys of one slot together, and no others. So the members of an MGET
+//!   or MSET are neighbours of one slot there. Where such neighbours are rare, nothing is joined.
 //! - A user with the right to MGET need not have the right to GET, and the server need not have
 //!   GET. So GETs are fused only if a GET by itself was not refused a short while ago. The same
 //!   holds for SETs.
@@ -50,6 +50,8 @@ use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::dedup::{Dedup, hash};
 use crate::data_plane::egress::Delivery;
+use crate::data_plane::latency::AnsweredRun;
+use crate::data_plane::ledger::CommandMark;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry, GET, SET};
 use crate::data_plane::own_options::CoalescingSwitches;
 use crate::data_plane::session::{Flags, Session};
@@ -60,7 +62,7 @@ pub(crate) struct Coalescing {
     /// The entries of the batch, in their old order.
     entries: Vec<Entry>,
     /// The requests by their sections ([`BatchMove`]), from the end of the batch on.
-    parts: [Vec<BatchPart>; 4],
+    members: [Vec<BatchMember>; 4],
     /// Equal requests of one section.
     dedup: Dedup,
     /// The requests that are sent of a section.
@@ -77,7 +79,7 @@ struct BatchOrder {
 
 /// A request of the batch: its index there, and the start of its bytes.
 #[derive(Clone, Copy, Debug)]
-struct BatchPart {
+struct BatchMember {
     index: u32,
     at: u32,
 }
@@ -91,15 +93,15 @@ struct OpenBatch<'a> {
 
 impl<'a> OpenBatch<'a> {
     #[inline]
-    fn entry(&self, part: BatchPart) -> &'a Entry {
-        &self.entries[part.index as usize]
+    fn entry(&self, member: BatchMember) -> &'a Entry {
+        &self.entries[member.index as usize]
     }
 
     /// The bytes of a request, without the first `from`.
     #[inline]
-    fn bytes(&self, part: BatchPart, from: usize) -> &'a [u8] {
-        let at = part.at as usize;
-        &self.bytes[at + from..at + self.entry(part).len as usize]
+    fn bytes(&self, member: BatchMember, from: usize) -> &'a [u8] {
+        let at = member.at as usize;
+        &self.bytes[at + from..at + self.entry(member).len as usize]
     }
 }
 
@@ -117,18 +119,18 @@ pub(crate) enum BatchMove {
     Not,
 }
 
-/// How the requests of a section are sent.
+/// The form in which the requests of a section are sent.
 #[derive(Clone, Copy)]
 struct BatchSection {
     /// The head of the request that joins them. `None`: each is sent by itself.
     whole: Option<(Class, &'static [u8])>,
-    /// The class of each part.
-    part: Class,
-    /// The number of arguments of each part.
+    /// The class of each member.
+    member: Class,
+    /// The number of arguments of each member.
     args: usize,
-    /// Whether equal parts are sent once.
+    /// Whether equal members are sent once.
     collapses: bool,
-    /// The class of a lone part. A lone read counts as moved: its reply may have to wait for
+    /// The class of a lone member. A lone read counts as moved: its reply may have to wait for
     /// earlier requests of its session.
     alone: Class,
 }
@@ -137,21 +139,21 @@ struct BatchSection {
 const SECTIONS: [BatchSection; 3] = [
     BatchSection {
         whole: Some((Class::Gets, b"\r\n$4\r\nMGET\r\n")),
-        part: Class::OfGets,
+        member: Class::OfGets,
         args: 1,
         collapses: true,
         alone: Class::Moved,
     },
     BatchSection {
         whole: None,
-        part: Class::Moved,
+        member: Class::Moved,
         args: 0,
         collapses: true,
         alone: Class::Moved,
     },
     BatchSection {
         whole: Some((Class::Sets, b"\r\n$4\r\nMSET\r\n")),
-        part: Class::OfSets,
+        member: Class::OfSets,
         args: 2,
         collapses: false,
         alone: Class::Set,
@@ -159,14 +161,14 @@ const SECTIONS: [BatchSection; 3] = [
 ];
 
 impl BatchSection {
-    /// How `count` parts are sent.
+    /// The form in which `count` members are sent.
     fn of(self, count: usize) -> BatchSection {
         if count > 1 {
             return self;
         }
         BatchSection {
             whole: None,
-            part: self.alone,
+            member: self.alone,
             collapses: false,
             ..self
         }
@@ -179,11 +181,11 @@ impl BatchSection {
 struct SectionOrder {
     /// The number of the last block.
     last: u32,
-    /// The most parts of a block.
+    /// The most members of a block.
     keys_max: usize,
-    /// The slot of all parts of the last block, where slots count.
+    /// The slot of all members of the last block, where slots count.
     slot: u16,
-    /// The number of parts in each block of a section.
+    /// The number of members in each block of a section.
     of_section: Vec<usize>,
     /// The bytes in the last block.
     bytes: usize,
@@ -193,7 +195,7 @@ struct SectionOrder {
 /// although an earlier one is refused.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SetRun {
-    parts: u16,
+    members: u16,
     bytes: u16,
     /// The slot of all of them, where slots count.
     slot: u16,
@@ -203,13 +205,13 @@ const _: () = assert!(FUSED_BYTES_MAX <= u16::MAX as usize);
 
 impl SetRun {
     fn is_empty(self) -> bool {
-        self.parts == 0
+        self.members == 0
     }
 
     /// Adds a SET if one MSET may have all of the run. Returns whether it did.
     #[inline]
     fn takes<const BY_SLOT: bool>(&mut self, set: &[u8], keys_max: usize) -> bool {
-        let has_room = usize::from(self.parts) < keys_max
+        let has_room = usize::from(self.members) < keys_max
             && usize::from(self.bytes) + set.len() <= FUSED_BYTES_MAX;
         let slot = match BY_SLOT && has_room {
             true => slot_of(&set[SET.len()..]),
@@ -217,7 +219,7 @@ impl SetRun {
         };
         let fits = has_room && (!BY_SLOT || self.is_empty() || slot == self.slot);
         if fits {
-            self.parts += 1;
+            self.members += 1;
             self.bytes += set.len() as u16;
             self.slot = slot;
         }
@@ -229,7 +231,7 @@ impl SectionOrder {
     /// Makes sure that the last block has room for all of a run.
     fn begin_run<const BY_SLOT: bool>(&mut self, run: SetRun) {
         let is_other = BY_SLOT && run.slot != self.slot;
-        if is_other || !self.has_room_for(run.parts.into(), run.bytes.into()) {
+        if is_other || !self.has_room_for(run.members.into(), run.bytes.into()) {
             self.begin(run.slot);
         }
     }
@@ -241,15 +243,15 @@ impl SectionOrder {
         self.last += 1;
     }
 
-    /// Whether the last block has room for so many more parts and bytes.
+    /// Whether the last block has room for so many more members and bytes.
     #[inline]
-    fn has_room_for(&self, parts: usize, bytes: usize) -> bool {
+    fn has_room_for(&self, members: usize, bytes: usize) -> bool {
         let last = self.of_section.last();
-        last.is_some_and(|count| count + parts <= self.keys_max)
+        last.is_some_and(|count| count + members <= self.keys_max)
             && self.bytes + bytes <= FUSED_BYTES_MAX
     }
 
-    /// The block of the next part that is sent, with so many bytes.
+    /// The block of the next member that is sent, with so many bytes.
     #[inline]
     fn take(&mut self, section: &BatchSection, bytes: usize, slot: impl Fn() -> u16) -> u32 {
         match section.whole {
@@ -279,36 +281,36 @@ fn slot_of(args: &[u8]) -> u16 {
     hash_slot(first().unwrap_or_default())
 }
 
-/// Decides which parts of a section are sent, and in which blocks. Each other part takes the reply
-/// of an equal earlier one.
+/// Decides which members of a section are sent, and in which blocks. Each other member takes the
+/// reply of an equal earlier one.
 #[inline(never)]
 fn choose<const BY_SLOT: bool>(
     section: &BatchSection,
-    parts: &[BatchPart],
+    members: &[BatchMember],
     batch: OpenBatch<'_>,
     dedup: &mut Dedup,
     blocks: &mut SectionOrder,
-    levels: &[CoalescingSwitches],
+    switches: &[CoalescingSwitches],
     sessions: &mut Slab<SessionId, Session>,
 ) {
     blocks.of_section.clear();
-    dedup.clear(if section.collapses { parts.len() } else { 0 });
-    let from = section.part.beginning().len();
+    dedup.clear(if section.collapses { members.len() } else { 0 });
+    let from = section.member.beginning().len();
     let mut current = SessionId::NONE;
     let mut session: Option<&mut Session> = None;
     let mut collapses = false;
-    for (index, part) in parts.iter().enumerate() {
-        let entry = batch.entry(*part);
+    for (index, member) in members.iter().enumerate() {
+        let entry = batch.entry(*member);
         if entry.session != current {
             current = entry.session;
             session = sessions.get_mut(current);
             if let Some(session) = &mut session {
-                collapses =
-                    section.collapses && CoalescingSwitches::of(levels, session.listener).collapse;
+                collapses = section.collapses
+                    && CoalescingSwitches::of(switches, session.listener).collapse;
                 if section.whole.is_some() {
                     session.state |= Flags::FUSED;
                 }
-                if section.part == Class::OfSets {
+                if section.member == Class::OfSets {
                     blocks.begin_run::<BY_SLOT>(session.sets);
                 }
             }
@@ -317,8 +319,10 @@ fn choose<const BY_SLOT: bool>(
             unreachable!("only requests of open sessions are moved");
         };
         let place = collapses.then(|| {
-            let own = batch.bytes(*part, from);
-            dedup.find(own, |other| batch.bytes(parts[other as usize], from) == own)
+            let own = batch.bytes(*member, from);
+            dedup.find(own, |other| {
+                batch.bytes(members[other as usize], from) == own
+            })
         });
         if let Some(leader) = place.and_then(|place| place.leader) {
             let block = dedup.leaders()[leader].block;
@@ -330,7 +334,7 @@ fn choose<const BY_SLOT: bool>(
             }
         }
         session.block = blocks.take(section, entry.len as usize, || match BY_SLOT {
-            true => slot_of(batch.bytes(*part, from)),
+            true => slot_of(batch.bytes(*member, from)),
             false => 0,
         });
         if section.collapses {
@@ -349,12 +353,12 @@ struct Fused {
 
 impl BatchOrder {
     /// Begins the new order with the requests that stay.
-    fn begin(&mut self, stay: &[BatchPart], batch: OpenBatch<'_>) {
+    fn begin(&mut self, stay: &[BatchMember], batch: OpenBatch<'_>) {
         self.bytes.clear();
         self.entries.clear();
-        for part in stay.iter().rev() {
-            self.bytes.extend_from_slice(batch.bytes(*part, 0));
-            self.entries.push(*batch.entry(*part));
+        for member in stay.iter().rev() {
+            self.bytes.extend_from_slice(batch.bytes(*member, 0));
+            self.entries.push(*batch.entry(*member));
         }
     }
 
@@ -363,20 +367,20 @@ impl BatchOrder {
     fn write(
         &mut self,
         section: &BatchSection,
-        parts: &[BatchPart],
+        members: &[BatchMember],
         batch: OpenBatch<'_>,
         dedup: &Dedup,
         blocks: &SectionOrder,
     ) -> Fused {
-        let (mut parts_left, mut leaders_left) = (parts, dedup.leaders());
+        let (mut members_left, mut leaders_left) = (members, dedup.leaders());
         let collapses = section.collapses;
         let mut fused = Fused::default();
         for count in &blocks.of_section {
             let section = section.of(*count);
-            let from = section.part.beginning().len();
-            let sent = |part: BatchPart| {
-                let mut entry = *batch.entry(part);
-                entry.class = section.part;
+            let from = section.member.beginning().len();
+            let sent = |member: BatchMember| {
+                let mut entry = *batch.entry(member);
+                entry.class = section.member;
                 entry.len -= from as u32;
                 entry
             };
@@ -384,27 +388,28 @@ impl BatchOrder {
             if collapses {
                 let (block, rest) = leaders_left.split_at(*count);
                 leaders_left = rest;
-                let first = batch.entry(parts[block[0].string as usize]);
+                let first = batch.entry(members[block[0].string as usize]);
                 self.begin_block(&section, *count, first);
                 for leader in block {
-                    let part = parts[leader.string as usize];
-                    self.bytes.extend_from_slice(batch.bytes(part, from));
-                    self.entries.push(sent(part));
+                    let member = members[leader.string as usize];
+                    self.bytes.extend_from_slice(batch.bytes(member, from));
+                    self.entries.push(sent(member));
                     self.entries
                         .extend(dedup.followers(leader).map(|follower| Entry {
                             class: Class::Same,
                             len: 0,
-                            ..*batch.entry(parts[follower as usize])
+                            ..*batch.entry(members[follower as usize])
                         }));
                 }
             } else {
-                let (block, rest) = parts_left.split_at(*count);
-                parts_left = rest;
+                let (block, rest) = members_left.split_at(*count);
+                members_left = rest;
                 self.begin_block(&section, *count, batch.entry(block[0]));
-                for part in block {
-                    self.bytes.extend_from_slice(batch.bytes(*part, from));
+                for member in block {
+                    self.bytes.extend_from_slice(batch.bytes(*member, from));
                 }
-                self.entries.extend(block.iter().map(|part| sent(*part)));
+                self.entries
+                    .extend(block.iter().map(|member| sent(*member)));
             }
             if section.whole.is_some() {
                 fused.wholes += 1;
@@ -414,8 +419,8 @@ impl BatchOrder {
         fused
     }
 
-    /// Appends the head of `count` parts, if the section has one. Its entry is as old as the first
-    /// part.
+    /// Appends the head of `count` members, if the section has one. Its entry is as old as the
+    /// first member.
     fn begin_block(&mut self, section: &BatchSection, count: usize, first: &Entry) {
         let Some((class, name)) = section.whole else {
             return;
@@ -438,7 +443,7 @@ fn is_plain(request: &[u8], beginning: &[u8]) -> bool {
 }
 
 /// The requests that a session sends again on one link.
-pub(crate) struct RepeatedRead {
+pub(crate) struct RepeatedRequests {
     link: LinkId,
     /// Whether all later requests of the session are sent again, too. Otherwise only equal ones
     /// are: the reads of one key by a session run in their order.
@@ -447,9 +452,9 @@ pub(crate) struct RepeatedRead {
     requests: Vec<u64>,
 }
 
-impl RepeatedRead {
-    fn on(link: LinkId) -> RepeatedRead {
-        RepeatedRead {
+impl RepeatedRequests {
+    fn on(link: LinkId) -> RepeatedRequests {
+        RepeatedRequests {
             link,
             all: false,
             requests: Vec::new(),
@@ -544,7 +549,7 @@ impl DataPlane {
         self.batch = self.batch.wrapping_add(1);
         let batch = self.batch;
         let mut work = std::mem::take(&mut self.coalescing);
-        work.parts.iter_mut().for_each(Vec::clear);
+        work.members.iter_mut().for_each(Vec::clear);
         let keys_max = rule.fused_keys_max as usize;
         work.blocks.keys_max = keys_max;
         link.ledger.copy_open_entries(&mut work.entries);
@@ -553,14 +558,14 @@ impl DataPlane {
         // Requests of a session mostly stand together. It is looked up once for each such run.
         let mut current = SessionId::NONE;
         let mut session: Option<&mut Session> = None;
-        let mut levels = CoalescingSwitches::ALL;
+        let mut switches = CoalescingSwitches::ALL;
         // The session of the last SET that was moved.
         let mut set_session = SessionId::NONE;
         // From the end on: a request's section depends on the later requests of its session.
         for (index, entry) in work.entries.iter().enumerate().rev() {
             let behind = at;
             at -= entry.len as usize;
-            let part = BatchPart {
+            let member = BatchMember {
                 index: index as u32,
                 at: at as u32,
             };
@@ -568,7 +573,7 @@ impl DataPlane {
                 current = entry.session;
                 session = self.sessions.get_mut(current);
                 if let Some(session) = &mut session {
-                    levels = CoalescingSwitches::of(&self.levels, session.listener);
+                    switches = CoalescingSwitches::of(&self.coalescing_switches, session.listener);
                     if session.batch != batch {
                         session.batch = batch;
                         session.behind = BatchMove::Get;
@@ -578,37 +583,39 @@ impl DataPlane {
                 }
             }
             let Some(session) = &mut session else {
-                work.parts[BatchMove::Not as usize].push(part);
+                work.members[BatchMove::Not as usize].push(member);
                 continue;
             };
             let request = &bytes[at..behind];
-            let may = |to: BatchMove| session.behind <= to && !entry.has_completion;
+            let may = |to: BatchMove| session.behind <= to && !entry.has_completion();
             let to = match entry.class {
-                Class::Get if try_get && !entry.has_completion => {
+                Class::Get if try_get && !entry.has_completion() => {
                     try_get = false;
                     tries[0] = Some(index);
                     BatchMove::Not
                 }
-                Class::Set if try_set && !entry.has_completion => {
+                Class::Set if try_set && !entry.has_completion() => {
                     try_set = false;
                     tries[1] = Some(index);
                     BatchMove::Not
                 }
                 Class::Get
                     if fuse_gets
-                        && levels.fuse
+                        && switches.fuse
                         && may(BatchMove::Get)
                         && is_plain(request, GET) =>
                 {
                     BatchMove::Get
                 }
-                Class::Get | Class::Pure if collapse && levels.collapse && may(BatchMove::Read) => {
+                Class::Get | Class::Pure
+                    if collapse && switches.collapse && may(BatchMove::Read) =>
+                {
                     session.reads_in_order |= !request.starts_with(GET);
                     BatchMove::Read
                 }
                 Class::Set
                     if fuse_sets
-                        && levels.fuse
+                        && switches.fuse
                         && may(BatchMove::Set)
                         && is_plain(request, SET)
                         && (session.sets.is_empty() || set_session == current)
@@ -620,13 +627,13 @@ impl DataPlane {
                 _ => BatchMove::Not,
             };
             session.behind = to;
-            work.parts[to as usize].push(part);
+            work.members[to as usize].push(member);
         }
         for index in tries.into_iter().flatten() {
             work.entries[index] = link.ledger.try_right(index);
         }
-        let moved = &work.parts[..BatchMove::Not as usize];
-        if moved.iter().any(|parts| parts.len() > 1) {
+        let moved = &work.members[..BatchMove::Not as usize];
+        if moved.iter().any(|members| members.len() > 1) {
             self.rearrange::<BY_SLOT>(id, &mut work, collapse);
         }
         self.coalescing = work;
@@ -646,7 +653,7 @@ impl DataPlane {
         };
         let Coalescing {
             entries,
-            parts: [moved @ .., stay],
+            members: [moved @ .., stay],
             dedup,
             blocks,
             order,
@@ -657,24 +664,24 @@ impl DataPlane {
         blocks.last = 0;
         let (mut candidates, mut same, mut saved) = (0, 0, 0);
         let (mut fusable, mut lone) = (0, 0);
-        for (section, parts) in SECTIONS.iter().zip(moved).rev() {
-            parts.reverse();
-            let mut section = section.of(parts.len());
+        for (section, members) in SECTIONS.iter().zip(moved).rev() {
+            members.reverse();
+            let mut section = section.of(members.len());
             section.collapses &= collapse;
             let sessions = &mut self.sessions;
             choose::<BY_SLOT>(
                 &section,
-                parts,
+                members,
                 batch,
                 dedup,
                 blocks,
-                &self.levels,
+                &self.coalescing_switches,
                 sessions,
             );
-            let fused = order.write(&section, parts, batch, dedup, blocks);
+            let fused = order.write(&section, members, batch, dedup, blocks);
             if section.collapses {
-                candidates += parts.len();
-                same += parts.len() - dedup.leaders().len();
+                candidates += members.len();
+                same += members.len() - dedup.leaders().len();
             }
             if BY_SLOT && section.whole.is_some() {
                 fusable += blocks.of_section.iter().sum::<usize>();
@@ -684,10 +691,10 @@ impl DataPlane {
                     .filter(|count| **count == 1)
                     .count();
             }
-            saved += parts.len() - blocks.of_section.len();
+            saved += members.len() - blocks.of_section.len();
             let counters = &mut self.counters;
             counters.fused_batches += fused.wholes;
-            match section.part {
+            match section.member {
                 Class::OfGets => counters.fused_gets += fused.requests,
                 Class::OfSets => counters.fused_sets += fused.requests,
                 // Other reads are moved, and not fused.
@@ -731,18 +738,18 @@ impl DataPlane {
             .and_then(|line| line.split_first())
         {
             Some((b'-', error)) => self.split_refused_join(id, head, error),
-            Some((b'*', count)) if number::parse(count) == Some(head.part_count().into()) => {
+            Some((b'*', count)) if number::parse(count) == Some(head.member_count().into()) => {
                 link.ledger.pop_head(head);
                 // By now it is known which earlier GETs are sent again.
                 self.counters.get_fusing_stops +=
-                    u64::from(link.gates.gets.note(head.part_count()));
+                    u64::from(link.gates.gets.note(head.member_count()));
             }
             _ => return Err(WRONG.to_owned()),
         }
         Ok(Some(line.len()))
     }
 
-    /// Sends each part of a joined request again by itself, because the server executed none of
+    /// Sends each member of a joined request again by itself, because the server executed none of
     /// them. If the user may not send the joined command, or the server has none, it is not tried
     /// again on this connection. Otherwise ACL LOG would fill with it. The same holds for
     /// CROSSSLOT, because keys are rarely of one slot by chance. If one key is forbidden to the
@@ -761,7 +768,7 @@ impl DataPlane {
             gate.stay_off();
         }
         link.ledger.pop_head(head);
-        for _ in 0..head.part_count() {
+        for _ in 0..head.member_count() {
             let Some(link) = self.links.get_mut(id) else {
                 return;
             };
@@ -777,14 +784,14 @@ impl DataPlane {
     /// sent again on this link. Other links do not matter.
     pub(crate) fn brings_early(&self, link: LinkId, read: &Entry) -> bool {
         let asks_again = |session: &Session| session.state.any(Flags::ASKS_AGAIN);
-        !self.repeated_reads.is_empty()
-            && read.before != EarlierAttempt::Answered
+        !self.repeated_requests.is_empty()
+            && read.before() != EarlierAttempt::Answered
             && self.sessions.get(read.session).is_some_and(asks_again)
             && self.asking(read.session, link).is_some()
     }
 
-    pub(crate) fn asking(&self, session: SessionId, link: LinkId) -> Option<&RepeatedRead> {
-        let repeated = self.repeated_reads.get(&session)?;
+    pub(crate) fn asking(&self, session: SessionId, link: LinkId) -> Option<&RepeatedRequests> {
+        let repeated = self.repeated_requests.get(&session)?;
         repeated.iter().find(|asking| asking.link == link)
     }
 
@@ -819,11 +826,11 @@ impl DataPlane {
         link.ledger.repeat_later(entry, request);
         let pool = self.servers[usize::from(link.kind.server.0)].pool;
         let collapses = self.pools[usize::from(pool)].flush.collapse
-            && CoalescingSwitches::of(&self.levels, session.listener).collapse;
-        let repeated = self.repeated_reads.entry(entry.session).or_default();
+            && CoalescingSwitches::of(&self.coalescing_switches, session.listener).collapse;
+        let repeated = self.repeated_requests.entry(entry.session).or_default();
         let index = repeated.iter().position(|asking| asking.link == id);
         let index = index.unwrap_or_else(|| {
-            repeated.push(RepeatedRead::on(id));
+            repeated.push(RepeatedRequests::on(id));
             repeated.len() - 1
         });
         repeated[index].all |= !entry.class.reads() || session.reads_in_order || !collapses;
@@ -833,7 +840,7 @@ impl DataPlane {
     /// Forgets the repeated requests of a lost link. Its unanswered requests are sent again in
     /// their old order, or not at all.
     pub(crate) fn forget_asking(&mut self, link: LinkId) {
-        self.repeated_reads.retain(|_, repeated| {
+        self.repeated_requests.retain(|_, repeated| {
             repeated.retain(|asking| asking.link != link);
             !repeated.is_empty()
         });
@@ -857,7 +864,7 @@ impl DataPlane {
                 continue;
             }
             let repeated = self
-                .repeated_reads
+                .repeated_requests
                 .get(&entry.session)
                 .into_iter()
                 .flatten();
@@ -869,9 +876,11 @@ impl DataPlane {
             let is_early = |request: &[u8]| asking.has_before(request);
             for early in session.take_reordered_behind(entry.seq, id, is_early) {
                 self.held_bytes -= early.freed;
+                // It counted when its early reply came.
                 let entry = Entry {
                     seq: early.seq,
                     len: early.request.len() as u32,
+                    command: CommandMark::OURS,
                     ..entry
                 };
                 again.push((entry, early.request));
@@ -922,32 +931,45 @@ impl DataPlane {
             Class::TriesGet => link.gates.may_get = seen,
             _ => link.gates.may_set = seen,
         }
-        link.ledger.pop_answered(entry);
+        self.note_front(id, &entry);
+        if let Some(link) = self.links.get_mut(id) {
+            link.ledger.pop_answered(entry);
+        }
         self.counters.link_replies += 1;
         self.deliver(entry.session, entry.seq, 1, reply);
     }
 
-    /// Takes the reply to an MSET, which every part gets. After some errors the MSET may have been
-    /// executed.
+    /// Takes the reply to an MSET, which every member gets. After some errors the MSET may have
+    /// been executed.
     fn settle_sets(&mut self, id: LinkId, head: Entry, reply: &[u8]) {
         self.counters.link_replies += 1;
-        if let Some(link) = self.links.get_mut(id).filter(|_| reply.starts_with(b"-")) {
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
+        let departure = link.ledger.front_departure();
+        if reply.starts_with(b"-") {
             self.counters.set_fusing_stops += u64::from(link.gates.sets.give_up());
         }
         let (mut delivery, mut replies) = (Delivery::NONE, self.spare_buffers.take());
-        for part in 0..=head.part_count() {
+        let mut run = AnsweredRun::NONE;
+        link.ledger.pop_answered(head);
+        if let Some(first) = link.ledger.first_in_flight() {
+            self.watch_front(id, &first);
+        }
+        for _ in 0..head.member_count() {
             let Some(link) = self.links.get_mut(id) else {
                 break;
             };
             let Some(entry) = link.ledger.first_in_flight() else {
                 break;
             };
+            self.latency
+                .note_next(&mut run, &entry, departure, self.now_stamp);
             link.ledger.pop_answered(entry);
-            if part > 0 {
-                self.go_on_delivering(&mut delivery, entry, &replies);
-                replies.extend_from_slice(reply);
-            }
+            self.go_on_delivering(&mut delivery, entry, &replies);
+            replies.extend_from_slice(reply);
         }
+        self.latency.note(run, self.now_stamp);
         self.end_delivery(&mut delivery, &replies);
         self.spare_buffers.give(replies);
     }
@@ -959,12 +981,13 @@ impl DataPlane {
             return;
         };
         self.counters.link_replies += 1;
+        let departure = link.ledger.front_departure();
         let nil = front.class == Class::OfGets && !cut && is_nil(reply);
         let mut wasted = false;
         let mut request = self.spare_buffers.take();
         request.extend_from_slice(front.class.beginning());
         request.extend_from_slice(link.ledger.first_bytes());
-        let mut is_first = true;
+        let (mut is_first, mut run) = (true, AnsweredRun::NONE);
         while let Some(link) = self.links.get_mut(id)
             && let Some(entry) = link.ledger.first_in_flight()
             && (is_first || entry.class == Class::Same)
@@ -986,15 +1009,20 @@ impl DataPlane {
                         true => Class::Read,
                         false => entry.class.asked_again(),
                     },
-                    before: EarlierAttempt::Answered,
-                    ..entry
+                    ..entry.after(EarlierAttempt::Answered)
                 };
                 self.will_ask_again(id, entry, &request);
             } else {
+                if run == AnsweredRun::NONE {
+                    self.watch_read(id, &entry, departure.left, &request);
+                }
+                self.latency
+                    .note_next(&mut run, &entry, departure, self.now_stamp);
                 self.deliver_read(entry.session, entry.seq, reply, (id, &request));
             }
             is_first = false;
         }
+        self.latency.note(run, self.now_stamp);
         if let Some(link) = self.links.get_mut(id) {
             link.gates.gets.waste(u32::from(wasted));
         }
@@ -1057,7 +1085,7 @@ mod tests {
             let later = format!("UNKNOWN a part of it may have been; {refused}");
             assert!(!executed_nothing(later.as_bytes()), "{later}");
         }
-        for doubtful in [
+        for uncertain in [
             "",
             "ERR",
             "ERR syntax error",
@@ -1069,7 +1097,7 @@ mod tests {
             "EXECABORT Transaction discarded because of previous errors.",
             "UNBLOCKED force unblock from blocking operation",
         ] {
-            assert!(!executed_nothing(doubtful.as_bytes()), "{doubtful}");
+            assert!(!executed_nothing(uncertain.as_bytes()), "{uncertain}");
         }
     }
 }

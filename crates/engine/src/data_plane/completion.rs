@@ -157,7 +157,7 @@ impl Completion {
     pub(crate) fn begin_again(&mut self, has_no_session: bool) -> bool {
         match self {
             Completion::Local(LocalCompletion::Learn(_))
-            | Completion::Pubsub(PubsubCompletion::Ask)
+            | Completion::Pubsub(PubsubCompletion::HubRequest)
             | Completion::Pinned(PinnedCompletion::Dismissal { .. })
             | Completion::Admin(AdminCompletion::Unblock { .. }) => {}
             // Requests after it rely on it.
@@ -340,7 +340,10 @@ impl DataPlane {
             ReplyPlace::Early => return Completed::Not,
             ReplyPlace::NotOpened(before) => {
                 *completion = Completion::behind(before);
-                link.ledger.give_up(0);
+                self.note_front(id, &entry);
+                if let Some(link) = self.links.get_mut(id) {
+                    link.ledger.give_up(0);
+                }
                 return Completed::NotOpened(entry);
             }
             ReplyPlace::Asking(then) => {
@@ -359,6 +362,7 @@ impl DataPlane {
             // The rest of a large reply is no error.
             self.note_code_answered(id, if cut { b"" } else { reply });
         }
+        self.begin_completing(id, &entry);
         let Some(link) = self.links.get_mut(id) else {
             return Completed::Not;
         };
@@ -381,7 +385,7 @@ impl DataPlane {
     /// session wants replies.
     pub(crate) fn deliver_to(&mut self, entry: Entry, reply: &[u8]) {
         if entry.session != SessionId::NONE {
-            let reply = if entry.silent { &[] } else { reply };
+            let reply = if entry.is_silent() { &[] } else { reply };
             self.deliver(entry.session, entry.seq, 1, reply);
         }
     }
@@ -453,7 +457,7 @@ mod tests {
                 Completion::Pinned(PinnedCompletion::Poll(ExecPreamble::default())),
                 2,
             ),
-            (Completion::Pubsub(PubsubCompletion::Ask), 0),
+            (Completion::Pubsub(PubsubCompletion::HubRequest), 0),
         ];
         for (mut completion, early) in table {
             for _ in 0..early {

@@ -17,6 +17,7 @@
 use std::collections::VecDeque;
 
 use crate::base::handle::SessionId;
+use crate::base::time::Stamp;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::session::Flags;
@@ -31,7 +32,7 @@ pub(crate) enum ReplyStep {
     /// EXEC, as the earlier requests of it have left it.
     Request {
         request: KeptRequest,
-        within: Option<CompositeReply>,
+        within: Option<WithinExec>,
     },
 }
 
@@ -39,11 +40,53 @@ pub(crate) enum ReplyStep {
 /// respool answers the first step. So each step shows the state that the requests before it have
 /// left.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CompositeReply {
+pub(crate) struct WithinExec {
     /// The number of requests in the transaction.
     pub(crate) count: u32,
+    /// Its database.
     pub(crate) db: u32,
+    /// The index of its user in the settings.
     pub(crate) user: u16,
+}
+
+/// The composite reply of a session: the rest of the last reply, if respool puts that together.
+#[derive(Debug, Default)]
+pub(crate) struct CompositeReply {
+    /// The steps that are left.
+    steps: VecDeque<ReplyStep>,
+    /// Whether the request of these steps gets no reply.
+    silent: bool,
+    /// When the request of these steps was read.
+    pub(crate) asked: Stamp,
+    /// The session's state within an EXEC.
+    pub(crate) within: Option<WithinExec>,
+}
+
+impl CompositeReply {
+    /// Puts steps in front of the others.
+    fn begin(&mut self, steps: VecDeque<ReplyStep>, (silent, asked): (bool, Stamp)) {
+        self.silent = silent;
+        self.asked = asked;
+        for step in steps.into_iter().rev() {
+            self.steps.push_front(step);
+        }
+    }
+
+    /// The last step is answered.
+    fn end(&mut self) {
+        self.silent = false;
+        self.within = None;
+    }
+
+    /// The memory of the steps.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.steps.iter().map(ReplyStep::memory_bytes).sum()
+    }
+
+    /// The bytes that the steps hold.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.steps.iter().map(ReplyStep::held_bytes).sum()
+    }
 }
 
 impl ReplyStep {
@@ -69,13 +112,13 @@ impl ReplyStep {
 
 impl DataPlane {
     /// Puts steps in front of a session's other steps. They are answered as soon as its requests in
-    /// flight are; the session must be waiting for that. `silent`: the client wants no replies.
-    /// `asked_ms`: when the request was read, [`crate::base::time::Time::stamp_ms`].
+    /// flight are; the session must be waiting for that. `request`: whether the client wants no
+    /// replies to it, and when it was read.
     pub(crate) fn begin_steps(
         &mut self,
         id: SessionId,
         steps: VecDeque<ReplyStep>,
-        (silent, asked_ms): (bool, u32),
+        request: (bool, Stamp),
     ) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -83,38 +126,30 @@ impl DataPlane {
         debug_assert!(session.state.holds().any(Holds::CATCH_UP));
         session.state |= Flags::STEPS | Flags::MID_REPLY;
         self.held_bytes += steps.iter().map(ReplyStep::held_bytes).sum::<usize>();
-        let rare = session.rare();
-        rare.steps_silent = silent;
-        rare.steps_asked_ms = asked_ms;
-        for step in steps.into_iter().rev() {
-            rare.reply_steps.push_front(step);
-        }
+        session.rare().composite.begin(steps, request);
     }
 
     /// Begins to answer a session's steps. Returns when the request behind them was read, and
     /// whether their first request has waited until its deadline.
-    pub(crate) fn begin_answering_steps(&mut self, id: SessionId) -> (u32, bool) {
+    pub(crate) fn begin_answering_steps(&mut self, id: SessionId) -> (Stamp, bool) {
         let session = self.sessions.get_mut(id);
-        let asked_ms = session.map_or(self.now_ms, |session| session.rare().steps_asked_ms);
+        let asked = session.map_or(self.now_stamp, |session| session.rare().composite.asked);
         let has_waited = self.deadlines.take_step(id);
-        (asked_ms, has_waited && self.is_expired(asked_ms))
+        (asked, has_waited && self.is_expired(asked))
     }
 
     /// Answers a session's steps up to the next request, and takes that one. `None`: the session
     /// has to wait, or the composite reply has ended.
-    pub(crate) fn next_step(
-        &mut self,
-        id: SessionId,
-    ) -> Option<(KeptRequest, Option<CompositeReply>)> {
+    pub(crate) fn next_step(&mut self, id: SessionId) -> Option<(KeptRequest, Option<WithinExec>)> {
         loop {
             let session = self.sessions.get_mut(id)?;
             if session.state.is_closing() || session.state.is_held() {
                 return None;
             }
-            if session.rare().steps_silent {
+            if session.rare().composite.silent {
                 session.state.silence_request();
             }
-            let Some(step) = session.rare().reply_steps.pop_front() else {
+            let Some(step) = session.rare().composite.steps.pop_front() else {
                 break;
             };
             self.held_bytes -= step.held_bytes();
@@ -123,7 +158,7 @@ impl DataPlane {
                     self.answer_reply(id, &bytes);
                 }
                 ReplyStep::Request { request, within } => {
-                    session.rare().composite = within;
+                    session.rare().composite.within = within;
                     return Some((request, within));
                 }
             }
@@ -139,12 +174,12 @@ impl DataPlane {
         &mut self,
         id: SessionId,
         request: KeptRequest,
-        within: Option<CompositeReply>,
+        within: Option<WithinExec>,
     ) {
         if let Some(session) = self.sessions.get_mut(id) {
             self.held_bytes += request.bytes.len();
             let step = ReplyStep::Request { request, within };
-            session.rare().reply_steps.push_front(step);
+            session.rare().composite.steps.push_front(step);
             self.deadlines.wait_with_step(id);
         }
     }
@@ -153,10 +188,10 @@ impl DataPlane {
     fn end_steps(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.state.remove(Flags::STEPS);
-            session.rare().steps_silent = false;
-            session.rare().composite = None;
+            session.rare().composite.end();
         }
         self.count_down_silence(id);
         self.end_mid_reply(id);
+        self.hold_to_leave_pool(id);
     }
 }

@@ -22,7 +22,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::own_options::CoalescingSwitches;
 
 /// The most pieces that are written at once, after waits in vain.
-const DOUBT_MAX: u16 = 1023;
+const SKIP_MAX: u16 = 1023;
 
 /// The cork of one session's output.
 #[derive(Clone, Copy, Debug)]
@@ -31,15 +31,15 @@ pub(crate) struct Cork {
     until: Time,
     /// Pieces that are written at once, from now on.
     skip: u16,
-    /// How many such pieces followed the last wait in vain; 0 after a wait that paid.
-    doubt: u16,
+    /// How many pieces the last wait in vain made skip; 0 after a wait that paid.
+    last_skip: u16,
 }
 
 impl Cork {
     pub(crate) const NONE: Cork = Cork {
         until: Time(0),
         skip: 0,
-        doubt: 0,
+        last_skip: 0,
     };
 
     fn is_on(&self) -> bool {
@@ -51,10 +51,10 @@ impl Cork {
         if self.is_on() {
             self.until = Time(0);
             match is_whole {
-                true => self.doubt = 0,
+                true => self.last_skip = 0,
                 false => {
-                    self.doubt = (self.doubt * 2 + 1).min(DOUBT_MAX);
-                    self.skip = self.doubt;
+                    self.last_skip = (self.last_skip * 2 + 1).min(SKIP_MAX);
+                    self.skip = self.last_skip;
                 }
             }
         }
@@ -78,7 +78,7 @@ impl DataPlane {
             return;
         }
         let rule = &self.pools[usize::from(session.pool)].flush;
-        let aim = CoalescingSwitches::of(&self.levels, session.listener).aim;
+        let aim = CoalescingSwitches::of(&self.coalescing_switches, session.listener).aim;
         // The other replies come from some of the pool's servers.
         let balanced_us = self.pools[usize::from(session.pool)].longest_wait_us;
         let wait_us = rule.wait_us_for(aim, balanced_us);

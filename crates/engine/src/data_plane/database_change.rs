@@ -104,7 +104,7 @@ impl DataPlane {
                 | LinkState::Lost
                 | LinkState::Retrying { .. }
                 | LinkState::Connecting { .. }
-                | LinkState::Greeting { .. },
+                | LinkState::Handshaking { .. },
             ) => match self.wait_until_up(id, link) {
                 Ok(()) => DatabaseChange::Wait,
                 Err(reply) => DatabaseChange::Away(reply),
@@ -124,8 +124,8 @@ impl DataPlane {
                 encode::error(&mut reply, text);
                 DatabaseChange::Failed(reply)
             }
-            Some(_) => DatabaseChange::Failed(self.no_link_reply(link, self.away_error(id))),
-            None => DatabaseChange::Away(self.no_link_reply(link, self.away_error(id))),
+            Some(_) => DatabaseChange::Failed(self.no_link_reply(link, self.server_down_error(id))),
+            None => DatabaseChange::Away(self.no_link_reply(link, self.server_down_error(id))),
         }
     }
 }

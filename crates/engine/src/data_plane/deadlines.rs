@@ -21,7 +21,7 @@ use respool_protocol::request::{Found, RequestScanner, split_inline};
 
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::time::Time;
+use crate::base::time::{STAMP_TICK_US, Stamp, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::ledger::Entry;
@@ -33,12 +33,21 @@ use crate::data_plane::session_state::Holds;
 /// Bytes of a session that wait to be dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Arrival {
-    /// The time when they were read, [`Time::stamp_ms`].
-    at_ms: u32,
+    /// The time when they were read.
+    asked: Stamp,
     /// Their number. They are the first bytes that the session holds.
     len: usize,
     /// Whether the wait counts.
     counts: bool,
+}
+
+/// The deadlines of one session's requests.
+#[derive(Debug, Default)]
+pub(crate) struct SessionDeadlines {
+    /// The place and deadline of a request that waits for a link.
+    pub(crate) next: Option<(u32, Time)>,
+    /// Links on which writes of the session were given up at their deadlines.
+    pub(crate) given_up_at: Vec<LinkId>,
 }
 
 /// The sessions whose requests wait.
@@ -149,22 +158,20 @@ impl DataPlane {
         &mut self,
         session_id: SessionId,
         id: Option<CommandId>,
-        at_ms: u32,
+        asked: Stamp,
     ) -> Option<Vec<u8>> {
         let session = self.sessions.get_mut(session_id)?;
         match id {
             Some(id::HELLO) => {
-                self.close_greeting(session_id);
+                self.close_at_hello(session_id);
             }
             Some(id::EXEC) if session.state.any(Flags::IN_MULTI) => {
                 let link = session.link;
                 return Some(self.expired_exec_reply(link));
             }
             _ => {
-                let entry = Entry {
-                    silent: session.state.is_silent(),
-                    ..Entry::of(session_id, session.take_seq(), at_ms)
-                };
+                let entry = Entry::of(session_id, session.take_seq(), asked)
+                    .silenced(session.state.is_silent());
                 let link = session.link;
                 self.give_up(link, entry, Fate::NotSent);
                 if id.is_some_and(is_relied_on) {
@@ -188,9 +195,9 @@ impl DataPlane {
     }
 
     /// The time and number of the bytes of a session that have waited, if the wait counts.
-    pub(crate) fn take_arrival(&mut self, id: SessionId) -> Option<(u32, usize)> {
+    pub(crate) fn take_arrival(&mut self, id: SessionId) -> Option<(Stamp, usize)> {
         let arrival = self.deadlines.held.remove(&id)?;
-        arrival.counts.then_some((arrival.at_ms, arrival.len))
+        arrival.counts.then_some((arrival.asked, arrival.len))
     }
 }
 
@@ -213,27 +220,27 @@ fn needs_no_server(id: CommandId) -> bool {
 }
 
 impl DataPlane {
-    /// Whether a request that was read at `at_ms` is past its deadline.
-    pub(crate) fn is_expired(&self, at_ms: u32) -> bool {
+    /// Whether a request that was read at `asked` is past its deadline.
+    pub(crate) fn is_expired(&self, asked: Stamp) -> bool {
         let limit_ms = self.settings.timeouts.request_ms;
-        limit_ms > 0 && self.now_ms.wrapping_sub(at_ms) >= limit_ms
+        limit_ms > 0 && self.now_stamp.ms_since(asked) >= limit_ms
     }
 
     /// Whether the request on a link that serves one request is past its deadline. The bytes of
     /// such a link are not kept apart by request, so only the loss of the whole link ends it.
     pub(crate) fn is_link_expired(&self, link: &Link) -> bool {
         let front = link.ledger.front().filter(|_| link.serves_one_request());
-        let at_ms = match link.tunnel {
-            Some(Tunnel::Asked { at_ms, .. }) => Some(at_ms),
-            _ => front.map(|entry| entry.at_ms),
+        let asked = match link.tunnel {
+            Some(Tunnel::Asked { asked, .. }) => Some(asked),
+            _ => front.map(|entry| entry.asked),
         };
-        at_ms.is_some_and(|at_ms| self.is_expired(at_ms))
+        asked.is_some_and(|asked| self.is_expired(asked))
     }
 
     /// The time when the request that is being dispatched was read.
     pub(crate) fn asked_at(&self) -> Time {
-        let waited_ms = u64::from(self.now_ms.wrapping_sub(self.asked_ms));
-        Time(self.now.0.saturating_sub(waited_ms * 1_000))
+        let waited = u64::from(self.now_stamp.ticks_since(self.asked));
+        Time(self.now.0.saturating_sub(waited * STAMP_TICK_US))
     }
 
     /// A tick: continues each session whose next request is past its deadline. The request gets an
@@ -248,7 +255,7 @@ impl DataPlane {
             .steps
             .retain(|id| sessions.get(*id).is_some());
         for (id, arrival) in &self.deadlines.held {
-            if arrival.counts && self.is_expired(arrival.at_ms) && self.deadline_of(*id).is_none() {
+            if arrival.counts && self.is_expired(arrival.asked) && self.deadline_of(*id).is_none() {
                 over.push(*id);
             }
         }
@@ -257,7 +264,7 @@ impl DataPlane {
                 .sessions
                 .get(*id)
                 .and_then(|session| session.rare.as_deref());
-            if rare.is_some_and(|rare| self.is_expired(rare.steps_asked_ms)) {
+            if rare.is_some_and(|rare| self.is_expired(rare.composite.asked)) {
                 over.push(*id);
             }
         }
@@ -306,7 +313,7 @@ impl DataPlane {
             && (at.is_some() || session.rare.is_some())
         {
             let seq = session.next_seq;
-            session.rare().gives_up_at = at.map(|at| (seq, at));
+            session.rare().deadlines.next = at.map(|at| (seq, at));
         }
     }
 
@@ -331,8 +338,8 @@ impl DataPlane {
 
 impl DataPlane {
     /// Notes that a session holds bytes that cannot be dispatched now. The first `len` of these
-    /// were read at `at_ms`.
-    pub(crate) fn note_arrival(&mut self, id: SessionId, at_ms: u32, len: usize) {
+    /// were read at `asked`.
+    pub(crate) fn note_arrival(&mut self, id: SessionId, asked: Stamp, len: usize) {
         let Some(state) = self.sessions.get(id).map(|session| session.state) else {
             return;
         };
@@ -345,7 +352,7 @@ impl DataPlane {
             () if waits_for_replies => false,
             () => return,
         };
-        self.deadlines.note(id, Arrival { at_ms, len, counts });
+        self.deadlines.note(id, Arrival { asked, len, counts });
     }
 
     /// Whether an unanswered request of a session may wait for longer than its deadline.

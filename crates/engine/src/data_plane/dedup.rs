@@ -1,4 +1,4 @@
-//! Finds equal byte strings among many. Each string is looked at once, when it comes.
+//! Finds equal byte strings among many. Each string is read once, when it comes.
 
 /// Strings by their numbers, and the earlier string that each is equal to.
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct Follower {
     next: u32,
 }
 
-/// Where a string belongs in the table.
+/// The slot of a string in the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DedupSlot {
     slot: usize,
@@ -47,8 +47,8 @@ impl Dedup {
         self.table.resize((2 * count).next_power_of_two(), 0);
     }
 
-    /// Looks for a leader that is equal to this string. `same` compares the string with another
-    /// one, by the number of that.
+    /// Looks for a leader that is equal to this string. `same`: whether the string equals the one
+    /// with this number.
     #[inline]
     pub(crate) fn find(&self, string: &[u8], same: impl Fn(u32) -> bool) -> DedupSlot {
         let mask = self.table.len() - 1;

@@ -108,12 +108,13 @@ impl DataPlane {
         let entry = Entry {
             len: bytes.len() as u32,
             class: Class::of(reads),
-            // Each reply on the code lane shows that the server has finished the code.
-            has_completion: silent || !simple || link.kind.lane == CODE_LANE,
-            silent,
-            ..Entry::of(id, seq, self.asked_ms)
+            command: session.asked.into(),
+            ..Entry::of(id, seq, self.asked)
+                // Each reply on the code lane shows that the server has finished the code.
+                .with_completion(silent || !simple || link.kind.lane == CODE_LANE)
+                .silenced(silent)
         };
-        if entry.has_completion {
+        if entry.has_completion() {
             link.ledger.push_with(entry, bytes, completion);
         } else {
             link.ledger.push(entry, bytes);

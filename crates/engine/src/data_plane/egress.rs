@@ -1,19 +1,20 @@
-//! From a server's bytes to the clients of its replies: step 5 in the life of a GET.
+//! From a server's bytes to the clients of its replies: step 5 of Journey 1 (`ARCHITECTURE.md`).
 
 use crate::data_plane::DataPlane;
 use crate::data_plane::turn_lists::Cleanup;
 use std::collections::HashSet;
 
-use respool_protocol::reply::Scanned;
+use respool_protocol::reply::{FramingError, Scanned};
 
 use crate::base::arrivals::ArrivalSlot;
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::limits::share_replies_bytes_max;
+use crate::base::limits::parts_bytes_max;
 use crate::data_plane::actions::Action;
 use crate::data_plane::coalesce::is_nil;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
-use crate::data_plane::ledger::{Class, Entry};
+use crate::data_plane::latency::OpenRun;
+use crate::data_plane::ledger::{Class, CommandMark, Entry};
 use crate::data_plane::link::LineId;
 use crate::data_plane::link::{Link, LinkRole, LinkState, UNASKED};
 use crate::data_plane::reorder::ReplyRun;
@@ -56,8 +57,8 @@ impl<'a> Replies<'a> {
     }
 }
 
-/// Where the hot path ends. All replies before this place are delivered.
-pub(crate) enum EgressStep {
+/// The reason why the hot path stops. All replies before this place are delivered.
+pub(crate) enum EgressStop {
     /// The bytes are taken.
     End,
     /// The next reply goes to the completion of its request.
@@ -70,6 +71,13 @@ pub(crate) enum EgressStep {
     Beginning,
     /// The link has to be closed, for this reason.
     Broken(String),
+}
+
+impl EgressStop {
+    #[cold]
+    fn invalid(error: FramingError) -> EgressStop {
+        EgressStop::Broken(format!("its bytes are not valid replies: {error}"))
+    }
 }
 
 /// The use of a whole reply that answers a request.
@@ -110,6 +118,12 @@ impl Delivery {
         }
     }
 
+    /// Whether the reply to this request continues the last run.
+    #[inline]
+    fn is_followed_by(&self, entry: &Entry) -> bool {
+        entry.session == self.session && entry.seq == self.seq.wrapping_add(self.count)
+    }
+
     /// The last run of the delivery, which ends at `at`.
     fn last_piece(&self, at: usize) -> ReplyRun {
         ReplyRun {
@@ -120,7 +134,55 @@ impl Delivery {
     }
 }
 
-/// A reply that came in parts, and is whole now.
+/// Replies to one session in a row, from which on more are expected: sessions with pipelines get
+/// many.
+const LONG_RUN: u32 = 4;
+
+/// Replies that need no more than their delivery, to requests that are alike.
+struct AlikeReplies {
+    count: u32,
+    /// The place behind them.
+    at: usize,
+    /// The reason why no reply can follow. `None`: the hot path goes on with the next one.
+    stop: Option<EgressStop>,
+}
+
+/// Takes the replies from `at` on, as long as they are for the session of `last` and their requests
+/// followed it in the same turn. `last` was answered simply, so these are, too: they have its
+/// command, its class and its marks. This is the innermost loop of pipelines.
+#[inline(never)]
+fn take_alike(link: &mut Link, last: Entry, bytes: &[u8], mut at: usize) -> AlikeReplies {
+    let (mut count, is_joined) = (0, last.class.is_coalesced());
+    let stop = loop {
+        let Some(entry) = link.ledger.front_in_flight() else {
+            break None;
+        };
+        let is_alike = entry.is_of_run(last.command, last.asked)
+            && (entry.class, entry.marks) == (last.class, last.marks)
+            && entry.session == last.session
+            && entry.seq == last.seq.wrapping_add(count + 1);
+        if !is_alike || at >= bytes.len() {
+            break None;
+        }
+        let own_len = entry.len;
+        let len = match link.scanner.scan(&bytes[at..]) {
+            // The hot path scans it once more.
+            Ok(Scanned::Whole(_)) if is_special(link.scanner.kind()) => break None,
+            Ok(Scanned::Whole(len)) => len,
+            Ok(Scanned::Fragment) => break Some(EgressStop::Beginning),
+            Err(error) => break Some(EgressStop::invalid(error)),
+        };
+        if is_joined && is_for_moved(link, last, &bytes[at..at + len]) {
+            break None;
+        }
+        link.ledger.pop_simple(own_len);
+        count += 1;
+        at += len;
+    };
+    AlikeReplies { count, at, stop }
+}
+
+/// A reply that came in fragments, and is whole now.
 pub(crate) struct EndedReply {
     /// All of its bytes. None if it is `cut`.
     pub(crate) bytes: Vec<u8>,
@@ -132,7 +194,7 @@ pub(crate) struct EndedReply {
     pub(crate) receiver: Option<SessionId>,
 }
 
-/// Replies that come in parts, and the end of a read.
+/// Replies that come in fragments, and the end of a read.
 impl DataPlane {
     /// Takes the end of a reply whose beginning came before.
     pub(crate) fn end_fragment(&mut self, id: LinkId, bytes: &[u8]) -> Option<EndedReply> {
@@ -152,15 +214,18 @@ impl DataPlane {
         })
     }
 
-    /// Passes a reply on that came in parts, if its request has no completion. Returns whether it
-    /// has one.
+    /// Passes a reply on that came in fragments, if its request has no completion. Returns whether
+    /// it has one.
     pub(crate) fn pass_ended(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) -> bool {
-        if entry.has_completion {
+        if entry.has_completion() {
             return true;
         }
         if entry.class.is_coalesced() {
             self.settle_moved(id, entry, reply, cut);
-        } else if let Some(link) = self.links.get_mut(id) {
+            return false;
+        }
+        self.note_front(id, &entry);
+        if let Some(link) = self.links.get_mut(id) {
             link.ledger.pop_answered(entry);
             self.counters.link_replies += 1;
             self.deliver(entry.session, entry.seq, 1, reply);
@@ -204,7 +269,7 @@ impl DataPlane {
             if link.partial.len() <= PARTIAL_BYTES_MAX {
                 return None;
             }
-            if entry.has_completion
+            if entry.has_completion()
                 && let Some(completion) = link
                     .ledger
                     .front_completion()
@@ -212,7 +277,7 @@ impl DataPlane {
             {
                 let (bytes_max, option) = match completion {
                     Completion::Scatter(ScatterCompletion::Share { .. }) => (
-                        share_replies_bytes_max(&self.settings.limits),
+                        parts_bytes_max(&self.settings.limits),
                         "worker-memory-bytes-max",
                     ),
                     _ => (whole_bytes_max, "session-output-hard-bytes"),
@@ -226,7 +291,7 @@ impl DataPlane {
                 self.close_for(entry.session, reason);
                 return None;
             }
-            if entry.silent {
+            if entry.is_silent() {
                 // The session wants no byte of it.
                 link.partial = Vec::new();
                 link.cutting = true;
@@ -239,13 +304,13 @@ impl DataPlane {
         // order.
         let partial = std::mem::take(&mut link.partial);
         let bytes = if link.cutting { bytes } else { &partial };
-        self.note_large_part(id, entry.session, bytes.len());
+        self.note_large_fragment(id, entry.session, bytes.len());
         let link = self.links.get_mut(id)?;
         match self.sessions.get_mut(entry.session) {
             None => link.cutting = true,
             // The read is sent again when the reply has come.
             Some(_) if is_early => link.cutting = true,
-            Some(_) if entry.silent => {}
+            Some(_) if entry.is_silent() => {}
             Some(session) if session.head_seq == entry.seq => {
                 link.cutting = true;
                 session.state |= Flags::MID_REPLY;
@@ -308,7 +373,7 @@ impl DataPlane {
                 self.end_holding(server);
             }
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
-            LinkRole::Emergency { .. } => self.end_urgent(id),
+            LinkRole::Emergency { .. } => self.end_emergency(id),
             // A push may come before the request is whole, when the ledger does not have it yet.
             LinkRole::Streaming { .. } if link.is_idle() => {
                 self.keep_idle_link(id);
@@ -327,62 +392,105 @@ impl DataPlane {
 /// The hot path.
 impl DataPlane {
     /// Delivers simple replies, until it comes to something else.
-    pub(crate) fn deliver_replies(&mut self, id: LinkId, replies: &mut Replies<'_>) -> EgressStep {
+    pub(crate) fn deliver_replies(&mut self, id: LinkId, replies: &mut Replies<'_>) -> EgressStop {
         let bytes = replies.bytes;
         let mut at = replies.at;
         let mut delivery = Delivery::NONE;
-        let step = loop {
+        let mut run = OpenRun::NONE;
+        let stop = loop {
             if at >= bytes.len() {
-                break EgressStep::End;
+                break EgressStop::End;
             }
-            let Some(link) = self.links.get_mut(id) else {
-                return EgressStep::End;
+            let Some(mut link) = self.links.get_mut(id) else {
+                return EgressStop::End;
             };
             let inside = link.scanner.is_inside();
             if link.ledger.gets_are_next() && !inside && bytes[at] != b'>' {
                 // The elements of the reply are handled as single replies.
+                self.end_run(id, &mut run);
                 self.end_delivery(&mut delivery, &bytes[..at]);
                 match self.open_gets(id, &bytes[at..]) {
                     Ok(Some(len)) => {
                         at += len;
                         continue;
                     }
-                    Ok(None) => return EgressStep::End,
-                    Err(reason) => return EgressStep::Broken(reason),
+                    Ok(None) => return EgressStop::End,
+                    Err(reason) => return EgressStop::Broken(reason),
                 }
             }
             let len = match link.scanner.scan(&bytes[at..]) {
-                Ok(Scanned::Whole(len)) if inside => break EgressStep::Rest { len },
+                Ok(Scanned::Whole(len)) if inside => break EgressStop::Rest { len },
                 Ok(Scanned::Whole(len)) => len,
-                Ok(Scanned::Part) => break EgressStep::Beginning,
-                Err(error) => {
-                    break EgressStep::Broken(format!("its bytes are not valid replies: {error}"));
-                }
+                Ok(Scanned::Fragment) => break EgressStop::Beginning,
+                Err(error) => break EgressStop::invalid(error),
             };
             if is_special(link.scanner.kind()) {
-                break EgressStep::Special { len };
+                break EgressStop::Special { len };
             }
             let Some(entry) = link.ledger.first_in_flight() else {
-                break EgressStep::Broken(UNASKED.to_owned());
+                break EgressStop::Broken(UNASKED.to_owned());
             };
-            let reply = &bytes[at..at + len];
-            if entry.class.is_coalesced() && is_for_moved(link, entry, reply) {
+            if entry.class.is_coalesced() && is_for_moved(link, entry, &bytes[at..at + len]) {
+                self.end_run(id, &mut run);
                 self.end_delivery(&mut delivery, &bytes[..at]);
-                self.settle_moved(id, entry, reply, false);
+                self.settle_moved(id, entry, &bytes[at..at + len], false);
                 at += len;
                 continue;
             }
-            if entry.has_completion {
-                break EgressStep::Completion { len };
+            if entry.has_completion() {
+                break EgressStop::Completion { len };
+            }
+            if !entry.is_of_run(run.command, run.asked) {
+                let (replies, now) = (self.counters.link_replies, self.now_stamp);
+                let (of, ledger) = ((entry.command, entry.asked), &mut link.ledger);
+                if self.latency.begin_run(&mut run, of, ledger, (replies, now)) {
+                    self.log_slow_front(id, &entry);
+                    link = match self.links.get_mut(id) {
+                        Some(link) => link,
+                        None => return EgressStop::End,
+                    };
+                }
             }
             link.ledger.pop_answered(entry);
             self.counters.link_replies += 1;
-            self.go_on_delivering(&mut delivery, entry, &bytes[..at]);
+            if !delivery.is_followed_by(&entry) {
+                self.begin_piece(&mut delivery, entry, &bytes[..at]);
+                at += len;
+                continue;
+            }
             at += len;
+            delivery.count += 1;
+            if delivery.count < LONG_RUN {
+                continue;
+            }
+            let taken = take_alike(link, entry, bytes, at);
+            self.counters.link_replies += u64::from(taken.count);
+            delivery.count += taken.count;
+            at = taken.at;
+            if let Some(stop) = taken.stop {
+                break stop;
+            }
         };
+        self.end_run(id, &mut run);
         self.end_delivery(&mut delivery, &bytes[..at]);
         replies.at = at;
-        step
+        stop
+    }
+
+    /// Ends a run of replies of a link: its times are counted.
+    #[inline]
+    fn end_run(&mut self, id: LinkId, run: &mut OpenRun) {
+        if run.command == CommandMark::NONE {
+            return;
+        }
+        let (replies, now) = (self.counters.link_replies, self.now_stamp);
+        if !self.latency.end_short_run(run, replies, now)
+            && let Some(link) = self.links.get_mut(id)
+        {
+            self.latency
+                .end_long_run(run, replies, &mut link.ledger, now);
+        }
+        run.command = CommandMark::NONE;
     }
 
     /// Takes the next reply, of `len` bytes, as the answer to the front request of its link. It is
@@ -403,10 +511,13 @@ impl DataPlane {
         let reply = &replies.rest()[..len];
         if entry.class.is_coalesced() && is_for_moved(link, entry, reply) {
             self.settle_moved(id, entry, reply, false);
-        } else if entry.has_completion {
+        } else if entry.has_completion() {
             return ReplyUse::HasCompletion;
         } else {
-            link.ledger.pop_answered(entry);
+            self.note_front(id, &entry);
+            if let Some(link) = self.links.get_mut(id) {
+                link.ledger.pop_answered(entry);
+            }
             self.counters.link_replies += 1;
             self.deliver(entry.session, entry.seq, 1, reply);
         }
@@ -419,16 +530,16 @@ impl DataPlane {
 /// have been moved, shared or joined with others.
 #[inline(always)]
 fn is_for_moved(link: &Link, entry: Entry, reply: &[u8]) -> bool {
-    entry.class.tells()
+    entry.class.is_read_by_respool()
         || link.ledger.is_repeating()
-        || link.ledger.shares_next()
+        || link.ledger.next_is_collapsed()
         || entry.class == Class::OfGets && is_nil(reply)
 }
 
 /// The output of sessions, and links that are not read.
 impl DataPlane {
-    /// Ends a reply that came in parts: the session's output has all of it. Pushes that waited for
-    /// its end follow it.
+    /// Ends a reply that came in fragments: the session's output has all of it. Pushes that waited
+    /// for its end follow it.
     pub(crate) fn end_mid_reply(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -482,7 +593,11 @@ impl DataPlane {
             {
                 return true;
             }
-            for (other_id, link) in self.links.iter().filter(|(_, link)| link.paused.is_some()) {
+            for (other_id, link) in self
+                .links
+                .iter()
+                .filter(|(_, link)| link.unread_since.is_some())
+            {
                 let slow_session = link.role.session();
                 // A session that does not take its output waits for no link.
                 if !seen.contains(&other_id)
@@ -532,7 +647,7 @@ impl DataPlane {
     /// Reads a link again that was not read.
     pub(crate) fn read_on(&mut self, link_id: LinkId) {
         if let Some(link) = self.links.get_mut(link_id)
-            && link.paused.take().is_some()
+            && link.unread_since.take().is_some()
         {
             link.progress = self.now;
             self.push_action(Action::ReadLink(link_id, true));
@@ -541,13 +656,17 @@ impl DataPlane {
 
     /// Reads the links again that a session held up, because it took output or was closed. Returns
     /// whether all of them are read: a link that brings early replies is not.
-    pub(crate) fn unpause_links_of(&mut self, id: SessionId) -> bool {
+    pub(crate) fn read_links_again(&mut self, id: SessionId) -> bool {
         let mut all = true;
-        if self.links.iter().all(|(_, link)| link.paused.is_none()) {
+        if self
+            .links
+            .iter()
+            .all(|(_, link)| link.unread_since.is_none())
+        {
             return all;
         }
         for link_id in self.links.ids() {
-            let is_held_up = |link: &Link| link.role.session() == id && link.paused.is_some();
+            let is_held_up = |link: &Link| link.role.session() == id && link.unread_since.is_some();
             if !self.links.get(link_id).is_some_and(is_held_up) {
                 continue;
             }
@@ -574,7 +693,7 @@ impl DataPlane {
             return;
         }
         match self.links.get(link) {
-            Some(state) if !state.is_up() || state.paused.is_some() => {}
+            Some(state) if !state.is_up() || state.unread_since.is_some() => {}
             Some(state) if state.role == LinkRole::Shared => {
                 if self.has_room_for_link() {
                     self.drain_for(link, session);
@@ -583,13 +702,13 @@ impl DataPlane {
             _ => self.hand_over(link, session),
         }
         let waits_for_itself = self.waits_for_itself(link, session);
-        let its_own = |link: &Link| link.role.session() == session && link.paused.is_none();
+        let its_own = |link: &Link| link.role.session() == session && link.unread_since.is_none();
         if self.links.get(link).is_some_and(its_own) {
             // If other sessions have waited long enough, the link is read on, and more early
             // replies wait in the reorder buffer.
             let have_waited = self.head_of_line_waited(link) && self.head_of_line_wait(link);
             if !waits_for_itself && !have_waited {
-                self.pause(link);
+                self.stop_reading(link);
             }
             self.hold(session, Holds::OUTPUT);
         }
@@ -633,12 +752,12 @@ impl DataPlane {
     }
 
     /// Stops reading a link until its slow session takes some output.
-    pub(crate) fn pause(&mut self, link_id: LinkId) {
+    pub(crate) fn stop_reading(&mut self, link_id: LinkId) {
         self.ask_again(link_id);
         let Some(link) = self.links.get_mut(link_id) else {
             return;
         };
-        link.paused = Some(self.now);
+        link.unread_since = Some(self.now);
         let role = link.role;
         self.push_action(Action::ReadLink(link_id, false));
         if let LinkRole::Draining { by } = role {
@@ -689,14 +808,24 @@ impl DataPlane {
 /// Delivery.
 impl DataPlane {
     /// Adds a reply to the delivery. The reply follows `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn go_on_delivering(&mut self, delivery: &mut Delivery, entry: Entry, bytes: &[u8]) {
+        if delivery.is_followed_by(&entry) {
+            delivery.count += 1;
+        } else {
+            self.begin_piece(delivery, entry, bytes);
+        }
+    }
+
+    /// Adds a reply to the delivery that does not continue its last run.
+    #[inline(always)]
+    fn begin_piece(&mut self, delivery: &mut Delivery, entry: Entry, bytes: &[u8]) {
         let at = bytes.len();
         if entry.session != delivery.session {
-            self.end_delivery(delivery, bytes);
+            if delivery.count > 0 {
+                self.end_delivery(delivery, bytes);
+            }
             *delivery = Delivery::of(entry, at);
-        } else if entry.seq == delivery.seq.wrapping_add(delivery.count) {
-            delivery.count += 1;
         } else if entry.seq.wrapping_sub(delivery.seq) as i32 > 0 {
             // Requests in between went to another server.
             self.turn.reply_runs.push(delivery.last_piece(at));
@@ -763,15 +892,17 @@ impl DataPlane {
             }
         }
         // Early replies may have their place now.
+        let mut session = session;
         if session.state.any(Flags::REORDERED) {
             self.held_bytes -= session.take_next(&mut self.spare_buffers);
             if session.state.any(Flags::REORDERED) {
                 self.bound_reordered(id);
             }
+            match self.sessions.get_mut(id) {
+                Some(bounded) => session = bounded,
+                None => return,
+            }
         }
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
         let caught_up = session.is_caught_up();
         let soft = self.settings.limits.session_output_soft_bytes as usize;
         let is_over_soft = session.out.len() > soft;
@@ -787,7 +918,7 @@ impl DataPlane {
         }
         if is_over_soft {
             self.hold_output(id);
-        } else if held && self.unpause_links_of(id) {
+        } else if held && self.read_links_again(id) {
             self.release(id, Holds::OUTPUT);
         }
     }
@@ -853,7 +984,7 @@ impl DataPlane {
             .state
             .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::REPLY_TIME_UNKNOWN);
         if asked_again {
-            self.repeated_reads.remove(&id);
+            self.repeated_requests.remove(&id);
         }
         if session.state.is_ending() && session.out.is_empty() {
             // The session wants no replies, so no write will end it.
@@ -992,9 +1123,9 @@ impl DataPlane {
                 return;
             }
         }
-        let is_paused = |link: &Link| link.paused.is_some();
+        let is_unread = |link: &Link| link.unread_since.is_some();
         if output >= self.settings.limits.session_output_hard_bytes as usize
-            && !self.links.get(link_id).is_some_and(is_paused)
+            && !self.links.get(link_id).is_some_and(is_unread)
         {
             if self.head_of_line_wait(link_id) {
                 self.set_apart(link_id, session_id, LaneReason::Slow);
@@ -1002,7 +1133,7 @@ impl DataPlane {
                     return self.close_for_foreign_sessions(session_id);
                 }
             }
-            self.pause(link_id);
+            self.stop_reading(link_id);
         }
     }
 

@@ -5,7 +5,7 @@ use respool_protocol::encode;
 use crate::base::error::{self, Cause, Fate};
 use crate::base::error_text::NOAUTH;
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::settings::AwayError;
+use crate::base::settings::ServerDownError;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::ledger::Entry;
@@ -18,21 +18,29 @@ enum UnsentReply {
     /// The server's own error, or one in its place.
     Words(Vec<u8>),
     /// An error of respool, with this code if the server is away.
-    Failure(AwayError),
+    Failure(ServerDownError),
 }
 
 impl DataPlane {
     /// Delivers a reply to the session of the entry, if the session wants replies. If the entry is
     /// a share of a scattered request, the share fails.
     pub(crate) fn pass_on(&mut self, entry: Entry, reply: &[u8]) {
-        if entry.has_completion && self.fail_share(entry, reply) {
+        if entry.has_completion() && self.fail_share(entry, reply) {
             return;
         }
         self.deliver_to(entry, reply);
     }
 
+    /// Delivers a server's reply that was held back to the session of the entry: the request counts
+    /// now.
+    pub(crate) fn pass_on_late(&mut self, entry: Entry, reply: &[u8]) {
+        self.note_whole(entry.session, entry.command, entry.asked);
+        self.pass_on(entry, reply);
+    }
+
     /// Takes the request in front off its link, and gives its session this reply.
     pub(crate) fn answer_front(&mut self, id: LinkId, front: Entry, reply: &[u8]) {
+        self.note_front(id, &front);
         if let Some(link) = self.links.get_mut(id) {
             link.ledger.pop_completed(front);
         }
@@ -42,12 +50,12 @@ impl DataPlane {
 
     /// Fails a request.
     pub(crate) fn fail(&mut self, entry: Entry, fate: Fate, cause: Cause<'_>) {
-        let away = self.away_error_of(entry);
+        let away = self.server_down_error_of(entry);
         self.fail_as(entry, fate, away, cause);
     }
 
     /// Fails a request. `away`: the error code if the server is away.
-    fn fail_as(&mut self, entry: Entry, fate: Fate, away: AwayError, cause: Cause<'_>) {
+    fn fail_as(&mut self, entry: Entry, fate: Fate, away: ServerDownError, cause: Cause<'_>) {
         if let Some(reply) = self.begin_failure(entry, fate, away, cause) {
             self.pass_on(entry, &reply);
             self.scratch = reply;
@@ -57,6 +65,13 @@ impl DataPlane {
     /// Fails a request that is past its deadline.
     pub(crate) fn give_up(&mut self, link: LinkId, entry: Entry, fate: Fate) {
         self.count_late(link, &entry, fate == Fate::Unknown);
+        // The parts of its time are unknown. A request that was sent counts as waiting for the
+        // server.
+        let left = match fate {
+            Fate::NotSent => self.now_stamp,
+            Fate::Unknown => entry.asked,
+        };
+        self.watch_whole(link, (entry.session, entry.command), entry.asked, left);
         let server = self.label(link).to_owned();
         let limit_ms = self.settings.timeouts.request_ms;
         let server = &server;
@@ -79,7 +94,7 @@ impl DataPlane {
 
     /// Fails a request that was not sent because its link is not up.
     pub(crate) fn fail_unsent(&mut self, link: LinkId, entry: Entry, cause: Cause<'_>) {
-        let away = self.away_error_of(entry);
+        let away = self.server_down_error_of(entry);
         match self.reply_to_unsent(link, away) {
             UnsentReply::Words(reply) => self.pass_on(entry, &reply),
             UnsentReply::Failure(away) => self.fail_as(entry, entry.fate_unsent(), away, cause),
@@ -100,10 +115,7 @@ impl DataPlane {
         if large.link == Some(link) {
             large.link = None;
             session.state.swallow();
-            let entry = Entry {
-                silent,
-                ..Entry::of(session_id, seq, 0)
-            };
+            let entry = Entry::of(session_id, seq, self.now_stamp).silenced(silent);
             self.fail(entry, Fate::NotSent, cause);
             self.release(session_id, Holds::LINK);
         }
@@ -115,7 +127,7 @@ impl DataPlane {
         &mut self,
         entry: Entry,
         fate: Fate,
-        away: AwayError,
+        away: ServerDownError,
         cause: Cause<'_>,
     ) -> Option<Vec<u8>> {
         self.sessions.get(entry.session)?;
@@ -140,7 +152,7 @@ impl DataPlane {
 
     /// The reply to a request that was not sent because its link is not up. `away`: its error code
     /// if the server is away.
-    fn reply_to_unsent(&self, link_id: LinkId, away: AwayError) -> UnsentReply {
+    fn reply_to_unsent(&self, link_id: LinkId, away: ServerDownError) -> UnsentReply {
         let link = self.links.get(link_id);
         let mut reply = Vec::new();
         if link.is_some_and(wants_password) {
@@ -153,24 +165,24 @@ impl DataPlane {
             encode::error(&mut reply, words);
             return UnsentReply::Words(reply);
         }
-        UnsentReply::Failure(error::away_error_at(refusal, away))
+        UnsentReply::Failure(error::server_down_error_at(refusal, away))
     }
 }
 
 /// The code of the error while a server is away.
 impl DataPlane {
     /// The code for a request that is being dispatched, if its server is away.
-    pub(crate) fn away_error(&self, session: SessionId) -> AwayError {
-        self.away_error_if(session, |session| session.burst.is_alone(session.next_seq))
+    pub(crate) fn server_down_error(&self, session: SessionId) -> ServerDownError {
+        self.server_down_error_if(session, |session| session.burst.is_alone(session.next_seq))
     }
 
     /// The code for a request that was dispatched, if its server is away.
-    pub(crate) fn away_error_of(&self, entry: Entry) -> AwayError {
+    pub(crate) fn server_down_error_of(&self, entry: Entry) -> ServerDownError {
         if self.scattered(entry).is_some() {
             // The other shares may have been executed.
-            return AwayError::NotSent;
+            return ServerDownError::NotSent;
         }
-        self.away_error_if(entry.session, |session| {
+        self.server_down_error_if(entry.session, |session| {
             let waiting = session.held.len();
             session
                 .burst
@@ -178,15 +190,19 @@ impl DataPlane {
         })
     }
 
-    fn away_error_if(&self, session: SessionId, is_alone: impl Fn(&Session) -> bool) -> AwayError {
+    fn server_down_error_if(
+        &self,
+        session: SessionId,
+        is_alone: impl Fn(&Session) -> bool,
+    ) -> ServerDownError {
         // A request in a transaction cannot be sent again by itself. A client with untaken replies
         // may have sent both requests in one pipeline.
         let may = |session: &Session| {
             !session.state.any(Flags::IN_MULTI) && session.out.is_empty() && is_alone(session)
         };
         match self.sessions.get(session).is_some_and(may) {
-            true => self.settings.away_error,
-            false => AwayError::NotSent,
+            true => self.settings.server_down_error,
+            false => ServerDownError::NotSent,
         }
     }
 }

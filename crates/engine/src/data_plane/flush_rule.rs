@@ -16,11 +16,15 @@
 //! of the same length. Five windows a second settle a wait within 2 s ([`controller`]). With one a
 //! second it would be 10 s.
 //!
-//! The *occupancy* of a server's links is the share of time in which one of them owes replies. It
-//! says less than the server's own figures: a distant server with room owes replies nearly always.
+//! The *occupancy* of a server's links is the fraction of time in which one of them owes replies.
+//! It says less than the server's own figures: a distant server with room owes replies nearly
+//! always.
 //!
 //! Time in which the worker is ready to run, and has no processor, counts as its utilization: then
 //! its machine has no room.
+//!
+//! With [`Settings::asks_server_cpu`](crate::settings::Settings) each server is asked every 5 s at
+//! least, for metrics. Such an answer ends no window.
 //!
 //! Where requests are so rare that the longest wait gathers less than a fifth of a request, nothing
 //! waits and the server is not asked.
@@ -37,8 +41,9 @@ use crate::base::settings::{Aim, FlushRule};
 use crate::base::time::{TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::link::{Link, LinkRole};
+use crate::data_plane::link::LinkRole;
 use crate::data_plane::own_options::CoalescingSwitches;
+use crate::data_plane::worker_report::ServerCpu;
 use crate::routing::pool::ServerId;
 
 use controller::{Band, Controller, Sample};
@@ -57,6 +62,8 @@ const WAIT_US_MAX: u32 = WINDOW_MS as u32 * 1_000 / 4;
 const STAGGERED: u64 = WINDOW_MS / TICK_MS as u64;
 /// How long a server is not asked again after it refused, milliseconds.
 const REFUSED_MS: u64 = 60_000;
+/// The time between two questions for metrics, milliseconds.
+const METRICS_MS: u64 = 5_000;
 /// The question: `INFO cpu`.
 const QUESTION: &[u8] = b"*2\r\n$4\r\nINFO\r\n$3\r\ncpu\r\n";
 
@@ -131,7 +138,7 @@ fn utilization((at, before): (Time, Usage), (now, usage): (Time, Usage)) -> Opti
     (now > at).then(|| (used as f32 / now.since_us(at) as f32).min(1.0))
 }
 
-/// Why batches to a server wait, or do not.
+/// The reason why batches to a server wait, or do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum WaitReason {
     /// Too few requests come for a wait to gather some.
@@ -162,8 +169,8 @@ impl WaitReason {
 /// An answer to INFO cpu.
 #[derive(Debug, PartialEq)]
 enum CpuAnswer {
-    /// Seconds of processor time since the server began.
-    Cpu(f64),
+    /// The processor time since the server began.
+    Cpu(ServerCpu),
     /// The server is starting, or busy with one command.
     Later,
     /// The server's error.
@@ -200,9 +207,14 @@ impl CpuAnswer {
             ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"],
             ["used_cpu_user", "used_cpu_sys"],
         ];
-        let sum = |[user, sys]: &[&str; 2]| Some(field(user)? + field(sys)?);
-        match sums.iter().find_map(sum) {
-            Some(seconds) => CpuAnswer::Cpu(seconds),
+        let cpu = |[user, sys]: &[&str; 2]| {
+            Some(ServerCpu {
+                user_s: field(user)?,
+                system_s: field(sys)?,
+            })
+        };
+        match sums.iter().find_map(cpu) {
+            Some(cpu) => CpuAnswer::Cpu(cpu),
             None => CpuAnswer::Unusable("it has no used_cpu_user and used_cpu_sys".into()),
         }
     }
@@ -226,7 +238,7 @@ struct LoadWindow {
 /// A question on a link: which link, and since when it was up.
 type AskedLink = (LinkId, Time);
 
-/// How busy a server is, and how long batches to it wait.
+/// The load of a server, and the wait of batches to it.
 #[derive(Debug)]
 pub(crate) struct ServerLoad {
     /// The present window.
@@ -237,6 +249,10 @@ pub(crate) struct ServerLoad {
     counted_at: Time,
     /// The question that the server has not answered.
     asked: Option<AskedLink>,
+    /// Whether that question is for metrics alone: its answer ends no window.
+    is_for_metrics: bool,
+    /// When the server was last asked for metrics.
+    metrics_asked_at: Option<Time>,
     /// The connection on which the server gave the figures of the window.
     told_on: Option<AskedLink>,
     /// Figures that made no sense, one after the other.
@@ -245,9 +261,9 @@ pub(crate) struct ServerLoad {
     refused_at: Option<Time>,
     /// Whether the log names the refusal.
     is_refusal_told: bool,
-    /// The share of a core that the server's main thread used in the last window.
+    /// The fraction of a core that the server's main thread used in the last window.
     utilization: Option<f32>,
-    /// The smoothed share of ticks at which one of its links owes replies.
+    /// The smoothed fraction of ticks at which one of its links owes replies.
     occupancy: f32,
     /// Whether one of its links owes replies at this tick.
     is_occupied: bool,
@@ -256,10 +272,12 @@ pub(crate) struct ServerLoad {
     by_worker: Controller,
     /// The longest wait of a batch at present, microseconds.
     wait_us: u32,
-    /// `wait_us` as a share of the longest wait that the rule allows.
+    /// `wait_us` as a fraction of the longest wait that the rule allows.
     applied: f32,
-    /// Why batches wait, or do not.
+    /// The reason why batches wait, or do not.
     reason: WaitReason,
+    /// The server's last answer with its processor time, and when it came.
+    cpu: Option<(Time, ServerCpu)>,
 }
 
 impl Default for ServerLoad {
@@ -269,6 +287,8 @@ impl Default for ServerLoad {
             requests: 0,
             counted_at: Time::default(),
             asked: None,
+            is_for_metrics: false,
+            metrics_asked_at: None,
             told_on: None,
             odd: 0,
             refused_at: None,
@@ -282,6 +302,7 @@ impl Default for ServerLoad {
             wait_us: 0,
             applied: 0.0,
             reason: WaitReason::default(),
+            cpu: None,
         }
     }
 }
@@ -307,9 +328,12 @@ impl ServerLoad {
             requests: self.requests,
             counted_at: self.counted_at,
             asked: self.asked,
+            is_for_metrics: self.is_for_metrics,
+            metrics_asked_at: self.metrics_asked_at,
             refused_at: self.refused_at,
             is_refusal_told: self.is_refusal_told,
             occupancy: self.occupancy,
+            cpu: self.cpu,
             ..ServerLoad::default()
         };
     }
@@ -432,9 +456,9 @@ impl ServerLoad {
 
     fn decide(&mut self, longest_us: u32) {
         let asked_for = [
-            (self.by_worker.share(), WaitReason::Worker),
-            (self.by_links.share(), WaitReason::Links),
-            (self.by_server.share(), WaitReason::Server),
+            (self.by_worker.fraction(), WaitReason::Worker),
+            (self.by_links.fraction(), WaitReason::Links),
+            (self.by_server.fraction(), WaitReason::Server),
         ];
         let none = (0.0, WaitReason::Room);
         let longer = |a: (f32, WaitReason), b: (f32, WaitReason)| {
@@ -445,6 +469,11 @@ impl ServerLoad {
             true => (longest_us as f32 * self.applied).max(1.0) as u32,
             false => 0,
         };
+    }
+
+    /// The server's last answer with its processor time, and when it came.
+    pub(crate) fn cpu(&self) -> Option<(Time, ServerCpu)> {
+        self.cpu
     }
 
     /// The fields of INFO about the load.
@@ -489,6 +518,13 @@ impl FlushRule {
     }
 }
 
+impl WorkerLoad {
+    /// The driver's last measurement.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        self.report.map(|(_, usage)| usage)
+    }
+}
+
 impl DataPlane {
     /// The worker's utilization as INFO shows it; -1 if it is not known.
     pub(crate) fn worker_utilization(&self) -> String {
@@ -523,7 +559,7 @@ impl DataPlane {
     }
 
     /// Ends windows that are over, and asks servers how busy they are.
-    pub(crate) fn tick_patience(&mut self) {
+    pub(crate) fn tick_flush_rule(&mut self) {
         for at in 0..self.pools.len() {
             self.pools[at].longest_wait_us = 0;
         }
@@ -531,14 +567,18 @@ impl DataPlane {
             let id = ServerId(at as u16);
             let pool = self.pool_of(id);
             let (whole, rule) = (pool.parent, &pool.flush);
-            let of_listener = |levels: &CoalescingSwitches| levels.aims_at(Aim::Balanced, whole);
+            let of_listener =
+                |switches: &CoalescingSwitches| switches.aims_at(Aim::Balanced, whole);
             let longest_us = rule.longest_balanced_us();
-            match rule.aim == Aim::Balanced || self.levels.iter().any(of_listener) {
+            match rule.aim == Aim::Balanced || self.coalescing_switches.iter().any(of_listener) {
                 true => self.tick_load(id, longest_us),
                 false if self.servers[at].load.reason != WaitReason::Few => {
                     self.servers[at].load.reset();
                 }
                 false => {}
+            }
+            if self.settings.asks_server_cpu {
+                self.ask_for_metrics(id);
             }
             let wait_us = self.servers[at].load.wait_us;
             let longest_us = &mut self.pools[usize::from(whole)].longest_wait_us;
@@ -562,12 +602,9 @@ impl DataPlane {
     fn tick_load(&mut self, id: ServerId, longest_us: u32) {
         let (now, worker) = (self.now, self.worker_load);
         let stagger_ms = u64::from(id.0) % STAGGERED * u64::from(TICK_MS);
-        let link = self.first_link_to(id);
-        let link = link.and_then(|link_id| Some((link_id, self.links.get(link_id)?)));
-        let link = link.filter(|(_, link)| link.is_up());
-        let on = link.map(|(link_id, link)| (link_id, link.up_since));
-        let takes = |(_, link): (LinkId, &Link)| link.takes() && link.paused.is_none();
-        let may_be_asked = link.is_some_and(takes);
+        let link = self.link_of_questions(id);
+        let on = link.map(|(on, _)| on);
+        let may_be_asked = link.is_some_and(|(_, takes)| takes);
         let load = &mut self.servers[usize::from(id.0)].load;
         if load.window.at == Time(0) {
             load.begin_window(
@@ -596,6 +633,7 @@ impl DataPlane {
         match on {
             Some(on) if load.asked.is_none() && may_be_asked => {
                 load.asked = Some(on);
+                load.is_for_metrics = false;
                 self.put_ours(on.0, QUESTION, Completion::Cpu);
             }
             // The answer is awaited, or room on the link.
@@ -607,6 +645,38 @@ impl DataPlane {
                 let _ = load.end_window(now, longest_us, &worker, None);
             }
         }
+    }
+
+    /// The connection on which a server is asked, and whether it takes a question now. `None`: it
+    /// is not up.
+    fn link_of_questions(&self, id: ServerId) -> Option<(AskedLink, bool)> {
+        let link_id = self.first_link_to(id)?;
+        let link = self.links.get(link_id).filter(|link| link.is_up())?;
+        let takes = link.takes() && link.unread_since.is_none();
+        Some(((link_id, link.up_since), takes))
+    }
+
+    /// Asks a server for metrics, if the flush rule has not asked it lately.
+    fn ask_for_metrics(&mut self, id: ServerId) {
+        let now = self.now;
+        let Some((on, true)) = self.link_of_questions(id) else {
+            return;
+        };
+        let load = &mut self.servers[usize::from(id.0)].load;
+        // A lost connection brings no answer.
+        load.asked.take_if(|asked| *asked != on);
+        let lately = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
+        if load.asked.is_some()
+            || lately(load.refused_at, REFUSED_MS)
+            || lately(load.metrics_asked_at, METRICS_MS)
+            || lately(load.cpu.map(|(at, _)| at), METRICS_MS)
+        {
+            return;
+        }
+        load.metrics_asked_at = Some(now);
+        load.asked = Some(on);
+        load.is_for_metrics = true;
+        self.put_ours(on.0, QUESTION, Completion::Cpu);
     }
 
     /// Takes a server's answer to INFO cpu.
@@ -624,10 +694,17 @@ impl DataPlane {
         if load.asked.take_if(|asked| *asked == on).is_none() {
             return;
         }
+        let answer = CpuAnswer::of(reply);
+        if let CpuAnswer::Cpu(cpu) = answer {
+            load.cpu = Some((now, cpu));
+        }
+        if load.is_for_metrics && matches!(answer, CpuAnswer::Cpu(_) | CpuAnswer::Later) {
+            return;
+        }
         load.told_on = Some(on);
         let wait_before_us = load.wait_us;
-        let ended = match CpuAnswer::of(reply) {
-            CpuAnswer::Cpu(cpu_s) => load.end_window(now, longest_us, &worker, Some(cpu_s)),
+        let ended = match answer {
+            CpuAnswer::Cpu(cpu) => load.end_window(now, longest_us, &worker, Some(cpu.total_s())),
             // Waits stay as they are.
             CpuAnswer::Later => {
                 load.begin_window(now, &worker, None);
@@ -649,11 +726,18 @@ impl DataPlane {
         if !std::mem::replace(&mut load.is_refusal_told, true) {
             let server = self.server(id);
             let (pool, label) = (usize::from(server.pool), &server.label);
-            let text = format!(
-                "INFO cpu of {label} is of no use ({why}): the occupancy of its links decides how \
-                 long batches wait; flush-rule = latency or server-cpu does not ask"
-            );
-            self.tell_event(pool, text);
+            let effect = match self.settings.asks_server_cpu {
+                true => {
+                    "it has no respool_server_cpu_seconds_total, and under flush-rule = balanced \
+                     the occupancy of its links decides how long batches wait"
+                }
+                false => {
+                    "the occupancy of its links decides how long batches wait; flush-rule = \
+                     latency or server-cpu does not ask"
+                }
+            };
+            let text = format!("INFO cpu of {label} is of no use ({why}): {effect}");
+            self.report_event(pool, text);
         }
     }
 }
@@ -679,8 +763,9 @@ mod tests {
     #[test]
     fn answers_are_read() {
         let main = info(Some((1.25, 2.0)), (7.0, 8.0));
-        assert_eq!(CpuAnswer::of(&main), CpuAnswer::Cpu(3.25));
-        assert_eq!(CpuAnswer::of(&info(None, (7.0, 8.0))), CpuAnswer::Cpu(15.0));
+        let cpu = |user_s, system_s| CpuAnswer::Cpu(ServerCpu { user_s, system_s });
+        assert_eq!(CpuAnswer::of(&main), cpu(2.0, 1.25));
+        assert_eq!(CpuAnswer::of(&info(None, (7.0, 8.0))), cpu(8.0, 7.0));
         assert_eq!(CpuAnswer::of(b"-LOADING it is\r\n"), CpuAnswer::Later);
         let refused = "NOPERM this user has no permissions to run the 'info' command";
         let reply = format!("-{refused}\r\n");

@@ -52,9 +52,9 @@ pub(crate) struct LoginAttempt {
 pub(crate) struct AttemptTime {
     /// It waits until then.
     pub(crate) at: Time,
-    /// Then it is tried; if not, it is refused.
+    /// Whether it is tried at that time. Otherwise it is refused.
     pub(crate) is_tried: bool,
-    /// It is tried at that time. Otherwise it is refused.
+    /// Whether it counts as wrong until the server has answered.
     pub(crate) is_charged: bool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Attempts {
     /// When the session asked the server for its user, while it waits for a link to ask on.
     pub(crate) asked_at: Option<Time>,
     /// When the login for which the session waits is tried.
-    pub(crate) turn: Option<AttemptTime>,
+    pub(crate) next: Option<AttemptTime>,
     /// A login of the session was refused.
     pub(crate) has_failed: bool,
 }
@@ -205,35 +205,35 @@ impl GuessDelay {
         asked: LoginAttempt,
         now: Time,
     ) -> AttemptTime {
-        let mut turn = AttemptTime {
+        let mut attempt = AttemptTime {
             at: now,
             is_tried: true,
             is_charged: false,
         };
         if asked.is_presumed_right && !self.suspects.contains_key(&source) {
-            return turn;
+            return attempt;
         }
         let suspect = self.suspect(source, now);
         let last = suspect.last[usize::from(asked.has_failed)];
         let delay = suspect.delay(delay_ms_max(source), last, now);
         if delay.is_some() && !asked.may_wait {
-            turn.is_tried = false;
-            return turn;
+            attempt.is_tried = false;
+            return attempt;
         }
         if let Some((delay_ms, spacing_us)) = delay {
             let last = &mut suspect.last[usize::from(asked.has_failed)];
-            turn.at = now.plus_ms(delay_ms).max(*last + spacing_us);
+            attempt.at = now.plus_ms(delay_ms).max(*last + spacing_us);
             let latest = now.plus_ms(GUESS_WAIT_MS_MAX);
-            turn.is_tried = turn.at <= latest;
-            if !turn.is_tried {
-                turn.at = latest;
-                return turn;
+            attempt.is_tried = attempt.at <= latest;
+            if !attempt.is_tried {
+                attempt.at = latest;
+                return attempt;
             }
-            *last = turn.at;
+            *last = attempt.at;
         }
-        turn.is_charged = !asked.is_presumed_right && suspect.charge();
-        suspect.unanswered += u32::from(turn.is_charged);
-        turn
+        attempt.is_charged = !asked.is_presumed_right && suspect.charge();
+        suspect.unanswered += u32::from(attempt.is_charged);
+        attempt
     }
 
     /// A login was right, or could not be tried.
@@ -331,10 +331,10 @@ mod tests {
     /// Sends one wrong login after the other. Returns when the last one was tried.
     fn guess(delays: &mut GuessDelay, from: Source, count: u32, mut now: Time) -> Time {
         for _ in 0..count {
-            let turn = delays.reserve(from, asked(false, true), now);
-            assert!(turn.is_tried);
-            now = turn.at;
-            delays.handle_refused(from, turn.is_charged, now);
+            let attempt = delays.reserve(from, asked(false, true), now);
+            assert!(attempt.is_tried);
+            now = attempt.at;
+            delays.handle_refused(from, attempt.is_charged, now);
         }
         now
     }
@@ -366,14 +366,14 @@ mod tests {
         for presumed in [false, true] {
             let mut delays = GuessDelay::default();
             let begun = guess(&mut delays, source(1), GUESSES_FREE, Time(0));
-            let turns: Vec<_> = (0..1_000)
+            let attempts: Vec<_> = (0..1_000)
                 .map(|_| delays.reserve(source(1), asked(presumed, false), begun))
                 .collect();
-            let tried = turns.iter().filter(|turn| turn.is_tried).count() as u64;
+            let tried = attempts.iter().filter(|attempt| attempt.is_tried).count() as u64;
             let room = u64::from(GUESS_WAIT_MS_MAX) * 1_000 / u64::from(GUESS_SPACING_US);
             assert!(tried <= room + 1, "{tried} tried");
             let latest = begun.plus_ms(GUESS_WAIT_MS_MAX);
-            assert!(turns.iter().all(|turn| turn.at <= latest));
+            assert!(attempts.iter().all(|attempt| attempt.at <= latest));
         }
     }
 
@@ -393,16 +393,16 @@ mod tests {
     #[test]
     fn many_users_of_one_address_are_tried_at_once() {
         let mut delays = GuessDelay::default();
-        let turns: Vec<_> = (0..750)
+        let attempts: Vec<_> = (0..750)
             .map(|_| delays.reserve(source(1), asked(false, false), Time(0)))
             .collect();
-        assert!(turns.iter().all(|turn| turn.is_tried));
-        assert!(turns[499].at <= at_ms(500));
-        delays.handle_refused(source(1), turns[0].is_charged, at_ms(1));
+        assert!(attempts.iter().all(|attempt| attempt.is_tried));
+        assert!(attempts[499].at <= at_ms(500));
+        delays.handle_refused(source(1), attempts[0].is_charged, at_ms(1));
         let next = delays.reserve(source(1), asked(false, true), at_ms(1));
         assert!(next.at >= at_ms(1 + u64::from(GUESS_DELAY_MS_MAX)));
-        for turn in &turns[1..] {
-            delays.handle_accepted(source(1), turn.is_charged, at_ms(2));
+        for attempt in &attempts[1..] {
+            delays.handle_accepted(source(1), attempt.is_charged, at_ms(2));
         }
         let suspect = &delays.suspects[&source(1)];
         assert_eq!((suspect.score, suspect.unanswered), (1, 0));
@@ -413,12 +413,12 @@ mod tests {
     fn burst_of_guesses_does_not_come_again() {
         let mut delays = GuessDelay::default();
         let burst = |delays: &mut GuessDelay, now: Time| {
-            let turns = (0..5_000).map(|_| delays.reserve(source(1), asked(false, false), now));
-            let turns: Vec<_> = turns.filter(|turn| turn.is_tried).collect();
-            for turn in &turns {
-                delays.handle_refused(source(1), turn.is_charged, now.plus_ms(3_000));
+            let attempts = (0..5_000).map(|_| delays.reserve(source(1), asked(false, false), now));
+            let attempts: Vec<_> = attempts.filter(|attempt| attempt.is_tried).collect();
+            for attempt in &attempts {
+                delays.handle_refused(source(1), attempt.is_charged, now.plus_ms(3_000));
             }
-            turns.len() as u32
+            attempts.len() as u32
         };
         let most = LOGIN_BURST_MS * 1_000 / LOGIN_SPACING_US
             + (GUESS_WAIT_MS_MAX - LOGIN_BURST_MS) * 1_000 / GUESS_SPACING_US;
@@ -441,9 +441,9 @@ mod tests {
         let mut now = at_ms(3_000);
         let mut tried = 0;
         while now < at_ms(63_000) {
-            let turn = delays.reserve(source(1), asked(false, true), now);
-            now = turn.at.max(now + 1);
-            delays.handle_refused(source(1), turn.is_charged, now);
+            let attempt = delays.reserve(source(1), asked(false, true), now);
+            now = attempt.at.max(now + 1);
+            delays.handle_refused(source(1), attempt.is_charged, now);
             tried += 1;
         }
         assert!(tried <= 60 + 60_000 / GUESS_FORGIVEN_MS, "{tried}");
@@ -454,13 +454,13 @@ mod tests {
     fn right_logins_cost_nothing() {
         let mut delays = GuessDelay::default();
         for _ in 0..10_000 {
-            let turn = delays.reserve(source(1), asked(true, false), Time(0));
-            assert_eq!((turn.at, turn.is_charged), (Time(0), false));
+            let attempt = delays.reserve(source(1), asked(true, false), Time(0));
+            assert_eq!((attempt.at, attempt.is_charged), (Time(0), false));
         }
         for _ in 0..10_000 {
-            let turn = delays.reserve(source(1), asked(false, false), Time(0));
-            assert_eq!((turn.at, turn.is_charged), (Time(0), true));
-            delays.handle_accepted(source(1), turn.is_charged, Time(0));
+            let attempt = delays.reserve(source(1), asked(false, false), Time(0));
+            assert_eq!((attempt.at, attempt.is_charged), (Time(0), true));
+            delays.handle_accepted(source(1), attempt.is_charged, Time(0));
         }
         assert!(delays.suspects.is_empty());
     }
@@ -474,8 +474,7 @@ mod tests {
         assert!(wait_ms(&mut delays, source(1), now) <= u64::from(GUESS_DELAY_MS_MAX));
     }
 
-    /// A login that may not wait is refused if it would have to wait, and takes no turn from
-    /// another login.
+    /// A login that may not wait is refused if it would have to wait, and delays no other login.
     #[test]
     fn login_that_may_not_wait_is_refused() {
         let mut delays = GuessDelay::default();
@@ -486,8 +485,8 @@ mod tests {
         assert!(delays.reserve(source(1), hurried, Time(0)).is_tried);
         let now = guess(&mut delays, source(1), GUESSES_FREE, Time(0));
         for _ in 0..1_000 {
-            let turn = delays.reserve(source(1), hurried, now);
-            assert!(!turn.is_tried && turn.at == now);
+            let attempt = delays.reserve(source(1), hurried, now);
+            assert!(!attempt.is_tried && attempt.at == now);
         }
         assert!(delays.reserve(source(1), asked(false, false), now).is_tried);
     }
@@ -510,8 +509,8 @@ mod tests {
         let now = guess(&mut delays, source(1), 100, Time(0));
         let score = delays.suspects[&source(1)].score;
         for _ in 0..20 {
-            let turn = delays.reserve(source(1), asked(false, false), now);
-            delays.handle_accepted(source(1), turn.is_charged, now);
+            let attempt = delays.reserve(source(1), asked(false, false), now);
+            delays.handle_accepted(source(1), attempt.is_charged, now);
         }
         assert_eq!(delays.suspects[&source(1)].score, score);
     }

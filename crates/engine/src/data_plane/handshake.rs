@@ -269,13 +269,13 @@ impl Handshake {
             let rest = bytes.get(at..).unwrap_or_default();
             let (len, whole) = match self.scanner.scan(rest) {
                 Ok(reply::Scanned::Whole(len)) => (len, true),
-                Ok(reply::Scanned::Part) => (rest.len(), false),
+                Ok(reply::Scanned::Fragment) => (rest.len(), false),
                 Err(error) => return HandshakeReply::Broken(error.to_string()),
             };
             self.got.extend_from_slice(rest.get(..len).unwrap_or(rest));
-            if self.got.len() > GREETING_BYTES_MAX {
+            if self.got.len() > HANDSHAKE_REPLIES_BYTES_MAX {
                 return HandshakeReply::Broken(format!(
-                    "its handshake replies are longer than {GREETING_BYTES_MAX} bytes"
+                    "its handshake replies are longer than {HANDSHAKE_REPLIES_BYTES_MAX} bytes"
                 ));
             }
             at += len;
@@ -370,7 +370,7 @@ pub(crate) const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support dis
 pub(crate) const NO_NODE: &str = "it is no node of a Cluster (cluster support is disabled there): use redis:// or redis-sharded:// for it";
 
 /// The bound on the replies to a handshake, which are a few hundred bytes.
-const GREETING_BYTES_MAX: usize = 64 << 10;
+const HANDSHAKE_REPLIES_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     /// Reads the replies to a handshake one by one, and returns the outcome of the last one.
-    fn greeted(handshake: &mut Handshake, replies: &[&str]) -> HandshakeReply {
+    fn answered(handshake: &mut Handshake, replies: &[&str]) -> HandshakeReply {
         let (mut identity, mut last) = (None, HandshakeReply::Waiting);
         for reply in replies {
             assert_eq!(last, HandshakeReply::Waiting);
@@ -553,12 +553,12 @@ mod tests {
             (&[OK], &["SELECT 9", "AUTH bob pw"], HandshakeReply::Waiting),
             (&[OK, OK], &[], HandshakeReply::Done),
         ] {
-            assert_eq!(greeted(&mut handshake, replies), outcome);
+            assert_eq!(answered(&mut handshake, replies), outcome);
             assert_eq!(handshake.unsent, words(sent));
         }
         // A user that may SELECT needs no other user.
         assert_eq!(
-            greeted(&mut new(&["app"]), &[HELLO, OK]),
+            answered(&mut new(&["app"]), &[HELLO, OK]),
             HandshakeReply::Done
         );
         // The refusal is that of the link's user.
@@ -568,7 +568,7 @@ mod tests {
             (&["app"], &[HELLO, NOPERM, OK, NOPERM, OK]),
             (&[], &[HELLO, NOPERM]),
         ] {
-            assert_eq!(greeted(&mut new(others), replies), refused, "{replies:?}");
+            assert_eq!(answered(&mut new(others), replies), refused, "{replies:?}");
         }
     }
 
@@ -586,14 +586,14 @@ mod tests {
         let mut handshake = Handshake::new(kind, (Some(&bob), vec![login("app")]), true, true);
         let node = "*2\r\n$4\r\nmode\r\n$7\r\ncluster\r\n";
         let replies = [node, OK, "-NOPERM no 'readonly'\r\n"];
-        assert_eq!(greeted(&mut handshake, &replies), HandshakeReply::Waiting);
+        assert_eq!(answered(&mut handshake, &replies), HandshakeReply::Waiting);
         assert_eq!(handshake.unsent, words(&["AUTH app pw"]));
-        assert_eq!(greeted(&mut handshake, &[OK]), HandshakeReply::Waiting);
+        assert_eq!(answered(&mut handshake, &[OK]), HandshakeReply::Waiting);
         assert_eq!(
             handshake.unsent,
             words(&["SELECT 3", "READONLY", "AUTH bob pw"])
         );
-        assert_eq!(greeted(&mut handshake, &[OK; 3]), HandshakeReply::Done);
+        assert_eq!(answered(&mut handshake, &[OK; 3]), HandshakeReply::Done);
     }
 
     /// If the link's user is refused at the end of a detour, the link does not stay up as the other
@@ -620,11 +620,11 @@ mod tests {
         ] {
             let mut handshake = Handshake::new(kind, (Some(&bob), vec![login("app")]), true, true);
             let replies = [node, no_readonly, info, OK, OK, own_login];
-            assert_eq!(greeted(&mut handshake, &replies), outcome, "{own_login}");
+            assert_eq!(answered(&mut handshake, &replies), outcome, "{own_login}");
         }
         // A login of the other user that is refused ends the detour, too.
         let mut handshake = Handshake::new(kind, (Some(&bob), vec![login("app")]), true, true);
         let replies = [node, no_readonly, "$2\r\nok\r\n", "-WRONGPASS no\r\n"];
-        assert_eq!(greeted(&mut handshake, &replies), refused());
+        assert_eq!(answered(&mut handshake, &replies), refused());
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct ServerHealth {
     pub(crate) lost_total: u64,
     /// When an attempt last failed or a connection was last lost.
     pub(crate) failed_at: Option<Time>,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     pub(crate) reason: String,
     /// The end of the back-off after a failed attempt. If no link is up, one link then tries.
     rest_until: Option<Time>,
@@ -83,21 +83,58 @@ impl DataPlane {
         health.forget();
         health.answered = true;
         if was_away {
-            for id in self.links.ids() {
-                let rests = |link: &Link| {
-                    link.kind.server == server
-                        && link.refusal.is_none()
-                        && matches!(
-                            link.state,
-                            LinkState::Backoff { .. } | LinkState::Retrying { .. }
-                        )
-                };
-                if self.links.get(id).is_some_and(rests) {
-                    self.connect(id);
-                }
-            }
+            self.connect_resting(server);
         }
         was_away
+    }
+
+    /// Other nodes say that a server owns slots, and it owned none before. If no link to it is up,
+    /// respool tries it again at once, and requests wait for it as after a loss: it may have come
+    /// back in the middle of the back-off.
+    pub(crate) fn note_new_owner(&mut self, server: ServerId) {
+        let rests = |link: &Link| {
+            let waits = matches!(
+                link.state,
+                LinkState::Backoff { .. } | LinkState::Retrying { .. }
+            );
+            link.kind.server == server
+                && link.refusal.is_none()
+                && (waits || link.attempt == ConnectAttempt::Late)
+        };
+        if self.has_link_up(server) || !self.links.iter().any(|(_, link)| rests(link)) {
+            return;
+        }
+        let now = self.now;
+        let waits = self.settings.timeouts.outage_hold_ms > 0;
+        let health = self.health(server);
+        // If requests do not wait, one link tries the server for all.
+        health.rest_until = (!waits).then_some(now);
+        health.outage.begin_anew(now);
+        self.connect_resting(server);
+    }
+
+    /// Connects the links of a server that wait for their next attempt. Requests wait again for
+    /// attempts that are under way. Links that the server refused keep their back-off.
+    fn connect_resting(&mut self, server: ServerId) {
+        for id in self.links.ids() {
+            let paused = self.is_link_paused(id);
+            let Some(link) = self.links.get_mut(id) else {
+                continue;
+            };
+            if link.kind.server != server || link.refusal.is_some() {
+                continue;
+            }
+            match link.state {
+                LinkState::Backoff { .. } | LinkState::Retrying { .. } => self.connect(id),
+                LinkState::Connecting { .. } | LinkState::Handshaking { .. }
+                    if link.attempt == ConnectAttempt::Late =>
+                {
+                    link.attempt = ConnectAttempt::Fair;
+                    link.admit(link.may_take(), paused);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Notes that a link is lost that was to be connected while its server was known to be away.
@@ -130,7 +167,7 @@ impl DataPlane {
             return false;
         };
         match link.state {
-            LinkState::Connecting { since } | LinkState::Greeting { since, .. }
+            LinkState::Connecting { since } | LinkState::Handshaking { since, .. }
                 if is_late(link, since) && self.away_until(link.kind.server).is_some() => {}
             _ => return false,
         }
@@ -184,7 +221,7 @@ impl DataPlane {
     /// other attempt takes long.
     pub(crate) fn answers_by_refusals(&self, server: ServerId) -> bool {
         let is_slow = |(_, link): (LinkId, &Link)| match link.state {
-            LinkState::Connecting { since } | LinkState::Greeting { since, .. } => {
+            LinkState::Connecting { since } | LinkState::Handshaking { since, .. } => {
                 link.kind.server == server && self.now.since_ms(since) >= PROBE_MS
             }
             _ => false,
@@ -231,7 +268,7 @@ impl DataPlane {
             link.kind.server == server
                 && matches!(
                     link.state,
-                    LinkState::Connecting { .. } | LinkState::Greeting { .. }
+                    LinkState::Connecting { .. } | LinkState::Handshaking { .. }
                 )
         };
         let probe = self.server(server).health.probe;
@@ -254,10 +291,16 @@ impl DataPlane {
 
     /// Why an attempt to reach a server got no answer in time. The text is equal for each attempt.
     pub(crate) fn why_no_answer(&self, server: ServerId, limit_ms: u32) -> String {
+        let uses_tls = self.pool_of(server).tls;
         let server = self.server(server);
         match (server.health.looked_up_since, &server.settings.address) {
             (Some(_), Address::Tcp { host, .. }) => {
                 format!("looking up {host} has taken more than {limit_ms} ms")
+            }
+            // A server takes the first message of TLS for the beginning of a request, and waits for
+            // the rest.
+            _ if uses_tls => {
+                format!("no answer within {limit_ms} ms; does it speak TLS at this port?")
             }
             _ => format!("no answer within {limit_ms} ms"),
         }
@@ -305,13 +348,13 @@ impl DataPlane {
     }
 
     /// Reports an event of a pool. An equal text is reported again, because it is another event.
-    pub(crate) fn tell_event(&mut self, pool: usize, text: String) {
+    pub(crate) fn report_event(&mut self, pool: usize, text: String) {
         self.reported_topology.remove(&pool);
-        self.say_topology(pool, text);
+        self.emit_topology(pool, text);
     }
 
     /// Reports a text about the topology of a pool or subpool.
-    pub(crate) fn say_topology(&mut self, pool: usize, text: String) {
+    pub(crate) fn emit_topology(&mut self, pool: usize, text: String) {
         let of = &self.settings.pools[usize::from(self.pools[pool].parent)];
         let text = match self.prefix_of(pool) {
             Some(prefix) => format!("behind `{prefix}`: {text}"),
@@ -322,14 +365,14 @@ impl DataPlane {
     }
 
     /// The prefix of a subpool's keys; `None` for the subpool without a prefix.
-    fn prefix_of(&self, part: usize) -> Option<String> {
-        let whole = usize::from(self.pools[part].parent);
-        let place = |index: &u16| usize::from(*index) == part;
+    fn prefix_of(&self, subpool: usize) -> Option<String> {
+        let whole = usize::from(self.pools[subpool].parent);
+        let place = |index: &u16| usize::from(*index) == subpool;
         let place = self.pools.subpools_of(whole).iter().position(place)?;
-        let PoolKind::ByPrefix { parts } = &self.settings.pools[whole].kind else {
+        let PoolKind::ByPrefix { subpools } = &self.settings.pools[whole].kind else {
             return None;
         };
-        let prefix = &parts.get(place).filter(|_| place > 0)?.prefix;
+        let prefix = &subpools.get(place).filter(|_| place > 0)?.prefix;
         Some(String::from_utf8_lossy(prefix).into_owned())
     }
 }

@@ -1,4 +1,4 @@
-//! From a client's bytes to a place on a link: steps 2 and 3 in the life of a GET.
+//! From a client's bytes to a place on a link: steps 2 and 3 of Journey 1 (`ARCHITECTURE.md`).
 
 use respool_protocol::commands::{self, Answer, Command, CommandId, Retry, id};
 use respool_protocol::encode;
@@ -11,7 +11,7 @@ use crate::base::error_text::{
     NOAUTH, RENAMED_SELECT, not_in_subscription, refusal, unknown_subcommand, wrong_arity,
 };
 use crate::base::handle::{LinkId, SessionId};
-use crate::base::settings::AwayError;
+use crate::base::settings::ServerDownError;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::{Class, Entry};
@@ -75,6 +75,16 @@ impl KeptRequest {
             id: self.id,
             command: self.id.get(),
         }
+    }
+}
+
+/// Calls `read` with the arguments of a request that respool has written. The bytes are that one
+/// request, and no byte follows it.
+pub(crate) fn scanned<T>(bytes: &[u8], read: impl FnOnce(&[Span]) -> T) -> T {
+    let mut scanner = RequestScanner::default();
+    match scanner.scan(bytes, true) {
+        Ok(Found::Request { len }) if len == bytes.len() => read(scanner.spans()),
+        _ => unreachable!("respool writes whole requests, one at a time"),
     }
 }
 
@@ -161,8 +171,8 @@ impl<'a> Read<'a> {
     }
 }
 
-/// Where the hot path ends.
-pub(crate) enum IngressStep {
+/// The reason why the hot path stops.
+pub(crate) enum IngressStop {
     /// The input is taken, or the session has to wait before its next request.
     End,
     /// A whole request of `len` bytes that is for none of the hot paths.
@@ -175,8 +185,8 @@ pub(crate) enum IngressStep {
 
 /// The reply to EVAL after SCRIPT DEBUG.
 const NO_DEBUGGER: &[u8] =
-    b"ERR respool: this connection asked for SCRIPT DEBUG, which is refused, so \
-    its scripts are, too: debug at the server itself, or say SCRIPT DEBUG NO";
+    b"ERR respool: the script was not run, because this connection sent SCRIPT DEBUG, which \
+    respool refuses: debug at the server itself, or send SCRIPT DEBUG NO";
 
 /// The hot path.
 impl DataPlane {
@@ -199,15 +209,15 @@ impl DataPlane {
     }
 
     /// Takes simple requests from a read, until it comes to something else.
-    pub(crate) fn ingest(&mut self, id: SessionId, read: &mut Read<'_>) -> IngressStep {
+    pub(crate) fn ingest(&mut self, id: SessionId, read: &mut Read<'_>) -> IngressStop {
         let (input, mut at) = (read.input, read.at);
         let scanner = &mut *read.scanner;
-        let step = loop {
+        let stop = loop {
             if at >= input.len() {
-                break IngressStep::End;
+                break IngressStop::End;
             }
             let Some(session) = self.sessions.get_mut(id) else {
-                break IngressStep::End;
+                break IngressStop::End;
             };
             let state = session.state;
             if state.is_not_scanned() {
@@ -216,11 +226,11 @@ impl DataPlane {
                         // The command is not known any more. In a pause of writes the server must
                         // not get the rest of a write.
                         self.hold_for_pause(id);
-                        break IngressStep::End;
+                        break IngressStop::End;
                     }
-                    break IngressStep::Large;
+                    break IngressStop::Large;
                 }
-                break IngressStep::End;
+                break IngressStop::End;
             }
             let off_path = state.off_path();
             if scanner.scanned() == 0 && (off_path == Flags::ROUTED || off_path == Flags::default())
@@ -238,15 +248,15 @@ impl DataPlane {
             match scanner.scan(&input[at..], trusted) {
                 Ok(Found::Request { len }) => {
                     if !self.dispatch_hot(id, &input[at..at + len], scanner.spans()) {
-                        break IngressStep::Request { len };
+                        break IngressStop::Request { len };
                     }
                     at += len;
                 }
-                found => break IngressStep::Other(found),
+                found => break IngressStop::Other(found),
             }
         };
         read.at = at;
-        step
+        stop
     }
 
     /// Dispatches a whole request on one of the two hot paths. `false`: it is for neither.
@@ -292,8 +302,9 @@ impl DataPlane {
             let seq = session.take_seq();
             let entry = Entry {
                 len: bytes.len() as u32,
+                command: id.into(),
                 class,
-                ..Entry::of(session_id, seq, self.asked_ms)
+                ..Entry::of(session_id, seq, self.asked)
             };
             link.ledger.push(entry, bytes);
             self.counters.link_requests += 1;
@@ -409,8 +420,9 @@ impl DataPlane {
             session.next_seq = seq.wrapping_add(count);
             let first = Entry {
                 len: len as u32,
+                command: (*id).into(),
                 class: *class,
-                ..Entry::of(session_id, seq, self.asked_ms)
+                ..Entry::of(session_id, seq, self.asked)
             };
             link.ledger.push_same_shape(first, count, &input[..used]);
             self.counters.requests += u64::from(count);
@@ -460,8 +472,8 @@ impl DataPlane {
             let (readers, owner) = match pool.owner_of(key, || seq) {
                 Ok(owner) => (readers, owner),
                 Err(any) => {
-                    let (part, owner) = self.pools.owner_in_subpool(pool, key, any);
-                    (part.readers.as_deref().filter(|_| replica), owner)
+                    let (subpool, owner) = self.pools.owner_in_subpool(pool, key, any);
+                    (subpool.readers.as_deref().filter(|_| replica), owner)
                 }
             };
             let at = match readers {
@@ -491,8 +503,9 @@ impl DataPlane {
             }
             let entry = Entry {
                 len: len as u32,
+                command: (*id).into(),
                 class: *class,
-                ..Entry::of(session_id, seq, self.asked_ms)
+                ..Entry::of(session_id, seq, self.asked)
             };
             link.ledger.push(entry, bytes);
             if !link.listed {
@@ -551,13 +564,10 @@ impl DataPlane {
         session.partial = partial;
         // A large request has to be read to its end to be answered.
         let is_inside = session.state.is_inside_large();
-        if session.depth() >= self.settings.limits.session_depth_max && !is_inside {
+        let link = session.link;
+        if session.depth() >= self.settings.limits.session_pipeline_max && !is_inside {
             self.hold(id, Holds::DEPTH);
         }
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let link = session.link;
         self.close_if_full(link);
     }
 
@@ -690,20 +700,20 @@ impl DataPlane {
         }
         let session = self.sessions.get_mut(session_id)?;
         let rare = session.rare.as_ref();
-        let debugs = rare.is_some_and(|rare| rare.debugs_scripts);
+        let debugs = rare.is_some_and(|rare| rare.client.debugs_scripts);
         if is_script {
             return debugs.then(|| NO_DEBUGGER.to_vec());
         }
         let begins = !mode().eq_ignore_ascii_case(b"no");
         if begins != debugs {
-            session.rare().debugs_scripts = begins;
+            session.rare().client.debugs_scripts = begins;
         }
         None
     }
 
     /// Whether a session must authenticate first. Once its server accepts the configured login, it
     /// need not.
-    fn must_log_in_first(&mut self, id: SessionId) -> bool {
+    pub(crate) fn must_log_in_first(&mut self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else {
             return false;
         };
@@ -805,13 +815,13 @@ impl DataPlane {
                 Err(Blocked::Wait)
             }
             _ if link.is_late() => Err(Blocked::Refused(
-                self.no_link_reply(link_id, self.away_error(session)),
+                self.no_link_reply(link_id, self.server_down_error(session)),
             )),
             LinkState::Backoff { .. } => Err(Blocked::Refused(
-                self.no_link_reply(link_id, self.away_error(session)),
+                self.no_link_reply(link_id, self.server_down_error(session)),
             )),
             _ if link.takes() => {
-                self.take_careful_turn(session, link_id)?;
+                self.take_careful_room(session, link_id)?;
                 Ok(link_id)
             }
             _ if link.role == LinkRole::Shared && link.owes_enough(&self.settings.limits) => {
@@ -848,9 +858,10 @@ impl DataPlane {
         };
         let entry = Entry {
             len: bytes.len() as u32,
-            has_completion: true,
-            silent: session.state.is_silent(),
-            ..Entry::of(session_id, session.take_seq(), self.asked_ms)
+            command: session.asked.into(),
+            ..Entry::of(session_id, session.take_seq(), self.asked)
+                .with_completion(true)
+                .silenced(session.state.is_silent())
         };
         state.ledger.push_with(entry, bytes, completion);
         self.counters.link_requests += 1;
@@ -861,8 +872,7 @@ impl DataPlane {
         if let Some(link) = self.links.get_mut(link_id) {
             let entry = Entry {
                 len: bytes.len() as u32,
-                has_completion: true,
-                ..Entry::of(SessionId::NONE, 0, self.now.stamp_ms())
+                ..Entry::of(SessionId::NONE, 0, self.now_stamp).with_completion(true)
             };
             link.ledger.push_with(entry, bytes, completion);
         }
@@ -882,13 +892,13 @@ impl DataPlane {
         match self.links.get(link).map(|link| &link.state) {
             Some(LinkState::Backoff { .. }) => {
                 return Err(Blocked::Refused(
-                    self.no_link_reply(link, AwayError::NotSent),
+                    self.no_link_reply(link, ServerDownError::NotSent),
                 ));
             }
             Some(LinkState::Down) => self.connect(link),
             _ => {}
         }
-        if let Some(reply) = self.untried_reply(link, AwayError::NotSent) {
+        if let Some(reply) = self.untried_reply(link, ServerDownError::NotSent) {
             return Err(Blocked::Refused(reply));
         }
         self.put_ours(link, bytes, completion);
@@ -896,7 +906,7 @@ impl DataPlane {
     }
 
     /// The reply to a request that has no connection.
-    pub(crate) fn no_link_reply(&self, link_id: LinkId, away: AwayError) -> Vec<u8> {
+    pub(crate) fn no_link_reply(&self, link_id: LinkId, away: ServerDownError) -> Vec<u8> {
         let mut reply = Vec::new();
         if let Some(link) = self.links.get(link_id) {
             if wants_password(link) {
@@ -912,7 +922,7 @@ impl DataPlane {
                 server: self.label(link_id),
                 reason: &link.reason,
             };
-            let away = error::away_error_at(link.refusal.as_deref(), away);
+            let away = error::server_down_error_at(link.refusal.as_deref(), away);
             error::append_reply_as(&mut reply, Fate::NotSent, away, cause);
         }
         reply

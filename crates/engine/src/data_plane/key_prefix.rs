@@ -15,18 +15,18 @@
 //!
 //! [`PrefixPool::strip`]: crate::base::settings::PrefixPool::strip
 
-use respool_protocol::commands::{Command, Names, Spread, id};
+use respool_protocol::commands::{Command, Names, Retry, Spread, id};
 use respool_protocol::encode;
 use respool_protocol::glob::{Left, Pattern};
 use respool_protocol::prefix::{self, Unstripped};
-use respool_protocol::request::{Found, RequestScanner, Span};
+use respool_protocol::request::Span;
 
 use crate::base::error_text::{PATTERN_KEYS, UNKNOWN_KEYS};
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ingress::{Dispatched, Request, scanned};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::owners::{LeadingCommand, looks_elsewhere};
 use crate::data_plane::session::Flags;
@@ -153,21 +153,12 @@ fn left_of(asked: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, bool), &'static [u8]
     }
 }
 
-/// Calls `make` with the arguments of a whole request.
-pub(crate) fn scanned<T>(bytes: &[u8], make: impl FnOnce(&[Span]) -> T) -> T {
-    let mut scanner = RequestScanner::default();
-    let Ok(Found::Request { .. }) = scanner.scan(bytes, true) else {
-        unreachable!("a rewritten request stays whole");
-    };
-    make(scanner.spans())
-}
-
 impl Stripped {
     /// Removes the prefix of a server from a request that is routed there.
     fn of(request: &Request<'_>, prefix: &[u8], is_in_multi: bool) -> Stripped {
         let has_wrong_number = !request.command.arity_ok(request.spans.len());
         // A command that respool answers has no keys. A WATCH that respool refuses is not routed.
-        let stays = request.command.fan_out.spread == Spread::Here
+        let stays = request.command.fan_out.spread == Spread::Local
             || request.id == id::WATCH && is_in_multi;
         if stays {
             return Stripped::Same;
@@ -324,6 +315,13 @@ impl DataPlane {
     pub(crate) fn names_at(&self, id: SessionId, command: &Command) -> Option<Names> {
         let names = command.names != Names::None && !self.removed_prefix_of_session(id).is_empty();
         names.then_some(command.names)
+    }
+
+    /// Sends a request on its session's link. If its reply names keys, these get their prefix back.
+    pub(crate) fn dispatch_named(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+        let named = self.naming_completion(id, request.command);
+        let reads = request.command.retry == Retry::Read;
+        self.dispatch_on_link(id, request.bytes, reads, named)
     }
 
     pub(crate) fn naming_completion(&self, id: SessionId, command: &Command) -> Option<Completion> {

@@ -1,17 +1,22 @@
 //! A link's ledger: its requests without a reply, their bytes, and their completions.
 
 pub(crate) mod departed;
+pub(crate) mod departures;
 mod loss;
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use respool_protocol::commands::{self, CommandId};
+
 use crate::base::buffer::Unanswered;
 use crate::base::error::Fate;
 use crate::base::handle::SessionId;
+use crate::base::time::Stamp;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, PinnedCompletion};
+use crate::data_plane::ledger::departures::{Departure, Departures};
 use crate::data_plane::session::Pins;
 
 /// The requests of a link that have no reply, first in first out.
@@ -46,13 +51,15 @@ pub(crate) struct Ledger {
     is_repeating: bool,
     /// The requests to send again, with their bytes, until they are put in the ledger.
     repeats: Vec<(Entry, Vec<u8>)>,
+    /// The times when the batches in flight left.
+    departures: Departures,
 }
 
 /// A request of the ledger, as a walk over the ledger shows it.
 pub(crate) struct HeldRequest<'a> {
     /// Its session, place and class.
     pub(crate) entry: &'a Entry,
-    /// The bytes in front of `sent`. A part of a fused request was sent without them.
+    /// The bytes in front of `sent`. A member of a fused request was sent without them.
     beginning: &'static [u8],
     /// The place of the bytes that were sent for it. A collapsed read shares those of the read in
     /// front.
@@ -149,7 +156,7 @@ impl Ledger {
                 beginning: extent.beginning,
                 sent: extent.sent.clone(),
                 all: self.bytes.bytes(),
-                completion: match entry.has_completion {
+                completion: match entry.has_completion() {
                     true => completions.next(),
                     false => None,
                 },
@@ -165,7 +172,7 @@ impl Ledger {
             .into_iter()
             .map(move |entry| {
                 extent = extent.next(&entry);
-                let completion = match entry.has_completion {
+                let completion = match entry.has_completion() {
                     true => completions.next(),
                     false => None,
                 };
@@ -173,9 +180,9 @@ impl Ledger {
             })
     }
 
-    /// Removes the session of the request at this place: its reply will be dropped.
+    /// Gives up the request at this place: see [`Entry::give_up`].
     pub(crate) fn give_up(&mut self, index: usize) {
-        self.entries[index].session = SessionId::NONE;
+        self.entries[index].give_up();
     }
 
     /// Whether a reply to this session is still to come.
@@ -205,6 +212,7 @@ impl Ledger {
             + self.entries.capacity() * size_of::<Entry>()
             + self.completions.capacity() * size_of::<Completion>()
             + repeats.sum::<usize>()
+            + self.departures.memory_bytes()
     }
 
     /// Frees the memory of a ledger without bytes.
@@ -231,6 +239,16 @@ impl Ledger {
         }
     }
 
+    /// The request that the next reply answers, in its place.
+    #[inline]
+    pub(crate) fn front_in_flight(&self) -> Option<&Entry> {
+        if self.in_flight() > 0 {
+            self.entries.front()
+        } else {
+            None
+        }
+    }
+
     /// The bytes of the front request.
     pub(crate) fn first_bytes(&self) -> &[u8] {
         let len = self.entries.front().map_or(0, |entry| entry.len as usize);
@@ -241,7 +259,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn front_completion(&self) -> Option<&Completion> {
         let front = self.entries.front()?;
-        self.completions.front().filter(|_| front.has_completion)
+        self.completions.front().filter(|_| front.has_completion())
     }
 
     /// The completion of the front request, to be changed.
@@ -249,7 +267,7 @@ impl Ledger {
         let front = self.entries.front()?;
         self.completions
             .front_mut()
-            .filter(|_| front.has_completion)
+            .filter(|_| front.has_completion())
     }
 
     /// Whether the next reply answers a fused MGET.
@@ -263,7 +281,7 @@ impl Ledger {
 
     /// Whether the next reply answers several collapsed requests.
     #[inline]
-    pub(crate) fn shares_next(&self) -> bool {
+    pub(crate) fn next_is_collapsed(&self) -> bool {
         let second = self.entries.get(1);
         second.is_some_and(|entry| entry.class == Class::Same)
     }
@@ -277,39 +295,59 @@ impl Ledger {
             )
     }
 
-    /// Removes the front request, which is in flight, because it is answered. It has no
-    /// completion.
+    /// The departure of the front request, which is in flight.
+    #[inline]
+    pub(crate) fn front_departure(&mut self) -> Departure {
+        self.departures.front(self.in_flight())
+    }
+
+    /// The departure of the request that was `back` places before the front one until the server
+    /// answered both.
+    pub(crate) fn departure_before(&mut self, back: u32) -> Departure {
+        self.departures.front(self.in_flight() + back as usize)
+    }
+
+    /// Removes `entry`, the front request, which is in flight and answered. It has no completion.
     #[inline]
     pub(crate) fn pop_answered(&mut self, entry: Entry) {
-        debug_assert!(!entry.has_completion, "no completion stays behind");
-        self.pop_front(entry);
+        debug_assert!(!entry.has_completion(), "no completion stays behind");
+        self.pop_front(entry.len);
+    }
+
+    /// Removes the front request, which is in flight and answered, and has no completion. `len`:
+    /// its own bytes, [`Entry::len`].
+    #[inline]
+    pub(crate) fn pop_simple(&mut self, len: u32) {
+        debug_assert!(self.front().is_some_and(|front| !front.has_completion()));
+        self.pop_front(len);
     }
 
     /// Removes the front request with its bytes, and leaves its completion.
     #[inline]
-    fn pop_front(&mut self, entry: Entry) {
+    fn pop_front(&mut self, len: u32) {
         debug_assert!(self.in_flight() > 0, "an answered request is in flight");
         self.entries.pop_front();
-        self.bytes.answer(entry.len as usize);
+        self.bytes.answer(len as usize);
     }
 
     /// Removes the front request, which is in flight and answered. Returns its completion, if it
     /// has one.
     pub(crate) fn pop_completed(&mut self, entry: Entry) -> Option<Completion> {
-        self.pop_front(entry);
-        match entry.has_completion {
+        self.pop_front(entry.len);
+        match entry.has_completion() {
             true => self.completions.pop_front(),
             false => None,
         }
     }
 
-    /// Removes the head of a fused MGET or MSET. Its parts are next.
+    /// Removes the head of a fused MGET or MSET. Its members are next.
     pub(crate) fn pop_head(&mut self, head: Entry) {
         self.heads -= u32::from(head.class == Class::Gets);
         self.pop_answered(head);
     }
 
-    /// Takes the front request and its collapsed copies, each as a request of its own.
+    /// Takes the front request and its collapsed copies, each as a request of its own that is sent
+    /// again.
     pub(crate) fn take_alone(&mut self) -> (Vec<Entry>, Vec<u8>) {
         let mut alone = Vec::new();
         let mut request = Vec::new();
@@ -401,7 +439,7 @@ impl Ledger {
 
     /// Appends a request whose reply has a completion.
     pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], completion: Completion) {
-        debug_assert!(entry.has_completion, "an entry with a completion says so");
+        debug_assert!(entry.has_completion(), "an entry with a completion says so");
         self.completions.push_back(completion);
         self.push(entry, request);
     }
@@ -475,16 +513,27 @@ impl Ledger {
         *entry
     }
 
-    /// Closes the open batch: its bytes may be written. Returns whether no request was in flight.
-    pub(crate) fn flush(&mut self) -> bool {
+    /// Closes the open batch in the turn of `now`: its bytes may be written. Returns whether no
+    /// request was in flight.
+    pub(crate) fn flush(&mut self, now: Stamp) -> bool {
         let was_idle = self.in_flight() == 0;
         if was_idle {
+            self.departures.leave_alone(now);
             self.is_repeating = false;
+        } else {
+            self.leave_behind(self.open, now);
         }
         self.open = 0;
         self.movable = 0;
         self.allowed = self.bytes.unwritten().len();
         was_idle
+    }
+
+    /// Notes that `count` requests leave behind those in flight.
+    #[inline(never)]
+    fn leave_behind(&mut self, count: u32, now: Stamp) {
+        let in_flight = self.in_flight();
+        self.departures.leave_behind(in_flight, count, now);
     }
 
     /// Counts the open batch anew: no request in the ledger has been sent on this connection.
@@ -521,7 +570,7 @@ impl Ledger {
         self.bytes.write(count);
     }
 
-    /// Appends a part of a large request, which may be written at once.
+    /// Appends a fragment of a large request, which may be written at once.
     pub(crate) fn stream(&mut self, bytes: &[u8]) {
         self.bytes.append(bytes);
         self.allowed = self.bytes.unwritten().len();
@@ -532,9 +581,18 @@ impl Ledger {
         self.bytes.answer(count);
     }
 
-    /// Appends the entry of a large request whose bytes have passed through.
-    pub(crate) fn push_streamed(&mut self, entry: Entry, completion: Option<Completion>) {
-        debug_assert_eq!(entry.has_completion, completion.is_some());
+    /// Appends the entry of a large request whose last bytes pass through in the turn of `now`.
+    pub(crate) fn push_streamed(
+        &mut self,
+        entry: Entry,
+        completion: Option<Completion>,
+        now: Stamp,
+    ) {
+        debug_assert_eq!(entry.has_completion(), completion.is_some());
+        match self.in_flight() {
+            0 => self.departures.leave_alone(now),
+            _ => self.leave_behind(1, now),
+        }
         self.entries.push_back(entry);
         self.completions.extend(completion);
     }
@@ -584,20 +642,81 @@ pub(crate) struct Entry {
     /// its id, which finds no session.
     pub(crate) session: SessionId,
     /// The place of the request in the order of the session's replies. In a head it is the number
-    /// of parts: see [`Entry::part_count`].
+    /// of members: see [`Entry::member_count`].
     pub(crate) seq: u32,
     /// Bytes that the link holds for it. A request that was streamed, and a collapsed read
     /// ([`Class::Same`]), have none of their own.
     pub(crate) len: u32,
-    /// The time when the request was read, [`crate::base::time::Time::stamp_ms`].
-    pub(crate) at_ms: u32,
+    /// The time when the request was read.
+    pub(crate) asked: Stamp,
+    /// The command, for the measurement of its time.
+    pub(crate) command: CommandMark,
     pub(crate) class: Class,
-    pub(crate) before: EarlierAttempt,
-    /// Whether its reply has a completion, which is in the queue of the ledger. Other
-    /// replies are simply passed on.
-    pub(crate) has_completion: bool,
-    /// Whether its session wants no reply to it.
-    pub(crate) silent: bool,
+    pub(crate) marks: EntryMarks,
+}
+
+/// Facts about a request that few requests have, in one byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EntryMarks(u8);
+
+impl EntryMarks {
+    /// The bits of the [`EarlierAttempt`].
+    const EARLIER: u8 = 0b11;
+    /// Its reply has a completion.
+    const COMPLETION: u8 = 0b100;
+    /// Its session wants no reply to it.
+    const SILENT: u8 = 0b1000;
+
+    fn with(self, mark: u8, on: bool) -> EntryMarks {
+        EntryMarks(match on {
+            true => self.0 | mark,
+            false => self.0 & !mark,
+        })
+    }
+}
+
+/// The command of a request, as an entry holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommandMark(u16);
+
+impl CommandMark {
+    /// A request of respool's own, which is not measured.
+    pub(crate) const OURS: CommandMark = CommandMark(u16::MAX);
+    /// No command: no entry has it.
+    pub(crate) const NONE: CommandMark = CommandMark(u16::MAX - 1);
+    /// A command that the table lacks.
+    pub(crate) const OTHER: CommandMark = CommandMark(CommandId::COUNT as u16);
+
+    /// The index of the command among those of the table, with [`CommandMark::OTHER`] behind them:
+    /// less than [`CommandMark::COUNT`]. The index of [`CommandMark::OURS`] and of
+    /// [`CommandMark::NONE`] is greater.
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The command, if the table has it.
+    pub(crate) fn id(self) -> Option<CommandId> {
+        commands::all().nth(self.index())
+    }
+
+    /// Number of commands of the table, and one for [`CommandMark::OTHER`].
+    pub(crate) const COUNT: usize = CommandId::COUNT + 1;
+}
+
+const _: () = assert!(CommandMark::COUNT < CommandMark::NONE.0 as usize);
+
+impl From<CommandId> for CommandMark {
+    #[inline]
+    fn from(id: CommandId) -> CommandMark {
+        CommandMark(id.index() as u16)
+    }
+}
+
+impl From<Option<CommandId>> for CommandMark {
+    fn from(id: Option<CommandId>) -> CommandMark {
+        id.map_or(CommandMark::OTHER, CommandMark::from)
+    }
 }
 
 // A busy link has a hundred thousand entries.
@@ -611,44 +730,94 @@ impl Entry {
     }
 
     /// An entry for a request that may change data.
-    pub(crate) fn of(session: SessionId, seq: u32, at_ms: u32) -> Entry {
+    pub(crate) fn of(session: SessionId, seq: u32, asked: Stamp) -> Entry {
         Entry {
             session,
             seq,
             len: 0,
-            at_ms,
+            asked,
+            command: CommandMark::OURS,
             class: Class::Write,
-            before: EarlierAttempt::Unsent,
-            has_completion: false,
-            silent: false,
+            marks: EntryMarks::default(),
         }
     }
 
-    /// The head of a fused request: `parts` requests follow it. `first`: the entry of the first
-    /// part, which gives the head its age. `len`: the head's own bytes.
-    pub(crate) fn head(class: Class, parts: u32, len: u32, first: &Entry) -> Entry {
+    /// Whether the times of both are counted together.
+    #[inline]
+    pub(crate) fn is_of_run(&self, command: CommandMark, asked: Stamp) -> bool {
+        self.asked == asked && self.command == command
+    }
+
+    /// Whether its reply has a completion, which is in the queue of the ledger. Other replies are
+    /// simply passed on.
+    #[inline]
+    pub(crate) fn has_completion(&self) -> bool {
+        self.marks.0 & EntryMarks::COMPLETION != 0
+    }
+
+    /// Whether its session wants no reply to it.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.marks.0 & EntryMarks::SILENT != 0
+    }
+
+    /// The outcome of an earlier attempt to send it.
+    pub(crate) fn before(&self) -> EarlierAttempt {
+        match self.marks.0 & EntryMarks::EARLIER {
+            0 => EarlierAttempt::Unsent,
+            1 => EarlierAttempt::Answered,
+            2 => EarlierAttempt::Refused,
+            _ => EarlierAttempt::Lost,
+        }
+    }
+
+    /// The entry with or without a completion.
+    pub(crate) fn with_completion(mut self, has: bool) -> Entry {
+        self.marks = self.marks.with(EntryMarks::COMPLETION, has);
+        self
+    }
+
+    /// The entry of a session that wants no reply (`silent`), or wants one.
+    pub(crate) fn silenced(mut self, silent: bool) -> Entry {
+        self.marks = self.marks.with(EntryMarks::SILENT, silent);
+        self
+    }
+
+    /// The entry after an attempt to send it.
+    pub(crate) fn after(mut self, before: EarlierAttempt) -> Entry {
+        self.marks.0 = self.marks.0 & !EntryMarks::EARLIER | before as u8;
+        self
+    }
+
+    /// The head of a fused request: `members` requests follow it. `first`: the entry of the first
+    /// member, which gives the head its age. `len`: the head's own bytes.
+    pub(crate) fn head(class: Class, members: u32, len: u32, first: &Entry) -> Entry {
         debug_assert!(class.is_whole());
         Entry {
             class,
             len,
-            ..Entry::of(SessionId::NONE, parts, first.at_ms)
+            ..Entry::of(SessionId::NONE, members, first.asked)
         }
     }
 
-    /// The number of parts that were sent with this head.
-    pub(crate) fn part_count(&self) -> u32 {
+    /// The number of members that were sent with this head.
+    pub(crate) fn member_count(&self) -> u32 {
         debug_assert!(self.class.is_whole());
         self.seq
     }
 
+    /// Removes its session: the reply will be dropped, and its time does not count.
+    pub(crate) fn give_up(&mut self) {
+        (self.session, self.command) = (SessionId::NONE, CommandMark::OURS);
+    }
+
     /// Whether no session waits for it any more.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.session == SessionId::NONE && !self.has_completion && !self.class.is_whole()
+        self.session == SessionId::NONE && !self.has_completion() && !self.class.is_whole()
     }
 
     /// The fate of the request if it was not written whole to the present connection.
     pub(crate) fn fate_unsent(&self) -> Fate {
-        match self.before {
+        match self.before() {
             EarlierAttempt::Unsent | EarlierAttempt::Refused => Fate::NotSent,
             EarlierAttempt::Answered | EarlierAttempt::Lost => Fate::Unknown,
         }
@@ -659,7 +828,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EarlierAttempt {
     /// There was none.
-    Unsent,
+    Unsent = 0,
     /// The request was answered, but the reply was not one for its session.
     Answered,
     /// The reply said that the request was not executed.
@@ -688,9 +857,9 @@ pub(crate) enum Class {
     Set,
     /// A pure read that was moved within its batch.
     Moved,
-    /// A part of an MGET: a GET of which only the key was sent.
+    /// A member of an MGET: a GET of which only the key was sent.
     OfGets,
-    /// A part of an MSET: a SET of which only key and value were sent.
+    /// A member of an MSET: a SET of which only key and value were sent.
     OfSets,
     /// The head of a fused MGET: see [`Entry::head`].
     Gets,
@@ -729,9 +898,9 @@ impl Class {
             || self.tries()
     }
 
-    /// Whether its reply tells respool more than the session gets.
+    /// Whether respool reads its reply, besides passing it on: it shows a right or a failure.
     #[inline]
-    pub(crate) fn tells(self) -> bool {
+    pub(crate) fn is_read_by_respool(self) -> bool {
         self == Class::Sets || self.tries()
     }
 
@@ -752,7 +921,7 @@ impl Class {
     }
 
     /// Whether it was sent together with the entry before it.
-    pub(crate) fn is_part(self) -> bool {
+    pub(crate) fn is_joined(self) -> bool {
         matches!(self, Class::OfGets | Class::OfSets | Class::Same)
     }
 
@@ -795,20 +964,14 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::base::handle::session;
     use crate::data_plane::ledger::departed::ASKED_AGAIN_MAX;
-
-    fn session(index: u32) -> SessionId {
-        SessionId {
-            index,
-            generation: 1,
-        }
-    }
 
     fn entry(seq: u32, class: Class, bytes: &[u8]) -> Entry {
         Entry {
             len: bytes.len() as u32,
             class,
-            ..Entry::of(session(1), seq, 0)
+            ..Entry::of(session(1), seq, Stamp(0))
         }
     }
 
@@ -830,10 +993,7 @@ mod tests {
             entry(2, Class::OfGets, b"$1\r\nb\r\n"),
         ];
         ledger.rearrange(b"head$1\r\na\r\n$1\r\nb\r\n", &entries);
-        let asked = Entry {
-            has_completion: true,
-            ..entry(3, Class::Read, b"read")
-        };
+        let asked = entry(3, Class::Read, b"read").with_completion(true);
         ledger.push_with(asked, b"read", Completion::Instead(b"+OK".to_vec()));
         ledger
     }
@@ -843,14 +1003,11 @@ mod tests {
     fn requests_leave_in_order_with_their_completions() {
         let mut ledger = Ledger::default();
         push(&mut ledger, 0, 10);
-        let asked = Entry {
-            has_completion: true,
-            ..entry(1, Class::Read, b"read")
-        };
+        let asked = entry(1, Class::Read, b"read").with_completion(true);
         ledger.push_with(asked, b"read", Completion::Shutdown);
         assert!(ledger.first_in_flight().is_none(), "nothing has left");
         assert_eq!((ledger.batched(), ledger.in_flight()), (2, 0));
-        assert!(ledger.flush(), "no request was in flight");
+        assert!(ledger.flush(Stamp(0)), "no request was in flight");
         assert_eq!((ledger.batched(), ledger.in_flight()), (0, 2));
         assert_eq!(ledger.pending().len(), 14);
         ledger.write(14);
@@ -865,7 +1022,7 @@ mod tests {
         assert!(ledger.is_empty() && ledger.unanswered_bytes() == 0);
     }
 
-    /// A walk shows parts of a fused request whole, and a collapsed read with the bytes that it
+    /// A walk shows members of a fused request whole, and a collapsed read with the bytes that it
     /// shares.
     #[test]
     fn walk_shows_whole_requests_and_their_completions() {
@@ -890,7 +1047,7 @@ mod tests {
         );
     }
 
-    /// When a connection ends, the head of a fused request is dropped. Its parts stand alone.
+    /// When a connection ends, the head of a fused request is dropped. Its members stand alone.
     #[test]
     fn fused_requests_stand_alone_after_a_loss() {
         let mut ledger = joined();
@@ -914,10 +1071,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.repeat_later(entry(0, Class::Read, b"early"), b"early");
         assert!(ledger.brings(session(1), 0) && !ledger.owes(session(1)));
-        let late = Entry {
-            has_completion: true,
-            ..entry(1, Class::Read, b"late")
-        };
+        let late = entry(1, Class::Read, b"late").with_completion(true);
         ledger.push_with(late, b"late", Completion::Shutdown);
         for (entry, request) in ledger.take_repeats() {
             ledger.push(entry, &request);
@@ -943,7 +1097,7 @@ mod tests {
             for seq in 0..4 {
                 push(&mut ledger, seq, 10);
             }
-            ledger.flush();
+            ledger.flush(Stamp(0));
             ledger.write(written);
             let gone = ledger.lose_connection(false);
             let seqs: Vec<u32> = gone.iter().map(|entry| entry.seq).collect();
@@ -958,7 +1112,7 @@ mod tests {
             assert!(
                 ledger
                     .iter()
-                    .all(|entry| entry.before == EarlierAttempt::Unsent)
+                    .all(|entry| entry.before() == EarlierAttempt::Unsent)
             );
         }
     }
@@ -972,11 +1126,11 @@ mod tests {
         for seq in 0..6 {
             push(&mut ledger, seq, 10);
         }
-        ledger.flush();
+        ledger.flush(Stamp(0));
         ledger.write(45);
         let seqs = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
-                .map(|entry| (entry.seq, entry.before == EarlierAttempt::Lost))
+                .map(|entry| (entry.seq, entry.before() == EarlierAttempt::Lost))
                 .collect::<Vec<_>>()
         };
         let gone = ledger.lose_connection(true);
@@ -985,11 +1139,25 @@ mod tests {
             seqs(&mut ledger.iter()),
             [(3, true), (4, false), (5, false)]
         );
-        ledger.flush();
+        ledger.flush(Stamp(0));
         ledger.write(30);
         let gone = ledger.lose_connection(true);
         assert_eq!(seqs(&mut gone.iter()), [(3, true), (4, false)]);
         assert_eq!(seqs(&mut ledger.iter()), [(5, true)]);
+    }
+
+    /// A large request leaves when its last bytes do, even if it was read before.
+    #[test]
+    fn large_request_leaves_with_its_last_bytes() {
+        let mut ledger = Ledger::default();
+        for (seq, now) in [(0, 5), (1, 9)] {
+            let entry = Entry::of(session(1), seq, Stamp(1));
+            ledger.push_streamed(entry, None, Stamp(now));
+        }
+        for left in [5, 9] {
+            assert_eq!(ledger.front_departure().left, Stamp(left));
+            ledger.pop_simple(0);
+        }
     }
 
     /// Sessions with a few reads leave a draining link. Sessions that write or read much stay.
@@ -1003,7 +1171,7 @@ mod tests {
                 seq,
                 len: 4,
                 class: Class::of(reads),
-                ..Entry::of(SessionId::NONE, 0, 0)
+                ..Entry::of(SessionId::NONE, 0, Stamp(0))
             };
             ledger.push(entry, format!("{}{seq:03}", session.index).as_bytes());
         };

@@ -10,7 +10,7 @@ use crate::base::arrivals::ArrivalForecast;
 use crate::base::handle::SessionId;
 use crate::base::limits::{BATCH_BYTES_MAX, JOINED_BATCH_BYTES_MAX, Limits};
 use crate::base::settings::FlushRule;
-use crate::base::time::Time;
+use crate::base::time::{Stamp, Time};
 use crate::data_plane::completion::pinned::RedirectStandIn;
 use crate::data_plane::gate::CoalescingGates;
 use crate::data_plane::handshake::{Handshake, Identity};
@@ -61,10 +61,11 @@ pub(crate) struct LineId {
 pub(crate) enum LinkRole {
     /// Requests of all sessions of its kind.
     Shared,
-    /// No new requests: the link serves those that it has. There are three causes:
+    /// No new requests: the link serves its unanswered requests. The causes:
     /// - `by` takes its replies too slowly;
     /// - the link has reads that stood behind a slow session, and `by` may be the next slow one;
-    /// - the link's server was replaced, and `by` is no session.
+    /// - the link has reads that were lost together with another link, those of `by` among them;
+    /// - another link took its place (a new server, or a stuck link), and `by` is no session.
     Draining { by: SessionId },
     /// One large request of `by`.
     Streaming { by: SessionId },
@@ -82,17 +83,17 @@ pub(crate) enum LinkRole {
     /// Logins of clients, each tried once, and checks of the configured login. It is never
     /// authenticated for requests.
     Probe,
-    /// No requests: it was streaming or pinned, has no trace of that, and waits for the next
-    /// session.
+    /// No requests. It was streaming or pinned, has no trace of that, and waits for the next
+    /// session. Or it is being connected to take the place of a shared link.
     Idle,
 }
 
 /// The state of a tunnel: a link whose bytes go through unread (MONITOR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tunnel {
-    /// MONITOR was put on the link. `silent`: its client wants no reply. `at_ms`: when the request
-    /// was read, [`crate::base::time::Time::stamp_ms`].
-    Asked { silent: bool, at_ms: u32 },
+    /// MONITOR was put on the link. `silent`: its client wants no reply. `asked`: when the request
+    /// was read.
+    Asked { silent: bool, asked: Stamp },
     /// The server has agreed, and owes this many replies.
     Open { owed: u32 },
     /// QUIT was sent.
@@ -107,6 +108,17 @@ pub(crate) const IDLE_EMERGENCY: LinkRole = LinkRole::Emergency {
 };
 
 impl LinkRole {
+    /// Whether a link of this role is closed when it has not been used for a while.
+    pub(crate) fn ends_when_unused(self) -> bool {
+        match self {
+            LinkRole::Emergency { by } => by == SessionId::NONE,
+            role => matches!(
+                role,
+                LinkRole::Shared | LinkRole::Idle | LinkRole::Probe | LinkRole::Redirect { .. }
+            ),
+        }
+    }
+
     /// The session that stops the link if it does not take its replies.
     pub(crate) fn session(self) -> SessionId {
         match self {
@@ -190,9 +202,9 @@ pub(crate) enum LinkState {
     /// A connection attempt is under way since then.
     Connecting { since: Time },
     /// Connected; the server has not answered the whole handshake.
-    Greeting {
+    Handshaking {
         since: Time,
-        greeting: Box<Handshake>,
+        handshake: Box<Handshake>,
     },
     /// In use.
     Up,
@@ -237,7 +249,8 @@ pub(crate) enum Decision {
 /// The reason to flush an open batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushReason {
-    /// No request is in flight, and no session is expected to send soon.
+    /// No request is in flight and no session is expected to send soon, or the flush rule holds no
+    /// batch here.
     Idle,
     /// The batch has as many bytes as it may.
     Full,
@@ -267,12 +280,12 @@ pub(crate) struct Link {
     /// Bytes that are scanned again in front of the next ones: the cut first line of a fused
     /// MGET's reply, or the cut frame of a tunnel.
     pub(crate) unscanned: Vec<u8>,
-    /// Whether a part of this reply has been passed on.
+    /// Whether a fragment of this reply has been passed on.
     pub(crate) cutting: bool,
     /// The time when the server last sent bytes, or last had no reply to send.
     pub(crate) progress: Time,
     /// Since when the link is not read, because its session does not take its output.
-    pub(crate) paused: Option<Time>,
+    pub(crate) unread_since: Option<Time>,
     /// Whether a large request passes through. Its written bytes belong to no ledger entry.
     pub(crate) streaming: Streaming,
     pub(crate) sends: Sends,
@@ -299,8 +312,9 @@ pub(crate) struct Link {
     pub(crate) kind: LinkKind,
     /// The number of sessions that use the link.
     pub(crate) attached: u32,
-    /// Shared with all sessions that need the link but do not send on it.
-    pub(crate) held: Arc<RedirectStandIn>,
+    /// Shared with all sessions that need the link but do not send on it: sessions that track by
+    /// REDIRECT, and sessions in WAIT, which sends on another link.
+    pub(crate) stand_in: Arc<RedirectStandIn>,
     /// Sessions that wait until the link takes requests, or until its requests are refused.
     pub(crate) waiters: Vec<SessionId>,
     /// When the link was last lost after it had been up.
@@ -340,7 +354,7 @@ impl Link {
             unscanned: Vec::new(),
             cutting: false,
             progress: now,
-            paused: None,
+            unread_since: None,
             streaming: Streaming::No,
             sends: Sends::More,
             unblocking: Unblocking::default(),
@@ -355,7 +369,7 @@ impl Link {
             role,
             kind,
             attached: 0,
-            held: Arc::default(),
+            stand_in: Arc::default(),
             waiters: Vec::new(),
             lost_at: None,
             failures: 0,
@@ -413,6 +427,15 @@ impl Link {
         matches!(self.state, LinkState::Up)
     }
 
+    /// Whether no session uses the link or waits for it, and it owes nothing.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.attached == 0
+            && Arc::strong_count(&self.stand_in) == 1
+            && self.ledger.is_empty()
+            && self.ledger.unanswered_bytes() == 0
+            && self.waiters.is_empty()
+    }
+
     /// Whether the link is not up and tries to reach its server, or will try soon.
     pub(crate) fn tries(&self) -> bool {
         !matches!(
@@ -428,7 +451,7 @@ impl Link {
             || self.ledger.unanswered_bytes() >= limits.link_unanswered_bytes_max as usize
     }
 
-    /// Whether no request and no reply, nor a part of one, is on its way.
+    /// Whether no request and no reply, and no fragment of one, is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.streaming == Streaming::No
             && self.ledger.is_empty()
@@ -508,7 +531,7 @@ impl Link {
 
     /// Closes the open batch: its bytes may be written.
     pub(crate) fn flush(&mut self, now: Time) {
-        if self.ledger.flush() {
+        if self.ledger.flush(now.stamp()) {
             self.progress = now;
         }
         self.forecast.end_wait();
@@ -547,8 +570,8 @@ impl Link {
             && !self.is_late()
     }
 
-    /// Appends a part of a large request, which may be written at once. If all earlier bytes are
-    /// written, the time that the kernel has to take this part begins now.
+    /// Appends a fragment of a large request, which may be written at once. If all earlier bytes
+    /// are written, the time that the kernel has to take this fragment begins now.
     pub(crate) fn stream(&mut self, bytes: &[u8], now: Time) {
         if self.pending().is_empty() && self.ledger.in_flight() == 0 {
             self.progress = now;
@@ -559,7 +582,7 @@ impl Link {
     /// The bytes that may be written now.
     pub(crate) fn pending(&self) -> &[u8] {
         match &self.state {
-            LinkState::Greeting { greeting, .. } => &greeting.unsent,
+            LinkState::Handshaking { handshake, .. } => &handshake.unsent,
             LinkState::Up => self.ledger.pending(),
             _ => &[],
         }
@@ -568,8 +591,8 @@ impl Link {
     /// The kernel took `count` of the pending bytes.
     pub(crate) fn written(&mut self, count: usize) {
         match &mut self.state {
-            LinkState::Greeting { greeting, .. } => {
-                greeting.unsent.drain(..count);
+            LinkState::Handshaking { handshake, .. } => {
+                handshake.unsent.drain(..count);
             }
             _ => {
                 self.ledger.write(count);
@@ -583,10 +606,10 @@ impl Link {
     }
 
     /// Begins the handshake on a new connection.
-    pub(crate) fn send_handshake(&mut self, greeting: Handshake, now: Time) {
-        self.state = LinkState::Greeting {
+    pub(crate) fn send_handshake(&mut self, handshake: Handshake, now: Time) {
+        self.state = LinkState::Handshaking {
             since: now,
-            greeting: Box::new(greeting),
+            handshake: Box::new(handshake),
         };
     }
 
@@ -608,11 +631,11 @@ impl Link {
         self.unscanned = Vec::new();
         self.cutting = false;
         self.streaming = Streaming::No;
-        self.paused = None;
+        self.unread_since = None;
     }
 
     /// The sessions whose requests cannot go to another link: the slow one, and the one that has a
-    /// part of the front reply already.
+    /// fragment of the front reply already.
     pub(crate) fn bound_sessions(&self, slow_session: SessionId) -> [SessionId; 2] {
         let front = self.ledger.front().filter(|_| self.cutting);
         [
@@ -676,7 +699,7 @@ mod tests {
             seq,
             len: len as u32,
             class: Class::of(seq % 2 == 1),
-            ..Entry::of(SessionId::NONE, 0, 0)
+            ..Entry::of(SessionId::NONE, 0, Stamp(0))
         };
         link.ledger.push(entry, &vec![b'x'; len]);
     }

@@ -38,7 +38,7 @@ struct LateRequests {
     sent: Vec<Entry>,
     /// On another link, a session's next request might overtake a late write: it sends none.
     ends_writers: bool,
-    /// Why the link is given up.
+    /// The reason why the link is given up.
     loses_link: Option<&'static str>,
 }
 
@@ -64,11 +64,11 @@ impl DataPlane {
         match link.state {
             // A server that executes a long request answers no handshake, though it is alive. A
             // link for one request, or a successor, waits longer than `connect_ms` for the replies.
-            LinkState::Greeting { .. }
+            LinkState::Handshaking { .. }
                 if (link.role.serves_one_request() && timeouts.request_ms > 0
                     || self.is_successor(id, link))
                     && self.is_reachable(link.kind.server) => {}
-            LinkState::Connecting { since } | LinkState::Greeting { since, .. }
+            LinkState::Connecting { since } | LinkState::Handshaking { since, .. }
                 if is_over(now, since, timeouts.connect_ms) =>
             {
                 let (server, limit_ms) = (link.kind.server, timeouts.connect_ms);
@@ -109,7 +109,7 @@ impl DataPlane {
     /// The client has got its error.
     fn is_refused_link_unused(&self, link: &Link) -> bool {
         link.attached == 0
-            && Arc::strong_count(&link.held) == 1
+            && Arc::strong_count(&link.stand_in) == 1
             && !matches!(link.role, LinkRole::HubLine(_) | LinkRole::Sentinel)
             && (link.kind != self.default_kind(link.kind.server) || self.is_link_gone(link))
             // A session that has switched to another server comes back, and must not wait for the
@@ -122,7 +122,7 @@ impl DataPlane {
     fn is_stalled(&self, id: LinkId, link: &Link) -> bool {
         // The server owes no reply to requests that have not left.
         (link.ledger.in_flight() > 0 || !link.pending().is_empty())
-            && link.paused.is_none()
+            && link.unread_since.is_none()
             && (!link.waits || link.sends == Sends::Nothing)
             && link.tunnel.is_none()
             && is_over(
@@ -144,21 +144,12 @@ impl DataPlane {
         let Some(link) = self.links.get(id) else {
             return;
         };
-        let unused = link.attached == 0
-            && Arc::strong_count(&link.held) == 1
-            && link.ledger.is_empty()
-            && link.ledger.unanswered_bytes() == 0
-            && link.waiters.is_empty();
         let is_first = link.kind == self.default_kind(link.kind.server) && !self.is_link_gone(link);
-        let may_go = match link.role {
-            LinkRole::Emergency { by } => by == SessionId::NONE,
-            LinkRole::Shared => !is_first,
-            role => matches!(
-                role,
-                LinkRole::Idle | LinkRole::Probe | LinkRole::Redirect { .. }
-            ),
-        };
-        if unused && may_go && link.is_up() && is_over(self.now, link.unused_since, LINK_UNUSED_MS)
+        let may_go = link.role.ends_when_unused() && !(link.role == LinkRole::Shared && is_first);
+        if link.is_unused()
+            && may_go
+            && link.is_up()
+            && is_over(self.now, link.unused_since, LINK_UNUSED_MS)
         {
             self.close_link(id);
         }
@@ -192,8 +183,8 @@ impl DataPlane {
         if request_ms == 0 {
             return late;
         }
-        let now = self.now.stamp_ms();
-        let expired = |entry: &Entry| now.wrapping_sub(entry.at_ms) >= request_ms;
+        let now = self.now_stamp;
+        let expired = |entry: &Entry| now.ms_since(entry.asked) >= request_ms;
         let Some(link) = self.links.get(id) else {
             return late;
         };
@@ -219,7 +210,7 @@ impl DataPlane {
         if link.waits {
             return late;
         }
-        // The client may have a part of the front reply. That request is being answered.
+        // The client may have a fragment of the front reply. That request is being answered.
         //
         // All entries are checked: one that was moved in its batch, or is sent again, stands behind
         // younger ones.
@@ -230,7 +221,7 @@ impl DataPlane {
             }
             if entry.session != SessionId::NONE && entry.session != slow_session {
                 late.sent.push(*entry);
-                entry.session = SessionId::NONE;
+                entry.give_up();
             }
         }
         // Requests to be sent again have left the ledger. They return when all replies to their
@@ -270,7 +261,7 @@ impl DataPlane {
         let slow_session = link.role.session();
         let is_slow = match link.role {
             LinkRole::Draining { .. } => self.takes_slowly(id, slow_session, request_ms),
-            _ => link.paused.is_some(),
+            _ => link.unread_since.is_some(),
         };
         if is_slow {
             slow_session
@@ -288,14 +279,14 @@ impl DataPlane {
             return false;
         };
         let moved_at = link.progress.max(session_state.took_at);
-        link.paused.is_some()
+        link.unread_since.is_some()
             || !session_state.out.is_empty()
             || self.is_early(link_id, session)
             || self.now.since_ms(moved_at) < u64::from(request_ms)
     }
 
-    /// The session that has got a part of a reply, if the rest has not come in time. No error can
-    /// follow that part.
+    /// The session that has got a fragment of a reply, if the rest has not come in time. No error
+    /// can follow that fragment.
     fn half_answered(&self, id: LinkId, request_ms: u32) -> Option<SessionId> {
         let link = self.links.get(id).filter(|link| link.cutting)?;
         let session = link.ledger.first_in_flight()?.session;
@@ -312,12 +303,15 @@ impl DataPlane {
         }
     }
 
-    /// Ends a link's pause for its slow session: after a time, and sooner if other sessions wait.
-    pub(crate) fn tick_paused(&mut self, id: LinkId) {
+    /// Reads a link again that its slow session held up: after a time, or sooner if other sessions
+    /// wait.
+    pub(crate) fn tick_unread(&mut self, id: LinkId) {
         let Some(link) = self.links.get(id) else {
             return;
         };
-        let Some(since) = link.paused else { return };
+        let Some(since) = link.unread_since else {
+            return;
+        };
         let slow_session = link.role.session();
         let session_stall_ms = self.settings.limits.session_stall_ms;
         let stalled = self

@@ -43,15 +43,15 @@ impl IdleCost {
             | LinkState::Down
             | LinkState::Backoff { .. }
             | LinkState::Retrying { .. } => true,
-            LinkState::Connecting { .. } | LinkState::Greeting { .. } | LinkState::Lost => false,
+            LinkState::Connecting { .. } | LinkState::Handshaking { .. } | LinkState::Lost => false,
         };
         let is_idle = link.role == LinkRole::Shared
             && is_connected
             && link.is_idle()
             && !link.ledger.has_repeats()
             && link.waiters.is_empty()
-            && link.paused.is_none()
-            && Arc::strong_count(&link.held) == 1;
+            && link.unread_since.is_none()
+            && Arc::strong_count(&link.stand_in) == 1;
         let cost = IdleCost {
             has_sessions: link.attached > 0,
             has_login: link.kind.user != CONFIGURED,
@@ -182,11 +182,11 @@ impl DataPlane {
         let is_over = |id| is_over(sessions.get(id), now);
         let own = self.link_waiters.pinned.tick(is_over);
         let streaming = self.link_waiters.streaming.tick(is_over);
-        let (urgent, rest) = std::mem::take(&mut self.link_waiters.urgent)
+        let (emergency, rest) = std::mem::take(&mut self.link_waiters.emergency)
             .into_iter()
             .partition::<VecDeque<SessionId>, _>(|id| is_over(*id));
-        self.link_waiters.urgent = rest;
-        for id in own.into_iter().chain(urgent) {
+        self.link_waiters.emergency = rest;
+        for id in own.into_iter().chain(emergency) {
             self.release(id, Holds::ROOM);
         }
         for id in streaming {
@@ -194,7 +194,7 @@ impl DataPlane {
         }
         self.next_pinned();
         self.next_streaming();
-        self.next_urgent();
+        self.next_emergency();
         self.tick_link_waiters();
     }
 
@@ -258,8 +258,8 @@ impl DataPlane {
     }
 
     /// An emergency link may be free: the first session that waits for one goes on.
-    pub(crate) fn next_urgent(&mut self) {
-        while let Some(id) = self.link_waiters.urgent.pop_front() {
+    pub(crate) fn next_emergency(&mut self) {
+        while let Some(id) = self.link_waiters.emergency.pop_front() {
             if self.sessions.get(id).is_some() {
                 return self.release(id, Holds::ROOM);
             }
@@ -340,7 +340,7 @@ mod tests {
         let uses: [IdleUse; 5] = [
             |link| link.unused_since = NOW,
             |link| link.waiters.push(SessionId::NONE),
-            |link| link.paused = Some(Time(0)),
+            |link| link.unread_since = Some(Time(0)),
             |link| {
                 link.role = LinkRole::Draining {
                     by: SessionId::NONE,

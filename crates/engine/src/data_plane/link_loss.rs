@@ -62,8 +62,8 @@ pub(crate) struct LinkDown {
     pub(crate) may_be_replaced: bool,
     /// Other servers may answer the link's reads.
     pub(crate) reads_move: bool,
-    /// The link has the first part of a waiting large request, which is no whole request yet.
-    pub(crate) keeps_part: bool,
+    /// The link has the first fragment of a waiting large request, which is no whole request yet.
+    pub(crate) keeps_fragment: bool,
     /// Nothing more was to be sent on the link: respool has shut down its half of the connection.
     pub(crate) has_left: bool,
     /// An attempt to connect was made.
@@ -72,7 +72,7 @@ pub(crate) struct LinkDown {
     pub(crate) began: Time,
     /// The link's session waits for the answer to its CLIENT TRACKING ON.
     pub(crate) begins_to_track: bool,
-    /// The session that has got a part of a reply.
+    /// The session that has got a fragment of a reply.
     pub(crate) cut_off: Option<SessionId>,
     /// The session whose SHUTDOWN was with the server.
     pub(crate) shut_down_by: Option<SessionId>,
@@ -160,7 +160,7 @@ impl DataPlane {
                 return true;
             }
             // Requests that wait for this link were not sent, so they wait on.
-            LinkState::Connecting { .. } | LinkState::Greeting { .. } => {
+            LinkState::Connecting { .. } | LinkState::Handshaking { .. } => {
                 self.push_action(Action::CloseLink(id));
                 self.connect(id);
             }
@@ -217,7 +217,8 @@ impl DataPlane {
         if was_up {
             link.lost_at = Some(now);
         }
-        let connects_at_once = lasted || was_up && self.reconnects_at_once(id);
+        let connects_at_once =
+            !self.is_left(kind.server) && (lasted || was_up && self.reconnects_at_once(id));
         // A password that comes from a file may be replaced there at any moment.
         let may_retry = refusal.is_none() || awaits_password;
         if may_retry {
@@ -239,11 +240,13 @@ impl DataPlane {
         let has_left = link.sends == Sends::Nothing;
         if has_left || is_away && link.holds_a_waiter() || shut_down_by.is_some() {
             // The client has left, or its connection is closed in place of an error.
-            link.ledger.iter_mut().for_each(|entry| entry.silent = true);
+            link.ledger
+                .iter_mut()
+                .for_each(|entry| *entry = entry.silenced(true));
         }
-        let keeps_part = retries && !was_up && link.streaming != Streaming::No;
+        let keeps_fragment = retries && !was_up && link.streaming != Streaming::No;
         let again = reads_move || connects_at_once && role == LinkRole::Shared;
-        let gone = match keeps_part {
+        let gone = match keeps_fragment {
             true => Vec::new(),
             false => link.disconnect(again),
         };
@@ -269,7 +272,7 @@ impl DataPlane {
             is_away,
             may_be_replaced,
             reads_move,
-            keeps_part,
+            keeps_fragment,
             has_left,
             tried,
             began,
@@ -301,7 +304,7 @@ impl DataPlane {
             return false;
         };
         if down.connects_at_once {
-            let lost = |entry: &&Entry| entry.before == EarlierAttempt::Lost;
+            let lost = |entry: &&Entry| entry.before() == EarlierAttempt::Lost;
             self.counters.reads_sent_again += link.ledger.iter().filter(lost).count() as u64;
         }
         link.failures = match down.connects_at_once {
@@ -366,7 +369,7 @@ impl DataPlane {
     pub(crate) fn fail_lost(&mut self, down: &LinkDown, stranded: &[Entry]) {
         let lost = down.cause();
         if let Some(session) = down.cut_off {
-            // The client has a part of a reply: it would take an error for the rest of it.
+            // The client has a fragment of a reply: it would take an error for the rest of it.
             let server = &down.label;
             self.close_for(
                 session,
@@ -515,7 +518,7 @@ mod tests {
             is_away: true,
             may_be_replaced: false,
             reads_move: false,
-            keeps_part: false,
+            keeps_fragment: false,
             has_left: false,
             tried: true,
             began: Time(0),

@@ -17,12 +17,12 @@ pub(crate) struct LinkUp {
     /// Its server's errors may be redirects.
     pub(crate) handles_redirects: bool,
     /// When the handshake began.
-    pub(crate) greeted_since: Time,
+    pub(crate) handshake_since: Time,
 }
 
 impl DataPlane {
     /// Sends the handshake on a link whose socket is connected.
-    pub(crate) fn greet(&mut self, link_id: LinkId) {
+    pub(crate) fn begin_handshake(&mut self, link_id: LinkId) {
         let Some(server) = self.links.get(link_id).map(|link| link.kind.server) else {
             return;
         };
@@ -87,8 +87,8 @@ impl DataPlane {
     pub(crate) fn mark_up(&mut self, id: LinkId) -> Option<LinkUp> {
         let now = self.now;
         let link = self.links.get_mut(id)?;
-        let greeted_since = match link.state {
-            LinkState::Greeting { since, .. } => since,
+        let handshake_since = match link.state {
+            LinkState::Handshaking { since, .. } => since,
             _ => now,
         };
         link.state = LinkState::Up;
@@ -101,7 +101,7 @@ impl DataPlane {
             server: link.kind.server,
             role: link.role,
             handles_redirects: link.handles_redirects,
-            greeted_since,
+            handshake_since,
         };
         match link.ledger.has_open_batch() {
             true => self.list_link(id),

@@ -13,7 +13,7 @@ use crate::data_plane::session_state::Holds;
 use crate::routing::pool::ServerId;
 
 /// Whether a link is an emergency link.
-fn is_urgent(link: &Link) -> bool {
+fn is_emergency(link: &Link) -> bool {
     matches!(link.role, LinkRole::Emergency { .. })
 }
 
@@ -35,17 +35,17 @@ impl DataPlane {
             if let Some(first) = first.filter(|_| self.reachability(*server) == Reachability::Away)
             {
                 return Err(Blocked::Refused(
-                    self.no_link_reply(first, self.away_error(id)),
+                    self.no_link_reply(first, self.server_down_error(id)),
                 ));
             }
         }
         let has_room = self.may_stream(id, servers.len()) && self.has_room_for_link();
-        let is_urgent = !has_room
+        let is_emergency = !has_room
             && servers
                 .iter()
-                .all(|server| self.has_room_for_urgent_link(*server));
-        if !has_room && !is_urgent {
-            return Err(self.wait_for_urgent_link(id, Bound::StreamingLinks));
+                .all(|server| self.has_room_for_emergency_link(*server));
+        if !has_room && !is_emergency {
+            return Err(self.wait_for_emergency_link(id, Bound::StreamingLinks));
         }
         self.set_gives_up_at(id, None);
         let mut links = Vec::with_capacity(servers.len());
@@ -54,8 +54,8 @@ impl DataPlane {
                 return Err(Blocked::Wait);
             };
             let kind = self.kind_of(session).at(server);
-            let link = match is_urgent {
-                true => self.urgent_link(kind, id),
+            let link = match is_emergency {
+                true => self.emergency_link(kind, id),
                 false => self.link_once(kind, id),
             };
             match link {
@@ -106,9 +106,9 @@ impl DataPlane {
     }
 
     /// Whether one more command may take an emergency link of a server.
-    fn has_room_for_urgent_link(&self, server: ServerId) -> bool {
+    fn has_room_for_emergency_link(&self, server: ServerId) -> bool {
         let is_busy = |link: &Link| {
-            link.kind.server == server && is_urgent(link) && link.role != IDLE_EMERGENCY
+            link.kind.server == server && is_emergency(link) && link.role != IDLE_EMERGENCY
         };
         self.links_such(is_busy).len() < EMERGENCY_LINKS_PER_SERVER
     }
@@ -120,8 +120,8 @@ impl DataPlane {
 
     /// A link to a server for one command. `None`: the server has as many such commands under way
     /// as it may.
-    pub(crate) fn urgent_link(&mut self, kind: LinkKind, id: SessionId) -> Option<LinkId> {
-        if !self.has_room_for_urgent_link(kind.server) {
+    pub(crate) fn emergency_link(&mut self, kind: LinkKind, id: SessionId) -> Option<LinkId> {
+        if !self.has_room_for_emergency_link(kind.server) {
             return None;
         }
         let role = LinkRole::Emergency { by: id };
@@ -139,7 +139,7 @@ impl DataPlane {
             return Some(link);
         }
         // An idle link of another kind gives up its place.
-        let all = self.links_such(|link| is_urgent(link) && link.kind.server == kind.server);
+        let all = self.links_such(|link| is_emergency(link) && link.kind.server == kind.server);
         if all.len() >= EMERGENCY_LINKS_PER_SERVER
             && let Some(idle) = idle.first()
         {
@@ -152,7 +152,7 @@ impl DataPlane {
 
     /// Holds a command that may take an emergency link until it gets one, or until there is room
     /// within the bound.
-    pub(crate) fn wait_for_urgent_link(&mut self, id: SessionId, bound: Bound) -> Blocked {
+    pub(crate) fn wait_for_emergency_link(&mut self, id: SessionId, bound: Bound) -> Blocked {
         let is_refused =
             bound == Bound::PinnedLinks && self.settings.pinned_links_full == WhenFull::Refuse;
         if self.is_past_deadline(id) || is_refused {
@@ -163,7 +163,7 @@ impl DataPlane {
             self.note_bound(bound);
         }
         self.begin_to_wait(id);
-        self.link_waiters.urgent.push_back(id);
+        self.link_waiters.emergency.push_back(id);
         self.hold(id, Holds::ROOM);
         Blocked::Wait
     }

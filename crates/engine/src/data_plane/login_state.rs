@@ -12,6 +12,11 @@
 //!
 //! While a login is withdrawn, new sessions must authenticate. Sessions that existed when the last
 //! accepted answer was asked for keep their links. Later ones must authenticate, too.
+//!
+//! The operator may give the login back at any moment, and then no new client may be refused. So a
+//! new session is refused only after a check that was asked after it came. If that check is lost,
+//! or is not answered in half a second, the last answer counts. Before a server without RESET
+//! (Redis before 6.2), the one session for which that check was asked is refused.
 
 use crate::base::error::refuses_login;
 use crate::base::handle::LinkId;
@@ -29,6 +34,8 @@ pub(crate) struct LoginState {
     vouched_at: Time,
     /// When the last check was asked.
     checked_at: Time,
+    /// When the last check that ended, answered or lost, was asked.
+    ended_at: Time,
     /// The link on which that check waits for its answer.
     checking: Option<LinkId>,
     /// Whether new sessions wait for that answer: the one before was old.
@@ -66,12 +73,35 @@ impl LoginState {
         self.checking.is_none() && now.since_ms(self.heard_at) >= most_ms
     }
 
-    /// Whether new sessions wait for the answer to a check, or for a new password. Both take at
-    /// most [`NEWCOMER_WAIT_MS`].
-    pub(crate) fn holds_newcomers(&self, now: Time) -> bool {
-        let is_young = |since| now.since_ms(since) < NEWCOMER_WAIT_MS;
-        let is_checked = self.checking.is_some() && self.holding && is_young(self.checked_at);
-        is_checked || self.sought_at.is_some_and(is_young)
+    /// Whether a session that came at this time waits for the answer to a check, or for a new
+    /// password. Both take at most [`NEWCOMER_WAIT_MS`].
+    pub(crate) fn holds_newcomer(&self, came: Time, now: Time) -> bool {
+        let awaits_check =
+            self.holding && is_young(self.checked_at, now) || self.is_refused_early(came, now);
+        is_young(came, now) && (self.checking.is_some() && awaits_check || self.is_sought(now))
+    }
+
+    /// Whether a new password is sought, and not for long.
+    fn is_sought(&self, now: Time) -> bool {
+        self.sought_at.is_some_and(|since| is_young(since, now))
+    }
+
+    /// Whether the login is withdrawn by an answer that was asked for before this time. While a new
+    /// password is sought, another check would tell nothing new.
+    pub(crate) fn is_refused_early(&self, came: Time, now: Time) -> bool {
+        self.is_withdrawn() && self.ended_at < came && !self.is_sought(now)
+    }
+
+    /// Whether no check that was asked after this time has ended, and no answer has vouched for a
+    /// session that came then. A withdrawn login is vouched for by nothing.
+    pub(crate) fn is_unchecked_since(&self, came: Time) -> bool {
+        !self.is_withdrawn() && self.vouched_at < came && self.ended_at < came
+    }
+
+    /// Whether a session that came at this time waits for a check before it changes logins. It does
+    /// not wait for a check that takes longer than [`NEWCOMER_WAIT_MS`].
+    pub(crate) fn awaits_check(&self, came: Time, now: Time) -> bool {
+        self.checking.is_some() && self.is_unchecked_since(came) && is_young(self.checked_at, now)
     }
 
     /// The word for INFO.
@@ -132,6 +162,7 @@ impl LoginState {
         let ends = self.checking == Some(link);
         if ends {
             self.checking = None;
+            self.ended_at = self.checked_at;
         }
         ends
     }
@@ -141,7 +172,12 @@ impl LoginState {
 const ANSWER_MS: u64 = 100;
 /// How long a new session waits for a check at most, milliseconds. A server that is slower than
 /// that serves no session just then.
-const NEWCOMER_WAIT_MS: u64 = 500;
+pub(crate) const NEWCOMER_WAIT_MS: u64 = 500;
+
+/// Whether a wait that began then may go on.
+fn is_young(since: Time, now: Time) -> bool {
+    now.since_ms(since) < NEWCOMER_WAIT_MS
+}
 
 #[cfg(test)]
 mod tests {
@@ -195,17 +231,25 @@ mod tests {
         let at = |ms| Time(0).plus_ms(ms);
         trust.handle_accepted(at(100));
         trust.handle_check(LINK, at(600), 500);
-        assert!(!trust.holds_newcomers(at(601)));
+        assert!(!trust.holds_newcomer(at(0), at(601)));
         trust.handle_check_end(LINK);
         trust.handle_accepted(at(602));
         assert!(!trust.is_stale(at(1_201), 500));
         assert!(trust.is_stale(at(1_202), 500));
         trust.handle_check(LINK, at(1_202), 500);
-        assert!(trust.holds_newcomers(at(1_202)));
-        assert!(trust.holds_newcomers(at(1_701)));
-        assert!(!trust.holds_newcomers(at(1_702)));
+        assert!(trust.holds_newcomer(at(1_202), at(1_202)));
+        assert!(trust.holds_newcomer(at(1_202), at(1_701)));
+        assert!(!trust.holds_newcomer(at(1_202), at(1_702)));
+        assert!(
+            !trust.holds_newcomer(at(1_300), at(1_702)),
+            "the check is old"
+        );
         trust.handle_check_end(LINK);
-        assert!(!trust.holds_newcomers(at(1_203)));
+        assert!(!trust.holds_newcomer(at(1_202), at(1_203)));
+        // Another check begins, and the session has waited long enough.
+        trust.handle_check(LINK, at(1_600), 100);
+        assert!(trust.holds_newcomer(at(1_202), at(1_701)));
+        assert!(!trust.holds_newcomer(at(1_202), at(1_702)));
     }
 
     /// A new password is sought for a moment, then new sessions must authenticate.
@@ -216,10 +260,10 @@ mod tests {
         trust.handle_accepted(at(0));
         trust.handle_refused(NOAUTH, at(100));
         trust.handle_sought(at(100));
-        assert!(trust.holds_newcomers(at(599)));
-        assert!(!trust.holds_newcomers(at(600)));
+        assert!(trust.holds_newcomer(at(100), at(599)));
+        assert!(!trust.holds_newcomer(at(100), at(600)));
         trust.handle_accepted(at(200));
-        assert!(!trust.holds_newcomers(at(201)));
+        assert!(!trust.holds_newcomer(at(100), at(201)));
     }
 
     /// Sessions that came after the last accepted answer was asked for were accepted wrongly if the

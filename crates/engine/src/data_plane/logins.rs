@@ -198,6 +198,7 @@ impl DataPlane {
     pub(crate) fn own_user(&self, name: &[u8], password: &[u8]) -> Option<u16> {
         let is = |user: &User| {
             same(user.name.as_bytes(), name) & same(user.password.as_bytes(), password)
+                && !user.is_removed()
         };
         let found = self.settings.users.iter().position(is);
         found.map(|index| index as u16)
@@ -211,7 +212,8 @@ impl DataPlane {
                 .and_then(|login| login.user.as_deref())
         } else {
             let user = self.settings.users.get(usize::from(user));
-            user.map(|user| user.name.as_str())
+            user.filter(|user| !user.is_removed())
+                .map(|user| user.name.as_str())
         };
         name.unwrap_or("default")
     }

@@ -18,7 +18,7 @@
 //! session that is owed most.
 
 use crate::base::handle::SessionId;
-use crate::base::limits::{INCOMPLETE_OLD_MS, UNAUTHENTICATED_SHARE};
+use crate::base::limits::{INCOMPLETE_OLD_MS, UNAUTHENTICATED_DIVISOR};
 use crate::base::slab::Slab;
 use crate::base::time::Time;
 
@@ -171,7 +171,7 @@ impl SharedMemory {
 /// Up to this size, memory that sessions cannot give back does not count against them.
 const FIXED_FREE_BYTES: usize = 2 << 20;
 
-/// Why a session is closed to make room.
+/// The reason why a session is closed to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShedReason {
     /// The session has not authenticated.
@@ -232,8 +232,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(max: u64) -> Memory {
-        let bound = usize::try_from(max).unwrap_or(usize::MAX);
-        let max = bound - bound / CLOSING_SHARE;
+        let (bound, max) = Memory::bounds(max);
         Memory {
             notes: Vec::new(),
             sum: Held::default(),
@@ -254,10 +253,22 @@ impl Memory {
         }
     }
 
+    /// The bound, and the level at which output is relieved.
+    fn bounds(worker_memory_bytes_max: u64) -> (usize, usize) {
+        let bound = usize::try_from(worker_memory_bytes_max).unwrap_or(usize::MAX);
+        (bound, bound - bound / CLOSING_DIVISOR)
+    }
+
+    /// Takes another bound. The end of the turn makes room if more is held.
+    pub(crate) fn set_bound(&mut self, max: u64) {
+        (self.bound, self.max) = Memory::bounds(max);
+        self.make_room();
+    }
+
     /// Begins a turn, which may add a small part of the bound.
     #[inline]
     pub(crate) fn begin_turn(&mut self, held_bytes: usize) {
-        self.turn_room = held_bytes + (self.max / TURN_SHARE).max(TURN_BYTES_MIN);
+        self.turn_room = held_bytes + (self.max / TURN_DIVISOR).max(TURN_BYTES_MIN);
     }
 
     /// Whether this turn has added as much as it may.
@@ -310,7 +321,7 @@ impl Memory {
     }
 
     fn unauthenticated_max(&self) -> usize {
-        self.max / UNAUTHENTICATED_SHARE
+        self.max / UNAUTHENTICATED_DIVISOR
     }
 
     fn slack(&self) -> usize {
@@ -536,7 +547,7 @@ impl Memory {
             let kept = |note: &MemoryNote| note.weight.kept();
             // CLIENT NO-EVICT does not protect a client that fills the memory.
             let is_spared =
-                |note: &MemoryNote| note.weight.spared && kept(note) < self.max / SPARED_SHARE;
+                |note: &MemoryNote| note.weight.spared && kept(note) < self.max / SPARED_DIVISOR;
             let mut keepers: Vec<&MemoryNote> = notes()
                 .filter(|note| kept(note) >= KEPT_LEAST_BYTES && !is_spared(note))
                 .filter(|note| over.closed.iter().all(|(id, _)| *id != note.session))
@@ -580,7 +591,7 @@ impl Memory {
         self.shed_above = self.total(held_bytes);
     }
 
-    /// Sessions with output, those that are owed most first.
+    /// Sessions with output. The session that is owed most comes first.
     pub(crate) fn owed_most(&self) -> Vec<(SessionId, usize)> {
         let notes = self.notes.iter();
         let with_output = notes.filter(|note| note.weight.held.output > 0);
@@ -646,34 +657,28 @@ const KEPT_LEAST_BYTES: usize = 16 << 10;
 /// hold much. That would free little, and would close each client that connects during a shortage.
 const UNAUTHENTICATED_LEAST_BYTES: usize = 4 << 10;
 /// CLIENT NO-EVICT spares no session that keeps more than `max` divided by this.
-const SPARED_SHARE: usize = 64;
+const SPARED_DIVISOR: usize = 64;
 /// The pause between two searches for sessions to close if little memory was added, milliseconds.
 const SHED_PAUSE_MS: u64 = 5;
 
 /// Sessions begin to give up memory when the bound divided by this is left.
-const CLOSING_SHARE: usize = 8;
+const CLOSING_DIVISOR: usize = 8;
 
 /// A turn may add `max` divided by this, or at least `TURN_BYTES_MIN`.
-const TURN_SHARE: usize = 64;
+const TURN_DIVISOR: usize = 64;
 /// The least bytes that a turn may add.
 const TURN_BYTES_MIN: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::handle::session;
 
     /// Sessions begin to give up memory at `max`.
     fn bounded(max: u64) -> Memory {
         let memory = Memory::new(max * 8 / 7);
         assert_eq!(memory.max, max as usize);
         memory
-    }
-
-    fn session(index: u32) -> SessionId {
-        SessionId {
-            index,
-            generation: 1,
-        }
     }
 
     fn at(ms: u32) -> Time {

@@ -21,6 +21,24 @@ pub(crate) struct OpenTransaction {
     pub(crate) group: Option<Group>,
 }
 
+/// The facts about a session's transaction and its watched keys.
+#[derive(Debug, Default)]
+pub(crate) struct TransactionFacts {
+    /// The transaction that is queued since MULTI.
+    pub(crate) open: Option<OpenTransaction>,
+    /// The key groups of the watched keys, where keys are divided.
+    pub(crate) watched: Vec<Group>,
+    /// The link on which the session watched keys was lost, so changes of these keys are unknown.
+    pub(crate) watch_lost: bool,
+}
+
+impl TransactionFacts {
+    /// The memory of the key groups.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.watched.capacity() * size_of::<Group>()
+    }
+}
+
 impl DataPlane {
     /// Whether a session has sent MULTI, and not yet EXEC or DISCARD.
     pub(crate) fn is_in_multi(&self, id: SessionId) -> bool {
@@ -38,7 +56,7 @@ impl DataPlane {
     pub(crate) fn has_lost_watch(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
         let rare = session.and_then(|session| session.rare.as_ref());
-        rare.is_some_and(|rare| rare.watch_lost)
+        rare.is_some_and(|rare| rare.transaction.watch_lost)
     }
 
     /// The session's client has heard that its watch is lost, or does not ask any more.
@@ -46,20 +64,20 @@ impl DataPlane {
         if let Some(session) = self.sessions.get_mut(id)
             && let Some(rare) = &mut session.rare
         {
-            rare.watch_lost = false;
+            rare.transaction.watch_lost = false;
         }
     }
 
     /// The facts about the transaction of a session in MULTI.
     pub(crate) fn transaction_of(&mut self, id: SessionId) -> Option<&mut OpenTransaction> {
         let rare = self.sessions.get_mut(id)?.rare.as_mut()?;
-        rare.transaction.as_mut()
+        rare.transaction.open.as_mut()
     }
 
     /// The owner of the keys that a session has queued since MULTI, if it has queued any.
     pub(crate) fn queued_group(&self, id: SessionId) -> Option<Group> {
         let rare = self.sessions.get(id)?.rare.as_ref()?;
-        rare.transaction.as_ref()?.group
+        rare.transaction.open.as_ref()?.group
     }
 
     /// Notes the owner of a transaction's keys.

@@ -32,6 +32,11 @@ impl Outage {
         self.since.get_or_insert(now);
     }
 
+    /// Restarts the wait: other nodes say that the server is there.
+    pub(crate) fn begin_anew(&mut self, now: Time) {
+        self.since = Some(now);
+    }
+
     /// The server was reached.
     pub(crate) fn end(&mut self) {
         self.since = None;

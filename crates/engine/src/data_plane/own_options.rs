@@ -33,8 +33,8 @@ impl CoalescingSwitches {
     /// The switches of a listener, or the defaults if none were set.
     #[inline]
     pub(crate) fn of(set: &[CoalescingSwitches], listener: u16) -> CoalescingSwitches {
-        let levels = set.get(usize::from(listener));
-        levels.copied().unwrap_or(CoalescingSwitches::ALL)
+        let switches = set.get(usize::from(listener));
+        switches.copied().unwrap_or(CoalescingSwitches::ALL)
     }
 }
 

@@ -169,9 +169,10 @@ impl DataPlane {
             RequestOwner::Several => Err(CROSSSLOT),
             RequestOwner::NoKeys => {
                 let is_bound = |session: &Session| session.pins.bind();
-                if spread == Spread::Home && !self.sessions.get(session_id).is_some_and(is_bound) {
-                    let home = self.pools.default_server_of(pool);
-                    self.switch_server(session_id, home);
+                if spread == Spread::Default && !self.sessions.get(session_id).is_some_and(is_bound)
+                {
+                    let server = self.pools.default_server_of(pool);
+                    self.switch_server(session_id, server);
                 }
                 Ok(())
             }
@@ -227,6 +228,6 @@ pub(crate) fn looks_elsewhere(request: &Request<'_>) -> bool {
 fn is_for_one_server(spread: Spread) -> bool {
     matches!(
         spread,
-        Spread::Home | Spread::Owner | Spread::Owners | Spread::Any
+        Spread::Default | Spread::Owner | Spread::Owners | Spread::Any
     )
 }

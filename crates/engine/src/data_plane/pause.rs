@@ -16,7 +16,7 @@ pub(crate) struct Pause {
     pub(crate) pool: u16,
     /// The end of the pause.
     pub(crate) until: Time,
-    /// It holds back all requests. Otherwise it holds back those that may write.
+    /// It holds back all requests. Otherwise it holds back requests that may write.
     pub(crate) all: bool,
 }
 
@@ -50,7 +50,7 @@ impl DataPlane {
 
     /// Whether a pause is on for the pool of a server, or the server holds writes.
     pub(crate) fn is_server_paused(&self, server: ServerId) -> bool {
-        let pool = self.pool_of(server).parent;
+        let pool = self.known_pool(self.pool_of(server).parent);
         let is_on = |pause: &Pause| pause.pool == pool;
         self.pauses.iter().any(is_on) || self.link_that_holds_writes(server).is_some()
     }
@@ -66,7 +66,7 @@ impl DataPlane {
         if self.pauses.is_empty() {
             return false;
         }
-        let pool = self.pool_of_session(id);
+        let pool = self.known_pool(self.pool_of_session(id));
         let pause = self.pauses.iter().find(|pause| pause.pool == pool);
         pause.is_some_and(|pause| pause.all || writes())
     }
@@ -80,7 +80,7 @@ impl DataPlane {
                 let session = self.sessions.get(session_id);
                 let transaction = session
                     .and_then(|session| session.rare.as_ref())
-                    .and_then(|rare| rare.transaction.as_ref());
+                    .and_then(|rare| rare.transaction.open.as_ref());
                 return transaction.is_some_and(|transaction| transaction.writes);
             }
             request_may_write(request)

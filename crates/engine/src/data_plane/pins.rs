@@ -1,4 +1,4 @@
-//! The data plane's state of sessions with dedicated links.
+//! The data plane's state of sessions with pinned links.
 
 use crate::LinkId;
 use crate::base::handle::SessionId;
@@ -15,7 +15,7 @@ use crate::data_plane::{DataPlane, Link, LinkRole};
 use crate::routing::pool::{Group, ServerId};
 
 impl DataPlane {
-    /// Whether a session has one of these reasons for a link of its own.
+    /// Whether a session has one of these reasons for a pinned link.
     pub(crate) fn has_pins(&self, id: SessionId, pins: Pins) -> bool {
         let session = self.sessions.get(id);
         session.is_some_and(|session| session.pins.any(pins))
@@ -46,7 +46,7 @@ impl DataPlane {
             let watched = session
                 .rare
                 .as_deref()
-                .map_or(&[][..], |rare| &rare.watched);
+                .map_or(&[][..], |rare| &rare.transaction.watched);
             session.pins.any(Pins::WATCH) && session.server == server && watched.iter().any(is_lost)
         };
         let sessions = self.sessions.iter();
@@ -63,13 +63,13 @@ impl DataPlane {
     }
 
     /// Keeps a link that was given back for the next session that needs one. A link that is
-    /// tainted, paused or above the bound is closed.
+    /// tainted, unread or above the bound is closed.
     pub(crate) fn keep_idle_link(&mut self, id: LinkId) {
         let now = self.now;
         let role = self.links.get(id).map(|link| link.role);
         // A pinned link was counted before it was given back; a streaming link was not.
         let too_many = !role.is_some_and(LinkRole::is_dedicated) && self.own_links_are_full();
-        let unfit = |link: &Link| link.tainted || link.paused.is_some();
+        let unfit = |link: &Link| link.tainted || link.unread_since.is_some();
         if too_many || self.links.get(id).is_some_and(unfit) {
             return self.close_link(id);
         }
@@ -82,7 +82,7 @@ impl DataPlane {
         }
     }
 
-    /// Whether a session has links of its own to several servers, because it tracks keys there.
+    /// Whether a session has pinned links to several servers, because it tracks keys there.
     pub(crate) fn tracks_several(&self, id: SessionId) -> bool {
         let session = self.sessions.get(id);
         session.is_some_and(|session| session.pins.any(Pins::SPREAD))
@@ -115,8 +115,8 @@ impl DataPlane {
         links.find(|(to, _)| *to == server).map(|(_, link)| *link)
     }
 
-    /// Whether a session has a tracking link that is up to its present server, so that a request
-    /// for any server stays there.
+    /// Whether a session's tracking link to its present server is up. Then a request for any server
+    /// stays there.
     pub(crate) fn tracks_here(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id).filter(|_| self.tracks_several(id)) else {
             return false;
@@ -127,21 +127,21 @@ impl DataPlane {
     }
 
     /// An emergency command has its reply. Its link stays for the next command, unless it is
-    /// tainted, paused or down.
-    pub(crate) fn end_urgent(&mut self, id: LinkId) {
+    /// tainted, unread or down.
+    pub(crate) fn end_emergency(&mut self, id: LinkId) {
         let now = self.now;
         match self.links.get_mut(id) {
-            Some(link) if link.is_up() && !link.tainted && link.paused.is_none() => {
+            Some(link) if link.is_up() && !link.tainted && link.unread_since.is_none() => {
                 link.role = IDLE_EMERGENCY;
                 link.unused_since = now;
             }
             _ => self.close_link(id),
         }
-        self.next_urgent();
+        self.next_emergency();
     }
 }
 
-/// The links that sessions have for themselves.
+/// Pinned links.
 impl DataPlane {
     /// A pinned link for this session: an idle one, or a new one.
     pub(crate) fn own_link(&mut self, kind: LinkKind, id: SessionId) -> Result<LinkId, Blocked> {
@@ -265,8 +265,8 @@ impl DataPlane {
         Ok(())
     }
 
-    /// The one request of a session on its pinned link is dispatched: the pin ends with it.
-    /// `waits`: the request may wait at the server.
+    /// A session's only pinned request was dispatched. The pin ends with its reply. `waits`: the
+    /// request may wait at the server.
     pub(crate) fn unpin_behind(&mut self, id: SessionId, pins: Pins, waits: bool) {
         let link = self.sessions.get(id).map(|session| session.link);
         if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
@@ -311,7 +311,13 @@ impl DataPlane {
         }
     }
 
-    /// Separates a session from its own link after its blocking request has left it.
+    /// The pinned link of a session that unpins has brought its last reply: the session continues.
+    pub(crate) fn continue_unpinned(&mut self, id: SessionId) {
+        self.finish_unpinning(id);
+        self.release(id, Holds::CATCH_UP);
+    }
+
+    /// Separates a session from its pinned link after its blocking request has left the link.
     pub(crate) fn leave_own_link(&mut self, link_id: LinkId, by: SessionId) {
         if let Some(link) = self.links.get_mut(link_id) {
             link.waits = false;
@@ -330,7 +336,7 @@ impl DataPlane {
         self.give_back(link_id);
     }
 
-    /// Gives a session a link of this kind for itself. `None`: none is free.
+    /// Gives a session a pinned link of this kind. `None`: no link is free.
     pub(crate) fn move_to_own_link(&mut self, kind: LinkKind, id: SessionId) -> Option<LinkId> {
         let link = self.own_link(kind, id).ok()?;
         self.attach_again(id, link);
@@ -343,7 +349,7 @@ impl DataPlane {
     /// Notes that a session's watched keys may have changed: no link watches them any more.
     pub(crate) fn lose_watch(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.rare().watch_lost = true;
+            session.rare().transaction.watch_lost = true;
         }
         self.taint_own_link(id);
         self.unpin(id, Pins::WATCH);

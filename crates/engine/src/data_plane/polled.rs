@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::POLL_AGAIN_MS;
-use crate::base::time::Time;
+use crate::base::time::{Stamp, Time};
+use crate::data_plane::ledger::CommandMark;
 use crate::data_plane::link::LinkKind;
 
 /// A blocking command that is polled.
@@ -13,6 +14,9 @@ pub(crate) struct PolledCommand {
     pub(crate) session: SessionId,
     /// The place of its reply in the session's order.
     pub(crate) seq: u32,
+    pub(crate) command: CommandMark,
+    /// The time when it was read.
+    pub(crate) asked: Stamp,
     pub(crate) request: Vec<u8>,
     pub(crate) kind: LinkKind,
     pub(crate) slot: Option<u16>,

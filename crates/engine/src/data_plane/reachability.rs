@@ -2,6 +2,7 @@
 
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::wants_password;
 use crate::data_plane::link::{Link, LinkState};
 use crate::routing::pool::ServerId;
 
@@ -28,7 +29,7 @@ pub(crate) enum Reachability {
 
 impl DataPlane {
     /// The first server of a pool that answers. If none does, the best of the others, by
-    /// [`Reachability`]. If all are away, the home of the pool.
+    /// [`Reachability`]. If all are away, the default server of the pool.
     pub(crate) fn first_up(&self, pool: usize) -> ServerId {
         let mut best = (Reachability::Away, self.pools.default_server_of(pool));
         for server in self.pools[pool].servers() {
@@ -58,8 +59,22 @@ impl DataPlane {
             true if silent => Reachability::Silent,
             true => Reachability::Answers,
             false if self.answers_by_refusals(server) => Reachability::Refuses,
-            false if self.is_resting(server) => Reachability::Away,
+            false if self.first_link_is(server, rests) => Reachability::Away,
             false => Reachability::Tried,
+        }
+    }
+
+    /// Whether requests of clients can succeed at a server, as far as known. A server that owes
+    /// replies may run a long command. A server that asks for a password waits for a client that
+    /// has it. A server whose links are lost counts as alive while the first attempt to connect
+    /// again is young, because requests wait for it.
+    pub(crate) fn is_alive(&self, server: ServerId) -> bool {
+        match self.reachability(server) {
+            Reachability::Answers | Reachability::Silent => true,
+            Reachability::Refuses => self
+                .links_shared_to(server)
+                .any(|(_, link)| wants_password(link) || link.refusal.is_none() && !rests(link)),
+            Reachability::Tried | Reachability::Away => false,
         }
     }
 
@@ -68,11 +83,11 @@ impl DataPlane {
         self.links_shared_to(server).any(|(_, link)| link.is_up())
     }
 
-    /// Whether the first link of a server is in back-off.
-    fn is_resting(&self, server: ServerId) -> bool {
-        self.first_link_is(server, |link| {
-            matches!(link.state, LinkState::Backoff { .. })
-        })
+    /// Whether the last attempt of a shared link to a server has failed. The next one may be under
+    /// way.
+    pub(crate) fn is_in_back_off(&self, server: ServerId) -> bool {
+        let waits = |link: &Link| rests(link) || matches!(link.state, LinkState::Retrying { .. });
+        self.links_shared_to(server).any(|(_, link)| waits(link))
     }
 
     /// Whether a link's server may have been replaced: it owes replies, and has sent nothing for so
@@ -80,6 +95,11 @@ impl DataPlane {
     pub(crate) fn is_silent(&self, link: &Link, ms: u64) -> bool {
         link.handles_redirects && owes_for(link, self.now, ms)
     }
+}
+
+/// Whether a link makes no attempt to connect, because the last one has failed.
+fn rests(link: &Link) -> bool {
+    matches!(link.state, LinkState::Backoff { .. })
 }
 
 /// Whether a link owes replies and has brought nothing for so long.

@@ -18,7 +18,7 @@ impl DataPlane {
     /// The bytes that the driver may read from links before they are measured again.
     pub(crate) fn links_bytes_read_max(&self) -> usize {
         let max = self.settings.limits.worker_memory_bytes_max;
-        usize::try_from(max / RECOUNT_SHARE).unwrap_or(usize::MAX)
+        usize::try_from(max / RECOUNT_DIVISOR).unwrap_or(usize::MAX)
     }
 
     /// Measures the worker's memory beside the sessions' own. `shared`: the memory of the
@@ -51,8 +51,8 @@ impl DataPlane {
         self.memory.note_shared(shared, on_links);
     }
 
-    /// Weighs some of the sessions, and closes those that take too long to authenticate. `shared`:
-    /// the memory of the components.
+    /// Weighs some of the sessions, and closes sessions that take too long to authenticate.
+    /// `shared`: the memory of the components.
     pub(crate) fn tick_memory(&mut self, shared: SharedMemory) {
         #[cfg(debug_assertions)]
         self.check_held();
@@ -103,6 +103,11 @@ impl DataPlane {
             sessions: self.sessions.len() as u64,
             links: self.links.len() as u64,
             servers_down: self.servers_down(),
+            tls_sessions: self.tls.sessions,
+            tls_handshaking: self.tls.handshaking,
+            tls_handshakes: self.tls.handshakes,
+            tls_handshakes_failed: self.tls.handshakes_failed,
+            memory_tls_bytes: self.tls.memory_bytes,
             ..self.counters
         };
         self.count_held(&mut counters);
@@ -225,7 +230,7 @@ impl Link {
 }
 
 /// The bound divided by this is read before links are measured again.
-const RECOUNT_SHARE: u64 = 64;
+const RECOUNT_DIVISOR: u64 = 64;
 
 /// Bytes that the driver keeps for a session.
 const SOCKET_BYTES: usize = 64;

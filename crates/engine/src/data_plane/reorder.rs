@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Replies leave in the order of their places, and memory of those that left is reused.
+    /// Replies leave in the order of their places, and memory of sent replies is reused.
     #[test]
     fn replies_leave_in_order_and_memory_is_reused() {
         let (mut buffer, mut spare) = (ReorderBuffer::default(), SpareBuffers::default());

@@ -114,12 +114,12 @@ impl DataPlane {
         owner: ServerId,
         command: &Command,
     ) -> Result<ServerId, NoReader> {
-        let now_ms = self.now_ms;
+        let now_ms = self.now.wrapping_ms();
         let Some(session) = self.sessions.get_mut(id) else {
             return Ok(owner);
         };
         let is_caught_up = session.is_caught_up();
-        let answered_ms = session.answered_at.stamp_ms();
+        let answered_ms = session.answered_at.wrapping_ms();
         let own_writes_ms = self.pools.own_writes_ms(usize::from(session.pool));
         let reading = &mut session.rare().reading;
         reading.written |= may_write(command);

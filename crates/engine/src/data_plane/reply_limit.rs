@@ -11,7 +11,7 @@
 //! `maxmemory-clients` it closes the largest connections. Without a proxy, each client has that
 //! limit for itself. A shared link has it for all its clients. So requests wait before they would
 //! make the link be owed too much. A link whose server has no such limit is bounded by
-//! `link_ledger_max` alone.
+//! `link_unanswered_requests_max` alone.
 //!
 //! The size of a reply is known only when it comes. Until then it is guessed, and the guess is
 //! large: [`UNSEEN_REPLY_BYTES`]. It falls by a quarter whenever a full link has been answered by
@@ -87,14 +87,14 @@ impl ServerLimits {
     /// limit is left for replies that are larger than the guess.
     fn of_link(self, workers: usize) -> Option<(u64, &'static str)> {
         let links = workers.max(1) as u64 * LINKS_OF_KIND;
-        let shares = [
+        let fractions = [
             (self.output / 2, OUTPUT),
             (self.clients / 2 / links, CLIENTS),
         ];
-        let limited = [self.output, self.clients].into_iter().zip(shares);
+        let limited = [self.output, self.clients].into_iter().zip(fractions);
         limited
             .filter(|(limit, _)| *limit > 0)
-            .map(|(_, share)| share)
+            .map(|(_, fraction)| fraction)
             .min()
     }
 }
@@ -226,7 +226,7 @@ fn clients_limit(text: &str, maxmemory: Option<&str>) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     /// Replies that the link may be owed without a limit of the server.
-    ledger_max: usize,
+    unanswered_requests_max: usize,
     /// Bytes that the link may be owed. `None`: any number.
     bytes_max: Option<u64>,
     /// Bytes of the largest reply lately; halved as it ages.
@@ -235,7 +235,7 @@ pub(crate) struct ReplyBudget {
     newest: u64,
     /// Bytes that a reply is assumed to have if none was larger.
     guess: u64,
-    /// The part of the present reply that has come, bytes.
+    /// The bytes of the present reply that have come.
     coming: u64,
     /// Requests of a careful link since it was last owed nothing.
     dispatched: usize,
@@ -259,7 +259,7 @@ impl ReplyBudget {
         // Sessions are in the other lanes because of large or slow replies.
         let is_for_readers = !matches!(lane, DEFAULT_LANE | CODE_LANE);
         ReplyBudget {
-            ledger_max: usize::MAX,
+            unanswered_requests_max: usize::MAX,
             bytes_max: None,
             largest: if is_for_readers {
                 UNSEEN_REPLY_BYTES
@@ -279,7 +279,7 @@ impl ReplyBudget {
         }
     }
 
-    /// The number of replies that the link may be owed, within `link_ledger_max`.
+    /// The number of replies that the link may be owed, within `link_unanswered_requests_max`.
     #[inline]
     pub(crate) fn replies_max(&self) -> usize {
         self.replies_max
@@ -299,19 +299,19 @@ impl ReplyBudget {
 
     fn decide(&mut self) {
         match self.bytes_max {
-            None => (self.replies_max, self.is_careful) = (self.ledger_max, false),
+            None => (self.replies_max, self.is_careful) = (self.unanswered_requests_max, false),
             Some(bytes_max) => {
                 let replies = bytes_max / self.largest.max(self.guess);
                 let replies = usize::try_from(replies.max(1)).unwrap_or(usize::MAX);
-                self.replies_max = replies.min(self.ledger_max);
+                self.replies_max = replies.min(self.unanswered_requests_max);
                 self.is_careful = self.largest.saturating_mul(REQUESTS_PER_READ) > bytes_max;
             }
         }
     }
 
     /// Sets the number of replies, of any size, that the link may be owed.
-    pub(crate) fn bound_ledger(&mut self, ledger_max: u32) {
-        self.ledger_max = ledger_max as usize;
+    pub(crate) fn bound_ledger(&mut self, unanswered_requests_max: u32) {
+        self.unanswered_requests_max = unanswered_requests_max as usize;
         self.decide();
     }
 
@@ -356,11 +356,12 @@ impl ReplyBudget {
     /// for all that were woken.
     fn admits(&mut self, session: SessionId, owed: usize, others_wait: bool) -> bool {
         let dispatched = if owed == 0 { 0 } else { self.dispatched };
-        self.use_turn(session) || !others_wait && dispatched + self.woken.len() < self.replies_max
+        self.use_reserved_room(session)
+            || !others_wait && dispatched + self.woken.len() < self.replies_max
     }
 
     /// Ends the claim of a woken session to its room. Returns whether it had one.
-    fn use_turn(&mut self, session: SessionId) -> bool {
+    fn use_reserved_room(&mut self, session: SessionId) -> bool {
         let at = self.woken.iter().position(|woken| *woken == session);
         at.map(|at| self.woken.remove(at)).is_some()
     }
@@ -452,7 +453,7 @@ impl Link {
     /// take more.
     fn lacks_reply_room(&self, limits: &Limits) -> bool {
         let owed = self.ledger.len();
-        self.owes_enough(limits) && owed < limits.link_ledger_max as usize
+        self.owes_enough(limits) && owed < limits.link_unanswered_requests_max as usize
     }
 }
 
@@ -478,7 +479,7 @@ impl DataPlane {
         for at in 0..self.servers.len() {
             let id = ServerId(at as u16);
             let link = self.first_link_to(id);
-            let answers = |link: &Link| link.is_up() && link.takes() && link.paused.is_none();
+            let answers = |link: &Link| link.is_up() && link.takes() && link.unread_since.is_none();
             let up = link.filter(|link| self.links.get(*link).is_some_and(answers));
             let now = self.now;
             let known = &mut self.servers[at].reply_limits;
@@ -518,7 +519,7 @@ impl DataPlane {
     }
 
     /// Reports a limit that one session's replies may exceed.
-    fn tell_low_limit(&mut self, server: ServerId, limits: ServerLimits) {
+    fn report_low_limit(&mut self, server: ServerId, limits: ServerLimits) {
         let Some((bytes, name)) = limits.of_link(self.worker.count) else {
             return;
         };
@@ -564,7 +565,7 @@ impl DataPlane {
 
     /// Lets a session send a request on a link. If the link is careful and others have waited
     /// longer for its room, the session waits.
-    pub(crate) fn take_careful_turn(
+    pub(crate) fn take_careful_room(
         &mut self,
         session: SessionId,
         link_id: LinkId,
@@ -584,10 +585,10 @@ impl DataPlane {
     /// Makes a session wait for room on a link. A session that was woken in vain keeps its place.
     pub(crate) fn wait_for_reply_room(&mut self, session: SessionId, link_id: LinkId) -> Blocked {
         let link = self.links.get_mut(link_id);
-        let had_turn = link.is_some_and(|link| link.reply_room.use_turn(session));
+        let had_reserved = link.is_some_and(|link| link.reply_room.use_reserved_room(session));
         self.note_wait_for_room(session, link_id);
         let blocked = self.wait_at_full(session, link_id);
-        if let Some(link) = self.links.get_mut(link_id).filter(|_| had_turn)
+        if let Some(link) = self.links.get_mut(link_id).filter(|_| had_reserved)
             && link.waiters.last() == Some(&session)
         {
             link.waiters.rotate_right(1);
@@ -614,7 +615,7 @@ impl DataPlane {
         if !link.reply_room.is_careful() {
             return self.wake_waiters(id);
         }
-        let had_turns = !link.reply_room.woken.is_empty();
+        let had_woken = !link.reply_room.woken.is_empty();
         let room = link
             .reply_room
             .replies_max()
@@ -641,8 +642,8 @@ impl DataPlane {
         }
         link.waiters = waiters.collect();
         link.reply_room.woken.extend_from_slice(&woken);
-        if !had_turns && !woken.is_empty() {
-            self.turn.reply_turns.push(id);
+        if !had_woken && !woken.is_empty() {
+            self.turn.reserved_room.push(id);
         }
         // The session that is released last continues first.
         for waiter in others.into_iter().chain(woken.into_iter().rev()) {
@@ -675,8 +676,8 @@ impl DataPlane {
     /// continued. A session may have closed instead, be on another link now, or wait for its
     /// client.
     #[cold]
-    pub(crate) fn give_turns_on(&mut self) {
-        for id in std::mem::take(&mut self.turn.reply_turns) {
+    pub(crate) fn pass_room_on(&mut self) {
+        for id in std::mem::take(&mut self.turn.reserved_room) {
             let Some(link) = self.links.get_mut(id) else {
                 continue;
             };
@@ -690,7 +691,7 @@ impl DataPlane {
             });
             let left = link.reply_room.woken.len();
             if left > 0 {
-                self.turn.reply_turns.push(id);
+                self.turn.reserved_room.push(id);
             }
             if left < awaited {
                 self.reopen(id);
@@ -707,7 +708,7 @@ impl DataPlane {
         // A woken session that has not asked by now may be gone, or held.
         link.reply_room.woken.clear();
         // An unread link teaches nothing about sizes.
-        if link.paused.is_none() {
+        if link.unread_since.is_none() {
             link.reply_room.age(now);
         }
         if link.reply_room.is_limited() && !link.waiters.is_empty() {
@@ -721,10 +722,10 @@ impl DataPlane {
             return;
         };
         let id = link.kind.server;
-        let LinkState::Greeting { greeting, .. } = &mut link.state else {
+        let LinkState::Handshaking { handshake, .. } = &mut link.state else {
             return;
         };
-        if let Some(questions) = greeting.take_limits() {
+        if let Some(questions) = handshake.take_limits() {
             self.learn_limits(id, &questions);
         }
     }
@@ -755,7 +756,7 @@ impl DataPlane {
             let refusal = questions.refusal();
             known.refused_at = refusal.is_some().then_some(now);
             if let Some(refusal) = refusal {
-                self.tell_refusal(id, &refusal);
+                self.report_refusal(id, &refusal);
             }
             return;
         };
@@ -767,7 +768,7 @@ impl DataPlane {
         for link in self.links.ids() {
             self.limit_link(link);
         }
-        self.tell_low_limit(id, limits);
+        self.report_low_limit(id, limits);
     }
 
     /// Notes the loss of a link in the handshake. If only the answers about limits were missing,
@@ -778,18 +779,18 @@ impl DataPlane {
             return;
         };
         let id = link.kind.server;
-        if let LinkState::Greeting { greeting, .. } = &link.state
-            && greeting.awaits_limits()
+        if let LinkState::Handshaking { handshake, .. } = &link.state
+            && handshake.awaits_limits()
         {
             let known = &mut self.servers[usize::from(id.0)].reply_limits;
             known.refused_at = Some(self.now);
-            self.tell_refusal(id, "it closes the connection");
+            self.report_refusal(id, "it closes the connection");
         }
     }
 
     /// Reports once that a server does not tell its limits. Each worker asks each server, and the
     /// first worker reports.
-    fn tell_refusal(&mut self, id: ServerId, why: &str) {
+    fn report_refusal(&mut self, id: ServerId, why: &str) {
         let known = &mut self.servers[usize::from(id.0)].reply_limits;
         if self.worker.index > 0 || std::mem::replace(&mut known.is_refusal_told, true) {
             return;
@@ -800,7 +801,7 @@ impl DataPlane {
             "{label} does not tell its {OUTPUT} and {CLIENTS} ({why}): links may be owed more \
              replies than these allow; with server-output-limits=false, respool does not ask"
         );
-        self.tell_event(pool, text);
+        self.report_event(pool, text);
     }
 }
 
@@ -847,7 +848,7 @@ mod tests {
 
     /// `maxmemory-clients` is a number of bytes or a percentage of `maxmemory`.
     #[test]
-    fn clients_limit_may_be_a_share_of_the_memory() {
+    fn clients_limit_may_be_a_fraction_of_memory() {
         assert_eq!(clients_limit("1000", Some("7")), 1_000);
         assert_eq!(clients_limit("5%", Some("1000")), 50);
         assert_eq!(clients_limit("5%", Some("0")), 0);
@@ -891,7 +892,7 @@ mod tests {
 
     /// All links of all workers share `maxmemory-clients`.
     #[test]
-    fn link_has_a_share_of_the_limit_for_all_clients() {
+    fn link_has_a_fraction_of_the_limit_for_all_clients() {
         let limits = ServerLimits {
             output: 64 * MIB,
             clients: 192 * MIB,

@@ -37,6 +37,7 @@ pub(crate) struct ResumeQueue {
 
 impl ResumeQueue {
     /// Whether no session waits to continue.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
@@ -56,7 +57,9 @@ impl ResumeQueue {
     /// Begins a series of [`ResumeQueue::pop`]: sessions that the turn before left over come first.
     pub(crate) fn begin(&mut self) {
         let left_over = std::mem::take(&mut self.left_over);
-        self.sessions.rotate_left(left_over);
+        if left_over > 0 {
+            self.sessions.rotate_left(left_over);
+        }
     }
 
     /// The next session that continues.
@@ -73,13 +76,7 @@ impl ResumeQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn session(index: u32) -> SessionId {
-        SessionId {
-            index,
-            generation: 0,
-        }
-    }
+    use crate::base::handle::session;
 
     fn next(resume: &mut ResumeQueue) -> Option<u32> {
         resume.pop().map(|id| id.index)

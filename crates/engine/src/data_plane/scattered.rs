@@ -10,7 +10,7 @@ use respool_protocol::encode;
 use respool_protocol::fan::Sections;
 
 use crate::base::handle::SessionId;
-use crate::base::limits::{Limits, share_replies_bytes_max, share_replies_bytes_option};
+use crate::base::limits::{Limits, parts_bytes_max, parts_bytes_option};
 use crate::base::session_map::SessionMap;
 use crate::base::slab::Slab;
 use crate::data_plane::DataPlane;
@@ -64,12 +64,12 @@ pub(crate) struct ScatterRequest {
     sifted_by: Option<Box<[u8]>>,
 }
 
-/// How the parts become one reply.
+/// The rule that makes one reply of the parts.
 pub(crate) enum MergeRule {
     /// By key: the index of the part that has each key.
     ByKey(Vec<u16>),
     /// By the rule that the command table has for the command.
-    AsSaid,
+    ByTable,
     /// INFO: the requested sections, and whether respool's own section is added.
     Info { asked: Sections, adds_section: bool },
 }
@@ -118,7 +118,7 @@ impl ScatterRequest {
     fn memory_bytes(&self) -> usize {
         let order = match &self.merge {
             MergeRule::ByKey(order) => order.capacity() * size_of::<u16>(),
-            MergeRule::AsSaid | MergeRule::Info { .. } => 0,
+            MergeRule::ByTable | MergeRule::Info { .. } => 0,
         };
         size_of::<ScatterRequest>() + self.shares.capacity() * size_of::<ShareState>() + order
     }
@@ -129,7 +129,7 @@ impl ScatterRequest {
         self.executed |= !reply.starts_with(b"-");
         if self.failure.is_some() {
             // The request has failed already: this part is not used.
-        } else if self.held_bytes + reply.len() > share_replies_bytes_max(limits) {
+        } else if self.held_bytes + reply.len() > parts_bytes_max(limits) {
             self.failure = Some(too_large(limits));
             self.drop_shares();
         } else if let Some(share) = self.shares.get_mut(usize::from(index)) {
@@ -188,8 +188,8 @@ impl ScatterRequest {
 
 /// The error for a request whose parts are together larger than respool holds.
 fn too_large(limits: &Limits) -> Vec<u8> {
-    let most = share_replies_bytes_max(limits);
-    let option = share_replies_bytes_option(limits);
+    let most = parts_bytes_max(limits);
+    let option = parts_bytes_option(limits);
     let mut reply = Vec::new();
     let text = format!(
         "ERR respool: the replies of the servers are together larger than {most} bytes \
@@ -272,7 +272,7 @@ impl DataPlane {
             return;
         };
         let reordered = session.reordered_bytes();
-        if reordered > share_replies_bytes_max(limits) {
+        if reordered > parts_bytes_max(limits) {
             let reason = "worker-memory-bytes-max: replies of several servers";
             self.close_for(id, reason.to_owned());
         } else if reordered > limits.session_output_soft_bytes as usize {
@@ -293,10 +293,7 @@ impl DataPlane {
         };
         let mut reply = request.failure.take().unwrap_or_default();
         request.qualify_failure(&mut reply);
-        let entry = Entry {
-            silent: request.silent,
-            ..entry
-        };
+        let entry = entry.silenced(request.silent);
         match request.is_agreement() {
             // The links change back before the client has its answer.
             true => self
@@ -376,7 +373,7 @@ mod tests {
 
     fn request(id: CommandId) -> ScatterRequest {
         let servers = [ServerId(0), ServerId(1)].into_iter();
-        ScatterRequest::new((0, false), id, MergeRule::AsSaid, servers, None)
+        ScatterRequest::new((0, false), id, MergeRule::ByTable, servers, None)
     }
 
     /// A failed write says that a share may have been executed, unless no share was sent. A failed

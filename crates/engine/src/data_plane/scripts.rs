@@ -14,7 +14,7 @@ use crate::base::limits::{SCRIPT_BYTES_MAX, SCRIPT_USERS_MAX, SCRIPTS_LOADED_MAX
 /// The SHA-1 of a body, in lower-case hexadecimal.
 pub(crate) type ScriptHash = [u8; 40];
 
-/// How a request shows a script.
+/// The way in which a request shows a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptSource<'a> {
     /// By SCRIPT LOAD.

@@ -25,6 +25,8 @@ pub(crate) struct Server {
     pub(crate) gone: bool,
     /// The server of which this one is a replica. A replica gets only reads.
     pub(crate) replica_of: Option<ServerId>,
+    /// How often this entry was given to another server.
+    pub(crate) reuses: u32,
     /// No Sentinel has named the server's address yet: its links wait for that.
     pub(crate) unknown: bool,
     /// For each version of the protocol: the kind of shared link that was asked for last, and that
@@ -60,6 +62,7 @@ impl Server {
             pool,
             gone: false,
             replica_of: None,
+            reuses: 0,
             unknown: false,
             current: [None; 2],
             health: ServerHealth::default(),

@@ -1,12 +1,11 @@
 //! A session: our state for one client's connection.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use respool_protocol::commands::CommandId;
 use respool_protocol::encode::Version;
-use respool_protocol::request::{RequestScanner, Tail};
+use respool_protocol::request::RequestScanner;
 
 use crate::base::arrivals::ArrivalSlot;
 use crate::base::buffer::{Outgoing, SpareBuffers};
@@ -15,22 +14,24 @@ use crate::base::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_
 use crate::base::time::Time;
 use crate::data_plane::burst::Burst;
 use crate::data_plane::charges::{ChargeKind, Charges};
+use crate::data_plane::client_settings::ClientSettings;
 use crate::data_plane::coalesce::{BatchMove, SetRun};
-use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::TrackingRedirect;
-use crate::data_plane::composite::{CompositeReply, ReplyStep};
+use crate::data_plane::composite::CompositeReply;
 use crate::data_plane::cork::Cork;
+use crate::data_plane::deadlines::SessionDeadlines;
 use crate::data_plane::memory::{Held, Weight};
-use crate::data_plane::open_transaction::OpenTransaction;
+use crate::data_plane::open_transaction::TransactionFacts;
 use crate::data_plane::reorder::{AskedEarly, ReorderBuffer};
 use crate::data_plane::replica_reads::OwnWriteReads;
 use crate::data_plane::resume::ListMark;
 pub(crate) use crate::data_plane::session_state::{Flags, Holds, SessionState};
 use crate::data_plane::slow_readers::LinkLane;
+use crate::data_plane::tracking::{Tracking, TrackingTarget};
+use crate::data_plane::unfinished::LargeRequest;
 use crate::data_plane::untaken::is_stuck;
-use crate::routing::pool::{Group, ServerId};
+use crate::routing::pool::ServerId;
 
-/// Where a client connects from.
+/// The address of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// An address and port.
@@ -94,7 +95,7 @@ impl From<Peer> for Origin {
     }
 }
 
-/// Why a session has a link of its own: the state that the server keeps for that connection.
+/// The reasons for a session's pinned link: the state that the server keeps for that connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pins(u16);
 
@@ -175,7 +176,7 @@ pub(crate) struct Session {
     /// Marks, reasons to wait, and how far the session is from its end.
     pub(crate) state: SessionState,
     pub(crate) version: Version,
-    /// Why the session has a link of its own; empty: it shares one.
+    /// The reasons for the session's pinned link. Empty: it uses a shared link.
     pub(crate) pins: Pins,
     /// The link to which the session is attached. The link counts it, so it stays.
     pub(crate) link: LinkId,
@@ -229,6 +230,10 @@ pub(crate) struct Session {
     pub(crate) peer: Peer,
     pub(crate) local: LocalAddress,
     pub(crate) fd: i32,
+    /// The driver was told not to read the session's socket.
+    pub(crate) is_unread: bool,
+    /// The session has queued a transaction or watched keys before, for CLIENT LIST.
+    pub(crate) has_queued: bool,
     /// The last command. CLIENT LIST shows it, and `DataPlane::is_to_wait` decides by it.
     pub(crate) asked: Option<CommandId>,
     /// Bytes that the client sent, for CLIENT LIST.
@@ -244,80 +249,42 @@ pub(crate) struct Session {
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// State that few sessions have, kept apart so that other sessions stay small.
+/// State that few sessions have, kept apart so that other sessions stay small. Each field is
+/// declared by the file of its subject.
 #[derive(Default)]
 pub(crate) struct Rare {
-    pub(crate) name: Vec<u8>,
-    pub(crate) lib_name: Vec<u8>,
-    pub(crate) lib_ver: Vec<u8>,
-    /// CLIENT NO-EVICT: the session is not closed to make room for others.
-    pub(crate) no_evict: bool,
-    /// The client has asked for the debugger of scripts, and was refused.
-    pub(crate) debugs_scripts: bool,
-    /// Links on which writes of the session were given up at their deadlines.
-    pub(crate) given_up_at_links: Vec<LinkId>,
+    /// The client's name, library and options.
+    pub(crate) client: ClientSettings,
+    /// The deadline of a request that waits, and writes that were given up at theirs.
+    pub(crate) deadlines: SessionDeadlines,
     /// Replies that came before their place.
     pub(crate) reorder: ReorderBuffer,
     /// The rest of a large request, and the link that gets it.
     pub(crate) large: Option<LargeRequest>,
-    /// The transaction that is queued since MULTI.
-    pub(crate) transaction: Option<OpenTransaction>,
-    /// The memory that components hold for the session.
-    pub(crate) charges: Charges,
-    /// The channels and patterns that the session subscribes to.
-    pub(crate) subscribed: Subscribed,
-    /// The link on which the session watched keys was lost, so changes of these keys are unknown.
-    pub(crate) watch_lost: bool,
     /// Out-of-band bytes that wait for the end of a large reply.
     pub(crate) pushes: Vec<u8>,
-    /// The session that gets this one's tracking messages.
-    pub(crate) redirect: Option<TrackingRedirect>,
-    /// The outcome of the search for a new one.
-    pub(crate) redirect_found: Option<TargetNews>,
+    /// The transaction since MULTI, and the watched keys.
+    pub(crate) transaction: TransactionFacts,
     /// The session's tracking at several servers.
     pub(crate) tracking: Tracking,
-    /// The steps that are left of the last reply.
-    pub(crate) reply_steps: VecDeque<ReplyStep>,
-    /// Whether the request of these steps gets no reply.
-    pub(crate) steps_silent: bool,
-    /// When the request of these steps was read, [`Time::stamp_ms`].
-    pub(crate) steps_asked_ms: u32,
-    /// The place and deadline of a request that waits for a link.
-    pub(crate) gives_up_at: Option<(u32, Time)>,
-    /// The key groups of the watched keys, where keys are divided.
-    pub(crate) watched: Vec<Group>,
+    /// The session that gets this one's tracking messages.
+    pub(crate) target: TrackingTarget,
+    /// The rest of a reply that respool puts together.
+    pub(crate) composite: CompositeReply,
     /// Requests that a server refused unexecuted, and that are sent again.
     pub(crate) deferred: DeferredRequests,
-    /// How the session reads, where replicas are read.
+    /// The reads of a session that reads its own writes.
     pub(crate) reading: OwnWriteReads,
-    /// The session's state within an EXEC.
-    pub(crate) composite: Option<CompositeReply>,
+    /// The channels and patterns that the session subscribes to.
+    pub(crate) subscribed: Subscribed,
+    /// The memory that components hold for the session.
+    pub(crate) charges: Charges,
 }
 
 impl Rare {
     /// Bytes of the parts that have come for scattered requests.
     fn parts_bytes(&self) -> usize {
         self.charges.of(ChargeKind::Parts).counted
-    }
-}
-
-/// The state of a session's tracking at several servers.
-#[derive(Debug, Default)]
-pub(crate) struct Tracking {
-    /// The session's links, one for each server.
-    pub(crate) links: Vec<(ServerId, LinkId)>,
-    /// The CLIENT CACHING request for the next request of the session.
-    pub(crate) caching: Option<Vec<u8>>,
-}
-
-impl Tracking {
-    pub(crate) fn drop_link(&mut self, link: LinkId) {
-        self.links.retain(|(_, own)| *own != link);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        let caching = self.caching.as_ref().map_or(0, Vec::capacity);
-        self.links.capacity() * size_of::<(ServerId, LinkId)>() + caching
     }
 }
 
@@ -342,28 +309,10 @@ pub(crate) struct DeferredRequests {
     pub(crate) is_over_bound: bool,
 }
 
-/// Whether a worker has the session to which tracking messages shall be redirected.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetNews {
-    pub(crate) to: u64,
-    pub(crate) is_here: bool,
-}
-
-/// A request too large to be held, while it is sent.
-pub(crate) struct LargeRequest {
-    pub(crate) tail: Tail,
-    /// The link that gets it. `None`: it was refused, and its rest is dropped.
-    pub(crate) link: Option<LinkId>,
-    /// The completion of its reply, if that is not simply passed on.
-    pub(crate) completion: Option<Completion>,
-    /// Whether the session wants no reply to it.
-    pub(crate) silent: bool,
-}
-
 impl Session {
     /// The deadline of the next request, if it waits for a link.
     pub(crate) fn gives_up_at(&self) -> Option<Time> {
-        let (seq, at) = self.rare.as_ref()?.gives_up_at?;
+        let (seq, at) = self.rare.as_ref()?.deadlines.next?;
         // The deadline of an earlier request does not count.
         (seq == self.next_seq).then_some(at)
     }
@@ -527,20 +476,14 @@ impl Session {
         let (mut named, mut spared) = (0, false);
         if let Some(rare) = self.rare.as_deref() {
             rare.charges.add_to(&mut held);
-            held.queued += rare
-                .reply_steps
-                .iter()
-                .map(ReplyStep::memory_bytes)
-                .sum::<usize>();
+            held.queued += rare.composite.memory_bytes();
             held.output += rare.pushes.capacity();
             held.output += rare.tracking.memory_bytes();
             held.answers += rare.reorder.memory_bytes();
             named = rare.subscribed.named;
-            let names = [&rare.name, &rare.lib_name, &rare.lib_ver];
-            held.state =
-                size_of::<Rare>() + names.map(|name| name.capacity()).iter().sum::<usize>();
-            held.state += rare.watched.capacity() * size_of::<Group>();
-            spared = rare.no_evict;
+            held.state = size_of::<Rare>() + rare.client.memory_bytes();
+            held.state += rare.transaction.memory_bytes();
+            spared = rare.client.no_evict;
         }
         Weight {
             held,
@@ -560,8 +503,7 @@ impl Session {
         let rare = self.rare.as_deref().map_or(0, |rare| {
             // Parts are among the parked bytes.
             let charged = rare.charges.counted() - rare.parts_bytes();
-            let left: usize = rare.reply_steps.iter().map(ReplyStep::held_bytes).sum();
-            rare.pushes.len() + charged + left
+            rare.pushes.len() + charged + rare.composite.held_bytes()
         });
         self.out.len() + self.held.len() + scanned + self.reordered_bytes() + rare
     }

@@ -109,8 +109,8 @@ impl InputMode {
         )
     }
 
-    fn is_swallowing(self) -> bool {
-        matches!(self, InputMode::Swallowing { .. })
+    fn is_inside_large(self) -> bool {
+        matches!(self, InputMode::Streaming | InputMode::Swallowing { .. })
     }
 
     /// The input after MONITOR was refused or has ended.
@@ -142,13 +142,12 @@ impl SessionState {
     /// Whether the next bytes are the rest of a large request.
     #[inline]
     pub(crate) fn is_inside_large(self) -> bool {
-        self.gate.any(Flags::STREAMING | Flags::SWALLOWING)
+        self.gate.any(Flags::INSIDE_LARGE)
     }
 
     /// Whether the next bytes are the rest of a large request that goes to a server.
-    #[inline]
     pub(crate) fn is_streaming(self) -> bool {
-        self.gate.any(Flags::STREAMING)
+        self.input == InputMode::Streaming
     }
 
     /// Whether the session has a tunnel, or has asked for one (MONITOR).
@@ -191,8 +190,7 @@ impl SessionState {
 
     fn set_input(&mut self, input: InputMode) {
         self.input = input;
-        self.set_gate(Flags::STREAMING, input == InputMode::Streaming);
-        self.set_gate(Flags::SWALLOWING, input.is_swallowing());
+        self.set_gate(Flags::INSIDE_LARGE, input.is_inside_large());
         self.set_gate(Flags::TUNNEL, input.is_tunnel());
     }
 }
@@ -483,49 +481,39 @@ impl Flags {
     const SILENT: Flags = Flags(1 << 14);
     /// Derived: the session has a tunnel.
     const TUNNEL: Flags = Flags(1 << 15);
-    /// Derived: the input is [`InputMode::Streaming`].
-    const STREAMING: Flags = Flags(1 << 16);
-    /// Derived: the input is [`InputMode::Swallowing`].
-    const SWALLOWING: Flags = Flags(1 << 17);
+    /// Derived: the next bytes are the rest of a large request.
+    const INSIDE_LARGE: Flags = Flags(1 << 16);
     /// Derived: the phase is [`Phase::Closing`].
-    const CLOSING: Flags = Flags(1 << 18);
+    const CLOSING: Flags = Flags(1 << 17);
     /// Derived: the client sends no more.
-    const ENDED: Flags = Flags(1 << 19);
+    const ENDED: Flags = Flags(1 << 18);
     /// Reply steps of the last request are left. They come before the next request.
-    pub(crate) const STEPS: Flags = Flags(1 << 20);
+    pub(crate) const STEPS: Flags = Flags(1 << 19);
     /// A request to one of several servers took the slow path, so the time of its reply is unknown:
     /// do not cork output.
-    pub(crate) const REPLY_TIME_UNKNOWN: Flags = Flags(1 << 21);
+    pub(crate) const REPLY_TIME_UNKNOWN: Flags = Flags(1 << 20);
     /// The session gives its own link back once all its requests are answered.
-    pub(crate) const UNPINNING: Flags = Flags(1 << 22);
+    pub(crate) const UNPINNING: Flags = Flags(1 << 21);
     /// A coalesced request is being sent again, and so are the requests behind it that depend on
     /// it.
-    pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 23);
+    pub(crate) const ASKS_AGAIN: Flags = Flags(1 << 22);
     /// The client has chosen how it reads, or its pool lets it read its own writes: see
     /// `Rare::reading`.
-    pub(crate) const OWN_READ_MODE: Flags = Flags(1 << 24);
+    pub(crate) const OWN_READ_MODE: Flags = Flags(1 << 23);
     /// The reorder buffer holds replies.
-    pub(crate) const REORDERED: Flags = Flags(1 << 25);
-    /// A reply is being passed on in parts: no message may come in between.
-    pub(crate) const MID_REPLY: Flags = Flags(1 << 26);
-    /// The session has queued a transaction or watched keys before.
-    pub(crate) const MAY_HAVE_QUEUED: Flags = Flags(1 << 27);
-    /// The driver was told not to read the session's socket.
-    pub(crate) const UNREAD: Flags = Flags(1 << 28);
+    pub(crate) const REORDERED: Flags = Flags(1 << 24);
+    /// A reply is being passed on in fragments: no message may come in between.
+    pub(crate) const MID_REPLY: Flags = Flags(1 << 25);
 
     /// Derived: the holds. The session's bytes wait.
     const HELD: Flags = Flags(u8::MAX as u32);
     /// States in which the held bytes do not begin with a request to dispatch.
-    const MID_REQUEST: Flags = Flags::STREAMING
-        .with(Flags::SWALLOWING)
-        .with(Flags::STEPS)
-        .with(Flags::TUNNEL);
+    const MID_REQUEST: Flags = Flags::INSIDE_LARGE.with(Flags::STEPS).with(Flags::TUNNEL);
     /// States in which the session's bytes are not scanned for requests.
     const NOT_SCANNED: Flags = Flags::HELD
         .with(Flags::CLOSING)
         .with(Flags::STEPS)
-        .with(Flags::STREAMING)
-        .with(Flags::SWALLOWING);
+        .with(Flags::INSIDE_LARGE);
     /// States in which requests leave the hot path. The hot path asks a session for these alone.
     const OFF_PATH: Flags = Flags::UNAUTHENTICATED
         .with(Flags::IN_MULTI)
@@ -788,7 +776,7 @@ mod tests {
             assert!(!seen.any(flag), "{flag:?} shares its bit");
             seen |= flag;
         };
-        for other in [F::CLOSING, F::STEPS, F::STREAMING, F::SWALLOWING] {
+        for other in [F::CLOSING, F::STEPS, F::INSIDE_LARGE] {
             note(other);
             assert!(other.any(F::NOT_SCANNED));
         }
@@ -796,7 +784,6 @@ mod tests {
             F::UNAUTHENTICATED,
             F::ENDED,
             F::REORDERED,
-            F::UNREAD,
             F::IN_MULTI,
             F::SILENT,
             F::TUNNEL,
@@ -806,7 +793,6 @@ mod tests {
             F::FUSED,
             F::ASKS_AGAIN,
             F::ROUTED,
-            F::MAY_HAVE_QUEUED,
             F::REPLY_TIME_UNKNOWN,
             F::OWN_READ_MODE,
             F::REWRITES_KEYS,

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::{
     APART_MS, APART_SESSIONS_MAX, CODE_LINKS, LARGE_READER_LINKS, LARGE_REPLY_BYTES,
-    REPLIES_OWED_MAX, SLOW_READER_LINKS, STRANGERS_WAIT_SHARE,
+    REPLIES_OWED_MAX, SLOW_READER_LINKS, STRANGERS_WAIT_DIVISOR,
 };
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
@@ -43,7 +43,7 @@ pub(crate) const DEFAULT_LANE: LinkLane = 0;
 /// The lane for code that may be slow. A session is attached to its link for one request.
 pub(crate) const CODE_LANE: LinkLane = LARGE_READER_LINKS + SLOW_READER_LINKS + CODE_LINKS;
 
-/// Why a session is set apart, from the lesser to the greater.
+/// The reasons to set a session apart, from the lesser to the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LaneReason {
     /// The session asks for large replies.
@@ -65,7 +65,7 @@ impl LaneReason {
 #[derive(Clone, Copy, Debug)]
 struct SlowReader {
     session: SessionId,
-    /// Why it is set apart.
+    /// The reason why the session is set apart.
     why: LaneReason,
     /// The lane that the session is to have. It changes once the session has nothing in flight.
     lane: LinkLane,
@@ -78,7 +78,7 @@ struct SlowReader {
 struct ReplySizes {
     /// Their smoothed mean.
     mean: u32,
-    /// The part of the present reply that has come.
+    /// The bytes of the present reply that have come.
     coming: u32,
 }
 
@@ -92,9 +92,10 @@ struct ForeignWait {
 }
 
 impl ForeignWait {
-    /// The wait that still counts, microseconds. A small share of the time that passes is forgiven.
+    /// The wait that still counts, microseconds. A small fraction of the time that passes is
+    /// forgiven.
     fn now(self, now: Time) -> u64 {
-        let forgiven = now.since_us(self.at) / STRANGERS_WAIT_SHARE;
+        let forgiven = now.since_us(self.at) / STRANGERS_WAIT_DIVISOR;
         self.us.saturating_sub(forgiven)
     }
 }
@@ -111,7 +112,7 @@ pub(crate) struct SlowReaders {
     /// Waits of other sessions, by the kind of link.
     waited: HashMap<LinkKind, ForeignWait>,
     /// Sessions that could not change their lanes. They are tried again at the next tick.
-    delayed: Vec<SessionId>,
+    to_retry: Vec<SessionId>,
 }
 
 impl SlowReaders {
@@ -140,8 +141,8 @@ impl SlowReaders {
         each * u64::from(unanswered) > REPLIES_OWED_MAX
     }
 
-    /// Notes the end of a reply, with `bytes` since the last part. Returns whether the session is
-    /// owed too much. `unanswered` counts its requests, with this one.
+    /// Notes the end of a reply, with `bytes` since the last fragment. Returns whether the session
+    /// is owed too much. `unanswered` counts its requests, with this one.
     fn note_reply(&mut self, session: u64, bytes: usize, unanswered: u32) -> bool {
         self.make_room_for_sizes(session);
         let size = self.sizes.entry(session).or_default();
@@ -269,7 +270,12 @@ impl DataPlane {
     }
 
     /// Notes bytes of a large reply that go to a session before the reply has come whole.
-    pub(crate) fn note_large_part(&mut self, link: LinkId, session_id: SessionId, bytes: usize) {
+    pub(crate) fn note_large_fragment(
+        &mut self,
+        link: LinkId,
+        session_id: SessionId,
+        bytes: usize,
+    ) {
         let Some(session) = self.sessions.get(session_id) else {
             return;
         };
@@ -279,7 +285,7 @@ impl DataPlane {
         }
     }
 
-    /// Notes the end of a reply that came in more than one read. `bytes`: its last part.
+    /// Notes the end of a reply that came in more than one read. `bytes`: its last fragment.
     pub(crate) fn note_cut_reply(
         &mut self,
         link: LinkId,
@@ -301,8 +307,8 @@ impl DataPlane {
 
     /// Sets a session apart for a while. It stays on its link until it has nothing in flight.
     pub(crate) fn set_apart(&mut self, link: LinkId, session_id: SessionId, why: LaneReason) {
-        let shares = |link: &Link| link.role.is_multiplexed();
-        if !self.links.get(link).is_some_and(shares) {
+        let is_multiplexed = |link: &Link| link.role.is_multiplexed();
+        if !self.links.get(link).is_some_and(is_multiplexed) {
             return;
         }
         let Some(session) = self.sessions.get(session_id) else {
@@ -344,8 +350,8 @@ impl DataPlane {
                 ledger.any(|entry| entry.session == SessionId::NONE && !entry.class.reads())
             })
         };
-        rare.given_up_at_links.retain(owes);
-        !rare.given_up_at_links.is_empty()
+        rare.deadlines.given_up_at.retain(owes);
+        !rare.deadlines.given_up_at.is_empty()
     }
 
     /// Notes that a session's request on this link was given up. The server may still execute it.
@@ -354,9 +360,9 @@ impl DataPlane {
             return;
         }
         if let Some(session) = self.sessions.get_mut(entry.session) {
-            let given_up_at_links = &mut session.rare().given_up_at_links;
-            if !given_up_at_links.contains(&link) {
-                given_up_at_links.push(link);
+            let given_up_at = &mut session.rare().deadlines.given_up_at;
+            if !given_up_at.contains(&link) {
+                given_up_at.push(link);
             }
         }
     }
@@ -401,7 +407,7 @@ impl DataPlane {
         let Some((kind, since)) = self
             .links
             .get(link)
-            .and_then(|link| Some((link.kind, link.paused?)))
+            .and_then(|link| Some((link.kind, link.unread_since?)))
         else {
             return false;
         };
@@ -429,7 +435,7 @@ impl DataPlane {
             return;
         }
         if self.would_overtake(session_id) {
-            return self.slow_readers.delayed.push(session_id);
+            return self.slow_readers.to_retry.push(session_id);
         }
         let Some(session) = self.sessions.get_mut(session_id) else {
             return;
@@ -470,7 +476,7 @@ impl DataPlane {
     pub(crate) fn tick_slow_readers(&mut self) {
         let now = self.now;
         self.slow_readers.forgive(now);
-        let mut all = std::mem::take(&mut self.slow_readers.delayed);
+        let mut all = std::mem::take(&mut self.slow_readers.to_retry);
         if !self.slow_readers.apart.is_empty() {
             all.extend(self.slow_readers.all_apart(now));
         }
@@ -499,6 +505,7 @@ impl DataPlane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::handle::session;
     use crate::routing::pool::ServerId;
     use respool_protocol::encode::Version;
 
@@ -509,13 +516,6 @@ mod tests {
         user: 0,
         lane: DEFAULT_LANE,
     };
-
-    fn session(index: u32) -> SessionId {
-        SessionId {
-            index,
-            generation: 1,
-        }
-    }
 
     fn at_ms(ms: u32) -> Time {
         Time(0).plus_ms(ms)
@@ -531,19 +531,22 @@ mod tests {
         assert!(!readers.note_reply(2, 4 << 10, 20));
     }
 
-    /// A reply that comes in parts counts by their sum, and the next one begins at 0.
+    /// A reply that comes in fragments counts by their sum, and the next one begins at 0.
     #[test]
-    fn one_reply_counts_by_all_of_its_parts() {
+    fn one_reply_counts_by_all_of_its_fragments() {
         let mut readers = SlowReaders::default();
-        let part = 100 << 10;
-        assert!(!readers.note_fragment(1, part, 1));
-        assert!(!readers.note_fragment(1, part, 1));
-        assert!(readers.note_fragment(1, part, 1));
+        let fragment = 100 << 10;
+        assert!(!readers.note_fragment(1, fragment, 1));
+        assert!(!readers.note_fragment(1, fragment, 1));
+        assert!(readers.note_fragment(1, fragment, 1));
         assert!(
             !readers.note_reply(1, 0, 1),
             "the reply adds 75 KiB to the mean"
         );
-        assert!(!readers.note_fragment(1, part, 1), "the next reply begins");
+        assert!(
+            !readers.note_fragment(1, fragment, 1),
+            "the next reply begins"
+        );
     }
 
     /// A session changes its lane only when it is set apart for a stronger reason.
@@ -610,16 +613,16 @@ mod tests {
         let mut readers = SlowReaders::default();
         assert_eq!(readers.head_of_line_wait(KIND, at_ms(0), at_ms(50)), 50_000);
         // Another link was unread meanwhile.
-        let forgiven = 50_000 / STRANGERS_WAIT_SHARE;
+        let forgiven = 50_000 / STRANGERS_WAIT_DIVISOR;
         let waited = readers.head_of_line_wait(KIND, at_ms(20), at_ms(100));
         assert_eq!(waited, 100_000 - forgiven);
         // This link came later.
-        let forgiven = forgiven + 100_000 / STRANGERS_WAIT_SHARE;
+        let forgiven = forgiven + 100_000 / STRANGERS_WAIT_DIVISOR;
         let waited = readers.head_of_line_wait(KIND, at_ms(180), at_ms(200));
         assert_eq!(waited, 120_000 - forgiven);
         let other = LinkKind { db: 1, ..KIND };
         assert_eq!(readers.waited(other, at_ms(200)), 0);
-        let long = at_ms(200 + 120 * STRANGERS_WAIT_SHARE as u32);
+        let long = at_ms(200 + 120 * STRANGERS_WAIT_DIVISOR as u32);
         assert_eq!(readers.waited(KIND, long), 0);
         readers.forgive(long);
         assert!(readers.waited.is_empty());

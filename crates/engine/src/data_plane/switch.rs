@@ -44,10 +44,10 @@ impl DataPlane {
         }
     }
 
-    /// Sessions on links to a server that is gone switch to the home of their pool, unless state or
-    /// a queued transaction binds them.
-    pub(crate) fn switch_attached_home(&mut self, server: ServerId) {
-        let home = self
+    /// Sessions on links to a server that is gone switch to the default server of their pool,
+    /// unless state or a queued transaction binds them.
+    pub(crate) fn switch_attached_to_default(&mut self, server: ServerId) {
+        let default_server = self
             .pools
             .default_server_of(usize::from(self.server(server).pool));
         let is_free = |session: &Session| {
@@ -60,7 +60,7 @@ impl DataPlane {
             .collect();
         for session in attached {
             if self.queued_group(session).is_none() {
-                self.switch_server(session, home);
+                self.switch_server(session, default_server);
             }
         }
     }
@@ -121,19 +121,19 @@ impl DataPlane {
         }
     }
 
-    /// Switches a session to the first server of its pool.
+    /// Switches a session to the default server of its pool.
     pub(crate) fn switch_to_default_server(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(id) {
-            let home = self.pools.default_server_of(usize::from(session.pool));
-            self.switch_server(id, home);
+            let server = self.pools.default_server_of(usize::from(session.pool));
+            self.switch_server(id, server);
         }
     }
 
-    /// A group of keys of the first server of a session's pool.
-    pub(crate) fn home_group(&self, id: SessionId) -> Option<Group> {
+    /// A group of keys of the default server of a session's pool.
+    pub(crate) fn default_group(&self, id: SessionId) -> Option<Group> {
         let pool = usize::from(self.sessions.get(id)?.pool);
-        let home = self.pools.default_server_of(pool);
-        Some(self.pools.group_at(self.pools.subpools_of(pool)[0], home))
+        let server = self.pools.default_server_of(pool);
+        Some(self.pools.group_at(self.pools.subpools_of(pool)[0], server))
     }
 
     /// Switches a session to the owner of this key, unless the session is bound to its server.
@@ -174,7 +174,7 @@ impl DataPlane {
     pub(crate) fn note_watched(&mut self, id: SessionId, group: Group) {
         if let Some(session) = self.sessions.get_mut(id) {
             let watches = session.pins.any(Pins::WATCH);
-            let watched = &mut session.rare().watched;
+            let watched = &mut session.rare().transaction.watched;
             if !watches {
                 watched.clear();
             }

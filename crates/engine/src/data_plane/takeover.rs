@@ -85,7 +85,7 @@ pub(crate) struct LinkTakeover {
     /// When the server refused a handshake because it is busy, and its error text.
     busy: Option<(Time, Vec<u8>)>,
     /// A link of one session or one hub was found silent since the last tick.
-    is_doubted: bool,
+    has_silent_link: bool,
     /// When a shared link last brought a byte, as of the last tick with such a link.
     life_at: Option<Time>,
 }
@@ -200,7 +200,7 @@ fn may_outlast(link: &Link) -> bool {
         && link.ledger.in_flight() > 0
         && !link.waits
         && link.sends == Sends::More
-        && link.paused.is_none()
+        && link.unread_since.is_none()
         && link.tunnel.is_none()
 }
 
@@ -221,7 +221,7 @@ impl DataPlane {
         link.role == LinkRole::Shared
             && link.is_up()
             // A link that is not read because its client takes no replies is not stuck.
-            && link.paused.is_none()
+            && link.unread_since.is_none()
             && link.ledger.in_flight() > 0
             && self.now.since_ms(link.progress) >= takeover.stuck_ms()
             && self.may_be_held(link)
@@ -342,7 +342,7 @@ impl DataPlane {
         };
         let server = link.kind.server;
         if self.now.since_ms(link.progress) >= patience_ms {
-            self.takeover(server).is_doubted = true;
+            self.takeover(server).has_silent_link = true;
         }
     }
 
@@ -618,7 +618,7 @@ impl DataPlane {
             let left = &mut self.servers[index].takeover.left;
             left.retain(|id| links.get(*id).is_some());
             self.end_holding(server);
-            if std::mem::take(&mut self.takeover(server).is_doubted) {
+            if std::mem::take(&mut self.takeover(server).has_silent_link) {
                 self.ask_for_life(server);
             }
             for (old, _) in self.servers[index].takeover.successors.clone() {

@@ -10,6 +10,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::session::Peer;
 use crate::routing::pool::ServerId;
+use respool_protocol::hashing::{Placement, PredixyHash};
 use respool_protocol::{commands, encode};
 
 /// A data plane with one server, and its first link, which is up since the time 0.
@@ -21,9 +22,46 @@ pub(crate) fn plane_with_link() -> (DataPlane, LinkId) {
     (plane, link)
 }
 
+/// A data plane with plain servers that share the keys. The first link of each is up since the
+/// time 0.
+pub(crate) fn plane_with_shards(count: u16) -> (DataPlane, Vec<LinkId>) {
+    let servers = u32::from(count).try_into().expect("there are some");
+    let placement = Placement::predixy(PredixyHash::Crc16, None, servers);
+    let mut plane = plane_with_pool(PoolKind::Sharded {
+        shards: (1..=count).map(server_at).collect(),
+        placement: placement.expect("the servers are enough"),
+    });
+    let links = (0..count).map(|index| {
+        let kind = plane.default_kind(ServerId(index));
+        let link = plane.shared_link(kind).expect("there is room for a link");
+        plane.mark_up(link).expect("the link is there");
+        link
+    });
+    let links = links.collect();
+    (plane, links)
+}
+
+/// A key of each server of a plane of [`plane_with_shards`].
+pub(crate) fn key_at(plane: &DataPlane, server: u16) -> String {
+    let is_there = |key: &String| {
+        let (_, owner) = plane.pools.owner_of(0, key.as_bytes(), || 0);
+        owner == ServerId(server)
+    };
+    let mut keys = (0..1_000).map(|number| format!("key:{number}"));
+    keys.find(is_there).expect("each server owns some keys")
+}
+
 /// A data plane with one pool of this kind, at the time 0. No link is connected.
 pub(crate) fn plane_with_pool(kind: PoolKind) -> DataPlane {
-    let pool = PoolSettings {
+    plane_of(Settings {
+        pools: vec![pool_of(kind)],
+        ..Settings::default()
+    })
+}
+
+/// The settings of a pool of this kind.
+fn pool_of(kind: PoolKind) -> PoolSettings {
+    PoolSettings {
         name: String::from("pool"),
         kind,
         reads: Default::default(),
@@ -31,11 +69,13 @@ pub(crate) fn plane_with_pool(kind: PoolKind) -> DataPlane {
         announce: None,
         shows: Default::default(),
         address_map: Default::default(),
-    };
-    plane_of(Settings {
-        pools: vec![pool],
-        ..Settings::default()
-    })
+        tls: false,
+    }
+}
+
+/// The settings of a pool with the server at this port.
+pub(crate) fn pool_at(port: u16) -> PoolSettings {
+    pool_of(PoolKind::Single(server_at(port)))
 }
 
 /// The data plane of the only worker, at the time 0. No link is connected.

@@ -12,7 +12,7 @@ use crate::base::session_map::SessionMap;
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::PinnedCompletion;
+use crate::data_plane::completion::pinned::{PinnedCompletion, TrackingRedirect};
 use crate::data_plane::ingress::Blocked;
 use crate::data_plane::link::{LinkKind, LinkState};
 use crate::data_plane::session::Pins;
@@ -50,6 +50,46 @@ pub(crate) struct Tracker {
     held_bytes: usize,
     /// All keys are invalidated once all replies before this place are out.
     forgets_at: Option<u32>,
+}
+
+/// The state of a session's tracking at several servers.
+#[derive(Debug, Default)]
+pub(crate) struct Tracking {
+    /// The session's links, one for each server.
+    pub(crate) links: Vec<(ServerId, LinkId)>,
+    /// The CLIENT CACHING request for the next request of the session.
+    pub(crate) caching: Option<Vec<u8>>,
+}
+
+impl Tracking {
+    /// Removes a link.
+    pub(crate) fn drop_link(&mut self, link: LinkId) {
+        self.links.retain(|(_, own)| *own != link);
+    }
+
+    /// The memory of the links and the request.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let caching = self.caching.as_ref().map_or(0, Vec::capacity);
+        self.links.capacity() * size_of::<(ServerId, LinkId)>() + caching
+    }
+}
+
+/// The session that gets a session's tracking messages (CLIENT TRACKING REDIRECT).
+#[derive(Debug, Default)]
+pub(crate) struct TrackingTarget {
+    /// The target, with its stand-in at the server.
+    pub(crate) redirect: Option<TrackingRedirect>,
+    /// The outcome of the search for a new target.
+    pub(crate) found: Option<TargetNews>,
+}
+
+/// Whether a worker has the session to which tracking messages shall be redirected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TargetNews {
+    /// The id of the session.
+    pub(crate) to: u64,
+    /// Whether a worker has it.
+    pub(crate) is_here: bool,
 }
 
 /// Whether all replies before `place` are out, for a session whose next reply is that of `head`.
@@ -171,7 +211,7 @@ impl Tracker {
 /// The sessions of a worker that track at several servers.
 #[derive(Default)]
 pub(crate) struct Trackers {
-    /// What each session tracks, and the invalidations that it waits for.
+    /// The tracker of each session: its options, and the invalidations that wait.
     pub(crate) sessions: SessionMap<Tracker>,
     /// Sessions for which an invalidation waits.
     pub(crate) owed: Vec<SessionId>,

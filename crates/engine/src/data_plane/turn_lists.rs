@@ -15,10 +15,12 @@ use crate::data_plane::session::Session;
 pub(crate) enum Cleanup {
     /// The session was closed: all that it held.
     Closed(SessionId, Box<Session>),
-    /// The last reply on the session's own link has come: that link.
+    /// The session whose pinned link has brought its last reply.
     Unpinned(SessionId),
-    /// A server has not agreed to a change of the session's links: that change. The request gets
-    /// this error behind it.
+    /// The session may leave its pool, which has ended, and waits for that with nothing unanswered.
+    MayLeave(SessionId),
+    /// A server refused a change of the session's links. The change is undone, and then the request
+    /// gets this error.
     Disagreed(Entry, Vec<u8>),
 }
 
@@ -32,9 +34,10 @@ pub(crate) enum Cleanup {
 /// lost_links              lose_link                   settle_losses     after a read, and first
 /// slow_pairs              after_replies, hold_output  slow_down_all     before `untried`
 /// untried                 connect                     fail_untried      before `resume`
-/// cleanups                close, note_caught_up       process_cleanups  around `resume`
+/// cleanups                close, note_caught_up,      process_cleanups  around `resume`
+///                         hold_to_leave_pool
 /// resume                  release                     resume_sessions   once, and after a tick
-/// reply_turns             reopen                      give_turns_on     if `resume` is empty
+/// reserved_room           reopen                      pass_room_on      if `resume` is empty
 /// ticking                 tick                        tick              in the same step
 /// corked                  cork_output                 uncork            at the time of the entry
 /// open_links              list_link, ingest           flush             if the flush rule agrees
@@ -80,7 +83,7 @@ pub(crate) struct TurnLists {
     pub(crate) untried: Vec<LinkId>,
     /// Links that woke sessions because they have room for replies. The sessions have not asked
     /// yet.
-    pub(crate) reply_turns: Vec<LinkId>,
+    pub(crate) reserved_room: Vec<LinkId>,
     /// The links of a tick, listed at its start.
     pub(crate) ticking: Vec<LinkId>,
 }

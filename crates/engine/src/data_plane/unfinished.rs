@@ -1,10 +1,11 @@
 //! Requests whose end has not come.
 
-use respool_protocol::request::{RequestScanner, Violation};
+use respool_protocol::request::{RequestScanner, Tail, Violation};
 
-use crate::base::handle::SessionId;
+use crate::base::handle::{LinkId, SessionId};
 use crate::base::limits::UNAUTHENTICATED_HELD_BYTES_MAX;
 use crate::data_plane::DataPlane;
+use crate::data_plane::completion::Completion;
 use crate::data_plane::session::Flags;
 
 /// The handling of a request whose end has not come.
@@ -16,6 +17,18 @@ pub(crate) enum Unfinished {
     Large,
     /// It is held until it is whole.
     Held,
+}
+
+/// A request too large to be held, while it is sent.
+pub(crate) struct LargeRequest {
+    /// The scan of its rest.
+    pub(crate) tail: Tail,
+    /// The link that gets it. `None`: it was refused, and its rest is dropped.
+    pub(crate) link: Option<LinkId>,
+    /// The completion of its reply, if that is not simply passed on.
+    pub(crate) completion: Option<Completion>,
+    /// Whether the session wants no reply to it.
+    pub(crate) silent: bool,
 }
 
 impl DataPlane {

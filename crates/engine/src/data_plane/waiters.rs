@@ -30,8 +30,8 @@ pub(crate) struct LinkWaiters {
     pub(crate) pinned: Waiters,
     /// Sessions whose large request waits for a link within `streaming-links-max`.
     pub(crate) streaming: Waiters,
-    /// Sessions whose urgent command waits for an emergency link.
-    pub(crate) urgent: VecDeque<SessionId>,
+    /// Sessions with a command that waits for an emergency link.
+    pub(crate) emergency: VecDeque<SessionId>,
 }
 
 /// Whether a waiting session could continue, if it were woken.
@@ -132,13 +132,7 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn session(index: u32) -> SessionId {
-        SessionId {
-            index,
-            generation: 1,
-        }
-    }
+    use crate::base::handle::session;
 
     fn waiting(count: u32) -> Waiters {
         let mut waiters = Waiters::default();

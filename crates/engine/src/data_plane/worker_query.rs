@@ -4,9 +4,12 @@
 
 use std::sync::Arc;
 
+use crate::base::coarse_times::CoarseReport;
 use crate::base::time::Time;
+use crate::data_plane::hot_keys::HotKeysReport;
 use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::scripts::ScriptSources;
+use crate::data_plane::slow_log::SlowRequest;
 
 /// A query to every worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +31,34 @@ pub enum WorkerQuery {
     Script(ScriptQuery),
 }
 
+impl WorkerQuery {
+    /// The pool that the query is about, if it is about one.
+    pub(crate) fn pool_mut(&mut self) -> Option<&mut u16> {
+        match self {
+            WorkerQuery::Admin(AdminQuery::List(filter) | AdminQuery::Kill(filter)) => {
+                Some(&mut filter.pool)
+            }
+            WorkerQuery::Admin(
+                AdminQuery::Pause { pool, .. }
+                | AdminQuery::Unpause { pool }
+                | AdminQuery::SlowLog { pool, .. }
+                | AdminQuery::SlowLogLen { pool }
+                | AdminQuery::ClearSlowLog { pool }
+                | AdminQuery::HotKeys { pool }
+                | AdminQuery::ClearHotKeys { pool }
+                | AdminQuery::Set { pool, .. },
+            )
+            | WorkerQuery::Unblock { pool, .. }
+            | WorkerQuery::Target(TargetQuery::Find { pool, .. })
+            | WorkerQuery::Script(ScriptQuery::Forget { pool } | ScriptQuery::Show { pool, .. }) => {
+                Some(pool)
+            }
+            WorkerQuery::Admin(AdminQuery::Latency)
+            | WorkerQuery::Target(TargetQuery::Push { .. } | TargetQuery::Gone { .. }) => None,
+        }
+    }
+}
+
 /// A query about clients, pauses and options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminQuery {
@@ -42,11 +73,40 @@ pub enum AdminQuery {
         pool: u16,
         /// The end, by the clock that all workers share.
         until: Time,
-        /// Whether all requests are held, not only those that may write.
+        /// Whether all requests are held. Otherwise requests that may write are held.
         all: bool,
     },
     /// End the pause of a pool.
     Unpause {
+        /// The pool of the sessions.
+        pool: u16,
+    },
+    /// The times of requests by command, of all pools.
+    Latency,
+    /// The newest slow requests of a pool.
+    SlowLog {
+        /// The pool of the sessions.
+        pool: u16,
+        /// How many at most.
+        count: usize,
+    },
+    /// The number of slow requests of a pool.
+    SlowLogLen {
+        /// The pool of the sessions.
+        pool: u16,
+    },
+    /// Forget the slow requests of a pool.
+    ClearSlowLog {
+        /// The pool of the sessions.
+        pool: u16,
+    },
+    /// The keys of a pool that are asked for most.
+    HotKeys {
+        /// The pool of the sessions.
+        pool: u16,
+    },
+    /// Forget the hot keys of a pool.
+    ClearHotKeys {
         /// The pool of the sessions.
         pool: u16,
     },
@@ -74,7 +134,7 @@ pub enum TargetQuery {
         pool: u16,
     },
     /// Pass an invalidation on to the target of a redirect.
-    Tell {
+    Push {
         /// The id of the target.
         to: u64,
         /// The push, in RESP3.
@@ -111,8 +171,14 @@ pub enum ScriptQuery {
 pub enum WorkerReply {
     /// Lines of sessions.
     Lines(ClientLines),
-    /// A number of sessions.
+    /// A number.
     Count(u64),
+    /// The times of requests by command.
+    Latency(CoarseReport),
+    /// Slow requests.
+    SlowLog(Vec<Arc<SlowRequest>>),
+    /// The sampled keys of a pool.
+    HotKeys(Vec<HotKeysReport>),
 }
 
 /// The way in which the answers become a reply.
@@ -126,6 +192,12 @@ pub(crate) enum ReplyForm {
     AnyKilled,
     /// OK.
     Ok,
+    /// The times of requests with these commands, or with all if there is none.
+    Latency(Vec<Vec<u8>>),
+    /// So many slow requests at most.
+    SlowLog(usize),
+    /// So many keys at most.
+    HotKeys(usize),
     /// The request goes on, now that it is known whether its redirect target exists.
     Target { to: u64, request: KeptRequest },
 }
@@ -150,7 +222,7 @@ pub struct Filter {
     pub(crate) is_not: ClientTraits,
 }
 
-/// How the wait of a blocked session ends.
+/// The end of a blocked session's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unblock {
     /// As if its timeout had passed.

@@ -26,7 +26,7 @@ use crate::discovery::Discovery;
 use crate::discovery::introductions::Introductions;
 use crate::discovery::refresh::TopologyRefresh;
 use crate::discovery::servers::{ServersInUse, is_at};
-use crate::routing::pool::{Pools, ServerId};
+use crate::routing::pool::{Pool, Pools, ServerId};
 use crate::routing::slot_table::SlotTable;
 
 /// Nodes with an older epoch than ours are believed if they report `cluster_state:ok`, and no node
@@ -114,11 +114,10 @@ impl ClusterBelief {
         }
     }
 
-    /// The beliefs about all pools, by their indices; `None` for pools that are no Cluster.
-    pub(crate) fn of_pools(pools: &Pools, servers: &[Server]) -> Vec<Option<Box<ClusterBelief>>> {
+    /// The belief about a pool; `None` if it is no Cluster.
+    pub(crate) fn of_pool(pool: &Pool, servers: &[Server]) -> Option<Box<ClusterBelief>> {
         let belief = |slots| Box::new(ClusterBelief::new(slots, servers));
-        let pools = pools.iter();
-        pools.map(|pool| pool.cluster().map(belief)).collect()
+        pool.cluster().map(belief)
     }
 
     /// The credentials for nodes that are found from now on.
@@ -343,7 +342,12 @@ impl Discovery {
         slots.members = ids.into_iter().flatten().collect();
         let kept: HashSet<ServerId> = slots.members.iter().chain(&owners).copied().collect();
         plane.pools.list_servers(pool);
-        self.tell_moves(plane, pool, was_known.then_some(unreported), owners.len());
+        if was_known {
+            for owner in owners.iter().filter(|owner| !owned.contains(owner)) {
+                plane.note_new_owner(*owner);
+            }
+        }
+        self.report_moves(plane, pool, was_known.then_some(unreported), owners.len());
         let is_left = |server: &ServerId| {
             let state = plane.server(*server);
             let is_others = usize::from(state.pool) != pool || state.replica_of.is_some();
@@ -370,7 +374,7 @@ impl Discovery {
 
     /// Reports a topology: the slots that moved, by old and new owner, or how many nodes own the
     /// slots if it is the first one.
-    fn tell_moves(
+    fn report_moves(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
@@ -378,12 +382,12 @@ impl Discovery {
         owners: usize,
     ) {
         let Some(moves) = moves else {
-            return self.tell_topology(plane, pool, format!("{owners} nodes own its slots"));
+            return self.report_topology(plane, pool, format!("{owners} nodes own its slots"));
         };
         for ((from, to), count) in moves {
             let (from, to) = (&plane.server(from).label, &plane.server(to).label);
             let text = format!("{count} slots moved from {from} to {to}");
-            plane.tell_event(pool, text);
+            plane.report_event(pool, text);
         }
     }
 
@@ -398,7 +402,7 @@ impl Discovery {
     ) {
         for server in change.left {
             self.retire(plane, server);
-            plane.switch_attached_home(server);
+            plane.switch_attached_to_default(server);
         }
         for server in &change.kept {
             plane.servers[usize::from(server.0)].gone = false;
@@ -430,6 +434,7 @@ impl Discovery {
         if !slots.servers().contains(&owner) {
             belief.list_owners(slots, &plane.servers);
             plane.pools.list_servers(pool);
+            plane.note_new_owner(owner);
         }
         if !self.lost_slots.contains(&old) {
             self.lost_slots.push(old);
@@ -522,10 +527,10 @@ impl Discovery {
     }
 
     /// Reports the state of a pool's topology, once until the text changes.
-    pub(crate) fn tell_topology(&mut self, plane: &mut DataPlane, pool: usize, text: String) {
+    pub(crate) fn report_topology(&mut self, plane: &mut DataPlane, pool: usize, text: String) {
         let last = plane.reported_topology.insert(pool, text.clone());
         if last.as_ref() != Some(&text) {
-            plane.say_topology(pool, text);
+            plane.emit_topology(pool, text);
         }
     }
 
@@ -546,7 +551,7 @@ impl Discovery {
             let text = format!(
                 "address-map leads several nodes to {label}: each needs an address of its own"
             );
-            self.tell_topology(plane, pool, text);
+            self.report_topology(plane, pool, text);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which address of a primary is believed, of those that its Sentinels give.
+//! The election of one address of a primary among the addresses that its Sentinels give.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -76,7 +76,7 @@ const READONLY: &[u8] = b"-READONLY ";
 const BEGINNING_BYTES: usize = 512;
 
 /// Whether an error may say that its server refuses writes.
-pub(crate) fn may_be_readonly(error: &[u8]) -> bool {
+fn may_be_readonly(error: &[u8]) -> bool {
     let beginning = &error[..error.len().min(BEGINNING_BYTES)];
     beginning
         .windows(READONLY.len())
@@ -84,9 +84,9 @@ pub(crate) fn may_be_readonly(error: &[u8]) -> bool {
 }
 
 impl Discovery {
-    /// An error of a link without redirects contains [`READONLY`].
+    /// An error of a link without redirects: it may contain [`READONLY`].
     pub(crate) fn note_readonly(&mut self, plane: &mut DataPlane, id: LinkId, error: &[u8]) {
-        let Some(link) = plane.links.get(id) else {
+        let Some(link) = plane.links.get(id).filter(|_| may_be_readonly(error)) else {
             return;
         };
         let server = link.kind.server;
@@ -140,7 +140,7 @@ impl Discovery {
             "{label} refuses writes: respool reconnects, because its name may lead to another \
              server now"
         );
-        plane.tell_event(pool, text);
+        plane.report_event(pool, text);
         for id in plane.links.ids() {
             let is_affected = |link: &&mut Link| link.kind.server == server && link.is_up();
             let Some(link) = plane.links.get_mut(id).filter(is_affected) else {

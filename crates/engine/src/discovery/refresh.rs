@@ -269,12 +269,15 @@ impl Discovery {
         let server = plane.links.get(link)?.kind.server;
         let pool = usize::from(plane.server(server).pool);
         let host = self.host_of(plane, server);
-        let address_map = plane.pools[pool].address_map.clone();
+        let (address_map, tls) = (plane.pools[pool].address_map.clone(), plane.pools[pool].tls);
         let refresh = &mut self.clusters[pool].as_deref_mut()?.refresh;
         if refresh.since.is_none() || refresh.ticket != ticket {
             return None;
         }
         let view = refresh.listing.read(listed, &host).map(|mut view| {
+            if tls {
+                view.take_tls_ports();
+            }
             view.map_endpoints(|said| address_map.apply(said));
             view
         });
@@ -385,7 +388,7 @@ impl Discovery {
             // Nodes may be wrong in several ways by turns: that is one event.
             let last = plane.reported_topology.get(&pool);
             if !last.is_some_and(|text| text.starts_with(NO_OWNERS)) {
-                self.tell_topology(plane, pool, format!("{NO_OWNERS}: {wrong}"));
+                self.report_topology(plane, pool, format!("{NO_OWNERS}: {wrong}"));
             }
         }
         let change = news.and_then(|news| self.believe(plane, pool, news, in_use));
@@ -454,7 +457,7 @@ impl Discovery {
                  does it have the address of a node that is gone?",
                 plane.server(server).label
             );
-            plane.say_topology(pool, text);
+            plane.emit_topology(pool, text);
         }
     }
 }
@@ -471,13 +474,13 @@ impl Discovery {
         (any_node, events): (bool, bool),
     ) -> Option<Dispatched> {
         let pool = usize::from(plane.sessions.get(id)?.pool);
-        let home = usize::from(plane.pools.subpools_of(pool)[0]);
-        let cluster = plane.pools[home].cluster();
+        let first = usize::from(plane.pools.subpools_of(pool)[0]);
+        let cluster = plane.pools[first].cluster();
         // The first topology answer may move everything that is published to another node, and the
         // session would miss messages.
         if any_node
             && cluster.is_some_and(|slots| !slots.is_known)
-            && plane.wait_for_nodes(id, home)
+            && plane.wait_for_nodes(id, first)
         {
             return Some(Dispatched::Wait);
         }
@@ -485,7 +488,7 @@ impl Discovery {
             return None;
         }
         let waits = match plane.unknown_subpool(pool) {
-            Some(part) => plane.wait_for_nodes(id, part),
+            Some(subpool) => plane.wait_for_nodes(id, subpool),
             None => self.wait_for_owners(plane, id, pool),
         };
         if waits {
@@ -503,14 +506,14 @@ impl Discovery {
         id: SessionId,
         pool: usize,
     ) -> bool {
-        let parts = plane.pools.subpools_of(pool).to_vec();
-        let mut parts = parts.into_iter().map(usize::from);
-        parts.any(|part| self.wait_for_owners_of(plane, id, part))
+        let subpools = plane.pools.subpools_of(pool).to_vec();
+        let mut subpools = subpools.into_iter().map(usize::from);
+        subpools.any(|subpool| self.wait_for_owners_of(plane, id, subpool))
     }
 
-    fn wait_for_owners_of(&mut self, plane: &mut DataPlane, id: SessionId, part: usize) -> bool {
+    fn wait_for_owners_of(&mut self, plane: &mut DataPlane, id: SessionId, subpool: usize) -> bool {
         let now = plane.now;
-        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, part) else {
+        let Some((belief, slots)) = self.cluster_of(&mut plane.pools, subpool) else {
             return false;
         };
         let is_fresh = |at| now.since_ms(at) < CONFIRMED_MS;
@@ -569,7 +572,7 @@ impl Discovery {
     /// slot has none only if one node gives it up before the other takes it. So respool does not
     /// wait, and the client gets the node's own words. The next request asks the node again: as
     /// soon as it knows an owner, it answers with MOVED.
-    pub(crate) fn confirm_unowned(
+    pub(super) fn confirm_unowned(
         &mut self,
         plane: &mut DataPlane,
         server: ServerId,

@@ -38,7 +38,8 @@ impl RefusalMeaning {
 
 impl Discovery {
     /// Updates the topology from a refusal of this server, and returns the server that gets the
-    /// request next. `slot`: the slot of the request, if respool can see its keys.
+    /// request next. `slot`: the slot of the request, if respool can see its keys. `None`: no
+    /// server has the slot, so the client gets the refusal ([`Discovery::confirm_unowned`]).
     pub(crate) fn follow_refusal(
         &mut self,
         plane: &mut DataPlane,
@@ -46,11 +47,14 @@ impl Discovery {
         said: &[u8],
         refusal: Refusal,
         in_use: &ServersInUse,
-    ) -> NextServer {
+    ) -> Option<NextServer> {
+        if self.confirm_unowned(plane, server, said, slot) {
+            return None;
+        }
         let of_replica = plane.server(server).replica_of.is_some();
         match RefusalMeaning::of(refusal, of_replica) {
             RefusalMeaning::Redirects => {
-                return self.follow_redirect(plane, (server, slot), said, in_use);
+                return Some(self.follow_redirect(plane, (server, slot), said, in_use));
             }
             RefusalMeaning::UnfitReplica => {
                 plane.counters.requests_deferred += 1;
@@ -63,7 +67,7 @@ impl Discovery {
             }
             RefusalMeaning::Passes => plane.counters.requests_deferred += 1,
         }
-        NextServer::Owner
+        Some(NextServer::Owner)
     }
 
     fn follow_redirect(

@@ -234,6 +234,13 @@ impl Discovery {
         ))
     }
 
+    /// The smoothed round trip to a server at which keys are read, microseconds.
+    pub(super) fn latency_us_of(&self, plane: &DataPlane, server: ServerId) -> Option<u64> {
+        let pool = usize::from(plane.server(server).pool);
+        let reader = self.readers.get(&pool)?.of(server)?;
+        reader.state.latency_us
+    }
+
     /// Sets the replicas of the owners of a pool for which `of` holds. `replicas`: their addresses
     /// and owners.
     pub(super) fn know_replicas(
@@ -260,7 +267,7 @@ impl Discovery {
         for server in change.left {
             // The replica has left the topology: sessions leave its links.
             plane.servers[usize::from(server.0)].gone = true;
-            plane.switch_attached_home(server);
+            plane.switch_attached_to_default(server);
         }
         self.meet_replicas(plane, pool, change.news);
     }
@@ -390,7 +397,7 @@ impl Discovery {
             plane.server(link.kind.server).replica_of.is_some()
                 && plane.is_silent(link, given_up_ms)
                 // A read that was lost on one link before takes long everywhere, so it ends here.
-                && link.ledger.front().is_none_or(|entry| entry.before != EarlierAttempt::Lost)
+                && link.ledger.front().is_none_or(|entry| entry.before() != EarlierAttempt::Lost)
         };
         let silent = plane.links.iter().filter(|(_, link)| is_silent(link));
         silent.map(|(id, _)| id).collect()
@@ -584,10 +591,10 @@ impl Discovery {
         if let Some(table) = &mut plane.pools[pool].readers {
             table.set_seats(tables, count);
         }
-        self.tell_readers(plane, pool);
+        self.report_readers(plane, pool);
     }
 
-    /// Why a server cannot be read now; `None` if it can.
+    /// The reason why a server cannot be read now; `None` if it can.
     fn why_unread(&self, plane: &DataPlane, reader: &Reader) -> Option<&'static str> {
         let is_known = |at: Option<Time>| at.is_some_and(|at| plane.now.since_ms(at) < KNOWN_MS);
         if !plane.first_link_is(reader.server, Link::is_up) {
@@ -654,7 +661,7 @@ impl Discovery {
     }
 
     /// Reports the replicas whose reads begin and end. Owners are not reported.
-    fn tell_readers(&mut self, plane: &mut DataPlane, pool: usize) {
+    fn report_readers(&mut self, plane: &mut DataPlane, pool: usize) {
         let Some(readers) = self.readers.get(&pool) else {
             return;
         };
@@ -679,7 +686,7 @@ impl Discovery {
                 let state = &mut readers.all[index].state;
                 state.is_read = !state.is_read;
             }
-            self.tell_topology(plane, pool, text);
+            self.report_topology(plane, pool, text);
         }
     }
 }

@@ -139,7 +139,7 @@ pub(crate) struct SurveyAnswer {
 
 /// Links to Sentinels.
 impl Discovery {
-    /// Connects to known Sentinels without a link, and leaves those that are not wanted.
+    /// Connects to known Sentinels without a link, and leaves unwanted Sentinels.
     pub(crate) fn meet_sentinels(
         &mut self,
         plane: &mut DataPlane,
@@ -245,7 +245,7 @@ impl Discovery {
                 let watcher = self.watcher_mut(plane, id);
                 let told = watcher.and_then(|watcher| watcher.wrong.get_mut(name));
                 if told.is_some_and(|told| told.replace(text.clone()).as_ref() != Some(&text)) {
-                    self.tell_topology(plane, pool, text);
+                    self.report_topology(plane, pool, text);
                 }
                 return None;
             }
@@ -436,7 +436,7 @@ impl Discovery {
             true => format!("the primary '{name}' is {address}"),
             false => format!("the primary '{name}' is {address}, and was {}", state.label),
         };
-        self.tell_topology(plane, pool, text);
+        self.report_topology(plane, pool, text);
         self.set_address(plane, server, address);
         Some(server)
     }
@@ -700,7 +700,12 @@ impl Discovery {
     }
 
     /// Closes the links to Sentinels that are not wanted any more. Their last answers are kept.
-    fn leave_sentinels(&mut self, plane: &mut DataPlane, pool: usize, wanted: &[Address]) {
+    pub(super) fn leave_sentinels(
+        &mut self,
+        plane: &mut DataPlane,
+        pool: usize,
+        wanted: &[Address],
+    ) {
         let servers = &plane.servers;
         let Some(watch) = self.groups.get_mut(&pool) else {
             return;

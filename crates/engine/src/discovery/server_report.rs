@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::{LinkRole, LinkState};
 use crate::data_plane::server::Server;
+use crate::data_plane::worker_report::{ServerReport, WorkerReport};
 use crate::discovery::Discovery;
 use crate::limits::SERVERS_SHOWN_MAX;
 use crate::routing::pool::ServerId;
@@ -17,28 +18,12 @@ impl Discovery {
         plane: &DataPlane,
         is_shown: impl Fn(ServerId) -> bool,
     ) -> (usize, Vec<String>) {
-        let mut seen = vec![LinkStanding::default(); plane.servers.len()];
-        for (_, link) in plane.links.iter() {
-            if link.role == LinkRole::Probe {
-                continue;
-            }
-            let seen = &mut seen[usize::from(link.kind.server.0)];
-            seen.links += 1;
-            seen.sentinel |= link.role == LinkRole::Sentinel;
-            match link.state {
-                LinkState::Up => seen.up = true,
-                LinkState::Connecting { .. } | LinkState::Greeting { .. } => seen.tries = true,
-                LinkState::Backoff { .. } | LinkState::Retrying { .. } => seen.rests = true,
-                LinkState::Down | LinkState::Lost => {}
-            }
-        }
+        let seen = standings(plane);
         let slots = self.slots_of_servers(plane);
         let ids = (0..plane.servers.len() as u16).map(ServerId);
         let with_seen = ids.zip(&seen);
         let mut shown: Vec<(ServerId, &LinkStanding)> = with_seen
-            .filter(|(id, _)| is_shown(*id))
-            .filter(|(id, seen)| !plane.server(*id).gone || seen.links > 0)
-            .filter(|(id, seen)| seen.links > 0 || !self.is_shown_as_read(plane, *id))
+            .filter(|(id, seen)| is_shown(*id) && self.is_known(plane, *id, seen))
             .collect();
         let count = shown.len();
         if count > SERVERS_SHOWN_MAX {
@@ -60,14 +45,7 @@ impl Discovery {
         slots: Option<u32>,
     ) -> String {
         let server = plane.server(id);
-        let state = match server {
-            Server { gone: true, .. } => "gone",
-            Server { unknown: true, .. } => "unknown",
-            _ if seen.up => "up",
-            _ if seen.tries => "connecting",
-            _ if seen.rests => "backoff",
-            _ => "down",
-        };
+        let state = seen.state_of(server);
         let health = &server.health;
         let ago = health.failed_at.map(|at| plane.now.since_ms(at));
         let mut line = format!(
@@ -97,6 +75,63 @@ impl Discovery {
             let _ = write!(line, ",{read}");
         }
         line
+    }
+
+    /// Writes the state of all pools and servers into `report`.
+    pub(crate) fn report(&self, plane: &DataPlane, report: &mut WorkerReport) {
+        report.begin();
+        for pool in 0..plane.settings.pools.len() {
+            // A predecessor serves until the pool answers.
+            let serving = plane.server_until_ready(pool as u16);
+            let serving = serving.map_or(pool, usize::from);
+            let subpools = plane.pools.subpools_of(serving).iter();
+            let is_ready = subpools
+                .map(|subpool| plane.pools[usize::from(*subpool)].servers())
+                .all(|servers| servers.iter().any(|server| plane.is_alive(*server)));
+            report.pools_ready.push(is_ready);
+        }
+        let seen = standings(plane);
+        let slots = self.slots_of_servers(plane);
+        let mut index = 0;
+        for (id, seen) in (0..plane.servers.len() as u16).map(ServerId).zip(&seen) {
+            if !self.is_known(plane, id, seen) {
+                continue;
+            }
+            let slots = slots.get(usize::from(id.0)).copied().flatten();
+            if let Some(place) = report.next_server(index) {
+                self.report_server(plane, id, (seen, slots), place);
+                index += 1;
+            }
+        }
+        report.servers.truncate(index);
+    }
+
+    fn report_server(
+        &self,
+        plane: &DataPlane,
+        id: ServerId,
+        (seen, slots): (&LinkStanding, Option<u32>),
+        place: &mut ServerReport,
+    ) {
+        let server = plane.server(id);
+        place.pool = usize::from(plane.pool_of(id).parent);
+        place.entry = (id.0, server.reuses);
+        place.address.clone_from(&server.label);
+        place.role = self.role_of(plane, id, seen);
+        place.state = seen.state_of(server);
+        place.links = u64::from(seen.links);
+        place.in_flight = seen.in_flight;
+        place.failures_total = server.health.failures_total;
+        place.lost_total = server.health.lost_total;
+        place.slots = slots;
+        place.wait_us = plane.pool_of(id).flush.wait_us(server.load.wait_us());
+        place.cpu = server.load.cpu();
+        place.latency_us = self.latency_us_of(plane, id);
+    }
+
+    /// Whether INFO and the metrics show a server.
+    fn is_known(&self, plane: &DataPlane, id: ServerId, seen: &LinkStanding) -> bool {
+        seen.links > 0 || !plane.server(id).gone && !self.is_shown_as_read(plane, id)
     }
 
     /// Whether a node owns no slot and already has a line as a replica that is read.
@@ -136,12 +171,49 @@ impl Discovery {
     }
 }
 
+/// The state of each server as its links show it.
+fn standings(plane: &DataPlane) -> Vec<LinkStanding> {
+    let mut seen = vec![LinkStanding::default(); plane.servers.len()];
+    for (_, link) in plane.links.iter() {
+        if link.role == LinkRole::Probe {
+            continue;
+        }
+        let seen = &mut seen[usize::from(link.kind.server.0)];
+        seen.links += 1;
+        seen.in_flight += link.ledger.in_flight() as u64;
+        seen.sentinel |= link.role == LinkRole::Sentinel;
+        match link.state {
+            LinkState::Up => seen.up = true,
+            LinkState::Connecting { .. } | LinkState::Handshaking { .. } => seen.tries = true,
+            LinkState::Backoff { .. } | LinkState::Retrying { .. } => seen.rests = true,
+            LinkState::Down | LinkState::Lost => {}
+        }
+    }
+    seen
+}
+
 /// The state of a server as its links show it.
 #[derive(Clone, Copy, Default)]
 struct LinkStanding {
     links: u32,
+    /// Requests that are sent and not answered.
+    in_flight: u64,
     up: bool,
     tries: bool,
     rests: bool,
     sentinel: bool,
+}
+
+impl LinkStanding {
+    /// The word for the state in INFO.
+    fn state_of(&self, server: &Server) -> &'static str {
+        match server {
+            Server { gone: true, .. } => "gone",
+            Server { unknown: true, .. } => "unknown",
+            _ if self.up => "up",
+            _ if self.tries => "connecting",
+            _ if self.rests => "backoff",
+            _ => "down",
+        }
+    }
 }

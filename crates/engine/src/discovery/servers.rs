@@ -143,7 +143,9 @@ impl Discovery {
         in_use: &ServersInUse,
     ) -> Option<ServerId> {
         if let Some(index) = self.free_server(plane, in_use) {
-            plane.servers[usize::from(index.0)] = server;
+            let entry = &mut plane.servers[usize::from(index.0)];
+            let reuses = entry.reuses.wrapping_add(1);
+            *entry = Server { reuses, ..server };
             self.reused.push(index);
             self.readonly_reconnects.remove(&index);
             for belief in self.clusters.iter_mut().flatten() {
@@ -209,7 +211,7 @@ impl Discovery {
         let state = &mut plane.servers[usize::from(server.0)];
         state.gone = true;
         let (pool, label) = (usize::from(state.pool), state.label.clone());
-        self.tell_topology(plane, pool, format!("no node speaks of {label} any more"));
+        self.report_topology(plane, pool, format!("no node speaks of {label} any more"));
     }
 
     pub(super) fn host_of(&self, plane: &DataPlane, server: ServerId) -> String {

@@ -1,4 +1,4 @@
-//! Which view of a Cluster is believed, of those that its nodes give.
+//! The election of one view of a Cluster among the views that its nodes give.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,22 +3,24 @@
 use respool_protocol::request::RequestScanner;
 
 use crate::base::handle::SessionId;
-use crate::data_plane::composite::CompositeReply;
+use crate::data_plane::composite::WithinExec;
 use crate::data_plane::ingress::{Dispatched, KeptRequest};
 use crate::engine::Engine;
 
 impl Engine {
     /// Answers a session's steps until one has to wait.
     pub(crate) fn take_steps(&mut self, id: SessionId) {
-        let (asked_ms, mut is_late) = self.plane.begin_answering_steps(id);
+        let (asked, mut is_late) = self.plane.begin_answering_steps(id);
         while let Some((request, within)) = self.plane.next_step(id) {
             if std::mem::take(&mut is_late) {
-                self.expire_one(id, Some(request.id), asked_ms);
+                let command = Some(request.id);
+                self.transactions
+                    .expire(&mut self.plane, id, command, asked);
                 continue;
             }
-            self.plane.asked_ms = asked_ms;
+            self.plane.asked = asked;
             let dispatched = self.answer_step(id, &request, within);
-            self.plane.asked_ms = self.plane.now_ms;
+            self.plane.asked = self.plane.now_stamp;
             if dispatched == Dispatched::Wait {
                 self.plane.put_step_back(id, request, within);
             }
@@ -31,18 +33,14 @@ impl Engine {
         &mut self,
         id: SessionId,
         kept: &KeptRequest,
-        within: Option<CompositeReply>,
+        within: Option<WithinExec>,
     ) -> Dispatched {
         let mut scanner = RequestScanner::default();
         let request = kept.read(&mut scanner);
-        if let Some(within) = within {
-            let (plane, user) = (&mut self.plane, within.user);
-            match self.local.refusal_within(plane, id, &request, user) {
-                None => return Dispatched::Wait,
-                Some(Some(refusal)) => return self.plane.answer_error(id, &refusal),
-                Some(None) => {}
-            }
-        }
-        self.answer_locally(id, &request)
+        let refused = within.and_then(|within| {
+            let plane = &mut self.plane;
+            self.local.refuse_within(plane, id, &request, within.user)
+        });
+        refused.unwrap_or_else(|| self.answer_locally(id, &request))
     }
 }

@@ -1,9 +1,9 @@
 //! Requests that have waited: they are taken again, or answered if their deadline is over.
 
-use respool_protocol::commands::CommandId;
 use respool_protocol::request::RequestScanner;
 
 use crate::base::handle::SessionId;
+use crate::base::time::Stamp;
 use crate::data_plane::deadlines::ExpiredRequest;
 use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::session::Session;
@@ -17,19 +17,19 @@ impl Engine {
         if self.plane.sessions.get(id).is_none_or(holds) {
             return 0;
         }
-        let Some((at_ms, len)) = self.plane.take_arrival(id) else {
+        let Some((asked, len)) = self.plane.take_arrival(id) else {
             return self.take_requests(id, held);
         };
         let old = held.get(..len).unwrap_or(held);
         // At a bound, the session gives up in its own way, which names the bound.
-        let is_over = self.plane.is_expired(at_ms) && self.plane.deadline_of(id).is_none();
+        let is_over = self.plane.is_expired(asked) && self.plane.deadline_of(id).is_none();
         let used = match is_over {
-            true => self.expire(id, old, at_ms),
-            false => self.take_asked_at(id, old, at_ms),
+            true => self.expire(id, old, asked),
+            false => self.take_asked_at(id, old, asked),
         };
         let is_held = self.plane.sessions.get(id).is_some_and(holds);
         if is_held && used < old.len() {
-            self.plane.note_arrival(id, at_ms, old.len() - used);
+            self.plane.note_arrival(id, asked, old.len() - used);
         }
         if is_held || used == held.len() {
             return used;
@@ -38,16 +38,16 @@ impl Engine {
         used + self.take_requests(id, rest)
     }
 
-    /// Takes requests that were read at `at_ms`.
-    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], at_ms: u32) -> usize {
-        self.plane.asked_ms = at_ms;
+    /// Takes requests that were read at `asked`.
+    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], asked: Stamp) -> usize {
+        self.plane.asked = asked;
         let used = self.take_requests(id, bytes);
-        self.plane.asked_ms = self.plane.now_ms;
+        self.plane.asked = self.plane.now_stamp;
         used
     }
 
     /// Answers requests that have waited until their deadline. Returns the number of their bytes.
-    fn expire(&mut self, session: SessionId, old: &[u8], at_ms: u32) -> usize {
+    fn expire(&mut self, session: SessionId, old: &[u8], asked: Stamp) -> usize {
         self.plane.begin_expiry(session);
         let mut scanner = RequestScanner::default();
         let mut used = 0;
@@ -58,7 +58,7 @@ impl Engine {
                 ExpiredRequest::Nothing { len } => used += len,
                 ExpiredRequest::Taken { len } => {
                     let bytes = rest.get(..len).unwrap_or(rest);
-                    let taken = self.take_asked_at(session, bytes, at_ms);
+                    let taken = self.take_asked_at(session, bytes, asked);
                     used += taken;
                     if taken < len {
                         break;
@@ -66,9 +66,10 @@ impl Engine {
                 }
                 ExpiredRequest::Fails { len, id } => {
                     self.access.forget_login_wait(session);
-                    self.plane.asked_ms = at_ms;
-                    let dispatched = self.expire_one(session, id, at_ms);
-                    self.plane.asked_ms = self.plane.now_ms;
+                    self.plane.asked = asked;
+                    let (plane, transactions) = (&mut self.plane, &mut self.transactions);
+                    let dispatched = transactions.expire(plane, session, id, asked);
+                    self.plane.asked = self.plane.now_stamp;
                     if dispatched == Dispatched::Wait {
                         break;
                     }
@@ -79,20 +80,5 @@ impl Engine {
             }
         }
         used
-    }
-
-    /// Answers a request that is past its deadline and was not sent.
-    pub(crate) fn expire_one(
-        &mut self,
-        session_id: SessionId,
-        id: Option<CommandId>,
-        at_ms: u32,
-    ) -> Dispatched {
-        match self.plane.expire_request(session_id, id, at_ms) {
-            Some(reply) => self
-                .transactions
-                .leave_transaction(&mut self.plane, session_id, &reply),
-            None => Dispatched::Done,
-        }
     }
 }

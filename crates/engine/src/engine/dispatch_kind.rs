@@ -24,7 +24,7 @@ pub(crate) enum DispatchKind {
     /// SHUTDOWN.
     Shutdown,
     /// It must not wait behind others.
-    Urgent,
+    Emergency,
     /// It runs a script.
     Script,
     /// Its reply counts connections.
@@ -66,7 +66,7 @@ impl DispatchKind {
         match answer {
             _ if is_alone && may_wait(id) => DispatchKind::Blocking,
             _ if is_alone && id == id::SHUTDOWN => DispatchKind::Shutdown,
-            _ if is_alone => DispatchKind::Urgent,
+            _ if is_alone => DispatchKind::Emergency,
             Answer::Conditional(Condition::Script) => DispatchKind::Script,
             Answer::Conditional(Condition::Count) => DispatchKind::Counted,
             _ if may_hold_up(id) => DispatchKind::Code,
@@ -104,7 +104,7 @@ mod tests {
             ("XREAD STREAMS s 0", Link),
             ("XREAD", ServersError),
             ("SHUTDOWN", Shutdown),
-            ("SCRIPT KILL", Urgent),
+            ("SCRIPT KILL", Emergency),
             ("EVAL return 0", Script),
             ("EVAL", ServersError),
             ("PUBLISH c m", Counted),

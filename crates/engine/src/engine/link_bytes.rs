@@ -1,7 +1,7 @@
 //! Bytes of servers: the data plane delivers simple replies, and components get the others.
 
 use crate::base::handle::LinkId;
-use crate::data_plane::egress::{EgressStep, Replies, ReplyUse};
+use crate::data_plane::egress::{EgressStop, Replies, ReplyUse};
 use crate::data_plane::link::{Link, LinkRole, LinkState, UNASKED};
 use crate::engine::Engine;
 
@@ -52,9 +52,9 @@ impl Engine {
                     self.plane.note_whole_replies(id, bytes.len(), owed);
                 }
             }
-            LinkState::Greeting { greeting, .. } => {
-                let greeted = greeting.read(bytes, &mut link.identity, &mut link.client_id);
-                self.handshake_replied(id, greeted);
+            LinkState::Handshaking { handshake, .. } => {
+                let replied = handshake.read(bytes, &mut link.identity, &mut link.client_id);
+                self.handshake_replied(id, replied);
                 self.settle_losses();
             }
             // The link was given up in this turn.
@@ -62,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// Takes more bytes of a fused MGET's reply, whose first line came in parts.
+    /// Takes more bytes of a fused MGET's reply, whose first line came in fragments.
     #[cold]
     fn take_rest_of_head(&mut self, id: LinkId, bytes: &[u8]) {
         let Some(link) = self.plane.links.get_mut(id) else {
@@ -86,13 +86,13 @@ impl Engine {
         let mut replies = Replies::of(bytes);
         loop {
             match self.plane.deliver_replies(id, &mut replies) {
-                EgressStep::End => return,
-                EgressStep::Completion { len } => {
+                EgressStop::End => return,
+                EgressStop::Completion { len } => {
                     if !self.complete_next(id, &mut replies, len) {
                         return;
                     }
                 }
-                EgressStep::Special { len } => match self.take_special(id, replies.rest(), len) {
+                EgressStop::Special { len } => match self.take_special(id, replies.rest(), len) {
                     SpecialReply::Taken => replies.at += len,
                     SpecialReply::Last => return,
                     SpecialReply::Answers => match self.plane.take_answer(id, &mut replies, len) {
@@ -105,15 +105,20 @@ impl Engine {
                         ReplyUse::Unasked => return self.plane.lose_link(id, UNASKED),
                     },
                 },
-                EgressStep::Rest { len } => {
+                EgressStop::Rest { len } => {
                     self.end_partial(id, &replies.rest()[..len]);
                     if !self.plane.links.get(id).is_some_and(Link::is_up) {
                         return;
                     }
                     replies.at += len;
                 }
-                EgressStep::Beginning => return self.take_partial(id, replies.rest()),
-                EgressStep::Broken(reason) => return self.plane.lose_link(id, &reason),
+                EgressStop::Beginning => {
+                    if let Some((line, message)) = self.plane.take_partial(id, replies.rest()) {
+                        self.pubsub.refuse_message(&mut self.plane, line, &message);
+                    }
+                    return;
+                }
+                EgressStop::Broken(reason) => return self.plane.lose_link(id, &reason),
             }
         }
     }
@@ -136,7 +141,7 @@ impl Engine {
                 self.take_push(id, reply);
                 // The push may have ended the link. Then the bytes after it are not read.
                 let goes_on = self.plane.links.get(id).is_some_and(Link::is_up)
-                    && !self.pubsub.defer_pushes(&mut self.plane, id, &bytes[len..]);
+                    && !self.pubsub.postpone(&mut self.plane, id, &bytes[len..]);
                 if goes_on {
                     SpecialReply::Taken
                 } else {
@@ -186,14 +191,6 @@ impl Engine {
         self.plane.spare_buffers.give(ended.bytes);
     }
 
-    /// Takes bytes of a reply that does not end with them.
-    fn take_partial(&mut self, id: LinkId, bytes: &[u8]) {
-        if let Some((line, beginning)) = self.plane.take_partial(id, bytes) {
-            self.pubsub
-                .refuse_message(&mut self.plane, line, &beginning);
-        }
-    }
-
     /// Takes a push, which answers no request. On a session's own link it is for that session.
     fn take_push(&mut self, id: LinkId, push: &[u8]) {
         match self.plane.links.get(id).map(|link| link.role) {
@@ -203,7 +200,7 @@ impl Engine {
             Some(LinkRole::Redirect { to }) => {
                 let query = self.pinned.take_redirected_push(&mut self.plane, to, push);
                 if let Some(query) = query {
-                    self.tell_all(query);
+                    self.send_to_all_workers(query);
                 }
             }
             Some(LinkRole::HubLine(line)) => self.take_hub_push(id, line, push),

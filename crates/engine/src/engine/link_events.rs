@@ -19,8 +19,9 @@ impl Engine {
 
     /// Handles the losses of links that the data plane has noted. It is called
     /// - after the bytes of a link, before the rest of the turn looks at that link;
-    /// - after each step of a tick, and at the beginning of the end of a turn;
-    /// - at once, where the code behind a loss relies on its consequences.
+    /// - in a tick after each link and after the Clusters;
+    /// - at the beginning of the end of a turn;
+    /// - at once, where later code relies on the consequences of the loss.
     #[inline(always)]
     pub(crate) fn settle_losses(&mut self) {
         if !self.plane.turn.lost_links.is_empty() {
@@ -49,8 +50,8 @@ impl Engine {
     }
 
     /// Handles the server's replies to the handshake so far.
-    pub(crate) fn handshake_replied(&mut self, id: LinkId, greeted: HandshakeReply) {
-        match greeted {
+    pub(crate) fn handshake_replied(&mut self, id: LinkId, reply: HandshakeReply) {
+        match reply {
             // The handshake may have more to write.
             HandshakeReply::Waiting => self.plane.write_link(id),
             HandshakeReply::Done if self.discovery.is_disproved(&self.plane, id) => {
@@ -67,23 +68,21 @@ impl Engine {
             }
             HandshakeReply::Done => {
                 self.plane.take_limits(id);
-                self.access.greeted_as_configured(&mut self.plane, id, None);
+                self.access
+                    .configured_login_answered(&mut self.plane, id, None);
                 if !self.pubsub.hold_for_branches(&mut self.plane, id)
                     && !self.local.waits_for_scripts(&mut self.plane, id)
                 {
                     self.link_is_up(id);
                 }
             }
-            // A probing link may be unauthenticated: clients' logins are tried on it.
-            HandshakeReply::Refused(text)
-                if self.access.is_probe(&self.plane, id) && text.starts_with(b"NOAUTH") =>
-            {
-                self.access
-                    .greeted_as_configured(&mut self.plane, id, Some(&text));
-                self.link_is_up(id);
-            }
             HandshakeReply::Broken(reason) => self.plane.lose_link(id, &reason),
-            HandshakeReply::Refused(text) => self.plane.lose_refused_link(id, text),
+            HandshakeReply::Refused(text) => {
+                match self.access.opens_probe(&mut self.plane, id, &text) {
+                    true => self.link_is_up(id),
+                    false => self.plane.lose_refused_link(id, text),
+                }
+            }
         }
     }
 
@@ -96,7 +95,7 @@ impl Engine {
         self.discovery.link_up(&mut self.plane, &up);
         self.pubsub.hub_up(&mut self.plane, id);
         self.access.pump_logins(&mut self.plane, id);
-        self.plane.note_handshake(up.server, up.greeted_since);
+        self.plane.note_handshake(up.server, up.handshake_since);
         self.plane.wake_waiters(id);
         // Behind the waiters of this link: the other links of the server begin to connect.
         if self.plane.note_reached(up.server) {
@@ -111,6 +110,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn link_down(&mut self, lost: LostLink) {
+        if let Some(pool) = self.plane.pool_not_connected(&lost) {
+            // In front of all errors: sessions that move to another pool get none.
+            let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
+            self.plane.leave_if_unreachable(pool, end_session);
+        }
         // In front of `take_down`, which asks whether the link has answered a session. Sessions
         // that this step closes for their polled commands must not count.
         self.pinned.lose_polls(&mut self.plane, lost.link);
@@ -177,6 +181,7 @@ impl Engine {
         self.settle_losses();
         self.pinned.tick_trackers(&mut self.plane);
         self.tick_sentinels();
+        self.tick_pool_ends();
         self.give_up_silent();
         self.discovery.tick_readers(&mut self.plane);
         self.admin.tick_questions(&mut self.plane);
@@ -184,11 +189,12 @@ impl Engine {
         self.plane.tick_waiters();
         self.plane.tick_arrivals();
         self.plane.tick_limits();
-        self.plane.tick_patience();
+        self.plane.tick_flush_rule();
         self.pinned.tick_holders(&mut self.plane);
         self.plane.tick_slow_readers();
         self.pubsub.tick_hubs(&mut self.plane);
         self.access.tick_login_checks(&mut self.plane);
+        self.access.tick_login_renewals(&mut self.plane);
         let shared = self.components_memory();
         self.plane.tick_memory(shared);
         self.plane.tick_untaken();
@@ -236,10 +242,9 @@ impl Engine {
         self.plane.answer_late_requests(id);
         // The link may have a new state for the checks that follow.
         self.settle_losses();
-        self.plane.tick_paused(id);
+        self.plane.tick_unread(id);
         self.plane.tick_upload(id);
-        self.pinned
-            .end_left_wait(&mut self.plane, id, self.draining);
+        self.pinned.end_left_wait(&mut self.plane, id);
         self.plane.close_if_unused(id);
     }
 
@@ -249,9 +254,9 @@ impl Engine {
             return;
         };
         if !succession.is_takeover {
-            // Another server may be there now, so facts learned about the old one are in doubt.
+            // Another server may be there now, so facts learned about the old one may be wrong.
             let server = succession.kind.server;
-            self.local.doubt_server(&mut self.plane, server);
+            self.local.invalidate_server(&mut self.plane, server);
         }
         let moved = self.plane.take_place(&succession);
         self.local.put_moved(&mut self.plane, id, moved);

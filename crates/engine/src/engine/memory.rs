@@ -55,6 +55,9 @@ impl Engine {
                 + self.plane.trackers.memory_bytes()
                 + self.pubsub.memory_bytes()
                 + self.plane.scattered.table_bytes()
+                + self.plane.slow_log.memory_bytes()
+                + self.plane.hot_keys.memory_bytes()
+                + self.plane.tls.memory_bytes as usize
                 + self.transactions.memory_bytes(),
         }
     }

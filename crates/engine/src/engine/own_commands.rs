@@ -3,11 +3,9 @@
 use respool_protocol::encode;
 
 use crate::base::counters::Counters;
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::pinned::PinnedCompletion;
-use crate::data_plane::database_change::DatabaseChange;
-use crate::data_plane::hello::HelloArgs;
+use crate::data_plane::completion::pinned::{PinnedCompletion, redirect_asked};
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::engine::Engine;
 use crate::local::info::{InfoFacts, ask_info, asks_for_us_alone, own_section};
@@ -32,70 +30,52 @@ impl Engine {
             OwnCommand::Hello => self.hello(id, request),
             OwnCommand::Reset => self.reset(id),
             OwnCommand::Info => self.info(id, request),
-            OwnCommand::Clients => self.answer_clients(id, request),
+            OwnCommand::Clients => {
+                let asked = self.admin.answer_clients(plane, id, request);
+                self.asked(asked)
+            }
             OwnCommand::Transaction => self.answer_transaction(id, request),
             OwnCommand::Subscription { kind, adds } => {
-                self.change_subscriptions(id, request, kind, adds)
+                let discovery = &mut self.discovery;
+                let await_publishers =
+                    |plane: &mut _, news| discovery.await_publishers(plane, id, news);
+                let change = (kind, adds);
+                self.pubsub
+                    .change_subscriptions(plane, id, request, change, await_publishers)
             }
             OwnCommand::Monitor => self.pinned.monitor(plane, id, request),
             OwnCommand::TargetName => {
                 let completion = Completion::Pinned(PinnedCompletion::NameTold);
                 plane.dispatch_on_link(id, request.bytes, false, Some(completion))
             }
-            OwnCommand::Tracking => self.client_tracking(id, request),
-            OwnCommand::Switch => self.pinned.switch(&mut self.plane, id, request),
+            OwnCommand::Tracking => match redirect_asked(request) {
+                Some((at, to)) => self.track_for(id, request, at, to),
+                None => self.pinned.switch(plane, id, request),
+            },
+            OwnCommand::Switch => self.pinned.switch(plane, id, request),
         }
     }
 
     fn hello(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let plane = &mut self.plane;
-        let Some(session) = plane.sessions.get(id) else {
-            return Dispatched::Done;
-        };
-        let hello = match HelloArgs::read(request) {
-            Ok(hello) => hello,
-            Err(text) => return plane.answer_error(id, &text),
-        };
-        let (db, version) = (session.db, hello.version.unwrap_or(session.version));
-        if let Err(dispatched) = self.access.log_in_by_hello(plane, id, &hello, version) {
-            return dispatched;
-        }
-        if let Some(dispatched) = self.local.refuse_without_login(plane, id) {
-            return dispatched;
-        }
-        match plane.change_database(id, version, db) {
-            DatabaseChange::Done => self.pubsub.restrict(plane, id),
-            DatabaseChange::Wait => return Dispatched::Wait,
-            DatabaseChange::Failed(reply) => return plane.answer_reply(id, &reply),
-            DatabaseChange::Away(_) => return plane.close_greeting(id),
-        }
-        self.local.greet(plane, id, hello.name)
+        self.local.hello(
+            &mut self.plane,
+            id,
+            request,
+            |plane, hello, version| self.access.log_in_by_hello(plane, id, hello, version),
+            |plane| self.pubsub.restrict(plane, id),
+        )
     }
 
     /// RESET: the session becomes as a new one.
     pub(crate) fn reset(&mut self, id: SessionId) -> Dispatched {
-        let Some(server) = self.plane.sessions.get(id).map(|session| session.server) else {
-            return Dispatched::Done;
-        };
-        if self.plane.hold_until_caught_up(id) {
+        let plane = &mut self.plane;
+        if plane.hold_until_caught_up(id) {
             return Dispatched::Wait;
         }
-        self.pubsub.leave_all(&mut self.plane, id);
-        self.pinned.set_redirect(&mut self.plane, id, None);
-        let first = self.plane.default_kind(server);
-        let link = self.plane.shared_link(first).unwrap_or(LinkId::NONE);
-        self.transactions.end_transaction(&mut self.plane, id);
-        let own = self.plane.reset_modes(id);
-        self.plane.drop_tracker(id);
-        self.plane.attach(id, link);
-        if let Some(own) = own {
-            if let Some(link) = self.plane.links.get_mut(own) {
-                link.tainted = true;
-            }
-            self.plane.give_back(own);
-        }
-        self.plane.reset_identity(id, first);
-        self.plane.answer_reply(id, b"+RESET\r\n")
+        self.pubsub.leave_all(plane, id);
+        self.pinned.set_redirect(plane, id, None);
+        self.transactions.end_transaction(plane, id);
+        plane.reset(id)
     }
 
     /// INFO: the server's sections and respool's; only respool's if the client asks for no other.
@@ -126,6 +106,7 @@ impl Engine {
             worker: self.plane.worker.index,
             workers: self.plane.worker.count,
             utilization: self.plane.worker_utilization(),
+            reloads: self.admin.reloads,
             counters: self.workers_now(),
             servers,
             server_lines,

@@ -1,9 +1,7 @@
 //! Replies with a completion. Each goes to the component that put its request on the link.
 
-use crate::access::auth::LoginEffect;
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::completion::access::AccessCompletion;
-use crate::data_plane::completion::admin::AdminCompletion;
 use crate::data_plane::completion::local::LocalCompletion;
 use crate::data_plane::completion::pinned::PinnedCompletion;
 use crate::data_plane::completion::redirect::RedirectCompletion;
@@ -27,10 +25,13 @@ impl Engine {
         match self.plane.take_completed(id, reply, cut) {
             Completed::Not => {}
             Completed::NotOpened(entry) => {
-                self.local.doubt_rights(&mut self.plane, id);
+                self.local.invalidate_rights(&mut self.plane, id);
                 self.plane.pass_on(entry, NOT_OPENED);
             }
-            Completed::Last(last) => self.settle(id, last, reply, cut),
+            Completed::Last(last) => {
+                self.settle(id, last, reply, cut);
+                self.plane.end_completing();
+            }
         }
     }
 
@@ -52,7 +53,11 @@ impl Engine {
             Completion::Limits => self.plane.take_limit_answer(id, reply),
             Completion::Cpu => self.plane.take_cpu(id, reply),
             Completion::Access(asked) => self.settle_access(id, entry, asked, reply),
-            Completion::Admin(asked) => self.settle_admin(entry, asked, reply),
+            Completion::Admin(asked) => {
+                if let Some(own) = self.admin.settle(&mut self.plane, entry, asked, reply) {
+                    self.handle_own(own);
+                }
+            }
             Completion::Discovery(asked) => self.settle_discovery(id, asked, reply),
             Completion::Local(asked) => {
                 self.settle_local((id, entry), asked, &request, (reply, cut))
@@ -61,7 +66,7 @@ impl Engine {
             Completion::Pubsub(asked) => {
                 let plane = &mut self.plane;
                 if let Some(refused) = self.pubsub.settle(plane, (id, entry), asked, reply) {
-                    self.follow_refused_ask(id, refused, reply);
+                    self.follow_hub_refusal(id, refused, reply);
                 }
             }
             Completion::Redirect(RedirectCompletion::Proof {
@@ -114,20 +119,7 @@ impl Engine {
         let effect = self
             .access
             .settle(plane, (id, entry), asked, reply, &in_hubs);
-        self.note_login(effect);
-    }
-
-    /// Tells the local component about users whose numbers are free, or whose rights may be others.
-    pub(crate) fn note_login(&mut self, effect: LoginEffect) {
-        let LoginEffect { freed, renewed } = effect;
-        self.local.note_logins(&mut self.plane, &freed, renewed);
-    }
-
-    fn settle_admin(&mut self, entry: Entry, asked: AdminCompletion, reply: &[u8]) {
-        let own = self.admin.settle(&mut self.plane, entry, asked, reply);
-        if let Some(own) = own {
-            self.handle_own(own);
-        }
+        self.local.note_logins(plane, &effect.freed, effect.renewed);
     }
 
     fn settle_pinned(

@@ -2,16 +2,18 @@
 
 use respool_protocol::commands::{self, CommandId, Retry, id};
 use respool_protocol::encode;
-use respool_protocol::request::{self, Found, RequestScanner, Span, Violation};
+use respool_protocol::request::{self, Found, Span, Violation};
 
+use crate::access::login_check::may_change_logins;
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
-use crate::data_plane::ingress::{Dispatched, IngressStep, Read, Request};
+use crate::data_plane::ingress::{Dispatched, IngressStop, Read, Request, scanned};
 use crate::data_plane::own_options::is_control;
 use crate::data_plane::unfinished::Unfinished;
 use crate::engine::Engine;
 use crate::engine::dispatch_kind::DispatchKind;
 use crate::local::catalog::{RequestAdmission, names_no_subcommand};
+use crate::local::unknown::{UnknownRequest, UnknownWay};
 
 impl Engine {
     /// Takes requests from `input` until it ends or the session must wait. Returns the number of
@@ -22,8 +24,8 @@ impl Engine {
         };
         loop {
             let goes_on = match self.plane.ingest(id, &mut read) {
-                IngressStep::End => false,
-                IngressStep::Request { len } => {
+                IngressStop::End => false,
+                IngressStop::Request { len } => {
                     let (bytes, spans) = read.request(len);
                     let dispatched = self.dispatch_slow(id, bytes, spans);
                     if dispatched == Dispatched::Done {
@@ -31,12 +33,12 @@ impl Engine {
                     }
                     dispatched == Dispatched::Done
                 }
-                IngressStep::Large => {
+                IngressStop::Large => {
                     let len = self.pinned.take_large(&mut self.plane, id, read.rest());
                     read.advance(len);
                     true
                 }
-                IngressStep::Other(found) => self.take_other(id, &mut read, found),
+                IngressStop::Other(found) => self.take_other(id, &mut read, found),
             };
             if !goes_on {
                 break;
@@ -58,13 +60,23 @@ impl Engine {
         match found {
             Ok(Found::More) => match self.plane.judge_unfinished(id, &mut read.scanner, rest) {
                 Unfinished::Refused => {}
-                Unfinished::Large => match self.begin_large(id, &read.scanner, rest) {
-                    Some(used) => {
-                        read.scanner.reset();
-                        read.advance(used);
-                    }
-                    None => return read.wait_inside(),
-                },
+                Unfinished::Large => {
+                    let (local, pubsub) = (&mut self.local, &self.pubsub);
+                    let used = self.pinned.begin_large(
+                        &mut self.plane,
+                        id,
+                        (&read.scanner, rest),
+                        |plane, args, argc| local.identify(plane, id, args, argc),
+                        |plane, command, channel| {
+                            pubsub.count_completion(plane, id, command, channel)
+                        },
+                    );
+                    let Some(used) = used else {
+                        return read.wait_inside();
+                    };
+                    read.scanner.reset();
+                    read.advance(used);
+                }
                 Unfinished::Held => return read.wait_inside(),
             },
             Ok(Found::Nothing { len } | Found::Request { len }) => read.advance(len),
@@ -136,6 +148,9 @@ impl Engine {
             }
             RequestAdmission::Refused(text) => return plane.refuse_queued(session_id, &text),
         };
+        if may_change_logins(id) && self.access.hold_until_checked(plane, session_id) {
+            return Dispatched::Wait;
+        }
         if id == id::PING && self.plane.is_restricted(session_id) {
             return self.answer_locally(session_id, &request);
         }
@@ -161,6 +176,22 @@ impl Engine {
         dispatched
     }
 
+    /// Dispatches a request whose command the table lacks.
+    fn dispatch_unknown(&mut self, id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
+        let request = UnknownRequest::new(bytes, spans);
+        if request.is_report() {
+            return self.answer_report(id, &request);
+        }
+        let plane = &mut self.plane;
+        match self.local.dispatch_unknown(plane, id, &request) {
+            UnknownWay::Dispatched(dispatched) => dispatched,
+            UnknownWay::Known(command) => self.dispatch_known(id, bytes, spans, command),
+            UnknownWay::Queue { taints } => {
+                self.transactions.queue_unknown(plane, id, bytes, taints)
+            }
+        }
+    }
+
     /// Dispatches a request after its session has switched to its server. `server_refuses`: the
     /// server answers it with an error of its own.
     pub(crate) fn dispatch_at_server(
@@ -182,30 +213,23 @@ impl Engine {
             DispatchKind::Local => self.answer_locally(id, request),
             DispatchKind::Wait => self.dispatch_wait(id, request, None),
             DispatchKind::Blocking => {
-                let named = plane.naming_completion(id, command);
-                self.dispatch_blocking(id, request, (reads, named))
+                let completion = (reads, plane.naming_completion(id, command));
+                let admit = |plane: &mut _, multi: &_| self.local.admit_opening(plane, id, multi);
+                self.pinned
+                    .dispatch_blocking(plane, id, request, completion, admit)
             }
             DispatchKind::Shutdown => {
                 let completion = (false, Some(Completion::Shutdown));
-                self.pinned.dispatch_urgent(plane, id, bytes, completion)
+                self.pinned.dispatch_emergency(plane, id, bytes, completion)
             }
-            DispatchKind::Urgent => {
+            DispatchKind::Emergency => {
                 let completion = (reads, plane.naming_completion(id, command));
-                self.pinned.dispatch_urgent(plane, id, bytes, completion)
+                self.pinned.dispatch_emergency(plane, id, bytes, completion)
             }
             DispatchKind::Script => self.local.dispatch_script(plane, id, request),
             DispatchKind::Counted => self.pubsub.dispatch_counted(plane, id, request),
-            DispatchKind::Code => {
-                let lane = plane.enter_code_lane(id, request);
-                plane.on_code_lane(id, lane, |plane| {
-                    let named = plane.naming_completion(id, command);
-                    plane.dispatch_on_link(id, bytes, reads, named)
-                })
-            }
-            DispatchKind::Link => {
-                let named = plane.naming_completion(id, command);
-                plane.dispatch_on_link(id, bytes, reads, named)
-            }
+            DispatchKind::Code => plane.dispatch_code(id, request),
+            DispatchKind::Link => plane.dispatch_named(id, request),
         }
     }
 
@@ -220,16 +244,11 @@ impl Engine {
         }
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
-        let mut scanner = RequestScanner::default();
-        match scanner.scan(&bytes, true) {
-            Ok(Found::Request { len }) if len == bytes.len() => {
-                let spans = scanner.spans();
-                Ok(match self.plane.dispatch_hot(id, &bytes, spans) {
-                    true => Dispatched::Done,
-                    false => self.dispatch_slow(id, &bytes, spans),
-                })
+        Ok(scanned(&bytes, |spans| {
+            match self.plane.dispatch_hot(id, &bytes, spans) {
+                true => Dispatched::Done,
+                false => self.dispatch_slow(id, &bytes, spans),
             }
-            _ => unreachable!("an encoded request scans as one whole request"),
-        }
+        }))
     }
 }

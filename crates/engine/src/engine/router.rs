@@ -17,6 +17,7 @@
 //! sent.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 
 use respool_protocol::commands::{self, Answer, Command, CommandId, Retry, Spread, id};
 
@@ -58,23 +59,31 @@ pub(crate) enum Route {
     AsPlainServer,
     /// To the first server that answers. The reply becomes that of a primary without replicas.
     RoleOfNode,
-    /// To the pool's first server.
-    Home {
+    /// To the pool's default server.
+    DefaultServer {
         /// The session's transaction stays at that server.
         claims: bool,
     },
-    /// To each owner of some of its keys.
-    Divide,
-    /// To all owners, when they are known well enough.
-    Everywhere(Everywhere),
+    /// A component takes it on.
+    Component(ComponentRoute),
     /// Nowhere, before the earlier requests of the session are answered.
     CatchUp,
     /// Nowhere, before the owners are known.
     FindOwners,
-    /// respool answers as a node of a Cluster, if it can.
-    AsNode,
     /// READONLY or READWRITE: the session chooses how it reads.
     ChooseReading,
+    Refuse(RouteRefusal),
+}
+
+/// The way of a request for which the data plane needs a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ComponentRoute {
+    /// To each owner of some of its keys.
+    Divide,
+    /// To all owners, when they are known well enough.
+    Everywhere(Everywhere),
+    /// respool answers as a node of a Cluster, if it can.
+    AsNode,
     /// CLIENT CACHING: it is kept for the next request.
     CacheNext,
     /// CLIENT TRACKING ON at several servers.
@@ -85,7 +94,18 @@ pub(crate) enum Route {
     Switch,
     /// CLIENT NO-TOUCH OFF and its like at several servers.
     StopSwitch,
-    Refuse(RouteRefusal),
+}
+
+impl From<ComponentRoute> for Route {
+    fn from(route: ComponentRoute) -> Route {
+        Route::Component(route)
+    }
+}
+
+impl From<Everywhere> for Route {
+    fn from(everywhere: Everywhere) -> Route {
+        Route::Component(ComponentRoute::Everywhere(everywhere))
+    }
 }
 
 /// The hold of a request on its owner: later requests of the session go to the same.
@@ -276,7 +296,7 @@ impl Facts {
             // The usual path refuses it.
             return Route::Present;
         }
-        if self.command.get().fan_out.spread == Spread::Here && !session.in_multi {
+        if self.command.get().fan_out.spread == Spread::Local && !session.in_multi {
             return Route::Present;
         }
         if is_reading && !session.in_multi && pool.has_readers {
@@ -292,7 +312,7 @@ impl Facts {
         }
         let is_caching = self.command == id::CLIENT_CACHING && self.arity_ok;
         if is_caching && !session.in_multi && session.has_spread && session.tracks {
-            return Route::CacheNext;
+            return ComponentRoute::CacheNext.into();
         }
         if let Some(refusal) = self.refusal() {
             return Route::Refuse(refusal);
@@ -310,7 +330,7 @@ impl Facts {
             },
             RequestOwner::One(_) => Route::Refuse(RouteRefusal::ForeignOwner),
             RequestOwner::Several if self.spread() == Spread::Owners && !self.is_kept() => {
-                Route::Divide
+                ComponentRoute::Divide.into()
             }
             RequestOwner::Several => Route::Refuse(RouteRefusal::CrossSlot),
         }
@@ -320,7 +340,7 @@ impl Facts {
     fn spread(&self) -> Spread {
         match self.command.get().fan_out.spread {
             Spread::Channels if self.pool.channels_have_places => Spread::All,
-            Spread::Channels => Spread::Home,
+            Spread::Channels => Spread::Default,
             // Any plain server replies that it is no node.
             _ if self.is_of_cluster() && !self.pool.has_nodes => Spread::Any,
             spread => spread,
@@ -366,8 +386,8 @@ impl Facts {
     fn route_without_keys(&self) -> Route {
         let (session, pool) = (&self.session, &self.pool);
         match self.spread() {
-            Spread::Here => Route::Present,
-            Spread::Node if !session.in_multi && pool.shows_a_node => Route::AsNode,
+            Spread::Local => Route::Present,
+            Spread::Node if !session.in_multi && pool.shows_a_node => ComponentRoute::AsNode.into(),
             Spread::Any
                 if self.command == id::CONFIG_GET && !self.is_kept() && self.hides_nodes() =>
             {
@@ -388,14 +408,14 @@ impl Facts {
                     false => Route::FirstUp,
                 }
             }
-            Spread::Home => self.route_home(),
+            Spread::Default => self.route_to_default(),
             Spread::Off => self.route_of_switch(),
             Spread::Refused => Route::Refuse(RouteRefusal::Several),
-            Spread::Channels | Spread::All | Spread::Turns => self.route_everywhere(),
+            Spread::Channels | Spread::All | Spread::Sequence => self.route_everywhere(),
         }
     }
 
-    fn route_home(&self) -> Route {
+    fn route_to_default(&self) -> Route {
         let (session, pool) = (&self.session, &self.pool);
         // The nodes of a Cluster pass published messages on to each other.
         if pool.channels_have_places && session.is_bound && session.is_in_first_subpool {
@@ -403,7 +423,7 @@ impl Facts {
         }
         match session.is_bound && !session.is_at_default_server {
             true => Route::Refuse(RouteRefusal::ForeignOwner),
-            false => Route::Home {
+            false => Route::DefaultServer {
                 claims: session.in_multi && !pool.is_cluster,
             },
         }
@@ -416,25 +436,27 @@ impl Facts {
         match self.arguments {
             Arguments::Off if tracks_keys && session.has_spread => match session.in_multi {
                 true => Route::Refuse(RouteRefusal::Bound),
-                false => Route::StopTracking,
+                false => ComponentRoute::StopTracking.into(),
             },
             // The server names the mistake in its own words.
             Arguments::NoSwitch => Route::Present,
             Arguments::Off => match (session.is_on, session.in_multi) {
                 (false, _) => Route::Present,
-                (true, false) => Route::StopSwitch,
+                (true, false) => ComponentRoute::StopSwitch.into(),
                 (true, true) => Route::Refuse(RouteRefusal::Bound),
             },
             _ if session.in_multi => Route::Refuse(RouteRefusal::Bound),
             Arguments::OnForAll if tracks_keys && !self.pool.knows_all => Route::FindOwners,
-            Arguments::On | Arguments::OnForAll if tracks_keys => Route::Track,
-            _ if is_connection_switch(self.command) && !tracks_keys => Route::Switch,
+            Arguments::On | Arguments::OnForAll if tracks_keys => ComponentRoute::Track.into(),
+            _ if is_connection_switch(self.command) && !tracks_keys => {
+                ComponentRoute::Switch.into()
+            }
             _ => Route::Refuse(RouteRefusal::Several),
         }
     }
 
     fn route_everywhere(&self) -> Route {
-        let is_in_turns = self.spread() == Spread::Turns;
+        let is_sequence = self.spread() == Spread::Sequence;
         let keeps_place = self.keeps_place();
         match self.command {
             id::INFO if self.arguments == Arguments::OwnSection => Route::Present,
@@ -443,14 +465,12 @@ impl Facts {
             // One server executes the transaction, and the others would not take part.
             _ if self.is_kept() => Route::Refuse(RouteRefusal::Bound),
             _ if keeps_place && !self.session.is_caught_up => Route::CatchUp,
-            _ if is_in_turns && !self.arity_ok => Route::Everywhere(Everywhere::Mistake),
-            _ if is_in_turns => Route::Everywhere(Everywhere::Scan { keeps_place }),
-            wait if is_wait(wait) => Route::Everywhere(match self.arity_ok {
-                true => Everywhere::Wait,
-                false => Everywhere::Mistake,
-            }),
-            id::INFO => Route::Everywhere(Everywhere::Info),
-            _ => Route::Everywhere(Everywhere::All { keeps_place }),
+            _ if is_sequence && !self.arity_ok => Everywhere::Mistake.into(),
+            _ if is_sequence => Everywhere::Scan { keeps_place }.into(),
+            wait if is_wait(wait) && self.arity_ok => Everywhere::Wait.into(),
+            wait if is_wait(wait) => Everywhere::Mistake.into(),
+            id::INFO => Everywhere::Info.into(),
+            _ => Everywhere::All { keeps_place }.into(),
         }
     }
 
@@ -560,6 +580,58 @@ fn switch_to_owner(
     dispatched
 }
 
+/// Takes the route of a request, as far as the data plane can: it switches the session, holds it or
+/// refuses the request. `stays`: only the session's present server may answer it. `Break`: the
+/// outcome, or `None` if the session has switched to the server of its request.
+fn take_route(
+    plane: &mut DataPlane,
+    (id, request): (SessionId, &Request<'_>),
+    route: Route,
+    stays: bool,
+) -> ControlFlow<Option<Dispatched>, ComponentRoute> {
+    ControlFlow::Break(match route {
+        Route::Component(route) => return ControlFlow::Continue(route),
+        Route::Present => None,
+        Route::Owner {
+            group,
+            may_read,
+            claim,
+        } => switch_to_owner(plane, (id, request), group, may_read, claim),
+        Route::OnlyOwner { may_read } => {
+            let pool = plane.sessions.get(id).map(|session| session.pool);
+            pool.and_then(|pool| {
+                let owner = plane.pools.default_server_of(pool.into());
+                plane.switch_or_refuse(id, owner, request, may_read)
+            })
+        }
+        Route::FirstUp => {
+            plane.switch_to_first_up(id);
+            None
+        }
+        Route::DefaultServer { claims } => {
+            plane.switch_to_default_server(id);
+            if claims && let Some(group) = plane.default_group(id) {
+                plane.bind_transaction(id, group);
+            }
+            None
+        }
+        Route::AsPlainServer => {
+            Some(plane.ask_any(id, request, stays, LocalCompletion::AsPlainServer))
+        }
+        Route::RoleOfNode => Some(plane.ask_any(id, request, stays, LocalCompletion::RoleOfNode)),
+        Route::CatchUp => {
+            plane.hold_until_caught_up(id);
+            Some(Dispatched::Wait)
+        }
+        Route::FindOwners => plane.find_owners(id),
+        Route::ChooseReading => Some(plane.set_reading(id, request.id)),
+        Route::Refuse(refusal) => {
+            plane.counters.commands_refused += u64::from(refusal.counts());
+            Some(plane.refuse_queued(id, &refusal.text(request.command)))
+        }
+    })
+}
+
 impl Engine {
     /// Chooses the server of a request, and switches the session to it. Returns the outcome if the
     /// request is not for one server, or has none.
@@ -569,59 +641,25 @@ impl Engine {
         let queued = plane.queued_group(id);
         let facts = Facts::of(plane, id, request, queued)?;
         let stays = facts.session.tracks_here;
-        Some(match facts.route() {
-            Route::Present => return None,
-            Route::Owner {
-                group,
-                may_read,
-                claim,
-            } => return switch_to_owner(plane, (id, request), group, may_read, claim),
-            Route::OnlyOwner { may_read } => {
-                let pool = plane.sessions.get(id)?.pool;
-                let owner = plane.pools.default_server_of(pool.into());
-                return plane.switch_or_refuse(id, owner, request, may_read);
+        let route = match take_route(plane, (id, request), facts.route(), stays) {
+            ControlFlow::Break(outcome) => return outcome,
+            ControlFlow::Continue(route) => route,
+        };
+        let ask =
+            |plane: &mut _, servers: &[_]| self.scatter.ask_these(plane, id, request, servers);
+        Some(match route {
+            ComponentRoute::Divide => self.divide(id, request),
+            ComponentRoute::Everywhere(everywhere) => {
+                return self.ask_everywhere(id, request, everywhere);
             }
-            Route::FirstUp => {
-                plane.switch_to_first_up(id);
-                return None;
-            }
-            Route::Home { claims } => {
-                plane.switch_to_default_server(id);
-                if claims && let Some(group) = plane.home_group(id) {
-                    plane.bind_transaction(id, group);
-                }
-                return None;
-            }
-            Route::AsPlainServer => {
-                plane.ask_any(id, request, stays, LocalCompletion::AsPlainServer)
-            }
-            Route::RoleOfNode => plane.ask_any(id, request, stays, LocalCompletion::RoleOfNode),
-            Route::Divide => self.divide(id, request),
-            Route::Everywhere(everywhere) => return self.ask_everywhere(id, request, everywhere),
-            Route::CatchUp => {
-                plane.hold_until_caught_up(id);
-                Dispatched::Wait
-            }
-            Route::FindOwners => return plane.find_owners(id),
-            Route::AsNode => return self.local.answer_as_node(plane, id, request),
-            Route::ChooseReading => plane.set_reading(id, request.id),
-            Route::CacheNext => self.pinned.cache_next(plane, id, request),
-            Route::Track => {
-                let servers = self.pinned.servers_for_tracking(plane, id, request);
-                self.ask_to_agree(id, request, servers)
-            }
-            Route::StopTracking => self.pinned.stop_tracking(plane, id),
-            Route::Switch => {
-                let servers = self.pinned.servers_for_switch(plane, id, request);
-                self.ask_to_agree(id, request, servers)
-            }
-            Route::StopSwitch => {
+            ComponentRoute::AsNode => return self.local.answer_as_node(plane, id, request),
+            ComponentRoute::CacheNext => self.pinned.cache_next(plane, id, request),
+            ComponentRoute::Track => self.pinned.track_at_all(plane, id, request, ask),
+            ComponentRoute::StopTracking => self.pinned.stop_tracking(plane, id),
+            ComponentRoute::Switch => self.pinned.switch_at_all(plane, id, request, ask),
+            ComponentRoute::StopSwitch => {
                 let pins = ConnectionSwitch::of(request).pins;
                 self.pinned.stop_switch(plane, id, pins)
-            }
-            Route::Refuse(refusal) => {
-                plane.counters.commands_refused += u64::from(refusal.counts());
-                plane.refuse_queued(id, &refusal.text(request.command))
             }
         })
     }
@@ -640,7 +678,10 @@ impl Engine {
         }
         let dispatched = match everywhere {
             Everywhere::All { .. } => self.scatter.ask_all(plane, id, request),
-            Everywhere::Scan { .. } => self.scan(id, request),
+            Everywhere::Scan { .. } => {
+                let refresh = |plane: &mut _, server| self.discovery.request_refresh(plane, server);
+                self.scatter.scan(plane, id, request, refresh)
+            }
             Everywhere::Info => {
                 let adds_section = adds_our_section(request);
                 self.scatter.ask_info(plane, id, request, adds_section)
@@ -665,6 +706,10 @@ impl Engine {
 mod tests {
     use super::*;
 
+    const DIVIDED: Route = Route::Component(ComponentRoute::Divide);
+    const AS_NODE: Route = Route::Component(ComponentRoute::AsNode);
+    const TRACK: Route = Route::Component(ComponentRoute::Track);
+    const SWITCH: Route = Route::Component(ComponentRoute::Switch);
     const GROUP: Group = Group { pool: 0, number: 7 };
     const ONE: RequestOwner = RequestOwner::One(GROUP);
     const NONE: RequestOwner = RequestOwner::NoKeys;
@@ -789,7 +834,7 @@ mod tests {
 
     /// The routes of a request for all servers.
     fn routes_to_all(plain: Everywhere, cluster: Everywhere) -> [Route; 6] {
-        let (plain, cluster) = (Route::Everywhere(plain), Route::Everywhere(cluster));
+        let (plain, cluster) = (Route::from(plain), Route::from(cluster));
         let bound = Route::Refuse(RouteRefusal::Bound);
         [plain, bound, bound, cluster, cluster, cluster]
     }
@@ -797,12 +842,12 @@ mod tests {
     /// Each spread, in each situation.
     #[test]
     fn spread_and_situation_decide_the_route() {
-        use Route::{AsNode, Divide, Home, Present, Refuse};
+        use Route::{DefaultServer, Present, Refuse};
         use RouteRefusal::{Bound, CrossSlot, ForeignOwner, NoCluster, Several};
         let crossing = Refuse(CrossSlot);
         let all = |keeps_place| Everywhere::All { keeps_place };
         let scan = |keeps_place| Everywhere::Scan { keeps_place };
-        let (home, claimed) = (Home { claims: false }, Home { claims: true });
+        let [free, claimed] = [false, true].map(|claims| DefaultServer { claims });
         let away = Refuse(ForeignOwner);
         let table = [
             (Spread::Owner, id::GET, NONE, routes_of_any()),
@@ -814,26 +859,26 @@ mod tests {
                 Spread::Owners,
                 id::MGET,
                 SEVERAL,
-                [Divide, crossing, crossing, Divide, Divide, Divide],
+                [DIVIDED, crossing, crossing, DIVIDED, DIVIDED, DIVIDED],
             ),
             (Spread::Any, id::PING, NONE, routes_of_any()),
             (
-                Spread::Home,
+                Spread::Default,
                 id::PUBLISH,
                 NONE,
-                [home, claimed, away, home, home, home],
+                [free, claimed, away, free, free, free],
             ),
             (
                 Spread::Channels,
                 id::PUBSUB_SHARDCHANNELS,
                 NONE,
                 [
-                    home,
+                    free,
                     claimed,
                     away,
-                    Route::Everywhere(all(false)),
-                    Route::Everywhere(all(false)),
-                    home,
+                    Route::from(all(false)),
+                    Route::from(all(false)),
+                    free,
                 ],
             ),
             (
@@ -843,7 +888,7 @@ mod tests {
                 routes_to_all(all(false), all(true)),
             ),
             (
-                Spread::Turns,
+                Spread::Sequence,
                 id::SCAN,
                 NONE,
                 routes_to_all(scan(false), scan(true)),
@@ -857,7 +902,7 @@ mod tests {
                     Present,
                     Present,
                     Refuse(NoCluster),
-                    AsNode,
+                    AS_NODE,
                     Refuse(NoCluster),
                 ],
             ),
@@ -870,11 +915,11 @@ mod tests {
                     Present,
                     Present,
                     Route::FirstUp,
-                    AsNode,
+                    AS_NODE,
                     Route::FirstUp,
                 ],
             ),
-            (Spread::Here, id::SELECT, NONE, [Present; 6]),
+            (Spread::Local, id::SELECT, NONE, [Present; 6]),
             (
                 Spread::Off,
                 id::CLIENT_TRACKING,
@@ -967,18 +1012,18 @@ mod tests {
                     Present,
                     Present,
                     Refuse(WrongArity),
-                    Route::AsNode,
+                    AS_NODE,
                     Refuse(WrongArity),
                 ],
             ),
             (
                 plain(id::SWAPDB, NONE),
                 [
-                    Route::Everywhere(Everywhere::All { keeps_place: false }),
+                    Everywhere::All { keeps_place: false }.into(),
                     bound,
                     bound,
-                    Route::Everywhere(whole),
-                    Route::Everywhere(whole),
+                    Route::from(whole),
+                    Route::from(whole),
                     Refuse(OneDatabase),
                 ],
             ),
@@ -1041,14 +1086,7 @@ mod tests {
         let table = [
             (
                 option(id::CLIENT_TRACKING, Arguments::On),
-                [
-                    Route::Track,
-                    bound,
-                    Route::Track,
-                    Route::Track,
-                    Route::Track,
-                    Route::Track,
-                ],
+                [TRACK, bound, TRACK, TRACK, TRACK, TRACK],
             ),
             (option(id::CLIENT_TRACKING, Arguments::Off), [Present; 6]),
             (
@@ -1057,14 +1095,7 @@ mod tests {
             ),
             (
                 option(id::CLIENT_NO_TOUCH, Arguments::On),
-                [
-                    Route::Switch,
-                    bound,
-                    Route::Switch,
-                    Route::Switch,
-                    Route::Switch,
-                    Route::Switch,
-                ],
+                [SWITCH, bound, SWITCH, SWITCH, SWITCH, SWITCH],
             ),
             (option(id::CLIENT_NO_TOUCH, Arguments::Off), [Present; 6]),
         ];
@@ -1079,8 +1110,8 @@ mod tests {
     fn rows_of_one_spread_have_the_same_routes() {
         // `keeps_place` depends on other columns of the row.
         let shape = |route| match route {
-            Route::Everywhere(Everywhere::All { .. }) => {
-                Route::Everywhere(Everywhere::All { keeps_place: false })
+            Route::Component(ComponentRoute::Everywhere(Everywhere::All { .. })) => {
+                Everywhere::All { keeps_place: false }.into()
             }
             route => route,
         };
@@ -1098,12 +1129,12 @@ mod tests {
             Spread::Owner => id::GET,
             Spread::Owners => id::MGET,
             Spread::Any => id::PING,
-            Spread::Home => id::PUBLISH,
+            Spread::Default => id::PUBLISH,
             Spread::Channels => id::PUBSUB_SHARDCHANNELS,
             Spread::All => id::DBSIZE,
-            Spread::Turns => id::SCAN,
+            Spread::Sequence => id::SCAN,
             Spread::Node => id::ASKING,
-            Spread::Here => id::SELECT,
+            Spread::Local => id::SELECT,
             Spread::Off => id::CLIENT_TRACKING,
             Spread::Refused => id::MONITOR,
         };
@@ -1147,7 +1178,7 @@ mod tests {
         // At the first server it may publish, and in a Cluster at any node.
         let mut facts = watching(plain(id::PUBLISH, NONE));
         facts.session.is_at_default_server = true;
-        assert_eq!(facts.route(), Route::Home { claims: false });
+        assert_eq!(facts.route(), Route::DefaultServer { claims: false });
         let mut facts = watching(to_cluster(plain(id::PUBLISH, NONE)));
         assert_eq!(facts.route(), Route::Present);
         facts.session.is_in_first_subpool = false;
@@ -1167,13 +1198,13 @@ mod tests {
         option.arguments = Arguments::OnForAll;
         assert_eq!(option.route(), Route::FindOwners);
         option.arguments = Arguments::On;
-        assert_eq!(option.route(), Route::Track);
+        assert_eq!(option.route(), TRACK);
         let mut busy = to_cluster(plain(id::DBSIZE, NONE));
         busy.session.is_caught_up = false;
         assert_eq!(busy.route(), Route::CatchUp);
         busy.pool.refuses_for_now = false;
         let all = Everywhere::All { keeps_place: false };
-        assert_eq!(busy.route(), Route::Everywhere(all));
+        assert_eq!(busy.route(), Route::from(all));
     }
 
     /// A session with a link of its own to each server.
@@ -1189,13 +1220,13 @@ mod tests {
             facts
         };
         let off = tracking(id::CLIENT_TRACKING, Arguments::Off);
-        assert_eq!(off.route(), Route::StopTracking);
+        assert_eq!(off.route(), Route::from(ComponentRoute::StopTracking));
         assert_eq!(queued(off).route(), Route::Refuse(RouteRefusal::Bound));
         let off = tracking(id::CLIENT_NO_TOUCH, Arguments::Off);
-        assert_eq!(off.route(), Route::StopSwitch);
+        assert_eq!(off.route(), Route::from(ComponentRoute::StopSwitch));
         assert_eq!(queued(off).route(), Route::Refuse(RouteRefusal::Bound));
         let caching = tracking(id::CLIENT_CACHING, Arguments::Usual);
-        assert_eq!(caching.route(), Route::CacheNext);
+        assert_eq!(caching.route(), Route::from(ComponentRoute::CacheNext));
         assert_eq!(queued(caching).route(), Route::Present);
         let mut ping = tracking(id::PING, Arguments::Usual);
         assert_eq!(ping.route(), Route::FirstUp);

@@ -1,11 +1,11 @@
 //! Flows of scattered requests: passes the decisions of `scatter` on to the other components.
 
 use crate::base::handle::SessionId;
-use crate::data_plane::ingress::{Dispatched, Request};
-use crate::data_plane::key_prefix::{Stripped, scanned};
+use crate::data_plane::ingress::{Dispatched, Request, scanned};
+use crate::data_plane::key_prefix::Stripped;
 use crate::data_plane::ledger::Entry;
 use crate::engine::Engine;
-use crate::scatter::{DividedStep, Finished, ReplyWork, ScanStep};
+use crate::scatter::{DividedOutcome, Finished, ReplyWork};
 
 /// Requests for several servers.
 impl Engine {
@@ -13,8 +13,8 @@ impl Engine {
     /// keys.
     pub(crate) fn divide(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         match self.scatter.dispatch_divided(&mut self.plane, id, request) {
-            DividedStep::Placed(dispatched) => dispatched,
-            DividedStep::AtOwner => self.dispatch_stripped(id, request, false),
+            DividedOutcome::Placed(dispatched) => dispatched,
+            DividedOutcome::AtOwner => self.dispatch_stripped(id, request, false),
         }
     }
 
@@ -40,25 +40,6 @@ impl Engine {
             Stripped::Bare(bytes) => self.plane.dispatch_on_link(id, &bytes, false, None),
             Stripped::Refused(text) => self.plane.refuse_stripped(id, text),
         }
-    }
-
-    /// SCAN goes through one server after the other.
-    pub(crate) fn scan(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        let (server, at) = match self.scatter.scan_step(&mut self.plane, id, request) {
-            ScanStep::Placed(dispatched) => return dispatched,
-            ScanStep::Ask {
-                server,
-                at,
-                is_lost,
-            } => {
-                if is_lost {
-                    self.discovery.request_refresh(&mut self.plane, server);
-                }
-                (server, at)
-            }
-        };
-        self.scatter
-            .scan_at(&mut self.plane, id, request, server, at)
     }
 }
 

@@ -14,9 +14,9 @@ impl Engine {
     }
 
     /// Tells the other workers which scripts were flushed and shown in this turn.
-    pub(crate) fn tell_scripts(&mut self) {
+    pub(crate) fn send_script_news(&mut self) {
         for news in self.local.take_script_news() {
-            self.admin.tell_others(&mut self.plane, &news);
+            self.admin.send_to_other_workers(&mut self.plane, &news);
         }
     }
 }

@@ -4,13 +4,12 @@
 //! servers lost slots, left, or got another address. Sessions, hubs, watches and deferred requests
 //! follow here.
 
-use std::collections::HashSet;
-
 use crate::base::handle::LinkId;
+use crate::data_plane::DataPlane;
 use crate::data_plane::completion::discovery::DiscoveryCompletion;
-use crate::discovery::TopologyReply;
 use crate::discovery::sentinel::{SentinelEvent, SurveyAnswer};
 use crate::discovery::servers::ServersInUse;
+use crate::discovery::{Discovery, TopologyReply};
 use crate::engine::Engine;
 use crate::routing::pool::ServerId;
 
@@ -30,7 +29,7 @@ impl Engine {
         }
     }
 
-    /// Ends refreshes that take too long, starts those that are due, and gives up silent nodes.
+    /// Ends refreshes that take too long, starts refreshes that are due, and gives up silent nodes.
     pub(crate) fn tick_clusters(&mut self) {
         for pool in 0..self.plane.pools.len() {
             if self.plane.pools[pool].cluster().is_none() {
@@ -56,18 +55,19 @@ impl Engine {
 
     /// Ends a refresh. Discovery believes a topology of the answers, if one counts.
     fn end_refresh(&mut self, pool: usize) {
-        let in_use = self.servers_in_use();
-        let Some(ended) = self.discovery.end_refresh(&mut self.plane, pool, &in_use) else {
+        let ended = self.with_servers_in_use(|discovery, plane, in_use| {
+            discovery.end_refresh(plane, pool, in_use)
+        });
+        let Some(ended) = ended else {
             return;
         };
         if ended.change.is_some() {
-            // Sessions of a server that has left switch to the new home.
+            // The server of the home may have left.
             self.choose_home(pool);
         }
-        let in_use = self.servers_in_use();
-        self.discovery
-            .conclude_refresh(&mut self.plane, pool, ended, &in_use);
-        self.forget_reused();
+        self.with_servers_in_use(|discovery, plane, in_use| {
+            discovery.conclude_refresh(plane, pool, ended, in_use);
+        });
     }
 
     /// Chooses the node of a Cluster for publishing and subscribing, and moves hubs to it.
@@ -84,25 +84,25 @@ impl Engine {
 
 /// Servers that come and go.
 impl Engine {
-    /// The servers to which components refer. It is empty while no entry is reused.
-    pub(crate) fn servers_in_use(&self) -> ServersInUse {
-        if !self.discovery.reuses_servers(&self.plane) {
-            return ServersInUse::default();
+    /// Has discovery take in servers. A new server may get the entry of one that is gone and to
+    /// which no component refers. Then the answers of the old one are dropped.
+    pub(crate) fn with_servers_in_use<T>(
+        &mut self,
+        take_in: impl FnOnce(&mut Discovery, &mut DataPlane, &ServersInUse) -> T,
+    ) -> T {
+        let (discovery, plane) = (&mut self.discovery, &mut self.plane);
+        let in_use = match discovery.reuses_servers(plane) {
+            true => ServersInUse {
+                all: self.redirects.has_waiting_sessions(),
+                some: self.pubsub.servers_needed(),
+            },
+            false => ServersInUse::default(),
+        };
+        let taken = take_in(discovery, plane, &in_use);
+        for server in discovery.reused.drain(..) {
+            self.local.forget_server(plane, server);
         }
-        let all = (0..self.plane.servers.len() as u16).map(ServerId);
-        let is_used = |server: &ServerId| self.pubsub.hubs.iter().any(|hub| hub.needs(*server));
-        ServersInUse {
-            all: self.redirects.has_waiting_sessions(),
-            some: all.filter(is_used).collect::<HashSet<_>>(),
-        }
-    }
-
-    /// Drops the answers of servers whose entries now belong to other servers.
-    pub(crate) fn forget_reused(&mut self) {
-        for server in self.discovery.reused.drain(..) {
-            let learned = &mut self.plane.learned_commands;
-            self.local.catalog.forget_server(learned, server);
-        }
+        taken
     }
 }
 
@@ -122,10 +122,9 @@ impl Engine {
     }
 
     pub(crate) fn meet_sentinels(&mut self, pool: usize) {
-        let in_use = self.servers_in_use();
-        self.discovery
-            .meet_sentinels(&mut self.plane, pool, &in_use);
-        self.forget_reused();
+        self.with_servers_in_use(|discovery, plane, in_use| {
+            discovery.meet_sentinels(plane, pool, in_use);
+        });
     }
 
     /// Follows a primary, its replicas and the other Sentinels to their addresses in an answer.
@@ -136,10 +135,9 @@ impl Engine {
         }
         // The replicas are those of the primary that is believed then.
         self.follow_primary(pool, primary);
-        let in_use = self.servers_in_use();
-        self.discovery
-            .know_replicas_named(&mut self.plane, answer, &in_use);
-        self.forget_reused();
+        self.with_servers_in_use(|discovery, plane, in_use| {
+            discovery.know_replicas_named(plane, answer, in_use);
+        });
     }
 
     /// A Sentinel has sent a message.

@@ -3,14 +3,13 @@
 use respool_protocol::commands::id;
 
 use crate::access::auth::ExecLogin;
-use crate::access::login_probe::LoginGate;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::data_plane::completion::transaction::Exec;
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::engine::Engine;
 use crate::transaction::exec::{ExecReply, OthersResult, agrees};
-use crate::transaction::queue::{Queued, QueuedLogin};
+use crate::transaction::queue::Queued;
 
 /// Requests around a transaction.
 impl Engine {
@@ -20,51 +19,26 @@ impl Engine {
         id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
-        let in_multi = self.plane.is_in_multi(id);
+        let (plane, bytes) = (&mut self.plane, request.bytes);
+        let in_multi = plane.is_in_multi(id);
         match request.id {
-            id::MULTI if !in_multi => self.begin_transaction(id, request.bytes),
-            id::EXEC if in_multi => self.exec(id, request.bytes),
-            _ => self.transactions.answer(&mut self.plane, id, request),
+            id::MULTI if !in_multi => match self.local.admit_opening(plane, id, bytes) {
+                Ok(()) => self.transactions.begin_transaction(plane, id, bytes),
+                Err(Blocked::Wait) => Dispatched::Wait,
+                Err(Blocked::Refused(reply)) => plane.answer_reply(id, &reply),
+            },
+            id::EXEC if in_multi => self.transactions.exec(
+                plane,
+                id,
+                bytes,
+                |plane, redirects, needs_none| {
+                    let pinned = &self.pinned;
+                    pinned.refusal_of_redirects(plane, id, redirects, needs_none)
+                },
+                |plane, scripts| self.local.load_scripts(plane, id, scripts).map(|_| ()),
+            ),
+            _ => self.transactions.answer(plane, id, request),
         }
-    }
-
-    /// Opens a transaction, if the server admits transactions of the session's user.
-    fn begin_transaction(&mut self, id: SessionId, opening: &[u8]) -> Dispatched {
-        let plane = &mut self.plane;
-        if !self.local.know_opening(plane, id, opening) {
-            return Dispatched::Wait;
-        }
-        match self.local.refusal_to_open(plane, id) {
-            Some(refusal) => plane.answer_reply(id, &refusal),
-            None => self.transactions.begin_transaction(plane, id, opening),
-        }
-    }
-
-    /// Handles EXEC: gives the session the link that the block needs, and sends the block.
-    fn exec(&mut self, id: SessionId, closing: &[u8]) -> Dispatched {
-        let (transactions, plane) = (&mut self.transactions, &mut self.plane);
-        let plan = match transactions.plan(plane, id) {
-            Ok(plan) => plan,
-            Err(blocked) => return transactions.leave_blocked(plane, id, blocked),
-        };
-        let (redirects, needs_none) = (&plan.redirects, plan.pins.is_empty());
-        let refusal = self
-            .pinned
-            .refusal_of_redirects(plane, id, redirects, needs_none);
-        if let Some(reply) = refusal {
-            return transactions.leave_transaction(plane, id, &reply);
-        }
-        let lane = match transactions.take_link(plane, id, &plan) {
-            Ok(lane) => lane,
-            Err(blocked) => return transactions.leave_blocked(plane, id, blocked),
-        };
-        let scripts = transactions.queued_scripts(id);
-        let dispatched = match self.local.load_scripts(plane, id, &scripts) {
-            Ok(_) => transactions.send_block(plane, id, closing, plan.about_session),
-            Err(blocked) => transactions.leave_blocked(plane, id, blocked),
-        };
-        plane.leave_code_lane(id, lane);
-        dispatched
     }
 }
 
@@ -72,26 +46,14 @@ impl Engine {
 impl Engine {
     /// Queues a request of a session in MULTI.
     pub(crate) fn queue(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
-        match self.transactions.queue(&mut self.plane, id, request) {
-            Queued::Done(dispatched) => dispatched,
-            Queued::Login(login) => self.queue_login(id, login),
-            Queued::Redirect { at, to } => self.track_for(id, request, at, to),
-        }
-    }
-
-    /// Queues a login, if its session may try it.
-    fn queue_login(&mut self, id: SessionId, queued: QueuedLogin) -> Dispatched {
         let plane = &mut self.plane;
-        match self.access.server_login_gate(plane, id, &queued.login) {
-            LoginGate::Open(claim) => {
-                self.access.end_login_turn(id);
-                self.transactions.queue_login(plane, id, queued, claim)
-            }
-            LoginGate::Wait => Dispatched::Wait,
-            LoginGate::Shut => {
-                plane.abort_transaction(id);
-                self.access.refuse_untried(plane, id)
-            }
+        match self.transactions.queue(plane, id, request) {
+            Queued::Done(dispatched) => dispatched,
+            Queued::Login(queued) => match self.access.admit_in_multi(plane, id, &queued.login) {
+                Ok(claim) => self.transactions.queue_login(plane, id, queued, claim),
+                Err(dispatched) => dispatched,
+            },
+            Queued::Redirect { at, to } => self.track_for(id, request, at, to),
         }
     }
 }
@@ -160,7 +122,7 @@ impl Engine {
                 let (outcome, effect) =
                     self.access
                         .settle_exec_login(plane, (id, link), login, state, &in_hubs);
-                self.note_login(effect);
+                self.local.note_logins(plane, &effect.freed, effect.renewed);
                 match outcome {
                     ExecLogin::Refused => exec_reply.say(element),
                     ExecLogin::Accepted { user } => exec_reply.log_in(user, hello, element),

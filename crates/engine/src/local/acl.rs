@@ -11,7 +11,7 @@ use respool_protocol::encode;
 
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::SessionId;
-use crate::base::settings::AwayError;
+use crate::base::settings::ServerDownError;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
@@ -61,8 +61,9 @@ impl KnownRights {
         self.known.insert((user, probe), KnownRight { at, refusal });
     }
 
-    pub(crate) fn doubt(&mut self, is_such: impl Fn(ServerUser) -> bool) {
-        self.known.retain(|(of, _), _| !is_such(*of));
+    /// Drops the answers about these users.
+    pub(crate) fn invalidate(&mut self, is_dropped: impl Fn(ServerUser) -> bool) {
+        self.known.retain(|(of, _), _| !is_dropped(*of));
     }
 
     /// Drops answers that are too old.
@@ -123,7 +124,7 @@ impl Local {
             None => Some(Dispatched::Wait),
             Some(Some(RightRefusal::Denied(error))) => Some(plane.answer_error(id, &error)),
             Some(Some(RightRefusal::Unanswered)) => {
-                let error = self.unanswered_error(plane, id, plane.away_error(id));
+                let error = self.unanswered_error(plane, id, plane.server_down_error(id));
                 Some(plane.answer_error(id, &error))
             }
             Some(Some(RightRefusal::Unknown) | None) => None,
@@ -136,7 +137,7 @@ impl Local {
         &self,
         plane: &DataPlane,
         id: SessionId,
-        away: AwayError,
+        away: ServerDownError,
     ) -> Vec<u8> {
         let server = self.whose(plane, id).map(|(server, _)| server);
         let server = server.map_or("the server", |server| &plane.server(server).label);
@@ -155,9 +156,24 @@ impl Local {
         refusal.or_else(|| untold(request))
     }
 
+    /// Refuses a request within EXEC that its user may not execute, or has the session wait for the
+    /// answer. `None`: the user may execute it.
+    pub(crate) fn refuse_within(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        user: u16,
+    ) -> Option<Dispatched> {
+        match self.refusal_within(plane, id, request, user) {
+            None => Some(Dispatched::Wait),
+            Some(refusal) => refusal.map(|refusal| plane.answer_error(id, &refusal)),
+        }
+    }
+
     /// The error for a request within EXEC if its user may not execute it. `user`: the session's
     /// user when the request runs. The outer `None`: the session waits for the answer.
-    pub(crate) fn refusal_within(
+    fn refusal_within(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -183,7 +199,7 @@ impl Local {
         };
         Some(match refusal {
             Some(RightRefusal::Unanswered) => {
-                Some(self.unanswered_error(plane, id, AwayError::NotSent))
+                Some(self.unanswered_error(plane, id, ServerDownError::NotSent))
             }
             Some(RightRefusal::Denied(_)) => Some(CHANGED.to_vec()),
             // An unknown command was refused when it was queued.
@@ -220,6 +236,9 @@ fn harmless(request: &Request<'_>, queued: bool) -> Option<Vec<u8>> {
         id::CLIENT_LIST | id::CLIENT_KILL => &[b"ID", b"respool"],
         id::CLIENT_UNBLOCK | id::CLIENT_PAUSE => &[b"respool"],
         id::CLIENT_NO_EVICT | id::CLIENT_REPLY | id::CLIENT_CAPA => &[b"respool"],
+        // Both reports of RESPOOL: the first reads, and no server has an event of this name.
+        id::SLOWLOG_LEN => &[],
+        id::LATENCY_RESET => &[b"respool"],
         // No table row has this subcommand.
         id::CLIENT => &[b"respool"],
         // These commands only read. No node has this name, and every word has a slot.

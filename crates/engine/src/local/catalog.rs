@@ -36,8 +36,8 @@ pub(crate) struct CommandCatalog {
     unanswered: HashMap<ServerUser, (u32, Time)>,
     /// The commands of each server, read as soon as they matter.
     known: HashMap<ServerId, KnownCommands>,
-    /// Users to whom a server refused COMMAND. `None`: the user lacks the right. A time: the server
-    /// refused once, at that time.
+    /// The users whose COMMAND a server refused. `None`: the user lacks the right. A time: when the
+    /// server refused once.
     untold: HashMap<ServerUser, Option<Time>>,
     /// The answers to whether a user may open transactions, asked at its first MULTI: the refusal,
     /// if any, and the time of the answer.
@@ -112,7 +112,7 @@ struct KnownCommands {
     /// Whether the server lists its subcommands (Redis 7 and newer).
     subcommands: bool,
     /// The list may be old: the next session that needs it asks again.
-    doubted: bool,
+    is_stale: bool,
 }
 
 /// The server's judgement of a request before its arguments are read.
@@ -142,23 +142,23 @@ pub(crate) enum RequestAdmission {
 
 impl CommandCatalog {
     /// A user has authenticated again, or its rights may have changed.
-    pub(crate) fn doubt_user(&mut self, user: u16) {
+    pub(crate) fn invalidate_user(&mut self, user: u16) {
         self.untold.retain(|(_, of), _| *of != user);
         self.unopened.retain(|(_, of), _| *of != user);
-        self.rights.doubt(|(_, of)| of == user);
+        self.rights.invalidate(|(_, of)| of == user);
     }
 
     /// Forgets a user whose number may be given to another one.
     pub(crate) fn forget_user(&mut self, learned: &mut LearnedCommands, user: u16) {
-        self.doubt_user(user);
+        self.invalidate_user(user);
         learned.forget_user(user);
     }
 
     /// A connection to a server was lost: another server may have its place when it is back.
     /// Requests in a transaction are still checked by the list that counted at its MULTI.
-    pub(crate) fn doubt_server(&mut self, learned: &mut LearnedCommands, server: ServerId) {
+    pub(crate) fn invalidate_server(&mut self, learned: &mut LearnedCommands, server: ServerId) {
         if let Some(known) = self.known.get_mut(&server) {
-            known.doubted = true;
+            known.is_stale = true;
         }
         learned.forget_server(server);
         self.untold.retain(|(of, _), _| *of != server);
@@ -167,9 +167,9 @@ impl CommandCatalog {
 
     /// Forgets a server whose number is given to another one.
     pub(crate) fn forget_server(&mut self, learned: &mut LearnedCommands, server: ServerId) {
-        self.doubt_server(learned, server);
+        self.invalidate_server(learned, server);
         self.known.remove(&server);
-        self.rights.doubt(|(of, _)| of == server);
+        self.rights.invalidate(|(of, _)| of == server);
     }
 }
 
@@ -223,7 +223,7 @@ impl Local {
         };
         let own = plane.kind_of(session);
         let known = self.catalog.known.get(&own.server);
-        if known.is_some_and(|known| !known.doubted) {
+        if known.is_some_and(|known| !known.is_stale) {
             return true;
         }
         // All users see the same commands. The first link is up already, but its user may have no
@@ -241,14 +241,26 @@ impl Local {
         true
     }
 
-    /// Asks whether the session's user may open transactions, unless that is known. Returns false
-    /// if the session waits for the answer. `opening` is MULTI as the client wrote it.
-    pub(crate) fn know_opening(
+    /// Asks whether the session's user may open transactions, unless that is known. `opening`: a
+    /// MULTI, as the client wrote it. `Err`: the session waits for the answer, or the server has
+    /// refused.
+    pub(crate) fn admit_opening(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         opening: &[u8],
-    ) -> bool {
+    ) -> Result<(), Blocked> {
+        if !self.know_opening(plane, id, opening) {
+            return Err(Blocked::Wait);
+        }
+        match self.refusal_to_open(plane, id) {
+            Some(refusal) => Err(Blocked::Refused(refusal)),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns false if the session waits for the answer.
+    fn know_opening(&mut self, plane: &mut DataPlane, id: SessionId, opening: &[u8]) -> bool {
         let known = self.whose(plane, id).is_none_or(|whose| {
             let said = self.catalog.unopened.get(&whose);
             said.is_some_and(|(refusal, at)| {
@@ -352,7 +364,7 @@ impl Local {
         Some(match refusal {
             Some(RightRefusal::Denied(error)) if has_rights => CommandCheck::Refused(error),
             Some(RightRefusal::Unanswered) if has_rights => CommandCheck::Refused(
-                self.unanswered_error(plane, session_id, plane.away_error(session_id)),
+                self.unanswered_error(plane, session_id, plane.server_down_error(session_id)),
             ),
             _ => verdict,
         })
@@ -427,7 +439,7 @@ impl Local {
         let asked = self.catalog.asked_on(&plane.links, &subject);
         let since = asked.map_or(plane.now, |(_, since)| since);
         let is_late =
-            self.catalog.is_late(&subject.0, since, plane.now) || plane.is_expired(plane.asked_ms);
+            self.catalog.is_late(&subject.0, since, plane.now) || plane.is_expired(plane.asked);
         let link = match asked {
             Some((link, _)) => link,
             // A late server may have recovered: it is asked, and its answer clears the record of
@@ -546,7 +558,7 @@ fn known(reply: &[u8]) -> Option<KnownCommands> {
     let mut known = KnownCommands {
         arities: vec![None; CommandId::COUNT],
         subcommands: false,
-        doubted: false,
+        is_stale: false,
     };
     for facts in &list {
         let Value::List(facts) = facts else { continue };
@@ -643,7 +655,7 @@ impl Local {
     }
 
     /// The server's error to a MULTI of this session's user, if it has refused one.
-    pub(crate) fn refusal_to_open(&self, plane: &DataPlane, id: SessionId) -> Option<Vec<u8>> {
+    fn refusal_to_open(&self, plane: &DataPlane, id: SessionId) -> Option<Vec<u8>> {
         self.catalog
             .unopened
             .get(&self.whose(plane, id)?)?
@@ -652,9 +664,9 @@ impl Local {
     }
 
     /// The rights of a link's user may have changed.
-    pub(crate) fn doubt_rights(&mut self, plane: &mut DataPlane, link: LinkId) {
+    pub(crate) fn invalidate_rights(&mut self, plane: &mut DataPlane, link: LinkId) {
         if let Some(link) = plane.links.get(link) {
-            self.catalog.doubt_user(link.kind.user);
+            self.catalog.invalidate_user(link.kind.user);
         }
     }
 

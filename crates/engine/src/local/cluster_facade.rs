@@ -261,7 +261,9 @@ impl Local {
             LocalAddress::Tcp(at) => (at.ip().to_string(), at.port()),
             // A client of a Unix socket sees no host. With several pools, the port may be that of
             // another pool.
-            LocalAddress::Unix(_) | LocalAddress::Unknown if plane.settings.pools.len() > 1 => {
+            LocalAddress::Unix(_) | LocalAddress::Unknown
+                if plane.settings.pools_in_use().count() > 1 =>
+            {
                 (String::new(), 0)
             }
             LocalAddress::Unix(_) | LocalAddress::Unknown => (String::new(), plane.worker.tcp_port),

@@ -1,21 +1,52 @@
-//! HELLO: its reply.
+//! HELLO: the steps of the session, and the reply.
 
 use respool_protocol::encode::{self, Version};
 use respool_protocol::value::Value;
 
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
-use crate::data_plane::ingress::Dispatched;
+use crate::data_plane::database_change::DatabaseChange;
+use crate::data_plane::hello::HelloArgs;
+use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::session::Flags;
 use crate::local::Local;
 
 impl Local {
-    /// Refuses a HELLO of a session that is not logged in. `None`: it is.
-    pub(crate) fn refuse_without_login(
-        &self,
+    /// HELLO. `log_in`: the login that it may have. `Err`: the server is asked, the session waits,
+    /// or is refused. `restrict`: allows a subscriber the commands of its new version.
+    pub(crate) fn hello(
+        &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-    ) -> Option<Dispatched> {
+        request: &Request<'_>,
+        log_in: impl FnOnce(&mut DataPlane, &HelloArgs<'_>, Version) -> Result<(), Dispatched>,
+        restrict: impl FnOnce(&mut DataPlane),
+    ) -> Dispatched {
+        let Some(session) = plane.sessions.get(id) else {
+            return Dispatched::Done;
+        };
+        let hello = match HelloArgs::read(request) {
+            Ok(hello) => hello,
+            Err(text) => return plane.answer_error(id, &text),
+        };
+        let (db, version) = (session.db, hello.version.unwrap_or(session.version));
+        if let Err(dispatched) = log_in(plane, &hello, version) {
+            return dispatched;
+        }
+        if let Some(dispatched) = self.refuse_without_login(plane, id) {
+            return dispatched;
+        }
+        match plane.change_database(id, version, db) {
+            DatabaseChange::Done => restrict(plane),
+            DatabaseChange::Wait => return Dispatched::Wait,
+            DatabaseChange::Failed(reply) => return plane.answer_reply(id, &reply),
+            DatabaseChange::Away(_) => return plane.close_at_hello(id),
+        }
+        self.answer_hello(plane, id, hello.name)
+    }
+
+    /// Refuses a HELLO of a session that is not logged in. `None`: it is.
+    fn refuse_without_login(&self, plane: &mut DataPlane, id: SessionId) -> Option<Dispatched> {
         let session = plane.sessions.get(id)?;
         if !session.state.any(Flags::UNAUTHENTICATED) {
             return None;
@@ -33,7 +64,7 @@ impl Local {
     }
 
     /// Answers a HELLO after the session has changed to its version. `name`: the new name.
-    pub(crate) fn greet(
+    fn answer_hello(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,

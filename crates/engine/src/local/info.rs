@@ -7,6 +7,7 @@ use respool_protocol::value::Value;
 
 use crate::base::counters::{Counted, Counters};
 use crate::base::handle::SessionId;
+use crate::base::reload_report::ReloadReport;
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
@@ -44,6 +45,8 @@ pub(crate) struct InfoFacts {
     pub(crate) workers: usize,
     /// The worker's utilization as INFO shows it.
     pub(crate) utilization: String,
+    /// The outcome of reloads of the configuration.
+    pub(crate) reloads: ReloadReport,
     /// Counters of the whole process.
     pub(crate) counters: Counters,
     /// The number of servers of the client's pool.
@@ -67,6 +70,14 @@ pub(crate) fn own_section(facts: &InfoFacts) -> String {
     field("respool_worker", &facts.worker);
     field("respool_workers", &facts.workers);
     field("respool_worker_utilization", &facts.utilization);
+    let reloads = &facts.reloads;
+    field("respool_config_epoch", &reloads.epoch);
+    field(
+        "respool_config_reload_success",
+        &u8::from(!reloads.last_failed),
+    );
+    field("respool_config_reload_failures", &reloads.failures);
+    field("respool_config_reload_at", &reloads.last_at);
     for (name, value) in facts.counters.each() {
         field(&format!("respool_{name}"), &value);
     }
@@ -138,6 +149,12 @@ mod tests {
             worker: 1,
             workers: 4,
             utilization: "-1".to_owned(),
+            reloads: ReloadReport {
+                epoch: 3,
+                failures: 1,
+                last_failed: true,
+                last_at: 1_700_000_000,
+            },
             counters: Counters {
                 servers_down: 3,
                 ..Counters::default()
@@ -156,6 +173,10 @@ mod tests {
             "respool_worker:1",
             "respool_workers:4",
             "respool_worker_utilization:-1",
+            "respool_config_epoch:3",
+            "respool_config_reload_success:0",
+            "respool_config_reload_failures:1",
+            "respool_config_reload_at:1700000000",
             "respool_servers_down:3",
             "respool_servers_away:3",
             "respool_servers:9",

@@ -1,11 +1,11 @@
-//! The commands that respool answers itself, and the part of respool that answers each.
+//! The commands that respool answers itself, and the component that answers each.
 
 use respool_protocol::commands::{CommandId, id};
 
 use crate::data_plane::completion::pinned::is_connection_switch;
 use crate::data_plane::completion::pubsub::ChannelKind;
 
-/// A command that respool answers itself, by the part that answers it.
+/// A command that respool answers itself, by the component that answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnCommand {
     /// PING: in a subscription it has another reply.
@@ -106,8 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// Each row of the table that respool answers has a part that answers it. Containers have none:
-    /// without a known subcommand they are refused before, or go to the server.
+    /// Each row of the table that respool answers has a component that answers it. Containers have
+    /// none: without a known subcommand they are refused before, or go to the server.
     #[test]
     fn each_row_that_respool_answers_has_an_answer() {
         for command in commands::all() {

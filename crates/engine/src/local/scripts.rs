@@ -141,6 +141,12 @@ impl Scripts {
         self.restored.forget(server);
     }
 
+    /// The number of a server is given to another one.
+    pub(crate) fn forget_server(&mut self, server: ServerId) {
+        self.lost.remove(&server);
+        self.restored.forget(server);
+    }
+
     /// The reply of a server to the configured user that loads the script of this number.
     pub(crate) fn note_restored(
         &mut self,
@@ -229,6 +235,15 @@ impl Scripts {
         !self.held.is_empty()
     }
 
+    /// Gives a pool the scripts of another one, before sessions move from there to it.
+    pub(crate) fn copy(&mut self, from: u16, to: u16) {
+        let scripts = self.scripts.iter().filter(|((of, _), _)| *of == from);
+        let scripts = scripts.map(|(_, script)| (script.body.clone(), script.shown_by.clone()));
+        for (body, shown_by) in scripts.collect::<Vec<_>>() {
+            self.learn(to, body, &shown_by);
+        }
+    }
+
     /// The scripts of a pool were flushed: from now on NOSCRIPT is the right answer.
     pub(crate) fn forget(&mut self, pool: u16) {
         self.scripts.retain(|(of, _), _| *of != pool);
@@ -295,7 +310,7 @@ impl Local {
         id: SessionId,
         names: &[ScriptHash],
     ) -> Result<usize, Blocked> {
-        let pool = plane.pool_of_session(id);
+        let pool = plane.known_pool(plane.pool_of_session(id));
         let may_wait = names.len() <= SCRIPTS_LOADED_MAX / 2;
         let (mut known, mut waits_at) = (0, None);
         for name in names {
@@ -352,7 +367,7 @@ impl Local {
         request: &[u8],
         reply: &[u8],
     ) {
-        let Some(pool) = plane.sessions.get(session).map(|session| session.pool) else {
+        let Some(pool) = plane.known_pool_of(session) else {
             return;
         };
         let was_run = !is_refusal(reply);
@@ -378,7 +393,7 @@ impl Local {
         session: SessionId,
         body: &[u8],
     ) {
-        if let Some(pool) = plane.sessions.get(session).map(|session| session.pool) {
+        if let Some(pool) = plane.known_pool_of(session) {
             self.remember_loaded(plane, link, pool, body, false);
         }
     }
@@ -491,10 +506,7 @@ impl Local {
         entry: Entry,
         request: &[u8],
     ) -> bool {
-        let pool = plane
-            .sessions
-            .get(entry.session)
-            .map(|session| session.pool);
+        let pool = plane.known_pool_of(entry.session);
         let named = pool.zip(names_in(request).pop());
         let script = named.and_then(|(pool, name)| self.scripts.find(pool, name));
         let (Some(script), Some(state)) = (script, plane.links.get_mut(link)) else {
@@ -504,10 +516,10 @@ impl Local {
         bytes.extend_from_slice(request);
         let entry = Entry {
             len: bytes.len() as u32,
-            has_completion: true,
-            ..entry
+            ..entry.with_completion(true)
         };
         state.ledger.push_with(entry, &bytes, Completion::behind(1));
+        plane.note_repeated();
         plane.counters.scripts_reloaded += 1;
         plane.list_link(link);
         plane.close_if_full(link);
@@ -613,7 +625,7 @@ impl Local {
         session: SessionId,
         request: &[u8],
     ) {
-        let Some(pool) = plane.sessions.get(session).map(|session| session.pool) else {
+        let Some(pool) = plane.known_pool_of(session) else {
             return;
         };
         for name in names_in(request) {
@@ -626,7 +638,7 @@ impl Local {
     pub(crate) fn settle_flush(&mut self, plane: &mut DataPlane, link: LinkId, reply: &[u8]) {
         let server = plane.links.get(link).map(|link| link.kind.server);
         if let Some(server) = server.filter(|_| !reply.starts_with(b"-")) {
-            let pool = plane.pool_of(server).parent;
+            let pool = plane.known_pool(plane.pool_of(server).parent);
             self.scripts.forget(pool);
             if !self.scripts.flushed.contains(&pool) {
                 self.scripts.flushed.push(pool);

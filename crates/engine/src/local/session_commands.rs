@@ -45,7 +45,9 @@ impl Local {
             }),
             SessionCommand::ClientGetname => {
                 plane.answer_in_order(id, |out, session| match &session.rare {
-                    Some(rare) if !rare.name.is_empty() => encode::bulk(out, &rare.name),
+                    Some(rare) if !rare.client.name.is_empty() => {
+                        encode::bulk(out, &rare.client.name)
+                    }
                     _ => encode::null(out, session.version),
                 })
             }
@@ -141,7 +143,7 @@ impl Local {
             return Err(LONG_NAME);
         }
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.rare().name = name.to_vec();
+            session.rare().client.name = name.into();
         }
         plane.weigh(id);
         Ok(())
@@ -197,10 +199,10 @@ impl Local {
             return plane.answer_error(id, LONG_NAME);
         }
         if let Some(session) = plane.sessions.get_mut(id) {
-            let rare = session.rare();
+            let client = &mut session.rare().client;
             match is_name {
-                true => rare.lib_name = value.to_vec(),
-                false => rare.lib_ver = value.to_vec(),
+                true => client.lib_name = value.into(),
+                false => client.lib_ver = value.into(),
             }
         }
         plane.weigh(id);

@@ -12,14 +12,15 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::Dispatched;
 use crate::data_plane::learned_commands::{CommandInfo, LearnedKeySpec};
 use crate::data_plane::owners::LeadingCommand;
-use crate::data_plane::session::Flags;
+use crate::data_plane::session::{Flags, Pins};
 use crate::local::Local;
 use crate::local::catalog::may_be_a_name;
+use crate::local::report_command::RESPOOL;
 
 /// A request whose command the table lacks.
 pub(crate) struct UnknownRequest<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) spans: &'a [Span],
+    bytes: &'a [u8],
+    spans: &'a [Span],
     /// The name of the command, in lower case.
     name: Vec<u8>,
 }
@@ -35,8 +36,19 @@ impl<'a> UnknownRequest<'a> {
         self.spans[index].of(self.bytes)
     }
 
+    /// Whether it is for respool itself.
+    pub(crate) fn is_report(&self) -> bool {
+        self.name == RESPOOL
+    }
+
+    /// The arguments behind the name.
+    pub(crate) fn args(&self) -> Vec<&'a [u8]> {
+        let bytes = self.bytes;
+        self.spans[1..].iter().map(|span| span.of(bytes)).collect()
+    }
+
     /// The first argument behind the name.
-    pub(crate) fn first(&self) -> Option<&'a [u8]> {
+    fn first(&self) -> Option<&'a [u8]> {
         self.spans.get(1).map(|first| first.of(self.bytes))
     }
 
@@ -48,16 +60,27 @@ impl<'a> UnknownRequest<'a> {
 
     /// The row of the command that the server has by another name. A container's subcommand has a
     /// row of its own.
-    pub(crate) fn row_of(&self, renamed: CommandId) -> CommandId {
+    fn row_of(&self, renamed: CommandId) -> CommandId {
         let sub = self.first().filter(|_| renamed.get().is_container());
         let sub = sub.and_then(|name| commands::lookup_sub(renamed, name));
         sub.unwrap_or(renamed)
     }
 }
 
-/// The next step of a request whose command the table lacks.
+/// The way of a request whose command the table lacks, as the server's answer decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UnknownStep {
+pub(crate) enum UnknownWay {
+    /// It was placed, refused, or waits.
+    Dispatched(Dispatched),
+    /// It is this command of the table by another name.
+    Known(CommandId),
+    /// It is queued until EXEC. `taints`: its link must not be used by others afterwards.
+    Queue { taints: bool },
+}
+
+/// The outcome for a request whose command the table lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnknownOutcome {
     /// A subscriber must not send it.
     RefuseSubscriber,
     /// It waits for the end of a pause.
@@ -71,7 +94,7 @@ pub(crate) enum UnknownStep {
     /// It is queued until EXEC. `taints`: its link must not be used by others afterwards.
     Queue { taints: bool },
     /// It goes to a shared link.
-    Share { reads: bool },
+    SharedLink { reads: bool },
     /// It gets a link of its own.
     Dedicated,
 }
@@ -89,32 +112,65 @@ struct UnknownFacts {
     removes_prefix: bool,
 }
 
-fn step_of(info: CommandInfo, facts: UnknownFacts) -> UnknownStep {
+fn outcome_of(info: CommandInfo, facts: UnknownFacts) -> UnknownOutcome {
     // Servers see keys without their prefix in some pools, so the request must not reach a command
     // that was added just now.
     let stays_here = facts.is_unauthenticated || facts.in_multi || facts.removes_prefix;
     match info {
-        CommandInfo::Renamed(id) => UnknownStep::Known(id),
-        CommandInfo::Nothing { .. } if stays_here => UnknownStep::RefuseUnknown,
-        CommandInfo::Nothing { .. } => UnknownStep::AskServer,
-        _ if facts.is_restricted => UnknownStep::RefuseSubscriber,
-        _ if facts.is_paused => UnknownStep::Hold,
-        CommandInfo::Shared { .. } if facts.in_multi => UnknownStep::Queue { taints: false },
-        _ if facts.in_multi => UnknownStep::Queue { taints: true },
-        CommandInfo::Shared { reads, .. } => UnknownStep::Share { reads },
-        CommandInfo::Alone { .. } | CommandInfo::Unreported { .. } => UnknownStep::Dedicated,
+        CommandInfo::Renamed(id) => UnknownOutcome::Known(id),
+        CommandInfo::Nothing { .. } if stays_here => UnknownOutcome::RefuseUnknown,
+        CommandInfo::Nothing { .. } => UnknownOutcome::AskServer,
+        _ if facts.is_restricted => UnknownOutcome::RefuseSubscriber,
+        _ if facts.is_paused => UnknownOutcome::Hold,
+        CommandInfo::Shared { .. } if facts.in_multi => UnknownOutcome::Queue { taints: false },
+        _ if facts.in_multi => UnknownOutcome::Queue { taints: true },
+        CommandInfo::Shared { reads, .. } => UnknownOutcome::SharedLink { reads },
+        CommandInfo::Alone { .. } | CommandInfo::Unreported { .. } => UnknownOutcome::Dedicated,
     }
 }
 
 impl Local {
-    /// Judges a request by the server's answer about its command, and switches the session to the
-    /// owner of its keys. `Err`: the session waits for the answer, is refused or closed.
-    pub(crate) fn judge_unknown(
+    /// Dispatches a request by the server's answer about its command.
+    pub(crate) fn dispatch_unknown(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &UnknownRequest<'_>,
-    ) -> Result<UnknownStep, Dispatched> {
+    ) -> UnknownWay {
+        let bytes = request.bytes;
+        let outcome = match self.judge_unknown(plane, id, request) {
+            Ok(outcome) => outcome,
+            Err(dispatched) => return UnknownWay::Dispatched(dispatched),
+        };
+        UnknownWay::Dispatched(match outcome {
+            UnknownOutcome::Known(renamed) => return UnknownWay::Known(request.row_of(renamed)),
+            UnknownOutcome::Queue { taints } => return UnknownWay::Queue { taints },
+            UnknownOutcome::RefuseSubscriber => refuse_subscriber(plane, id, request),
+            UnknownOutcome::Hold => plane.hold_for_pause(id),
+            UnknownOutcome::RefuseUnknown => refuse_unknown(plane, id, request),
+            UnknownOutcome::AskServer => plane.dispatch_on_link(id, bytes, false, None),
+            UnknownOutcome::SharedLink { reads } => {
+                let lane = plane.enter_code_lane_with(id, bytes);
+                plane.on_code_lane(id, lane, |plane| {
+                    plane.dispatch_on_link(id, bytes, reads, None)
+                })
+            }
+            UnknownOutcome::Dedicated => {
+                let mut pins = Pins::ONCE;
+                pins.add(Pins::UNKNOWN);
+                plane.dispatch_alone(id, bytes, (false, None), pins, true)
+            }
+        })
+    }
+
+    /// Judges a request by the server's answer about its command, and switches the session to the
+    /// owner of its keys. `Err`: the session waits for the answer, is refused or closed.
+    fn judge_unknown(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &UnknownRequest<'_>,
+    ) -> Result<UnknownOutcome, Dispatched> {
         if let Some(session) = plane.sessions.get_mut(id) {
             session.asked = None;
         }
@@ -126,7 +182,7 @@ impl Local {
         let state = plane.sessions.get(id).map(|session| session.state);
         let state = state.unwrap_or_default();
         let reads = matches!(info, CommandInfo::Shared { reads: true, .. });
-        let step = step_of(
+        let outcome = outcome_of(
             info,
             UnknownFacts {
                 is_unauthenticated: state.any(Flags::UNAUTHENTICATED),
@@ -137,11 +193,14 @@ impl Local {
             },
         );
         // An unknown command may write, too: a module may have been loaded meanwhile.
-        let is_over = matches!(step, UnknownStep::RefuseSubscriber | UnknownStep::Hold);
-        if !is_over && !reads && !matches!(step, UnknownStep::Known(_)) {
+        let is_over = matches!(
+            outcome,
+            UnknownOutcome::RefuseSubscriber | UnknownOutcome::Hold
+        );
+        if !is_over && !reads && !matches!(outcome, UnknownOutcome::Known(_)) {
             plane.note_write(id);
         }
-        Ok(step)
+        Ok(outcome)
     }
 
     /// The server's answer about the command of a request. `Err`: the session waits for it, is
@@ -163,32 +222,6 @@ impl Local {
             true => Ok(CommandInfo::Nothing { at: plane.now }),
             false => self.info_of(plane, id, request.name.clone()),
         }
-    }
-
-    /// Answers a subscriber that sends a command which it must not send.
-    pub(crate) fn refuse_subscriber(
-        &self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        request: &UnknownRequest<'_>,
-    ) -> Dispatched {
-        let text = not_in_subscription(&request.name, plane.is_before_7(id));
-        plane.answer_error(id, &text)
-    }
-
-    /// Answers a request as a server that lacks the command would.
-    pub(crate) fn refuse_unknown(
-        &self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        request: &UnknownRequest<'_>,
-    ) -> Dispatched {
-        if plane.is_silent_before_auth(id) {
-            return plane.answer_error(id, NOAUTH);
-        }
-        let args: Vec<&[u8]> = (0..request.spans.len()).map(|at| request.arg(at)).collect();
-        let text = unknown_command(&args, plane.is_before_7(id));
-        plane.refuse_queued(id, &text)
     }
 
     /// Identifies a large request by its first arguments. `Err`: the session waits for the server's
@@ -225,6 +258,30 @@ impl Local {
             CommandInfo::Nothing { .. } => LeadingCommand::Nothing,
         })
     }
+}
+
+/// Answers a subscriber that sends a command which it must not send.
+pub(crate) fn refuse_subscriber(
+    plane: &mut DataPlane,
+    id: SessionId,
+    request: &UnknownRequest<'_>,
+) -> Dispatched {
+    let text = not_in_subscription(&request.name, plane.is_before_7(id));
+    plane.answer_error(id, &text)
+}
+
+/// Answers a request as a server that lacks the command would.
+fn refuse_unknown(
+    plane: &mut DataPlane,
+    id: SessionId,
+    request: &UnknownRequest<'_>,
+) -> Dispatched {
+    if plane.is_silent_before_auth(id) {
+        return plane.answer_error(id, NOAUTH);
+    }
+    let args: Vec<&[u8]> = (0..request.spans.len()).map(|at| request.arg(at)).collect();
+    let text = unknown_command(&args, plane.is_before_7(id));
+    plane.refuse_queued(id, &text)
 }
 
 /// Switches a session, and its transaction, to the owner of the keys in a request, if its pool has
@@ -285,8 +342,8 @@ mod tests {
 
     /// The server's answer and the state of the session decide about a request.
     #[test]
-    fn step_follows_from_answer_and_session() {
-        use UnknownStep::*;
+    fn outcome_follows_from_answer_and_session() {
+        use UnknownOutcome::*;
         let in_multi = UnknownFacts {
             in_multi: true,
             ..facts()
@@ -308,8 +365,8 @@ mod tests {
             removes_prefix: true,
             ..facts()
         };
-        for (info, facts, step) in [
-            (READS, facts(), Share { reads: true }),
+        for (info, facts, outcome) in [
+            (READS, facts(), SharedLink { reads: true }),
             (READS, in_multi, Queue { taints: false }),
             (READS, restricted, RefuseSubscriber),
             (READS, paused, Hold),
@@ -324,7 +381,7 @@ mod tests {
             (NOTHING, stripped, RefuseUnknown),
             (CommandInfo::Renamed(id::GET), paused, Known(id::GET)),
         ] {
-            assert_eq!(step_of(info, facts), step, "{info:?} {facts:?}");
+            assert_eq!(outcome_of(info, facts), outcome, "{info:?} {facts:?}");
         }
     }
 

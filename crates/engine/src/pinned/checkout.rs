@@ -21,7 +21,7 @@ use crate::pinned::Pinned;
 /// The timeout of a blocking request, milliseconds. `None`: it waits for ever or for weeks, or the
 /// timeout is malformed. The server refuses a malformed one when there is a link, since servers
 /// differ in the formats that they accept.
-pub(crate) fn patience_ms(request: &Request<'_>) -> Option<u32> {
+pub(crate) fn block_timeout_ms(request: &Request<'_>) -> Option<u32> {
     let argc = request.spans.len();
     let text = |at: usize| std::str::from_utf8(request.args().nth(at)?).ok();
     let of_seconds = |at| text(at)?.parse().ok().map(|seconds: f64| seconds * 1_000.0);
@@ -76,7 +76,7 @@ impl Pinned {
         match (dispatched, waits) {
             (Dispatched::Done, _) => plane.set_gives_up_at(id, None),
             (Dispatched::Wait, true) if !was_waiting => {
-                let own = patience_ms(request).map(|ms| plane.now.plus_ms(ms));
+                let own = block_timeout_ms(request).map(|ms| plane.now.plus_ms(ms));
                 let at = [own, plane.deadline_of(id)].into_iter().flatten().min();
                 plane.set_gives_up_at(id, at);
             }
@@ -92,7 +92,7 @@ mod tests {
     use respool_protocol::encode;
     use respool_protocol::request::{Found, RequestScanner};
 
-    fn patience(words: &str) -> Option<u32> {
+    fn timeout_of(words: &str) -> Option<u32> {
         let words: Vec<&str> = words.split(' ').collect();
         let mut bytes = Vec::new();
         encode::request(&mut bytes, &words);
@@ -102,7 +102,7 @@ mod tests {
             Ok(Found::Request { .. })
         ));
         let id = commands::lookup(words[0].as_bytes()).expect("a command");
-        patience_ms(&Request {
+        block_timeout_ms(&Request {
             bytes: &bytes,
             spans: scanner.spans(),
             id,
@@ -125,7 +125,7 @@ mod tests {
             ("WAIT 1 500", 500),
             ("WAITAOF 1 0 20", 20),
         ] {
-            assert_eq!(patience(request), Some(ms), "{request}");
+            assert_eq!(timeout_of(request), Some(ms), "{request}");
         }
         for endless_or_wrong in [
             "BLPOP",
@@ -145,7 +145,7 @@ mod tests {
             "WAIT",
             "WAIT 1 0",
         ] {
-            assert_eq!(patience(endless_or_wrong), None, "{endless_or_wrong}");
+            assert_eq!(timeout_of(endless_or_wrong), None, "{endless_or_wrong}");
         }
     }
 }

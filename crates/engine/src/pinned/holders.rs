@@ -206,10 +206,8 @@ impl Pinned {
         let large = session.rare().large.take();
         session.state.end_large();
         self.abandon(plane, link);
-        let entry = Entry {
-            silent: large.is_some_and(|large| large.silent),
-            ..Entry::of(session_id, seq, plane.now_ms)
-        };
+        let silent = large.is_some_and(|large| large.silent);
+        let entry = Entry::of(session_id, seq, plane.now_stamp).silenced(silent);
         let cause = Cause::Slow {
             name: Bound::StreamingLinks.name(),
             least,
@@ -273,16 +271,10 @@ fn bytes_moved(session: &Session) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::handle::session;
 
     fn link(index: u32) -> LinkId {
         LinkId {
-            index,
-            generation: 1,
-        }
-    }
-
-    fn session(index: u32) -> SessionId {
-        SessionId {
             index,
             generation: 1,
         }

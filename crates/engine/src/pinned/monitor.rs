@@ -44,8 +44,8 @@ impl Pinned {
         let silent = session.state.is_silent();
         let link = session.link;
         if let Some(link) = plane.links.get_mut(link) {
-            let at_ms = plane.asked_ms;
-            link.tunnel = Some(Tunnel::Asked { silent, at_ms });
+            let asked = plane.asked;
+            link.tunnel = Some(Tunnel::Asked { silent, asked });
             link.begin_streaming();
             link.stream(request.bytes, plane.now);
         }
@@ -146,12 +146,12 @@ impl Pinned {
             let rest = &bytes[at..];
             let frame = match link.scanner.scan(rest) {
                 Ok(Scanned::Whole(len)) => &rest[..len],
-                Ok(Scanned::Part) if begins && rest.len() <= PARTIAL_BYTES_MAX => {
+                Ok(Scanned::Fragment) if begins && rest.len() <= PARTIAL_BYTES_MAX => {
                     link.scanner = ReplyScanner::default();
                     link.unscanned = rest.to_vec();
                     break;
                 }
-                Ok(Scanned::Part) => {
+                Ok(Scanned::Fragment) => {
                     at = bytes.len();
                     break;
                 }
@@ -162,18 +162,19 @@ impl Pinned {
             };
             let is_reply = match link.scanner.kind() {
                 b'>' => false,
-                // A line of MONITOR begins with the time. A frame that came in parts is no status.
+                // A line of MONITOR begins with the time. A frame that came in fragments is no
+                // status.
                 b'+' => begins && !frame[1].is_ascii_digit(),
                 _ => true,
             };
             match link.tunnel {
                 Some(Tunnel::Asked { .. }) if is_reply => {
-                    self.tell_tunnel(plane, by, &bytes[passed..at], false);
+                    self.pass_through_tunnel(plane, by, &bytes[passed..at], false);
                     passed = at + frame.len();
                     self.tunnel_answered(plane, id, by, frame);
                 }
                 Some(Tunnel::Resetting) if frame == RESET => {
-                    self.tell_tunnel(plane, by, &bytes[passed..at], false);
+                    self.pass_through_tunnel(plane, by, &bytes[passed..at], false);
                     return Some(by);
                 }
                 Some(Tunnel::Open { owed }) if is_reply => {
@@ -189,7 +190,7 @@ impl Pinned {
         }
         let state = plane.links.get(id);
         let ends_inside = state.is_some_and(|link| link.scanner.is_inside());
-        self.tell_tunnel(plane, by, &bytes[passed..at], ends_inside);
+        self.pass_through_tunnel(plane, by, &bytes[passed..at], ends_inside);
         None
     }
 }
@@ -200,7 +201,7 @@ const NOT_IN_TUNNEL: &[u8] = b"ERR respool: not allowed while MONITOR is on; sen
 impl Pinned {
     /// Passes bytes of the server on to the session. `ends_inside`: the last frame is incomplete,
     /// and no other bytes may come before its rest.
-    fn tell_tunnel(
+    fn pass_through_tunnel(
         &mut self,
         plane: &mut DataPlane,
         by: SessionId,
@@ -250,5 +251,108 @@ impl Pinned {
             }
             plane.unpin(by, Pins::MONITOR);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::request::RequestScanner;
+
+    use super::*;
+    use crate::data_plane::session_state::Holds;
+    use crate::data_plane::test_plane::{plane_with_link, replies_of, request_of, session_of};
+
+    /// A session whose MONITOR is on its way, with its pinned link.
+    fn monitoring() -> (Pinned, DataPlane, SessionId, LinkId) {
+        let (mut plane, _) = plane_with_link();
+        let (id, mut pinned) = (session_of(&mut plane), Pinned::default());
+        let kept = request_of("MONITOR");
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        let dispatched = pinned.monitor(&mut plane, id, &request);
+        assert_eq!(dispatched, Dispatched::Done);
+        let session = plane.sessions.get(id).expect("it is open");
+        assert!(session.pins.any(Pins::MONITOR) && session.state.is_tunnel());
+        let link = session.link;
+        plane.mark_up(link).expect("the link is there");
+        (pinned, plane, id, link)
+    }
+
+    /// Sends a request of the client through the tunnel.
+    fn send(pinned: &mut Pinned, plane: &mut DataPlane, id: SessionId, line: &str) -> Dispatched {
+        let kept = request_of(line);
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        let dispatched = pinned.dispatch_in_tunnel(plane, id, request.bytes, request.spans);
+        if dispatched == Dispatched::Wait {
+            plane.release(id, Holds::LINK);
+        }
+        dispatched
+    }
+
+    fn tunnel(plane: &DataPlane, link: LinkId) -> Option<Tunnel> {
+        plane.links.get(link).and_then(|link| link.tunnel)
+    }
+
+    /// All bytes of the server come back as they are. A line that has not come whole waits.
+    #[test]
+    fn bytes_of_the_server_pass_unchanged() {
+        let (mut pinned, mut plane, id, link) = monitoring();
+        assert_eq!(send(&mut pinned, &mut plane, id, "GET a"), Dispatched::Wait);
+        pinned.take_tunnel_bytes(&mut plane, link, b"+OK\r\n+17.2 [0 x] \"GE");
+        assert_eq!(replies_of(&plane, id), "+OK\r\n");
+        assert_eq!(tunnel(&plane, link), Some(Tunnel::Open { owed: 0 }));
+        pinned.take_tunnel_bytes(&mut plane, link, b"T\"\r\n");
+        assert_eq!(replies_of(&plane, id), "+OK\r\n+17.2 [0 x] \"GET\"\r\n");
+        // A line of MONITOR is no reply: the server still owes that of the GET.
+        assert_eq!(send(&mut pinned, &mut plane, id, "GET a"), Dispatched::Done);
+        pinned.take_tunnel_bytes(&mut plane, link, b"+17.3 [0 x] \"GET\" \"a\"\r\n");
+        assert_eq!(tunnel(&plane, link), Some(Tunnel::Open { owed: 1 }));
+        pinned.take_tunnel_bytes(&mut plane, link, b"$1\r\nv\r\n");
+        assert_eq!(tunnel(&plane, link), Some(Tunnel::Open { owed: 0 }));
+        let all = "+OK\r\n+17.2 [0 x] \"GET\"\r\n+17.3 [0 x] \"GET\" \"a\"\r\n$1\r\nv\r\n";
+        assert_eq!(replies_of(&plane, id), all);
+    }
+
+    /// The reply to RESET ends the tunnel. No request follows RESET.
+    #[test]
+    fn reply_to_reset_ends_the_tunnel() {
+        let (mut pinned, mut plane, id, link) = monitoring();
+        pinned.take_tunnel_bytes(&mut plane, link, b"+OK\r\n");
+        assert_eq!(send(&mut pinned, &mut plane, id, "RESET"), Dispatched::Done);
+        assert_eq!(tunnel(&plane, link), Some(Tunnel::Resetting));
+        assert_eq!(send(&mut pinned, &mut plane, id, "PING"), Dispatched::Wait);
+        let line = b"+17.2 [0 x] \"GET\" \"a\"\r\n";
+        assert_eq!(pinned.take_tunnel_bytes(&mut plane, link, line), None);
+        let ended = pinned.take_tunnel_bytes(&mut plane, link, b"+RESET\r\n");
+        assert_eq!(ended, Some(id));
+    }
+
+    /// A command that respool answers itself is refused behind the server's earlier replies.
+    #[test]
+    fn own_command_in_a_tunnel_is_refused_in_order() {
+        let (mut pinned, mut plane, id, link) = monitoring();
+        pinned.take_tunnel_bytes(&mut plane, link, b"+OK\r\n");
+        assert_eq!(send(&mut pinned, &mut plane, id, "GET a"), Dispatched::Done);
+        let select = "SELECT 1";
+        assert_eq!(send(&mut pinned, &mut plane, id, select), Dispatched::Wait);
+        pinned.take_tunnel_bytes(&mut plane, link, b"$-1\r\n");
+        assert_eq!(send(&mut pinned, &mut plane, id, select), Dispatched::Done);
+        let error = String::from_utf8_lossy(NOT_IN_TUNNEL);
+        assert_eq!(
+            replies_of(&plane, id),
+            format!("+OK\r\n$-1\r\n-{error}\r\n")
+        );
+    }
+
+    /// A refused MONITOR leaves a plain session behind.
+    #[test]
+    fn refused_monitor_leaves_a_plain_session() {
+        let (mut pinned, mut plane, id, link) = monitoring();
+        pinned.take_tunnel_bytes(&mut plane, link, b"-NOPERM no\r\n");
+        assert_eq!(replies_of(&plane, id), "-NOPERM no\r\n");
+        let session = plane.sessions.get(id).expect("it is open");
+        assert!(!session.state.is_tunnel() && !session.pins.any(Pins::MONITOR));
+        assert_eq!(tunnel(&plane, link), None);
     }
 }

@@ -26,13 +26,13 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::bounds_met::Bound;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ExecPreamble, PinnedCompletion};
-use crate::data_plane::ingress::{Dispatched, Request};
+use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkState;
 use crate::data_plane::polled::PolledCommand;
 use crate::data_plane::session::Pins;
 use crate::pinned::Pinned;
-use crate::pinned::checkout::patience_ms;
+use crate::pinned::checkout::block_timeout_ms;
 use crate::routing::pool::ServerId;
 
 pub(crate) const OPENING: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
@@ -76,42 +76,35 @@ fn is_nil(result: &[u8]) -> bool {
     matches!(result, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
 }
 
-/// The way of a blocking command.
-pub(crate) enum BlockingStep {
-    /// On a link of its session's own, which it may have to wait for.
-    OwnLink,
-    /// It is polled, if its user may open transactions.
-    Poll,
-    /// The session waits for the replies to its earlier requests.
-    Wait,
-}
-
 impl Pinned {
-    /// Decides the way of a blocking command.
-    pub(crate) fn blocking_step(
-        &self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        request: &Request<'_>,
-    ) -> BlockingStep {
-        if !self.may_poll(plane, id, request) {
-            return BlockingStep::OwnLink;
-        }
-        if plane.hold_until_caught_up(id) {
-            return BlockingStep::Wait;
-        }
-        plane.note_bound(Bound::PinnedLinks);
-        BlockingStep::Poll
-    }
-
-    /// Sends a request that may wait at the server on a pinned link.
+    /// Sends a request that may wait at the server on a pinned link, or polls for it.
+    /// `admit_opening`: whether its user may open transactions with the given MULTI. `Err`: the
+    /// session waits for the answer, or the server has refused.
     pub(crate) fn dispatch_blocking(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
         completion: (bool, Option<Completion>),
+        admit_opening: impl FnOnce(&mut DataPlane, &[u8]) -> Result<(), Blocked>,
     ) -> Dispatched {
+        if self.may_poll(plane, id, request) {
+            if plane.hold_until_caught_up(id) {
+                return Dispatched::Wait;
+            }
+            plane.note_bound(Bound::PinnedLinks);
+            match admit_opening(plane, OPENING) {
+                Err(Blocked::Wait) => {
+                    plane.begin_to_wait(id);
+                    return Dispatched::Wait;
+                }
+                Err(Blocked::Refused(_)) => {}
+                Ok(()) => {
+                    self.begin_to_poll(plane, id, request);
+                    return Dispatched::Done;
+                }
+            }
+        }
         let was_waiting = plane.deadline_of(id).is_some();
         let dispatched = plane.dispatch_alone(id, request.bytes, completion, Pins::ONCE, true);
         self.note_wait(plane, id, request, (was_waiting, dispatched));
@@ -133,12 +126,7 @@ impl Pinned {
 
     /// Begins to poll for a blocking command of a session that is caught up. The session's later
     /// requests wait for the reply.
-    pub(crate) fn begin_to_poll(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        request: &Request<'_>,
-    ) {
+    fn begin_to_poll(&mut self, plane: &mut DataPlane, id: SessionId, request: &Request<'_>) {
         plane.link_waiters.pinned.leave(id);
         plane.set_gives_up_at(id, None);
         let now = plane.now;
@@ -152,10 +140,12 @@ impl Pinned {
         let one = PolledCommand {
             session: id,
             seq: session.take_seq(),
+            command: request.id.into(),
+            asked: plane.asked,
             request: request.bytes.to_vec(),
             kind,
             slot: slot_of_first_key(request),
-            until: patience_ms(request).map(|ms| now.plus_ms(ms)),
+            until: block_timeout_ms(request).map(|ms| now.plus_ms(ms)),
             due: now,
             link: None,
             nil: Vec::new(),
@@ -182,6 +172,7 @@ impl Pinned {
             PollOutcome::Redirected => {}
             PollOutcome::Reply(reply) => {
                 plane.held_bytes -= one.request.len();
+                plane.note_whole(one.session, one.command, one.asked);
                 plane.deliver_to(entry, reply);
                 return None;
             }
@@ -219,7 +210,8 @@ impl Pinned {
 
     fn end_poll(&mut self, plane: &mut DataPlane, one: PolledCommand, reply: &[u8]) {
         plane.held_bytes -= one.request.len();
-        let entry = Entry::of(one.session, one.seq, plane.now.stamp_ms());
+        plane.note_whole(one.session, one.command, one.asked);
+        let entry = Entry::of(one.session, one.seq, plane.now_stamp);
         plane.deliver_to(entry, reply);
     }
 
@@ -271,8 +263,7 @@ impl Pinned {
         let block = [OPENING, &one.request, CLOSING].concat();
         let entry = Entry {
             len: block.len() as u32,
-            has_completion: true,
-            ..Entry::of(id, one.seq, plane.now.stamp_ms())
+            ..Entry::of(id, one.seq, plane.now_stamp).with_completion(true)
         };
         one.link = link;
         plane.polling.waiting.push_back(one);

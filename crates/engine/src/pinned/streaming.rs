@@ -11,18 +11,22 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::local::LocalCompletion;
-use crate::data_plane::ingress::{Blocked, bound_reply};
+use crate::data_plane::completion::pubsub::PubsubCompletion;
+use crate::data_plane::ingress::{Blocked, Dispatched, bound_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::owners::LeadingCommand;
-use crate::data_plane::scripts::body_shown;
+use crate::data_plane::scripts::{awaits_body, body_shown};
 use crate::data_plane::sent_request::runs_code;
-use crate::data_plane::session::{Flags, LargeRequest, Session};
+use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::unfinished::LargeRequest;
 use crate::pinned::Pinned;
 
-/// How a large request begins.
+/// The beginning of a large request.
 struct LargeStart<'a> {
+    /// `None`: the table lacks it.
+    command: Option<CommandId>,
     /// The link that gets it. `None`: it was refused.
     link: Option<LinkId>,
     /// The bytes that have come, as the server gets them.
@@ -35,19 +39,34 @@ struct LargeStart<'a> {
 
 impl Pinned {
     /// Begins to stream a large request, or to swallow it. `rest`: the bytes that have come.
-    /// `opening`: the command. `counted`: the completion of its reply, if the reply counts
-    /// subscribers. Returns how many bytes of `rest` are used, or `None` if the request waits.
+    /// `identify`: the command by the first arguments and their number. `Err`: the session waits
+    /// for the server's answer, or is closed. `counted`: the completion of its reply, if the reply
+    /// counts subscribers of the channel. Returns how many bytes of `rest` are used, or `None` if
+    /// the request waits.
     pub(crate) fn begin_large(
         &mut self,
         plane: &mut DataPlane,
         session_id: SessionId,
         (scanner, rest): (&RequestScanner, &[u8]),
-        opening: LeadingCommand,
-        counted: Option<Completion>,
+        identify: impl FnOnce(&mut DataPlane, &[&[u8]], usize) -> Result<LeadingCommand, Dispatched>,
+        counted: impl FnOnce(&DataPlane, CommandId, &[u8]) -> Option<PubsubCompletion>,
     ) -> Option<usize> {
         let args: Vec<&[u8]> = scanner.spans().iter().map(|span| span.of(rest)).collect();
         let arg = |index: usize| args.get(index).copied().unwrap_or_default();
         let (id, argc) = (commands::resolve(scanner.argc(), arg), scanner.argc());
+        let is_awaited = awaits_body(id, &args, scanner.len_at_least());
+        if is_awaited || plane.hold_until_caught_up(session_id) {
+            return None;
+        }
+        let opening = match identify(plane, &args, argc) {
+            Ok(opening) => opening,
+            Err(Dispatched::Wait) => return None,
+            Err(Dispatched::Done) => {
+                self.swallow(plane, session_id, scanner);
+                return Some(scanner.scanned());
+            }
+        };
+        let counted = id.and_then(|id| counted(plane, id, arg(1)));
         let head = &rest[..scanner.scanned()];
         let checked = self.check_large(plane, session_id, opening, (argc, scanner.spans()), head);
         if checked.is_ok() && plane.is_paused_large(session_id, &args, argc) {
@@ -67,10 +86,12 @@ impl Pinned {
                 shown: id.and_then(|id| body_shown(id, &args)),
             })),
             false => {
+                let counted = counted.map(Completion::Pubsub);
                 id.and_then(|id| counted.or_else(|| plane.naming_completion(session_id, id.get())))
             }
         };
         let large = LargeStart {
+            command: id,
             link,
             sent: stripped.as_deref().unwrap_or(head),
             completion,
@@ -149,6 +170,7 @@ impl Pinned {
         large: LargeStart<'_>,
     ) {
         let LargeStart {
+            command,
             link,
             sent,
             completion,
@@ -157,6 +179,7 @@ impl Pinned {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };
+        session.asked = command;
         match link {
             Some(_) => session.state.begin_streaming(),
             None => session.state.swallow(),
@@ -211,7 +234,7 @@ impl Pinned {
         let Some(large) = session.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
             unreachable!("a session that streams or swallows has a large request");
         };
-        let (link, silent) = (large.link, large.silent);
+        let (link, silent, command) = (large.link, large.silent, session.asked);
         let (used, ends, completion) = match large.tail.scan(input) {
             Ok((used, true)) => (used, true, large.completion.take()),
             Ok((used, false)) => (used, false, None),
@@ -236,11 +259,13 @@ impl Pinned {
             if ends {
                 state.progress = plane.now;
                 let entry = Entry {
-                    has_completion: completion.is_some(),
-                    silent,
-                    ..Entry::of(id, seq, plane.asked_ms)
+                    command: command.into(),
+                    ..Entry::of(id, seq, plane.asked)
+                        .with_completion(completion.is_some())
+                        .silenced(silent)
                 };
-                state.ledger.push_streamed(entry, completion);
+                let now = plane.now_stamp;
+                state.ledger.push_streamed(entry, completion, now);
                 state.end_streaming();
                 plane.counters.link_requests += 1;
                 plane.counters.batches += 1;
@@ -251,10 +276,11 @@ impl Pinned {
         }
         if ends {
             self.end_large(plane, id);
-            if link.is_some() {
+            match link {
                 // The next request goes on the shared link again, and must not overtake this one
                 // there.
-                plane.hold(id, Holds::CATCH_UP);
+                Some(_) => plane.hold(id, Holds::CATCH_UP),
+                None => plane.hold_to_leave_pool(id),
             }
         }
         used
@@ -290,7 +316,7 @@ impl Pinned {
     }
 
     /// Closes the link of a session that sent a large request in part. No other request may follow
-    /// the part.
+    /// the fragment.
     pub(crate) fn abandon(&mut self, plane: &mut DataPlane, link: LinkId) {
         plane.push_action(Action::CloseLink(link));
         if let Some(LinkRole::Pinned { by }) = plane.links.get(link).map(|link| link.role) {
@@ -307,12 +333,7 @@ pub(crate) const STREAM_BYTES_MAX: usize = 1 << 20;
 
 impl Pinned {
     /// Reads the rest of a large request that was answered already, and drops it.
-    pub(crate) fn swallow(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        scanner: &RequestScanner,
-    ) {
+    fn swallow(&mut self, plane: &mut DataPlane, id: SessionId, scanner: &RequestScanner) {
         if let Some(session) = plane.sessions.get_mut(id) {
             session.state.swallow();
             session.rare().large = Some(LargeRequest {
@@ -366,5 +387,112 @@ impl Pinned {
             session.state.end_large();
             session.rare().large = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::commands::id;
+
+    use super::*;
+    use crate::data_plane::test_plane::{plane_with_link, replies_of, session_of};
+
+    /// The value of the large request, which is cut in the middle.
+    const VALUE: &str = "0123456789";
+    const HEAD: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$10\r\n01234";
+    const REST: &[u8] = b"56789\r\n";
+
+    /// A session that has sent the head of a large SET, opened as `opening`. Returns how many bytes
+    /// were used.
+    fn begun(opening: LeadingCommand) -> (Pinned, DataPlane, SessionId, Option<usize>) {
+        let (mut plane, _) = plane_with_link();
+        let (id, mut pinned) = (session_of(&mut plane), Pinned::default());
+        let mut scanner = RequestScanner::default();
+        scanner.scan(HEAD, true).expect("the request is valid");
+        let used = pinned.begin_large(
+            &mut plane,
+            id,
+            (&scanner, HEAD),
+            |_, _, _| Ok(opening),
+            |_, _, _| None,
+        );
+        (pinned, plane, id, used)
+    }
+
+    /// The streaming link of a session, if it has one.
+    fn streaming_link(plane: &DataPlane, id: SessionId) -> Option<LinkId> {
+        let mut links = plane.links.iter();
+        let own = links.find(|(_, link)| link.role == LinkRole::Streaming { by: id });
+        own.map(|(link, _)| link)
+    }
+
+    /// The bytes that a link's server gets once the link is up.
+    fn sent_on(plane: &mut DataPlane, link: LinkId) -> Vec<u8> {
+        plane.mark_up(link).expect("the link is there");
+        let link = plane.links.get(link).expect("the link is there");
+        link.pending().to_vec()
+    }
+
+    /// The fragments of a large request go on one link, and the next request waits for its reply.
+    #[test]
+    fn large_request_is_cut_through_on_its_own_link() {
+        let (mut pinned, mut plane, id, used) = begun(LeadingCommand::Row(id::SET));
+        let used = used.expect("it does not wait");
+        let link = streaming_link(&plane, id).expect("it has a link");
+        let session = plane.sessions.get(id).expect("it is open");
+        assert!(session.state.is_streaming() && session.depth() == 1);
+        // The bytes behind the scanned ones come again, and then the rest.
+        let left = [&HEAD[used..], REST, b"*1\r\n"].concat();
+        let taken = pinned.take_large(&mut plane, id, &left);
+        assert_eq!(
+            taken,
+            left.len() - 4,
+            "the next request is not a part of it"
+        );
+        let session = plane.sessions.get(id).expect("it is open");
+        assert!(!session.state.is_inside_large());
+        assert!(session.state.holds().any(Holds::CATCH_UP));
+        let sent = sent_on(&mut plane, link);
+        assert_eq!(sent, [HEAD, REST].concat());
+        let ledger = &plane.links.get(link).expect("the link is there").ledger;
+        assert_eq!(ledger.len(), 1);
+        assert_eq!(plane.counters.streamed_requests, 1);
+        assert!(String::from_utf8_lossy(&sent).contains(VALUE));
+    }
+
+    /// A request that is refused at its head is read to its end, and gets one error.
+    #[test]
+    fn refused_large_request_is_swallowed() {
+        let (mut pinned, mut plane, id, used) = begun(LeadingCommand::Nothing);
+        let used = used.expect("it does not wait");
+        assert!(streaming_link(&plane, id).is_none());
+        let error = replies_of(&plane, id);
+        assert!(error.starts_with("-ERR unknown command 'SET'"), "{error}");
+        let left = [&HEAD[used..], REST, b"PING\r\n"].concat();
+        let taken = pinned.take_large(&mut plane, id, &left);
+        assert_eq!(taken, left.len() - 6);
+        let session = plane.sessions.get(id).expect("it is open");
+        assert!(!session.state.is_inside_large() && session.depth() == 0);
+        assert_eq!(replies_of(&plane, id), error);
+    }
+
+    /// A client that leaves in the middle gets no reply, and the half request's link is closed.
+    #[test]
+    fn half_request_of_a_client_that_left_closes_its_link() {
+        let (mut pinned, mut plane, id, _) = begun(LeadingCommand::Row(id::SET));
+        let link = streaming_link(&plane, id).expect("it has a link");
+        pinned.forget_cut_request(&mut plane, id);
+        assert!(plane.links.get(link).is_some(), "the client may send more");
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.state.end_input();
+        }
+        pinned.forget_cut_request(&mut plane, id);
+        assert!(plane.links.get(link).is_none());
+        let closes =
+            |action: &Action| matches!(action, Action::CloseLink(closed) if *closed == link);
+        assert!(plane.turn.actions.iter().any(closes));
+        let session = plane.sessions.get(id).expect("the driver closes it");
+        assert!(session.is_caught_up() && session.state.is_closing());
+        assert_eq!(replies_of(&plane, id), "");
     }
 }

@@ -95,40 +95,63 @@ impl Pinned {
         None
     }
 
-    /// CLIENT TRACKING ON in a pool of several known servers: the servers that are asked. `Err`:
-    /// the request is refused or waits.
-    pub(crate) fn servers_for_tracking(
+    /// CLIENT TRACKING ON in a pool of several known servers. `ask`: sends the request to each of
+    /// these servers.
+    pub(crate) fn track_at_all(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-    ) -> Result<Vec<ServerId>, Dispatched> {
+        ask: impl FnOnce(&mut DataPlane, &[ServerId]) -> Dispatched,
+    ) -> Dispatched {
         if let Some(dispatched) = self.ask_to_track(plane, id, request) {
-            return Err(dispatched);
+            return dispatched;
         }
         let asked = TrackingSwitch::Tracking(request.bytes.to_vec());
         let broadcasts = asks_for(request.args(), b"BCAST");
-        self.servers_to_agree(plane, id, broadcasts, asked)
+        self.ask_to_agree(plane, id, (broadcasts, asked), ask)
     }
 
-    /// CLIENT NO-TOUCH ON or CLIENT IMPORT-SOURCE ON in a pool of several servers: the servers that
-    /// are asked. From then on the session has a pinned link to each server that it asks, as a
-    /// session that tracks. `Err`: the request is refused or waits.
-    pub(crate) fn servers_for_switch(
+    /// CLIENT NO-TOUCH ON or CLIENT IMPORT-SOURCE ON in a pool of several servers. From then on the
+    /// session has a pinned link to each server that it asks, as a session that tracks. `ask`:
+    /// sends the request to each of these servers.
+    pub(crate) fn switch_at_all(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         request: &Request<'_>,
-    ) -> Result<Vec<ServerId>, Dispatched> {
+        ask: impl FnOnce(&mut DataPlane, &[ServerId]) -> Dispatched,
+    ) -> Dispatched {
         if plane.hold_until_caught_up(id) {
-            return Err(Dispatched::Wait);
+            return Dispatched::Wait;
         }
         self.begin_to_spread(plane, id);
         let asked = TrackingSwitch::Switch(ConnectionSwitch::of(request).pins);
-        self.servers_to_agree(plane, id, false, asked)
+        self.ask_to_agree(plane, id, (false, asked), ask)
     }
 
-    /// The servers that must agree to a request. The session has a link to each.
+    /// Asks servers whether they agree to a request, each on the session's link to it.
+    fn ask_to_agree(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        (broadcasts, asked): (bool, TrackingSwitch),
+        ask: impl FnOnce(&mut DataPlane, &[ServerId]) -> Dispatched,
+    ) -> Dispatched {
+        let servers = match self.servers_to_agree(plane, id, broadcasts, asked) {
+            Ok(servers) => servers,
+            Err(dispatched) => return dispatched,
+        };
+        let dispatched = ask(plane, &servers);
+        // No server was asked if respool has refused the request itself.
+        if dispatched == Dispatched::Done && !plane.hold_until_caught_up(id) {
+            self.settle_tracking(plane, id, b"");
+        }
+        dispatched
+    }
+
+    /// The servers that must agree to a request. The session has a link to each. `Err`: the request
+    /// is refused or waits.
     fn servers_to_agree(
         &mut self,
         plane: &mut DataPlane,
@@ -149,19 +172,6 @@ impl Pinned {
         }
         self.note_asked(plane, id, asked);
         Ok(servers)
-    }
-
-    /// The servers were asked, or respool refused the request itself.
-    pub(crate) fn asked_to_agree(
-        &mut self,
-        plane: &mut DataPlane,
-        id: SessionId,
-        dispatched: Dispatched,
-    ) -> Dispatched {
-        if dispatched == Dispatched::Done && !plane.hold_until_caught_up(id) {
-            self.settle_tracking(plane, id, b"");
-        }
-        dispatched
     }
 
     /// A request waits for the agreement of all servers that are asked.
@@ -389,7 +399,7 @@ impl Pinned {
     }
 
     /// Sends a request on all links of a session and drops the replies.
-    fn tell_links(&mut self, plane: &mut DataPlane, id: SessionId, words: &[&str]) {
+    fn send_on_all_links(&mut self, plane: &mut DataPlane, id: SessionId, words: &[&str]) {
         let mut request = Vec::new();
         encode::request(&mut request, words);
         for (_, link) in plane.tracking_links(id).to_vec() {
@@ -457,7 +467,7 @@ impl Pinned {
             tracker.stop();
             plane.charge_tracker(id);
         }
-        self.tell_links(plane, id, &["CLIENT", "TRACKING", "OFF"]);
+        self.send_on_all_links(plane, id, &["CLIENT", "TRACKING", "OFF"]);
     }
 
     /// CLIENT NO-TOUCH OFF or CLIENT IMPORT-SOURCE OFF in a session with several links.
@@ -477,7 +487,7 @@ impl Pinned {
     fn switch_off(&mut self, plane: &mut DataPlane, id: SessionId, pins: Pins) {
         for (pin, name) in SWITCHES {
             if pins.any(pin) {
-                self.tell_links(plane, id, &["CLIENT", name, "OFF"]);
+                self.send_on_all_links(plane, id, &["CLIENT", name, "OFF"]);
             }
         }
         let Some(session) = plane.sessions.get_mut(id) else {
@@ -572,7 +582,7 @@ impl Pinned {
     }
 
     /// Pushes the invalidations whose replies went out in this turn.
-    pub(crate) fn tell_invalidations(&mut self, plane: &mut DataPlane) {
+    pub(crate) fn push_invalidations(&mut self, plane: &mut DataPlane) {
         for id in std::mem::take(&mut plane.trackers.owed) {
             let Some(head) = plane.sessions.get(id).map(|session| session.head_seq) else {
                 continue;
@@ -590,5 +600,130 @@ impl Pinned {
                 plane.push_to(id, &due);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use respool_protocol::request::RequestScanner;
+
+    use super::*;
+    use crate::data_plane::test_plane::{plane_with_shards, replies_of, request_of, session_of};
+
+    const INVALIDATION: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n";
+
+    /// A session in RESP3 that tracks at one of two servers, and its link there. `option`: of its
+    /// CLIENT TRACKING.
+    fn tracking(option: &str) -> (Pinned, DataPlane, SessionId, LinkId) {
+        let (mut plane, _) = plane_with_shards(2);
+        let (id, mut pinned) = (session_of(&mut plane), Pinned::default());
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.version = Version::Resp3;
+        }
+        let kept = request_of(format!("CLIENT TRACKING ON {option}").trim_end());
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        let mut asked = Vec::new();
+        pinned.track_at_all(&mut plane, id, &request, |_, servers| {
+            asked = servers.to_vec();
+            Dispatched::Wait
+        });
+        // One server decides on the right, as the session has asked none yet.
+        assert_eq!(asked, [ServerId(0)]);
+        pinned.settle_tracking(&mut plane, id, b"+OK\r\n");
+        let link = plane.tracking_links(id)[0].1;
+        plane.mark_up(link).expect("the link is there");
+        (pinned, plane, id, link)
+    }
+
+    /// An invalidation passes at once, unless a reply before it waits in the reorder buffer.
+    #[test]
+    fn invalidation_waits_for_replies_that_came_early() {
+        let (mut pinned, mut plane, id, link) = tracking("");
+        pinned.take_own_push(&mut plane, link, id, INVALIDATION);
+        let push = String::from_utf8_lossy(INVALIDATION).into_owned();
+        assert_eq!(replies_of(&plane, id), push);
+        // The second of two replies comes first, and then a change of its key.
+        let session = plane.sessions.get_mut(id).expect("it is open");
+        let [first, second] = [session.take_seq(), session.take_seq()];
+        plane.deliver(id, second, 1, b"$1\r\n2\r\n");
+        pinned.take_own_push(&mut plane, link, id, INVALIDATION);
+        pinned.push_invalidations(&mut plane);
+        assert_eq!(replies_of(&plane, id), push, "the reply is not out yet");
+        plane.deliver(id, first, 1, b"$1\r\n1\r\n");
+        pinned.push_invalidations(&mut plane);
+        let all = format!("{push}$1\r\n1\r\n$1\r\n2\r\n{push}");
+        assert_eq!(replies_of(&plane, id), all);
+        assert!(!plane.trackers.owes_any());
+    }
+
+    /// A session that has gone back to RESP2 gets no push.
+    #[test]
+    fn session_in_resp2_gets_no_push() {
+        let (mut pinned, mut plane, id, link) = tracking("");
+        if let Some(session) = plane.sessions.get_mut(id) {
+            session.version = Version::Resp2;
+        }
+        pinned.take_own_push(&mut plane, link, id, INVALIDATION);
+        assert_eq!(replies_of(&plane, id), "");
+    }
+
+    /// CLIENT CACHING is kept for one request, and fits the mode of tracking alone.
+    #[test]
+    fn caching_is_kept_for_one_request_in_its_mode() {
+        let not_optin = format!("-{}\r\n", String::from_utf8_lossy(NOT_OPTIN));
+        let not_optout = format!("-{}\r\n", String::from_utf8_lossy(NOT_OPTOUT));
+        for (option, word, reply) in [
+            ("OPTIN", "YES", "+OK\r\n"),
+            ("OPTOUT", "no", "+OK\r\n"),
+            ("OPTOUT", "YES", &*not_optin),
+            ("OPTIN", "NO", &*not_optout),
+            ("", "YES", &*not_optin),
+            ("OPTIN", "MAYBE", "-ERR syntax error\r\n"),
+        ] {
+            let (mut pinned, mut plane, id, _) = tracking(option);
+            let kept = request_of(&format!("CLIENT CACHING {word}"));
+            let mut scanner = RequestScanner::default();
+            let request = kept.read(&mut scanner);
+            pinned.cache_next(&mut plane, id, &request);
+            assert_eq!(replies_of(&plane, id), reply, "{option} {word}");
+            let keeps = |plane: &DataPlane| {
+                let rare = plane
+                    .sessions
+                    .get(id)
+                    .and_then(|session| session.rare.as_ref());
+                rare.is_some_and(|rare| rare.tracking.caching.is_some())
+            };
+            assert_eq!(keeps(&plane), reply == "+OK\r\n", "{option} {word}");
+            pinned.end_caching(&mut plane, id);
+            assert!(!keeps(&plane), "{option} {word}");
+        }
+    }
+
+    /// The notes of a server are lost with its connection, so the session is closed.
+    #[test]
+    fn loss_of_a_tracking_link_closes_its_session() {
+        let (mut pinned, mut plane, id, link) = tracking("");
+        pinned.lose_tracking_link(&mut plane, id, link, true, false);
+        assert!(plane.tracking_links(id).is_empty());
+        let session = plane.sessions.get(id);
+        assert!(session.is_none_or(|session| session.state.is_closing()));
+    }
+
+    /// REDIRECT is refused where a pool has several servers, before any server is asked.
+    #[test]
+    fn redirect_is_refused_with_several_servers() {
+        let (mut plane, _) = plane_with_shards(2);
+        let (id, mut pinned) = (session_of(&mut plane), Pinned::default());
+        let kept = request_of("CLIENT TRACKING ON REDIRECT 7");
+        let mut scanner = RequestScanner::default();
+        let request = kept.read(&mut scanner);
+        let refused = pinned.track_at_all(&mut plane, id, &request, |_, _| {
+            panic!("a server was asked");
+        });
+        assert_eq!(refused, Dispatched::Done);
+        let error = format!("-{}\r\n", String::from_utf8_lossy(REDIRECTS));
+        assert_eq!(replies_of(&plane, id), error);
+        assert!(plane.tracking_links(id).is_empty());
     }
 }

@@ -23,8 +23,9 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request, bound_reply, excess_reply};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
-use crate::data_plane::session::{Pins, Session, TargetNews};
+use crate::data_plane::session::{Pins, Session};
 use crate::data_plane::session_state::Holds;
+use crate::data_plane::tracking::TargetNews;
 use crate::data_plane::worker_query::{ReplyForm, TargetQuery, WorkerQuery};
 use crate::pinned::Pinned;
 
@@ -35,26 +36,23 @@ pub(crate) struct RedirectedRequest {
     pub(crate) redirect: Option<TrackingRedirect>,
 }
 
-/// The commands.
-/// The rest of the way of a CLIENT TRACKING with REDIRECT.
-pub(crate) enum RedirectStep {
-    /// It has left, waits, or was refused.
-    Placed(Dispatched),
-    /// All workers are asked for the target. The request goes on with their answer.
-    AskWorkers(WorkerQuery, ReplyForm),
-    /// The session is in MULTI, which queues the request.
-    Queue(ConnectionSwitch, RedirectedRequest),
+/// The outcome of a CLIENT TRACKING with REDIRECT.
+pub(crate) enum RedirectOutcome {
+    Dispatched(Dispatched),
+    /// All workers are to be asked for the target. The request goes on with their answer.
+    AsksWorkers(WorkerQuery, ReplyForm),
 }
 
 impl Pinned {
     /// The answer of the workers to the search for a target, if it is not used yet.
     fn target_found(&self, plane: &DataPlane, id: SessionId, to: u64) -> Option<TargetNews> {
-        let found = plane.sessions.get(id)?.rare.as_ref()?.redirect_found?;
+        let found = plane.sessions.get(id)?.rare.as_ref()?.target.found?;
         (found.to == to).then_some(found)
     }
 
     /// CLIENT TRACKING with REDIRECT to session `to`, which the argument at `at` names. `queued`:
-    /// the redirects to it that the session's transaction has already.
+    /// the redirects to it that the session's transaction has already. `queue`: queues the request
+    /// of a session in MULTI.
     pub(crate) fn track_for(
         &mut self,
         plane: &mut DataPlane,
@@ -62,9 +60,10 @@ impl Pinned {
         request: &Request<'_>,
         (at, to): (usize, u64),
         queued: usize,
-    ) -> RedirectStep {
+        queue: impl FnOnce(&mut DataPlane, ConnectionSwitch, RedirectedRequest) -> Dispatched,
+    ) -> RedirectOutcome {
         if plane.hold_until_caught_up(id) {
-            return RedirectStep::Placed(Dispatched::Wait);
+            return RedirectOutcome::Dispatched(Dispatched::Wait);
         }
         let Some(found) = self.target_found(plane, id, to) else {
             plane.hold(id, Holds::CATCH_UP);
@@ -72,21 +71,22 @@ impl Pinned {
             let form = ReplyForm::Target { to, request };
             let pool = plane.pool_of_session(id);
             let query = WorkerQuery::Target(TargetQuery::Find { to, pool });
-            return RedirectStep::AskWorkers(query, form);
+            return RedirectOutcome::AsksWorkers(query, form);
         };
         let in_multi = plane.is_in_multi(id);
         if found.is_here && in_multi && queued >= REDIRECTS_QUEUED_MAX {
             let refused =
                 Blocked::Refused(excess_reply("too many REDIRECT options in one transaction"));
             let dispatched = plane.blocked(id, refused);
-            return RedirectStep::Placed(self.redirect_dispatched(plane, id, dispatched));
+            let dispatched = self.redirect_dispatched(plane, id, dispatched);
+            return RedirectOutcome::Dispatched(dispatched);
         }
         let dispatched = match self.redirected_request(plane, id, (request, at), found, in_multi) {
+            Ok(Some(redirected)) if in_multi => {
+                queue(plane, ConnectionSwitch::of(request), redirected)
+            }
             Ok(Some(redirected)) => {
                 let switch = ConnectionSwitch::of(request);
-                if in_multi {
-                    return RedirectStep::Queue(switch, redirected);
-                }
                 let (redirect, bytes) = (redirected.redirect, &redirected.bytes);
                 self.dispatch_switch(plane, id, switch, redirect, bytes)
             }
@@ -96,7 +96,7 @@ impl Pinned {
             }
             Err(blocked) => plane.blocked(id, blocked),
         };
-        RedirectStep::Placed(self.redirect_dispatched(plane, id, dispatched))
+        RedirectOutcome::Dispatched(self.redirect_dispatched(plane, id, dispatched))
     }
 
     /// Prepares a CLIENT TRACKING with REDIRECT, once the target is known. The argument at `at`
@@ -129,7 +129,7 @@ impl Pinned {
             .map(|(state, link)| TrackingRedirect {
                 to: found.to,
                 link,
-                held: state.held.clone(),
+                stand_in: state.stand_in.clone(),
             });
         let client_id = client_id.to_string();
         let mut args: Vec<&[u8]> = request.args().collect();
@@ -141,7 +141,7 @@ impl Pinned {
 
     /// A CLIENT TRACKING with REDIRECT is dispatched. The target may have left before the next
     /// request names it.
-    pub(crate) fn redirect_dispatched(
+    fn redirect_dispatched(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -150,7 +150,7 @@ impl Pinned {
         if dispatched == Dispatched::Done
             && let Some(session) = plane.sessions.get_mut(id)
         {
-            session.rare().redirect_found = None;
+            session.rare().target.found = None;
             plane.unpin(id, Pins::ONCE);
         }
         dispatched
@@ -165,11 +165,11 @@ impl Pinned {
         push: &[u8],
     ) -> Option<WorkerQuery> {
         if self.targets.contains_key(&to) {
-            self.tell_target(plane, to, push);
+            self.push_to_target(plane, to, push);
             return None;
         }
         let push = push.to_vec();
-        (plane.worker.count > 1).then_some(WorkerQuery::Target(TargetQuery::Tell { to, push }))
+        (plane.worker.count > 1).then_some(WorkerQuery::Target(TargetQuery::Push { to, push }))
     }
 
     /// The push that the redirect of a session is broken, with the id of the target. `None`: this
@@ -225,12 +225,20 @@ impl Pinned {
     }
 
     fn redirect_of<'a>(&self, plane: &'a DataPlane, id: SessionId) -> Option<&'a TrackingRedirect> {
-        plane.sessions.get(id)?.rare.as_ref()?.redirect.as_ref()
+        plane
+            .sessions
+            .get(id)?
+            .rare
+            .as_ref()?
+            .target
+            .redirect
+            .as_ref()
     }
 
     /// Whether the stand-in of a redirect was lost. Its client id may be another client's now.
     fn has_lost(&self, plane: &DataPlane, redirect: &TrackingRedirect) -> bool {
-        !redirect.held.has_left.load(Ordering::Relaxed) && plane.links.get(redirect.link).is_none()
+        !redirect.stand_in.has_left.load(Ordering::Relaxed)
+            && plane.links.get(redirect.link).is_none()
     }
 
     /// The reply to CLIENT GETREDIR or TRACKINGINFO, with the id of the target in place of that of
@@ -293,7 +301,7 @@ impl Pinned {
         match plane.links.get(link).map(|link| &link.state) {
             Some(LinkState::Up) => Ok(link),
             Some(LinkState::Backoff { .. }) => {
-                let away = plane.away_error(id);
+                let away = plane.server_down_error(id);
                 Err(Blocked::Refused(plane.no_link_reply(link, away)))
             }
             _ => {
@@ -316,7 +324,7 @@ impl Pinned {
         if redirect.is_none() && session.rare.is_none() {
             return;
         }
-        session.rare().redirect = redirect;
+        session.rare().target.redirect = redirect;
         let lost = |redirect: &TrackingRedirect| self.has_lost(plane, redirect);
         if self.redirect_of(plane, id).is_some_and(lost) {
             plane.close_for(id, String::from(LOST));
@@ -328,7 +336,7 @@ impl Pinned {
     pub(crate) fn handle_query(&mut self, plane: &mut DataPlane, query: TargetQuery) -> bool {
         match query {
             TargetQuery::Find { to, pool } => return self.become_target(plane, to, pool),
-            TargetQuery::Tell { to, push } => self.tell_target(plane, to, &push),
+            TargetQuery::Push { to, push } => self.push_to_target(plane, to, &push),
             TargetQuery::Gone { to } => self.target_gone(plane, to),
         }
         false
@@ -337,7 +345,8 @@ impl Pinned {
     /// Whether this worker has a session in this pool. If so, it is noted as a target.
     fn become_target(&mut self, plane: &mut DataPlane, to: u64, pool: u16) -> bool {
         let mut sessions = plane.sessions.iter();
-        let found = sessions.find(|(_, session)| session.id == to && session.pool == pool);
+        let found = sessions
+            .find(|(_, session)| session.id == to && plane.known_pool(session.pool) == pool);
         let session_id = found.map(|(session_id, _)| session_id);
         self.targets
             .extend(session_id.map(|session_id| (to, session_id)));
@@ -346,7 +355,7 @@ impl Pinned {
 
     /// Passes an invalidation on to the target, as Redis does (`sendTrackingMessage`): a push in
     /// RESP3, a message to a subscriber in RESP2, else nothing.
-    fn tell_target(&mut self, plane: &mut DataPlane, to: u64, push: &[u8]) {
+    fn push_to_target(&mut self, plane: &mut DataPlane, to: u64, push: &[u8]) {
         let Some(&id) = self.targets.get(&to) else {
             return;
         };
@@ -375,7 +384,7 @@ impl Pinned {
         let stand_for_it = links.filter(|(_, link)| link.role == LinkRole::Redirect { to });
         for id in stand_for_it.map(|(id, _)| id).collect::<Vec<_>>() {
             if let Some(link) = plane.links.get(id) {
-                link.held.has_left.store(true, Ordering::Relaxed);
+                link.stand_in.has_left.store(true, Ordering::Relaxed);
             }
             plane.close_link(id);
         }
@@ -385,7 +394,7 @@ impl Pinned {
                 .get_mut(id)
                 .and_then(|session| session.rare.as_mut());
             if let Some(rare) = rare {
-                rare.redirect_found.take_if(|found| found.to == to);
+                rare.target.found.take_if(|found| found.to == to);
             }
         }
     }
@@ -409,7 +418,7 @@ impl Pinned {
             let redirect = session
                 .rare
                 .as_ref()
-                .and_then(|rare| rare.redirect.as_ref());
+                .and_then(|rare| rare.target.redirect.as_ref());
             redirect.is_some_and(|redirect| redirect.link == link)
         };
         let sessions = plane

@@ -1,8 +1,8 @@
 //! WAIT and WAITAOF.
 //!
 //! A server waits for the last write of the same connection, but the session's writes went over
-//! shared links. So respool writes something on the pinned link in front of the request. All
-//! earlier writes reach the replicas before it.
+//! shared links. So respool sends a write on the pinned link before WAIT. All earlier writes reach
+//! the replicas before this one.
 //!
 //! ```text
 //!   Redis before 7.2   HELLO 2                        any command does
@@ -12,8 +12,8 @@
 //!
 //! In a pool of several servers the session may have written to any of them. respool asks all of
 //! them, one after the other, so the session needs one pinned link, as with one server. Each server
-//! gets the rest of the timeout: a later one has had more time already. The reply is the least
-//! number of all servers.
+//! gets the rest of the timeout. A later server has replicated for longer by then. The reply is the
+//! least number of all servers.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ use crate::data_plane::session::{Pins, Session};
 use crate::pinned::Pinned;
 use crate::routing::pool::ServerId;
 
-/// The channel, and the beginning of the keys.
+/// The channel to which respool publishes, and the prefix of the keys that it writes.
 const WAITED: &str = "respool:wait";
 /// Among this many keys each slot has one.
 const KEYS: u32 = 1 << 18;
@@ -45,18 +45,18 @@ const KEYS: u32 = 1 << 18;
 /// milliseconds.
 const REFUSED_MS_MAX: u64 = 10_000;
 
-/// The error to a WAIT if the server refuses the write in front of it. The server's error follows.
+/// The error to a WAIT if the server refuses the write before it. The server's error follows.
 const NO_MESSAGE: &[u8] =
-    b"-ERR respool: to wait for what others' connections wrote takes the right to \
-    SPUBLISH on the channel respool:wait; the server says: ";
+    b"-ERR respool: WAIT and WAITAOF need the right to SPUBLISH on the channel respool:wait; \
+    the server says: ";
 const NO_KEY: &[u8] =
-    b"-ERR respool: to wait for what others' connections wrote takes the right to \
-    SET and DEL keys that begin with respool:wait; the server says: ";
+    b"-ERR respool: WAIT and WAITAOF need the right to SET and DEL keys that begin with \
+    respool:wait; the server says: ";
 
 const REFUSED: &[u8] = b"-ERR respool: a Cluster node refused to wait: ";
 
-/// The next step of a WAIT or WAITAOF after the reply of a server.
-pub(super) enum WaitStep {
+/// The outcome of a WAIT or WAITAOF after the reply of a server.
+pub(super) enum WaitOutcome {
     /// The client gets this reply.
     Reply(Vec<u8>),
     /// The next server is to be asked: see [`Pinned::wait_at_next`].
@@ -72,7 +72,7 @@ pub(super) enum WaitStep {
 /// The error of a server that refuses to let a session wait.
 pub(crate) struct RefusedWait {
     pub(crate) why: Vec<u8>,
-    /// The refusal, if it says that another server owns the keys, or will.
+    /// The redirect, if the server does not own the keys any more, or will not for long.
     pub(crate) redirects: Option<Refusal>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct NextWait {
 
 impl OtherServers {
     /// The servers of a pool, for this request.
-    pub(crate) fn of(request: &Request<'_>, now: Time) -> Option<Box<OtherServers>> {
+    pub(crate) fn of(request: &Request<'_>, plane: &DataPlane) -> Option<Box<OtherServers>> {
         // A malformed timeout is refused by the first server.
         let ms = request.args().last().and_then(number::parse)?;
         let mut args: Vec<Vec<u8>> = request.args().map(<[u8]>::to_vec).collect();
@@ -100,7 +100,8 @@ impl OtherServers {
             answered: Vec::new(),
             least: Vec::new(),
             args,
-            until: (ms > 0).then(|| now.plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))),
+            asked: plane.asked,
+            until: (ms > 0).then(|| plane.now.plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))),
             refused_since: None,
         }))
     }
@@ -146,7 +147,7 @@ impl OtherServers {
 
     /// The request for the next server, with the rest of the timeout.
     fn request(&self, now: Time) -> Vec<u8> {
-        // A timeout of 0 would be none.
+        // WAIT with timeout 0 waits for ever, so 1 ms is the least.
         let left_ms = |until: Time| until.since_ms(now).max(1);
         let timeout = self.until.map_or(0, left_ms).to_string();
         let mut args: Vec<&[u8]> = self.args.iter().map(Vec::as_slice).collect();
@@ -160,7 +161,7 @@ impl OtherServers {
 impl Pinned {
     /// Whether a session waits on a link of another user. Its own right to WAIT has to be known
     /// first.
-    pub(crate) fn waits_as_another(&self, plane: &DataPlane, id: SessionId) -> bool {
+    fn waits_as_another(&self, plane: &DataPlane, id: SessionId) -> bool {
         let session = plane.sessions.get(id);
         session.is_some_and(|session| self.kind_to_wait(plane, session).1)
     }
@@ -174,14 +175,37 @@ impl Pinned {
     ) -> Option<Box<OtherServers>> {
         let session = plane.sessions.get(id)?;
         let first = plane.pools[usize::from(session.pool)].servers()[0];
-        let rest = OtherServers::of(request, plane.now);
+        let rest = OtherServers::of(request, plane);
         plane.switch_server(id, first);
         rest
     }
 
     /// Sends WAIT or WAITAOF to one server, or to all servers of a pool (`rest`) one after the
-    /// other.
+    /// other. `refused_by_right`: the outcome if the session's user may not send the request, or
+    /// the session waits for the answer.
     pub(crate) fn dispatch_wait(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        request: &Request<'_>,
+        rest: Option<Box<OtherServers>>,
+        refused_by_right: impl FnOnce(&mut DataPlane) -> Option<Dispatched>,
+    ) -> Dispatched {
+        let was_waiting = plane.deadline_of(id).is_some();
+        // A user without the right to WAIT is refused on another user's link, too.
+        let refused = match self.waits_as_another(plane, id) {
+            true => refused_by_right(plane),
+            false => None,
+        };
+        let dispatched = match refused {
+            Some(dispatched) => dispatched,
+            None => self.send_wait(plane, id, request, rest),
+        };
+        self.note_wait(plane, id, request, (was_waiting, dispatched));
+        dispatched
+    }
+
+    fn send_wait(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -227,7 +251,7 @@ impl Pinned {
         let session = session.filter(|session| session.pins.is_empty());
         let own = session.and_then(|session| plane.links.get(session.link));
         let of_user = own.filter(|own| own.kind.user != kind.user);
-        let of_user = of_user.map(|own| own.held.clone());
+        let of_user = of_user.map(|own| own.stand_in.clone());
         plane.pin_to(kind, id, Pins::ONCE)?;
         let (mut bytes, in_front) = self.in_front_of_wait(plane, id, kind.server);
         bytes.extend_from_slice(request.bytes);
@@ -248,7 +272,7 @@ impl Pinned {
         link: LinkId,
         waiting: WaitCommand,
         reply: &[u8],
-    ) -> WaitStep {
+    ) -> WaitOutcome {
         let WaitCommand {
             refused,
             rest,
@@ -257,36 +281,36 @@ impl Pinned {
         } = waiting;
         let refusal = refused.as_deref().and_then(|said| said.strip_prefix(b"-"));
         let Some(mut rest) = rest else {
-            return WaitStep::Reply(match refusal {
+            return WaitOutcome::Reply(match refusal {
                 Some(why) => [NO_MESSAGE, why].concat(),
                 None => reply.to_vec(),
             });
         };
         let Some(server) = plane.links.get(link).map(|link| link.kind.server) else {
-            return WaitStep::Nothing;
+            return WaitOutcome::Nothing;
         };
         let of_cluster = plane.pool_of(server).cluster().is_some();
         if let Some(why) = refusal
             && !(of_cluster && Refusal::of(why).is_some())
         {
             let text = if of_cluster { NO_KEY } else { NO_MESSAGE };
-            return WaitStep::Reply([text, why].concat());
+            return WaitOutcome::Reply([text, why].concat());
         }
         let said = reply.strip_prefix(b"-").unwrap_or_default();
         let why = refusal.or((of_cluster && is_of_replica(said)).then_some(said));
         let Some(why) = why else {
             let Some(numbers) = numbers(reply) else {
                 // An error to the request itself would be the same at every server.
-                return WaitStep::Reply(reply.to_vec());
+                return WaitOutcome::Reply(reply.to_vec());
             };
             rest.take(server, numbers);
             let rest = WaitAtAll { rest, of_user };
-            return WaitStep::Next {
+            return WaitOutcome::Next {
                 rest,
                 refused: None,
             };
         };
-        WaitStep::Next {
+        WaitOutcome::Next {
             rest: WaitAtAll { rest, of_user },
             refused: Some(RefusedWait {
                 why: why.to_vec(),
@@ -314,7 +338,7 @@ impl Pinned {
         let servers = plane.pools[pool].servers();
         let left = servers
             .iter()
-            .find(|server| !rest.answered.contains(server) && self.owns_something(plane, **server));
+            .find(|server| !rest.answered.contains(server) && self.owns_slots(plane, **server));
         let Some(server) = left.copied() else {
             plane.pass_on(entry, &rest.reply());
             return None;
@@ -370,7 +394,7 @@ pub(crate) fn is_wait(id: respool_protocol::commands::CommandId) -> bool {
 impl Pinned {
     /// Whether a server owns slots. A server that has just lost its last slot has no write that the
     /// new owners lack.
-    fn owns_something(&self, plane: &DataPlane, server: ServerId) -> bool {
+    fn owns_slots(&self, plane: &DataPlane, server: ServerId) -> bool {
         let cluster = plane.pool_of(server).cluster();
         cluster.is_none_or(|cluster| cluster.owns_slots(server))
     }
@@ -435,7 +459,7 @@ mod tests {
 
     use super::*;
 
-    /// Each of the 16,384 slots has a key among those that WAIT may write.
+    /// Each of the 16,384 slots has a key among the keys that WAIT may write.
     #[test]
     fn every_slot_has_a_key_to_write() {
         let slots = (0..KEYS).map(|number| hash_slot(wait_key(number).as_bytes()));
@@ -453,6 +477,7 @@ mod tests {
             answered: Vec::new(),
             least: Vec::new(),
             args,
+            asked: now.stamp(),
             until: (ms > 0).then(|| now.plus_ms(ms)),
             refused_since: None,
         }

@@ -11,7 +11,7 @@
 //! A [`Hub`] has all subscriptions of a worker in one pool, as one of the pool's users. It does no
 //! I/O. The component [`crate::pubsub::Pubsub`] gives it the requests of sessions
 //! ([`Hub::subscribe`], [`Hub::unsubscribe`], [`Hub::forget`]) and the pushes and replies of
-//! servers (`handle_*`). `Pubsub` takes the requests to servers from [`Hub::poll_ask`], and the
+//! servers (`handle_*`). `Pubsub` takes the requests to servers from [`Hub::poll_request`], and the
 //! requests of sessions that are done from [`Hub::poll_done`].
 //!
 //! **Claims.** A session claims a channel from the moment it asks for the channel until it leaves.
@@ -29,10 +29,10 @@
 //! confirmation. That is as from the server itself. The requests of several sessions in one turn
 //! share one `PING`.
 //!
-//! **A lost link.** No channel is confirmed any more. With the next connection the hub subscribes
-//! to every claimed channel again, and members notice nothing. A session that waits to subscribe
-//! waits on. A request to leave is done. Messages that were published meanwhile are lost, as for a
-//! client that connects again.
+//! **A lost link.** By default its members are closed, because they may have missed messages. With
+//! `lost-subscriptions=keep` they stay, and messages that were published meanwhile are lost. No
+//! channel is confirmed any more. With the next connection the hub subscribes to every claimed
+//! channel again. A session that waits to subscribe waits on. A request to leave is done.
 //!
 //! **Lines.** All subscriptions at one server share one [`HubLine`], a link with its own order.
 //! Mostly a hub has [`HOME`] alone. In a Cluster, a sharded channel is at the owner of its slot,
@@ -76,8 +76,8 @@ mod branches;
 mod removal;
 mod stripped;
 
-/// The line to the pool's first server: all channels but the sharded ones of a Cluster, and the
-/// branches at other owners.
+/// The line to the pool's default server, in a Cluster the home: all channels but the sharded ones
+/// of a Cluster, and the branches at other owners.
 pub(crate) const HOME: u16 = 0;
 
 /// The subscriptions of one session, all in one hub.
@@ -148,7 +148,7 @@ handle! {
 
 struct Channel {
     kind: ChannelKind,
-    part: ChannelPart,
+    role: ChannelRole,
     /// Shared with the table of names, the subscriber counts and requests that are not sent yet.
     name: Arc<[u8]>,
     /// The line on which the hub subscribes to it.
@@ -180,7 +180,7 @@ struct Channel {
 
 /// Whether a channel is subscribed at one server or at several.
 #[derive(Debug)]
-enum ChannelPart {
+enum ChannelRole {
     /// At one server.
     Whole,
     /// At the hub's first server, and by these branches at the other owners of keys.
@@ -291,14 +291,14 @@ pub(crate) struct HubLine {
     /// Since when it has no channel.
     pub(crate) unused_since: Time,
     /// Bytes of the server that wait for the next turn.
-    pub(crate) deferred: Vec<u8>,
+    pub(crate) postponed: Vec<u8>,
     connected: bool,
     /// It was the home, before another line became the home.
     is_former: bool,
     /// The number of channels on it.
     channels: usize,
     /// Requests that are not sent yet.
-    to_ask: VecDeque<HubRequest>,
+    requests: VecDeque<HubRequest>,
     /// Requests that are sent and not answered.
     in_flight: VecDeque<HubRequest>,
     /// The total of requests sent.
@@ -315,11 +315,11 @@ impl HubLine {
             server,
             link: LinkId::NONE,
             unused_since: now,
-            deferred: Vec::new(),
+            postponed: Vec::new(),
             connected: false,
             is_former: false,
             channels: 0,
-            to_ask: VecDeque::new(),
+            requests: VecDeque::new(),
             in_flight: VecDeque::new(),
             asked: 0,
             answered: 0,
@@ -338,31 +338,31 @@ impl HubLine {
     }
 
     /// Whether it has requests to send.
-    pub(crate) fn has_asks(&self) -> bool {
-        !self.to_ask.is_empty()
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
     }
 
-    /// Keeps bytes of the server if earlier ones are deferred: they go behind these. Returns
+    /// Keeps bytes of the server if earlier ones are postponed: they go behind these. Returns
     /// whether it kept them.
     pub(crate) fn keep_behind(&mut self, bytes: &[u8]) -> bool {
-        let waits = !self.deferred.is_empty();
+        let waits = !self.postponed.is_empty();
         if waits {
-            self.deferred.extend_from_slice(bytes);
+            self.postponed.extend_from_slice(bytes);
         }
         waits
     }
 
     /// Sends a PING if no other request is waiting to be sent.
     pub(crate) fn ask_for_life(&mut self) {
-        if self.connected && self.to_ask.is_empty() {
-            self.to_ask.push_back(HubRequest::Ping);
+        if self.connected && self.requests.is_empty() {
+            self.requests.push_back(HubRequest::Ping);
         }
     }
 
     /// The total of answers once all requests so far are answered.
     fn until(&self) -> u64 {
         match self.connected {
-            true => self.asked + self.to_ask.len() as u64,
+            true => self.asked + self.requests.len() as u64,
             false => NEVER,
         }
     }
@@ -387,10 +387,10 @@ impl Hub {
         self.claims
     }
 
-    /// Bytes of its channels, each with its name, and of deferred pushes.
+    /// Bytes of its channels, each with its name, and of postponed pushes.
     pub(crate) fn held_bytes(&self) -> usize {
-        let deferred = self.lines.iter().map(|line| line.deferred.capacity());
-        self.bytes + deferred.sum::<usize>()
+        let postponed = self.lines.iter().map(|line| line.postponed.capacity());
+        self.bytes + postponed.sum::<usize>()
     }
 
     /// Whether it is not needed any more.
@@ -401,11 +401,12 @@ impl Hub {
             && self.lines.iter().all(HubLine::is_free)
     }
 
-    /// Whether it has a line to this server, or may soon use it.
-    pub(crate) fn needs(&self, server: ServerId) -> bool {
-        let mut lines = self.lines.iter().enumerate();
-        lines
-            .any(|(at, line)| line.server == server && (at == usize::from(HOME) || !line.is_free()))
+    /// The servers to which it has a line, or that it may soon use.
+    pub(crate) fn servers_needed(&self) -> impl Iterator<Item = ServerId> {
+        let lines = self.lines.iter().enumerate();
+        let is_needed =
+            |(at, line): &(usize, &HubLine)| *at == usize::from(HOME) || !line.is_free();
+        lines.filter(is_needed).map(|(_, line)| line.server)
     }
 
     /// Its line with this index.
@@ -462,8 +463,8 @@ impl Hub {
     }
 
     /// Appends the bytes of a request to the server.
-    pub(crate) fn write_ask(&self, line: u16, ask: &HubRequest, out: &mut Vec<u8>) {
-        match ask {
+    pub(crate) fn write_request(&self, line: u16, request: &HubRequest, out: &mut Vec<u8>) {
+        match request {
             HubRequest::Ping => encode::request(out, &["PING"]),
             HubRequest::Subscribe { channel, on, .. } => {
                 let Some(channel) = self.channels.get(*channel) else {
@@ -477,7 +478,7 @@ impl Hub {
                 encode::request(out, &[verb.as_bytes(), &name[..]]);
             }
         }
-        if ask.ends_with_ping(line) {
+        if request.ends_with_ping(line) {
             encode::request(out, &["PING"]);
         }
     }
@@ -492,8 +493,8 @@ impl Hub {
     ) -> &[SessionId] {
         let channel = self.channel(kind, name);
         let channel = channel.and_then(|channel| self.channels.get(channel));
-        let receives = |channel: &&Channel| match &channel.part {
-            ChannelPart::Root { branches } => self.root_receives(channel, branches, line, is_event),
+        let receives = |channel: &&Channel| match &channel.role {
+            ChannelRole::Root { branches } => self.root_receives(channel, branches, line, is_event),
             _ => channel.line == line || channel.is_heard_on_former(line),
         };
         channel.filter(receives).map_or(&[], |one| &one.members)
@@ -706,8 +707,8 @@ impl Hub {
     pub(crate) fn handle_down(&mut self, at: u16) {
         let line = self.line(at);
         line.connected = false;
-        line.deferred = Vec::new();
-        line.to_ask.clear();
+        line.postponed = Vec::new();
+        line.requests.clear();
         line.in_flight.clear();
         line.answered = line.asked;
         for id in self.on_line(at) {
@@ -766,7 +767,7 @@ impl Hub {
             return Err(UnaskedReply);
         }
         self.line(line).answer();
-        self.settle_ask((channel, moves), on);
+        self.settle_asked((channel, moves), on);
         Ok(())
     }
 
@@ -802,7 +803,7 @@ impl Hub {
         };
         if !on {
             // The server goes on sending the channel. Its messages are dropped.
-            self.settle_ask((id, moves), false);
+            self.settle_asked((id, moves), false);
             return Ok(Vec::new());
         }
         let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
@@ -814,8 +815,8 @@ impl Hub {
             channel.wanted = false;
         }
         let root = channel.root(id);
-        let left_behind = match channel.part {
-            ChannelPart::Branch {
+        let left_behind = match channel.role {
+            ChannelRole::Branch {
                 root, is_leaving, ..
             } => self.left_behind_by(root, is_leaving),
             _ => channel.members.clone(),
@@ -865,9 +866,9 @@ impl Hub {
         let state = self.line(line);
         match state.in_flight.front() {
             Some(HubRequest::Ping) => state.answer(),
-            Some(ask) if ask.ends_with_ping(line) => {
+            Some(request) if request.ends_with_ping(line) => {
                 if let Some((asked, on)) = self.take_answered(line)? {
-                    self.settle_ask(asked, on);
+                    self.settle_asked(asked, on);
                 }
             }
             _ => return Err(UnaskedReply),
@@ -905,7 +906,7 @@ impl Hub {
     }
 
     /// Notes that the server has done a request.
-    fn settle_ask(&mut self, (id, moves): AskedChannel, on: bool) {
+    fn settle_asked(&mut self, (id, moves): AskedChannel, on: bool) {
         let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
             return;
         };
@@ -1012,21 +1013,21 @@ impl Hub {
     /// The next request of a line to its server. If its sessions have left a channel before the
     /// server was asked for it, a PING takes the place of each of the two requests. So each request
     /// has its reply.
-    pub(crate) fn poll_ask(&mut self, at: u16) -> Option<HubRequest> {
-        let ask = self.line(at).to_ask.pop_front()?;
-        let ask = match ask {
+    pub(crate) fn poll_request(&mut self, at: u16) -> Option<HubRequest> {
+        let request = self.line(at).requests.pop_front()?;
+        let request = match request {
             HubRequest::Subscribe {
                 channel, on, moves, ..
             } if self.leaves_out(channel, on, moves) => {
                 self.drop_unused(channel);
                 HubRequest::Ping
             }
-            ask => ask,
+            request => request,
         };
         let line = self.line(at);
-        line.in_flight.push_back(ask.clone());
+        line.in_flight.push_back(request.clone());
         line.asked += 1;
-        Some(ask)
+        Some(request)
     }
 
     /// Whether a request about a channel is left out, because the channel has no claim any more.
@@ -1082,15 +1083,15 @@ impl Hub {
         self.line(to).channels += 1;
         let old = self.line(from);
         old.channels -= 1;
-        for ask in &mut old.to_ask {
-            if matches!(ask, HubRequest::Subscribe { channel, .. } if *channel == id) {
-                *ask = HubRequest::Ping;
+        for request in &mut old.requests {
+            if matches!(request, HubRequest::Subscribe { channel, .. } if *channel == id) {
+                *request = HubRequest::Ping;
             }
         }
         if is_sent && old.connected {
             // The old server may go on sending, as a replica, or for a moment.
             let channel = id;
-            old.to_ask.push_back(HubRequest::Abandon {
+            old.requests.push_back(HubRequest::Abandon {
                 channel,
                 kind,
                 name,
@@ -1202,13 +1203,13 @@ impl Hub {
         let name: Arc<[u8]> = name.into();
         let brings_events = kind.brings_events(&name);
         self.owners.roots += usize::from(brings_events);
-        let part = match brings_events {
-            true => ChannelPart::Root {
+        let role = match brings_events {
+            true => ChannelRole::Root {
                 branches: Vec::new(),
             },
-            false => ChannelPart::Whole,
+            false => ChannelRole::Whole,
         };
-        let channel = Channel::new(kind, part, line, name.clone());
+        let channel = Channel::new(kind, role, line, name.clone());
         self.bytes += channel.bytes();
         let id = self.channels.insert(channel);
         self.names[kind as usize].insert(name, id);
@@ -1252,7 +1253,7 @@ impl Hub {
             }
             channel.wanted = !channel.wanted;
             channel.in_flight += 1;
-            line.to_ask.push_back(HubRequest::Subscribe {
+            line.requests.push_back(HubRequest::Subscribe {
                 channel: id,
                 kind: channel.kind,
                 on: channel.wanted,
@@ -1353,10 +1354,10 @@ impl Hub {
             self.line(channel.line).channels -= 1;
             self.drop_former(id, &channel);
             self.bytes -= channel.bytes();
-            match channel.part {
-                ChannelPart::Branch { root, .. } => self.cut(root, id),
-                ChannelPart::Root { .. } | ChannelPart::Whole => {
-                    if matches!(channel.part, ChannelPart::Root { .. }) {
+            match channel.role {
+                ChannelRole::Branch { root, .. } => self.cut(root, id),
+                ChannelRole::Root { .. } | ChannelRole::Whole => {
+                    if matches!(channel.role, ChannelRole::Root { .. }) {
                         self.owners.forget(id);
                     }
                     self.names[channel.kind as usize].remove(&channel.name);
@@ -1368,7 +1369,7 @@ impl Hub {
     /// Updates the channel's excess in the subscriber counts.
     fn update_excess(&mut self, id: ChannelId) {
         let is_counted =
-            |channel: &&mut Channel| !matches!(channel.part, ChannelPart::Branch { .. });
+            |channel: &&mut Channel| !matches!(channel.role, ChannelRole::Branch { .. });
         let Some(channel) = self.channels.get_mut(id).filter(is_counted) else {
             return;
         };
@@ -1384,10 +1385,10 @@ impl Hub {
 }
 
 impl Channel {
-    fn new(kind: ChannelKind, part: ChannelPart, line: u16, name: Arc<[u8]>) -> Channel {
+    fn new(kind: ChannelKind, role: ChannelRole, line: u16, name: Arc<[u8]>) -> Channel {
         Channel {
             kind,
-            part,
+            role,
             name,
             line,
             former: None,
@@ -1406,17 +1407,17 @@ impl Channel {
 
     /// The root of this channel's branches. `id`: the channel's own handle.
     fn root(&self, id: ChannelId) -> Option<ChannelId> {
-        match self.part {
-            ChannelPart::Whole => None,
-            ChannelPart::Root { .. } => Some(id),
-            ChannelPart::Branch { root, .. } => Some(root),
+        match self.role {
+            ChannelRole::Whole => None,
+            ChannelRole::Root { .. } => Some(id),
+            ChannelRole::Branch { root, .. } => Some(root),
         }
     }
 
     /// Its memory in bytes. A branch mostly shares the name of its root.
     fn bytes(&self) -> usize {
-        match self.part {
-            ChannelPart::Branch {
+        match self.role {
+            ChannelRole::Branch {
                 has_name: false, ..
             } => CHANNEL_BYTES,
             _ => self.name.len() + CHANNEL_BYTES,

@@ -32,13 +32,13 @@ impl Pubsub {
                 };
                 let server = link.kind.server;
                 // The link may have been lost since, and be in a new handshake.
-                let is_greeted = matches!(&link.state, LinkState::Greeting { greeting, .. } if greeting.is_done());
-                if is_greeted
+                let is_handshake_done = matches!(&link.state, LinkState::Handshaking { handshake, .. } if handshake.is_done());
+                if is_handshake_done
                     && plane.now.since_ms(since) < BRANCH_WAIT_MS
                     && self.awaits_branches(plane, index, server)
                 {
                     self.hubs[index].hold_link(id, since);
-                } else if is_greeted {
+                } else if is_handshake_done {
                     open.push(id);
                 }
             }
@@ -57,16 +57,16 @@ impl Pubsub {
     /// The servers that send the keyspace notifications of a pool. A Cluster has none until its
     /// topology is known.
     fn event_servers(&self, plane: &DataPlane, pool: u16) -> Vec<KeyOwner> {
-        let parts = plane.pools.subpools_of(usize::from(pool)).iter();
-        let parts = parts.map(|part| &plane.pools[usize::from(*part)]);
-        let known = parts.filter(|part| part.cluster().is_none_or(|slots| slots.is_known));
-        let owners = |part: &Pool| -> Vec<KeyOwner> {
-            let removed_prefix: Arc<[u8]> = part.removed_prefix[..].into();
+        let subpools = plane.pools.subpools_of(usize::from(pool)).iter();
+        let subpools = subpools.map(|subpool| &plane.pools[usize::from(*subpool)]);
+        let known = subpools.filter(|subpool| subpool.cluster().is_none_or(|slots| slots.is_known));
+        let owners = |subpool: &Pool| -> Vec<KeyOwner> {
+            let removed_prefix: Arc<[u8]> = subpool.removed_prefix[..].into();
             let owner = |server: &ServerId| KeyOwner {
                 server: *server,
                 removed_prefix: removed_prefix.clone(),
             };
-            part.servers().iter().map(owner).collect()
+            subpool.servers().iter().map(owner).collect()
         };
         let mut all: Vec<KeyOwner> = Vec::new();
         for owner in known.flat_map(owners) {
@@ -83,7 +83,11 @@ impl Pubsub {
     }
 
     /// Tells a hub which servers send keyspace notifications now. Returns them.
-    pub(crate) fn tell_event_servers(&mut self, plane: &mut DataPlane, id: HubId) -> Vec<ServerId> {
+    pub(crate) fn update_event_servers(
+        &mut self,
+        plane: &mut DataPlane,
+        id: HubId,
+    ) -> Vec<ServerId> {
         let now = plane.now;
         let pool = self.hub(id).pool;
         let owners = self.event_servers(plane, pool);
@@ -94,8 +98,8 @@ impl Pubsub {
 
     /// Whether sessions listen to the keyspace notifications of a pool, or of the pool of a
     /// subpool.
-    pub(crate) fn hears_events(&self, plane: &DataPlane, part: usize) -> bool {
-        let parent = plane.pools[part].parent;
+    pub(crate) fn hears_events(&self, plane: &DataPlane, subpool: usize) -> bool {
+        let parent = plane.pools[subpool].parent;
         let mut hubs = self.hubs.iter().filter(|hub| hub.pool == parent);
         hubs.any(Hub::has_roots)
     }
@@ -132,7 +136,7 @@ impl Pubsub {
             link.is_some_and(|link| {
                 matches!(
                     link.state,
-                    LinkState::Up | LinkState::Connecting { .. } | LinkState::Greeting { .. }
+                    LinkState::Up | LinkState::Connecting { .. } | LinkState::Handshaking { .. }
                 )
             })
         };
@@ -144,7 +148,7 @@ impl Pubsub {
     /// Subscribes a hub at all servers that send keyspace notifications. `false`: there is no room
     /// for a link to one of them.
     pub(crate) fn follow_event_servers(&mut self, plane: &mut DataPlane, id: HubId) -> bool {
-        let servers = self.tell_event_servers(plane, id);
+        let servers = self.update_event_servers(plane, id);
         let now = plane.now;
         let hub = self.hub(id);
         let home = hub.line(HOME).server;

@@ -83,7 +83,7 @@ impl RequestKeys {
 /// Whether a command reads or changes all keys. Where a pool has several servers, it goes to all.
 fn is_about_all_keys(id: CommandId) -> bool {
     let command = id.get();
-    matches!(command.fan_out.spread, Spread::All | Spread::Turns)
+    matches!(command.fan_out.spread, Spread::All | Spread::Sequence)
         && (command.flags.has(CommandFlags::WRITE) || command.flags.has(CommandFlags::READONLY))
 }
 

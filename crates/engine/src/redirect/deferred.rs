@@ -12,6 +12,7 @@
 //! `Redirects` keeps a deferred request for its session until it is sent again. The session is not
 //! read meanwhile. Its other requests are on their way already, and respool waits for their
 //! replies.
+//!
 //! When the session has nothing in flight, its deferred requests leave in the order in which the
 //! client sent them. A later request may have been executed before. If it touched the same keys,
 //! the deferred request must not be executed any more, and its client gets the refusal. Two
@@ -29,11 +30,11 @@ use respool_protocol::request::{Found, RequestScanner};
 use crate::base::error::{self, Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::slab::Slab;
-use crate::base::time::{TICK_MS, Time};
+use crate::base::time::{Stamp, TICK_MS, Time};
 use crate::data_plane::DataPlane;
 use crate::data_plane::charges::{Charge, ChargeKind};
 use crate::data_plane::completion::Completion;
-use crate::data_plane::completion::redirect::{ProofStep, RedirectCompletion};
+use crate::data_plane::completion::redirect::{ProofKind, RedirectCompletion};
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::bound_reply;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
@@ -59,17 +60,19 @@ pub(crate) struct Deferred {
     request: Vec<u8>,
     /// The kind of the link that carried it, with that link's server.
     asked: LinkKind,
+    /// The server that gets the next attempt.
     to: NextServer,
-    /// The request may have run: the refusal awaits its proof.
+    /// The question that proves the refusal, if the request may have run.
     proof: Option<AwaitedProof>,
+    /// The keys of the request.
     about: RequestKeys,
     /// The earliest time of the next attempt.
     due: Time,
-    /// It may block at its server, on a link that its session has for itself.
+    /// Whether it may block at its server, on a pinned link of its session.
     waits: bool,
     /// The refusal: the error reply of the server.
     refusal: Vec<u8>,
-    /// A later request of the session was executed, and the two conflict on a key.
+    /// Whether a later request of the session was executed that conflicts with it on a key.
     overtaken: bool,
 }
 
@@ -120,23 +123,6 @@ impl RefusedFront<'_> {
     }
 }
 
-/// The decision on an unproven request after the answer to the second question.
-pub(crate) enum ProofOutcome {
-    /// The request has ended meanwhile.
-    Gone,
-    /// The server lacks the script of this request, which left the deferred ones. `refusal` is the
-    /// reply to it.
-    SendScript {
-        entry: Entry,
-        request: Vec<u8>,
-        refusal: Vec<u8>,
-    },
-    /// The client gets this reply.
-    Answer(Entry, Vec<u8>),
-    /// The server refused the twin in this way, so it did not execute the request.
-    Refused(Deferred, Refusal),
-}
-
 /// The deferred requests of a session.
 #[derive(Default)]
 pub(super) struct DeferredQueue {
@@ -152,14 +138,14 @@ pub(super) struct DeferredQueue {
     imported: Vec<u32>,
     /// The links whose requests are in `others`.
     listed_links: Vec<LinkId>,
-    /// When a request that may block was deferred, milliseconds.
-    waits_since_ms: u32,
+    /// When a request that may block was deferred.
+    waits_since: Stamp,
     /// The session is listed in [`Redirects::now`] or [`Redirects::sessions`].
     is_listed: bool,
     /// The earliest `due` of the items.
     due: Time,
-    /// When the oldest of the items was read, milliseconds as in a ledger entry.
-    oldest_ms: u32,
+    /// When the oldest of the items was read.
+    oldest: Stamp,
     /// The value of [`DataPlane::retry_wakes`] at the last scan.
     wakes: u32,
 }
@@ -230,28 +216,28 @@ impl DeferredQueue {
         self.due <= now || self.wakes != wakes || !self.others.is_empty()
     }
 
-    /// When a request began to wait, milliseconds as in a ledger entry.
-    fn asked_at_ms(&self, item: &Deferred) -> u32 {
+    /// When a request began to wait.
+    fn asked_at(&self, item: &Deferred) -> Stamp {
         match item.waits {
-            true => self.waits_since_ms,
-            false => item.entry.at_ms,
+            true => self.waits_since,
+            false => item.entry.asked,
         }
     }
 
     /// Updates the summary of the items after a scan.
-    fn sum_up(&mut self, now_ms: u32, wakes: u32) {
+    fn sum_up(&mut self, now: Stamp, wakes: u32) {
         let due = self.items.iter().map(|item| item.due).min();
-        let asked = self.items.iter().map(|item| self.asked_at_ms(item));
-        let oldest = asked.max_by_key(|at_ms| now_ms.wrapping_sub(*at_ms));
-        self.oldest_ms = oldest.unwrap_or(now_ms);
+        let asked = self.items.iter().map(|item| self.asked_at(item));
+        let oldest = asked.max_by_key(|asked| now.ticks_since(*asked));
+        self.oldest = oldest.unwrap_or(now);
         self.due = due.unwrap_or_default();
         self.wakes = wakes;
     }
 
-    /// When the first deferred request that cannot block was read, as in its ledger entry.
-    fn oldest_at_ms(&self) -> Option<u32> {
+    /// When the first deferred request that cannot block was read.
+    fn oldest_asked(&self) -> Option<Stamp> {
         let places = self.items.iter().filter(|item| !item.waits);
-        places.map(|item| item.entry.at_ms).next()
+        places.map(|item| item.entry.asked).next()
     }
 }
 
@@ -312,7 +298,7 @@ impl Redirects {
         };
         let is_of_request = match link.ledger.front_completion() {
             // Other sessions may wait for this reply, too, although the first session is gone.
-            None => front.session != SessionId::NONE || link.ledger.shares_next(),
+            None => front.session != SessionId::NONE || link.ledger.next_is_collapsed(),
             Some(completion) => completion.is_of_request(),
         };
         if !is_of_request || matches!(link.role, LinkRole::HubLine(_) | LinkRole::Sentinel) {
@@ -393,7 +379,8 @@ impl Redirects {
         };
         let asked = link.kind;
         let front = link.ledger.first_in_flight();
-        let (entries, request, mut completion) = match front.filter(|front| front.has_completion) {
+        let (entries, request, mut completion) = match front.filter(|front| front.has_completion())
+        {
             Some(front) => {
                 let request = as_asked(link.ledger.first_bytes()).to_vec();
                 let mut completion = link.ledger.pop_completed(front);
@@ -413,7 +400,10 @@ impl Redirects {
         for entry in entries {
             // A request that was redirected before waits for a tick, so it does not circle between
             // two nodes.
-            let is_again = matches!(entry.before, EarlierAttempt::Refused | EarlierAttempt::Lost);
+            let is_again = matches!(
+                entry.before(),
+                EarlierAttempt::Refused | EarlierAttempt::Lost
+            );
             let soon = now && !is_again && proof.is_none();
             let item = Deferred {
                 entry: Entry {
@@ -447,49 +437,50 @@ impl Redirects {
     /// Moves a request from this link to the deferred requests of its session.
     fn defer(&mut self, plane: &mut DataPlane, link: LinkId, mut item: Deferred) {
         let (id, seq) = (item.entry.session, item.entry.seq);
-        let now_ms = plane.now_ms;
+        let now_stamp = plane.now_stamp;
         let Some(session) = plane.sessions.get_mut(id) else {
             plane.counters.late_replies += 1;
             return;
         };
-        let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
-        let is_new = item.entry.before != EarlierAttempt::Refused || waited_ms >= WAITED_MS;
+        let waited_ms = now_stamp.ms_since(item.entry.asked);
+        let is_new = item.entry.before() != EarlierAttempt::Refused || waited_ms >= WAITED_MS;
         // A request of a lost link is sent again once, whichever server gets it.
-        if item.entry.before != EarlierAttempt::Lost {
-            item.entry.before = EarlierAttempt::Refused;
+        if item.entry.before() != EarlierAttempt::Lost {
+            item.entry = item.entry.after(EarlierAttempt::Refused);
         }
         session.state |= Flags::REPLY_TIME_UNKNOWN;
-        let delayed = self.queues.get_or_default(id);
+        let queue = self.queues.get_or_default(id);
         if item.waits && is_new {
-            delayed.waits_since_ms = now_ms;
+            queue.waits_since = now_stamp;
         }
-        if !std::mem::replace(&mut delayed.is_listed, true) {
-            self.now.push(id);
+        if !std::mem::replace(&mut queue.is_listed, true) {
+            self.new_sessions.push(id);
         }
-        if delayed.items.is_empty() {
+        if queue.items.is_empty() {
             // The last deferred requests may have ended while others were in flight: forget these.
-            delayed.others.clear();
-            delayed.imported.clear();
-            delayed.listed_links.clear();
-            (delayed.due, delayed.oldest_ms) = (item.due, item.entry.at_ms);
+            queue.others.clear();
+            queue.imported.clear();
+            queue.listed_links.clear();
+            (queue.due, queue.oldest) = (item.due, item.entry.asked);
         }
-        if !delayed.listed_links.contains(&link) {
-            delayed.listed_links.push(link);
-            delayed.others.extend(in_flight_of(plane, id, link));
+        if !queue.listed_links.contains(&link) {
+            queue.listed_links.push(link);
+            queue.others.extend(in_flight_of(plane, id, link));
         }
         let is_item = |other: &&mut InFlight| {
             other.seq == seq && !other.is_deferred && other.about.has_same_keys(&item.about)
         };
-        if let Some(other) = delayed.others.iter_mut().find(is_item) {
+        if let Some(other) = queue.others.iter_mut().find(is_item) {
             other.is_deferred = true;
         }
-        delayed.due = delayed.due.min(item.due);
-        let waited_ms = now_ms.wrapping_sub(item.entry.at_ms);
-        if !item.waits && waited_ms > now_ms.wrapping_sub(delayed.oldest_ms) {
-            delayed.oldest_ms = item.entry.at_ms;
+        queue.due = queue.due.min(item.due);
+        if !item.waits
+            && now_stamp.ticks_since(item.entry.asked) > now_stamp.ticks_since(queue.oldest)
+        {
+            queue.oldest = item.entry.asked;
         }
-        delayed.insert(item);
-        delayed.report(plane, id);
+        queue.insert(item);
+        queue.report(plane, id);
         let is_head = plane
             .sessions
             .get(id)
@@ -497,7 +488,7 @@ impl Redirects {
         plane.hold_until_caught_up(id);
         if is_head {
             // The session waits for replies that were not to be delivered before this one.
-            plane.unpause_links_of(id);
+            plane.read_links_again(id);
         }
     }
 
@@ -556,7 +547,7 @@ impl Redirects {
     /// which there may be thousands. The pause between two such scans is one microsecond a session,
     /// at most a tick. So most of the time stays for sessions that use other servers.
     pub(crate) fn poll_new_sessions(&mut self) -> Vec<SessionId> {
-        std::mem::take(&mut self.now)
+        std::mem::take(&mut self.new_sessions)
     }
 
     /// Takes all sessions with deferred requests, unless the last scan of them was just now.
@@ -585,14 +576,14 @@ impl Redirects {
         queue.is_listed = false;
         let is_over_bound = session.rare().deferred.is_over_bound;
         let is_alone = queue.is_due(now, wakes) && session.in_flight(scattered) == 0;
-        if !is_alone && !is_over_bound && !is_over(plane, queue.oldest_ms) {
+        if !is_alone && !is_over_bound && !is_over(plane, queue.oldest) {
             return None;
         }
         plane.sessions.get_mut(id)?.rare().deferred.is_over_bound = false;
         let mut scan = RetryScan {
             session: id,
             items: queue.take_all(),
-            waits_since_ms: queue.waits_since_ms,
+            waits_since: queue.waits_since,
             is_over_bound,
             is_alone,
             executed: AllExecuted::default(),
@@ -613,12 +604,12 @@ impl Redirects {
 
     /// Ends a scan: the session keeps the requests that stay.
     pub(crate) fn end_scan(&mut self, plane: &mut DataPlane, scan: RetryScan) {
-        let (now_ms, wakes) = (plane.now_ms, plane.retry_wakes);
+        let (now, wakes) = (plane.now_stamp, plane.retry_wakes);
         // If the session was closed during the scan, its deferred requests end with it.
         if let Some(queue) = self.queue_of(plane, scan.session) {
             // Requests that were deferred during the scan come behind.
             queue.put_in_front(scan.stay);
-            queue.sum_up(now_ms, wakes);
+            queue.sum_up(now, wakes);
             queue.report(plane, scan.session);
         }
     }
@@ -644,7 +635,7 @@ impl Redirects {
     pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) {
         if item.is_unproven() {
             // The request may have run: the reply may be its own text.
-            return plane.pass_on(item.entry, &item.refusal);
+            return plane.pass_on_late(item.entry, &item.refusal);
         }
         let reply = match item.is_named_elsewhere() {
             true => moved_away(&plane.server(item.asked.server).label),
@@ -684,7 +675,7 @@ impl Redirects {
         match plane.links.get(link).map(|link| &link.state) {
             Some(LinkState::Backoff { .. }) => {
                 plane.counters.failed_not_sent += 1;
-                let away = plane.away_error_of(entry);
+                let away = plane.server_down_error_of(entry);
                 return Err(plane.no_link_reply(link, away));
             }
             Some(LinkState::Down) => plane.connect(link),
@@ -706,18 +697,17 @@ impl Redirects {
             }
             NextServer::Owner | NextServer::Named(_) => (item.request, item.completion),
         };
-        let at_ms = match item.waits {
-            true => plane.now_ms,
-            false => item.entry.at_ms,
+        let asked = match item.waits {
+            true => plane.now_stamp,
+            false => item.entry.asked,
         };
         let Some(state) = plane.links.get_mut(link) else {
             return;
         };
         let entry = Entry {
             len: request.len() as u32,
-            has_completion: completion.is_some(),
-            at_ms,
-            ..item.entry
+            asked,
+            ..item.entry.with_completion(completion.is_some())
         };
         match completion {
             Some(completion) => state.ledger.push_with(entry, &request, completion),
@@ -756,7 +746,7 @@ pub(crate) struct RetryScan {
     session: SessionId,
     /// The requests that are not looked at yet.
     items: VecDeque<Deferred>,
-    waits_since_ms: u32,
+    waits_since: Stamp,
     is_over_bound: bool,
     /// The session has nothing in flight, and a request is due.
     is_alone: bool,
@@ -768,8 +758,8 @@ pub(crate) struct RetryScan {
     sent: HashMap<LinkId, TouchedKeys>,
 }
 
-/// The next step of a scan.
-pub(crate) enum RetryStep {
+/// The next request of a scan.
+pub(crate) enum RetryOutcome {
     /// The retries of this request have ended.
     GiveUp(Deferred),
     /// This request is sent, if there is a link for it.
@@ -777,17 +767,17 @@ pub(crate) enum RetryStep {
 }
 
 impl RetryScan {
-    /// The next step.
-    pub(crate) fn next(&mut self, plane: &DataPlane) -> Option<RetryStep> {
+    /// The next request.
+    pub(crate) fn next(&mut self, plane: &DataPlane) -> Option<RetryOutcome> {
         while let Some(mut item) = self.items.pop_front() {
-            let at_ms = match item.waits {
-                true => self.waits_since_ms,
-                false => item.entry.at_ms,
+            let asked = match item.waits {
+                true => self.waits_since,
+                false => item.entry.asked,
             };
             item.overtaken |= self.executed.overtake(item.entry.seq, &item.about);
             let is_lost = item.overtaken && !item.is_unproven() || item.has_lost_proof(plane);
-            if self.is_over_bound || is_over(plane, at_ms) || is_lost {
-                return Some(RetryStep::GiveUp(item));
+            if self.is_over_bound || is_over(plane, asked) || is_lost {
+                return Some(RetryOutcome::GiveUp(item));
             }
             if item.is_unproven() {
                 self.stay_until_tick(plane, item);
@@ -795,7 +785,7 @@ impl RetryScan {
             }
             let may_leave = self.is_alone && item.due <= plane.now;
             if may_leave && !self.staying.conflicts_with(&item.about) {
-                return Some(RetryStep::Send(item));
+                return Some(RetryOutcome::Send(item));
             }
             self.stay(item);
         }
@@ -970,7 +960,10 @@ impl Redirects {
         let proof = AwaitedProof {
             link: id,
             since: plane.now,
-            again: matches!(front.before, EarlierAttempt::Refused | EarlierAttempt::Lost),
+            again: matches!(
+                front.before(),
+                EarlierAttempt::Refused | EarlierAttempt::Lost
+            ),
         };
         let next = NextServer::Owner;
         self.defer_front(plane, id, (next, Some(proof), refusal), false, reply);
@@ -979,7 +972,7 @@ impl Redirects {
             plane,
             id,
             (session, seq),
-            ProofStep::Twin,
+            ProofKind::Twin,
             &twin,
             is_imported,
         );
@@ -1031,39 +1024,42 @@ impl Redirects {
             refusal: reply.to_vec(),
             overtaken: false,
         };
+        plane.note_repeated();
         self.defer(plane, link, item);
         let place = (entry.session, entry.seq);
-        self.ask_for_proof(plane, link, place, ProofStep::NoScript, &question, false);
+        self.ask_for_proof(plane, link, place, ProofKind::NoScript, &question, false);
         true
     }
 
     /// Decides about an unproven request after the server's answer to the second question.
+    /// `send_script`: sends the request with its script, which the server lacks, if respool has it.
+    /// Returns the request if the server refused its twin, and so did not execute it. Otherwise the
+    /// client gets its reply, or the request has ended meanwhile.
     pub(crate) fn settle_proof(
         &mut self,
         plane: &mut DataPlane,
-        id: LinkId,
-        (session, seq): (SessionId, u32),
-        proof: ProofStep,
+        (id, (session, seq)): (LinkId, (SessionId, u32)),
+        proof: ProofKind,
         reply: &[u8],
-    ) -> ProofOutcome {
-        let Some(mut item) = self.take_unproven(plane, id, session, seq) else {
-            return ProofOutcome::Gone;
-        };
+        send_script: impl FnOnce(&mut DataPlane, Entry, &[u8]) -> bool,
+    ) -> Option<(Deferred, Refusal)> {
+        let mut item = self.take_unproven(plane, id, session, seq)?;
         let twin = reply.strip_prefix(b"-").and_then(Refusal::of);
         let proven = twin.zip(item.refusal_kind());
         let proven = proven.filter(|(twin, refusal)| refusals::proves(*twin, *refusal));
         match (proof, proven) {
-            (ProofStep::NoScript, _) if reply == NONE_EXISTS => ProofOutcome::SendScript {
-                entry: item.entry,
-                request: item.request,
-                refusal: item.refusal,
-            },
-            (ProofStep::Twin, Some((twin, _))) => {
+            (ProofKind::Twin, Some((twin, _))) => {
                 item.refusal = reply.to_vec();
-                ProofOutcome::Refused(item, twin)
+                return Some((item, twin));
             }
-            _ => ProofOutcome::Answer(item.entry, item.refusal),
+            (ProofKind::NoScript, _) if reply == NONE_EXISTS => {
+                if !send_script(plane, item.entry, &item.request) {
+                    plane.pass_on_late(item.entry, &item.refusal);
+                }
+            }
+            _ => plane.pass_on_late(item.entry, &item.refusal),
         }
+        None
     }
 
     /// Keeps a request whose refusal was proven until it is sent to the next server.
@@ -1101,14 +1097,14 @@ impl Redirects {
         (request, completion): (Vec<u8>, Completion),
         (server, due): (ServerId, Time),
     ) {
+        plane.note_repeated();
         let Some(own) = plane.links.get(link) else {
             return plane.leave_own_link(link, entry.session);
         };
         let item = Deferred {
             entry: Entry {
                 len: request.len() as u32,
-                before: EarlierAttempt::Unsent,
-                ..entry
+                ..entry.after(EarlierAttempt::Unsent)
             },
             completion: Some(completion),
             request,
@@ -1182,11 +1178,11 @@ impl Redirects {
         let mut moved = Vec::new();
         for (index, held) in link.ledger.requests().enumerate() {
             let entry = held.entry;
-            // A part of the first reply may be with its client already.
+            // A fragment of the first reply may be with its client already.
             let is_answered = index == 0 && link.cutting;
             let again = held.completion.and_then(Completion::read_again);
             let is_read = entry.class.reads() && entry.session != SessionId::NONE;
-            if !is_read || entry.has_completion != again.is_some() || is_answered {
+            if !is_read || entry.has_completion() != again.is_some() || is_answered {
                 continue;
             }
             let read = held.bytes();
@@ -1194,8 +1190,7 @@ impl Redirects {
                 let entry_again = Entry {
                     len: read.len() as u32,
                     class: Class::Read,
-                    before: EarlierAttempt::Lost,
-                    ..*entry
+                    ..entry.after(EarlierAttempt::Lost)
                 };
                 moved.push((index, entry_again, again, read));
             }
@@ -1241,7 +1236,7 @@ impl Redirects {
     /// The time at which the next turn must be taken without an event: now for new deferred
     /// requests, else at the scan that was skipped.
     pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
-        match self.now.is_empty() {
+        match self.new_sessions.is_empty() {
             true => self.scan_missed.then_some(self.scan_at),
             false => Some(now),
         }
@@ -1249,19 +1244,19 @@ impl Redirects {
 
     /// Whether a session has deferred requests.
     pub(crate) fn has_waiting_sessions(&self) -> bool {
-        !self.now.is_empty() || !self.sessions.is_empty()
+        !self.new_sessions.is_empty() || !self.sessions.is_empty()
     }
 
-    /// When the oldest deferred request of a pool's sessions was asked, [`Time::stamp_ms`].
-    pub(crate) fn oldest_deferred(&self, plane: &DataPlane, pool: u16) -> Option<u32> {
-        let now = plane.now.stamp_ms();
-        let deferring = [&self.now, &self.sessions].into_iter().flatten();
+    /// When the oldest deferred request of a pool's sessions was asked.
+    pub(crate) fn oldest_deferred(&self, plane: &DataPlane, pool: u16) -> Option<Stamp> {
+        let now = plane.now_stamp;
+        let deferring = [&self.new_sessions, &self.sessions].into_iter().flatten();
         let oldest = deferring.filter_map(|id| {
             let session = plane.sessions.get(*id);
             session.filter(|session| session.pool == pool)?;
-            self.queues.get(*id)?.oldest_at_ms()
+            self.queues.get(*id)?.oldest_asked()
         });
-        oldest.min_by_key(|at_ms| at_ms.wrapping_sub(now) as i32)
+        oldest.max_by_key(|asked| now.ticks_since(*asked))
     }
 
     /// Sends the second question about an unproven request. `is_imported`: the node answers for the
@@ -1271,7 +1266,7 @@ impl Redirects {
         plane: &mut DataPlane,
         link: LinkId,
         (session, seq): (SessionId, u32),
-        proof: ProofStep,
+        proof: ProofKind,
         question: &[u8],
         is_imported: bool,
     ) {
@@ -1310,12 +1305,12 @@ impl Redirects {
 
     /// Puts a request back among the deferred ones, at its place.
     fn keep_deferred(&mut self, plane: &mut DataPlane, id: SessionId, item: Deferred) {
-        let Some(delayed) = self.queue_of(plane, id) else {
+        let Some(queue) = self.queue_of(plane, id) else {
             return;
         };
-        delayed.due = delayed.due.min(item.due);
-        delayed.insert(item);
-        delayed.report(plane, id);
+        queue.due = queue.due.min(item.due);
+        queue.insert(item);
+        queue.report(plane, id);
         plane.wake_deferred();
     }
 }
@@ -1337,13 +1332,13 @@ fn is_read_from_replica(
         && id_of(request).is_some_and(|id| id.get().replica)
 }
 
-/// Whether a request that was read at `at_ms` has passed its deadline.
-fn is_over(plane: &DataPlane, at_ms: u32) -> bool {
+/// Whether a request that was read at `asked` has passed its deadline.
+fn is_over(plane: &DataPlane, asked: Stamp) -> bool {
     let limit_ms = match plane.settings.timeouts.request_ms {
         0 => ASKED_AGAIN_MS,
         limit_ms => limit_ms,
     };
-    plane.now_ms.wrapping_sub(at_ms) >= limit_ms
+    plane.now_stamp.ms_since(asked) >= limit_ms
 }
 
 /// The error reply to a request that no server would execute.
@@ -1389,7 +1384,7 @@ mod tests {
         encode::request(&mut bytes, &words);
         let reads = id_of(&bytes).is_some_and(|id| id.get().retry == Retry::Read);
         Deferred {
-            entry: Entry::of(SessionId::NONE, seq, 0),
+            entry: Entry::of(SessionId::NONE, seq, Stamp(0)),
             completion: None,
             about: RequestKeys::of(&LearnedCommands::default(), &bytes, 0, reads),
             request: bytes,
@@ -1413,7 +1408,7 @@ mod tests {
         RetryScan {
             session: SessionId::NONE,
             items: items.into_iter().collect(),
-            waits_since_ms: 0,
+            waits_since: Stamp(0),
             is_over_bound: false,
             is_alone: true,
             executed: AllExecuted::default(),
@@ -1427,10 +1422,10 @@ mod tests {
     /// `links` at its place.
     fn run(scan: &mut RetryScan, plane: &DataPlane, links: &[u32]) -> (Vec<u32>, Vec<u32>) {
         let (mut left, mut given_up) = (Vec::new(), Vec::new());
-        while let Some(step) = scan.next(plane) {
-            match step {
-                RetryStep::GiveUp(item) => given_up.push(item.entry.seq),
-                RetryStep::Send(item) => {
+        while let Some(next) = scan.next(plane) {
+            match next {
+                RetryOutcome::GiveUp(item) => given_up.push(item.entry.seq),
+                RetryOutcome::Send(item) => {
                     let seq = item.entry.seq;
                     let on = link(links[seq as usize]);
                     left.extend(scan.put_on_link(plane, on, item, false).map(|_| seq));
@@ -1493,7 +1488,7 @@ mod tests {
         let write = item(2, "SET a 1", MOVED);
         overtaken.executed.note(2, &write.about);
         assert_eq!(run(&mut overtaken, &plane, &[1, 1]), (vec![1], vec![0]));
-        plane.now_ms = REQUEST_MS;
+        plane.now_stamp = Time(0).plus_ms(REQUEST_MS).stamp();
         let mut late = scan([item(0, "GET a", MOVED)]);
         assert_eq!(run(&mut late, &plane, &[1]), (vec![], vec![0]));
     }

@@ -17,7 +17,7 @@ use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
 /// The effect of the answer of a new primary on a deferred share of the same request.
-pub(crate) enum NewPrimaryAnswer {
+enum NewPrimaryAnswer {
     /// There is none: the share is sent again.
     Missing(Deferred),
     /// It counts for this share of the entry's request, too.
@@ -27,13 +27,46 @@ pub(crate) enum NewPrimaryAnswer {
 }
 
 impl Redirects {
+    /// Sends one deferred request again, if there is a link for it. `new_primary_of`: the server
+    /// that has taken over from a server. `load_named`: has the server of the link load the scripts
+    /// that the request names. Returns the share of a scattered request, with its index, that the
+    /// answer of a new primary counts for.
+    pub(crate) fn retry(
+        &mut self,
+        plane: &mut DataPlane,
+        scan: &mut RetryScan,
+        item: Deferred,
+        new_primary_of: impl Fn(&DataPlane, ServerId) -> Option<ServerId>,
+        load_named: impl FnOnce(&mut DataPlane, LinkId, &Deferred),
+    ) -> Option<(Entry, u16, Vec<u8>)> {
+        let (server, may_move) = (item.asked().server, item.may_go_to_new_primary());
+        let new_primary_of = |plane: &DataPlane, server| match may_move {
+            true => new_primary_of(plane, server),
+            false => None,
+        };
+        let new_primary = new_primary_of(plane, server);
+        let item = match self.settle_by_new_primary(plane, item, new_primary) {
+            NewPrimaryAnswer::Missing(item) => item,
+            NewPrimaryAnswer::Counts(entry, index, answer) => return Some((entry, index, answer)),
+            NewPrimaryAnswer::Refused => return None,
+        };
+        let new_primary = new_primary_of(plane, plane.owner_behind(server));
+        if let Some((link, item)) = self.choose_link(plane, scan, item, new_primary) {
+            if item.names_scripts() {
+                load_named(plane, link, &item);
+            }
+            self.send(plane, link, item);
+        }
+        None
+    }
+
     /// Settles a share of a scattered request whose server has no slots any more. Its new primary
     /// must have got a share of the same request. Then the answer of the new primary counts for
     /// both shares. A read is refused, so that nothing is counted twice. The exceptions are
     /// FLUSHALL and FLUSHDB: keys may have moved to the new primary after it deleted its own. So
     /// the new primary gets the command once more, which is safe, because the session has no
     /// request behind it.
-    pub(crate) fn settle_by_new_primary(
+    fn settle_by_new_primary(
         &mut self,
         plane: &mut DataPlane,
         item: Deferred,
@@ -58,7 +91,7 @@ impl Redirects {
     /// The link for the next attempt of a deferred request. `new_primary`: the server that has
     /// taken over from the request's owner. `None`: the request stays, or its client has got an
     /// error.
-    pub(crate) fn choose_link(
+    fn choose_link(
         &mut self,
         plane: &mut DataPlane,
         scan: &mut RetryScan,

@@ -34,8 +34,7 @@ pub(crate) struct ConfiguredServer {
     pub(crate) unknown: bool,
 }
 
-/// The pools by their indices: first those that listeners lead to, in the order of their settings,
-/// then their subpools.
+/// The pools by their indices, which are the places of [`PoolPlaces`](crate::PoolPlaces).
 #[derive(Debug)]
 pub(crate) struct Pools(Vec<Pool>);
 
@@ -62,8 +61,10 @@ pub(crate) struct Pool {
     pub(crate) longest_wait_us: u32,
     /// For a pool of several servers: the sessions that are expected to send again.
     pub(crate) arrivals: Option<Box<ArrivalWheel>>,
-    /// How respool reaches the addresses that nodes and Sentinels name.
+    /// The map to reachable addresses of those that nodes and Sentinels name.
     pub(crate) address_map: Arc<AddressMap>,
+    /// Whether respool reaches the servers over TLS.
+    pub(crate) tls: bool,
 }
 
 /// The primaries of a pool that have Sentinels, as they are configured.
@@ -129,7 +130,7 @@ pub(crate) enum Topology {
     ByPrefix {
         prefixes: Prefixes,
         /// The indices of the subpools. None of them has subpools.
-        parts: Box<[u16]>,
+        subpools: Box<[u16]>,
         /// The servers of all subpools.
         servers: Vec<ServerId>,
     },
@@ -153,87 +154,97 @@ impl Pools {
         settings: &[PoolSettings],
         flush: &FlushRule,
     ) -> (Pools, Vec<ConfiguredServer>) {
-        let mut servers = Vec::new();
+        let mut pools = Pools(Vec::new());
+        let servers = pools.append(settings, flush, 0);
+        (pools, servers)
+    }
+
+    /// Adds pools, and lists their servers, which follow the `known` ones. First come the pools
+    /// that listeners lead to, in the order of their settings, then their subpools.
+    pub(crate) fn append(
+        &mut self,
+        settings: &[PoolSettings],
+        flush: &FlushRule,
+        known: usize,
+    ) -> Vec<ConfiguredServer> {
+        let mut servers = AddedServers {
+            known,
+            list: Vec::new(),
+        };
+        let first = self.len();
+        let settings: Vec<&PoolSettings> =
+            settings.iter().filter(|pool| pool.is_in_use()).collect();
         let (mut pools, mut behind) = (Vec::new(), Vec::new());
         for (index, pool) in settings.iter().enumerate() {
-            let parent = index as u16;
+            let parent = (first + index) as u16;
             let flush = pool.flush.as_ref().unwrap_or(flush);
-            let address_map = Arc::new(pool.address_map.clone());
             pools.push(match &pool.kind {
-                PoolKind::ByPrefix { parts } => {
-                    let first = settings.len() + behind.len();
-                    let indices = (first..first + parts.len()).map(|index| index as u16);
+                PoolKind::ByPrefix { subpools } => {
+                    let first = first + settings.len() + behind.len();
+                    let indices = (first..first + subpools.len()).map(|index| index as u16);
                     let indices: Box<[u16]> = indices.collect();
-                    let numbered = parts.iter().zip(numbers_of(parts)).zip(indices.iter());
-                    behind.extend(numbered.map(|((part, numbers), index)| {
-                        let (of, reads) = ((*index, parent), &part.reads);
-                        let removed_prefix = part.prefix.as_slice();
-                        Pool {
-                            removed_prefix: removed_prefix
-                                [..if part.strip { removed_prefix.len() } else { 0 }]
-                                .into(),
-                            address_map: address_map.clone(),
-                            ..Pool::build(of, &part.kind, reads, flush, numbers, &mut servers)
-                        }
-                    }));
-                    let prefixes = Prefixes::new(parts.iter().map(|part| &part.prefix[..]));
-                    let topology = Topology::ByPrefix {
-                        prefixes,
-                        parts: indices,
-                        servers: Vec::new(),
-                    };
-                    Pool {
-                        index: parent,
-                        parent,
-                        topology,
-                        removed_prefix: Box::default(),
-                        numbers: 0..0,
-                        watched: None,
-                        readers: None,
-                        flush: flush.clone(),
-                        longest_wait_us: 0,
-                        arrivals: None,
-                        address_map,
-                    }
+                    let of = (parent, *pool, flush);
+                    behind.extend(Pool::build_subpools(of, subpools, &indices, &mut servers));
+                    Pool::with_subpools(of, subpools, indices)
                 }
                 kind => {
                     let (of, reads) = ((parent, parent), &pool.reads);
                     Pool {
-                        address_map,
+                        address_map: Arc::new(pool.address_map.clone()),
+                        tls: pool.tls,
                         ..Pool::build(of, kind, reads, flush, 0..u16::MAX, &mut servers)
                     }
                 }
             });
         }
-        pools.append(&mut behind);
-        let mut pools = Pools(pools);
-        for index in 0..settings.len() {
-            pools.list_servers(index);
-            pools[index].expect_anew();
+        let parents = first..first + pools.len();
+        self.0.append(&mut pools);
+        self.0.append(&mut behind);
+        for index in parents {
+            self.list_servers(index);
+            self[index].expect_anew();
         }
-        for pool in pools.iter() {
+        for pool in self.iter().skip(first) {
             // Until a Sentinel names its address.
             if pool.watched.is_some() {
                 for server in pool.servers() {
-                    servers[usize::from(server.0)].unknown = true;
+                    servers.get_mut(*server).unknown = true;
                 }
             }
         }
-        (pools, servers)
+        servers.list
+    }
+
+    /// Forgets the topology of a pool that has ended, and of its subpools. No session uses it any
+    /// more. Each keeps its first server, so that it stays a pool.
+    pub(crate) fn forget(&mut self, pool: usize) {
+        for index in self
+            .subpools_of(pool)
+            .to_vec()
+            .into_iter()
+            .chain([pool as u16])
+        {
+            let first = self.default_server_of(usize::from(index));
+            let ended = &mut self[usize::from(index)];
+            ended.topology = Topology::Single(first);
+            ended.watched = None;
+            ended.readers = None;
+            ended.arrivals = None;
+        }
     }
 
     /// The indices of a pool's subpools; the pool's own index if it has none.
     pub(crate) fn subpools_of(&self, pool: usize) -> &[u16] {
         match &self[pool].topology {
-            Topology::ByPrefix { parts, .. } => parts,
+            Topology::ByPrefix { subpools, .. } => subpools,
             _ => std::slice::from_ref(&self[pool].index),
         }
     }
 
     /// A pool's subpools; the pool itself if it has none.
     fn each_of(&self, pool: usize) -> impl Iterator<Item = &Pool> {
-        let parts = self.subpools_of(pool).iter();
-        parts.map(|part| &self[usize::from(*part)])
+        let subpools = self.subpools_of(pool).iter();
+        subpools.map(|subpool| &self[usize::from(*subpool)])
     }
 
     /// The subpool of keys without a named prefix; requests without a key go there, too. The pool
@@ -253,36 +264,41 @@ impl Pools {
 
     /// Whether the pool or one of its subpools is a Cluster.
     pub(crate) fn has_cluster(&self, pool: usize) -> bool {
-        self.each_of(pool).any(|part| part.cluster().is_some())
+        self.each_of(pool)
+            .any(|subpool| subpool.cluster().is_some())
     }
 
     /// Whether a refusal of one of its servers leads to another attempt, there or at another
     /// server.
     pub(crate) fn refuse_for_now(&self, pool: usize) -> bool {
         self.each_of(pool)
-            .any(|part| part.cluster().is_some() || part.watched.is_some())
+            .any(|subpool| subpool.cluster().is_some() || subpool.watched.is_some())
     }
 
     /// A node of the first Cluster among a pool's subpools.
     pub(crate) fn node_among(&self, pool: usize) -> Option<ServerId> {
-        let mut parts = self.each_of(pool).filter(|part| part.index != part.parent);
-        let cluster = parts.find_map(Pool::cluster)?;
+        let mut subpools = self
+            .each_of(pool)
+            .filter(|subpool| subpool.index != subpool.parent);
+        let cluster = subpools.find_map(Pool::cluster)?;
         Some(cluster.home)
     }
 
     /// Whether some keys of a pool may be read at servers other than their owners.
     pub(crate) fn has_readers(&self, pool: usize) -> bool {
-        self.each_of(pool).any(|part| part.readers.is_some())
+        self.each_of(pool).any(|subpool| subpool.readers.is_some())
     }
 
     /// Whether some servers of a pool see keys without their prefix.
     pub(crate) fn removes_prefix(&self, pool: usize) -> bool {
         self.each_of(pool)
-            .any(|part| !part.removed_prefix.is_empty())
+            .any(|subpool| !subpool.removed_prefix.is_empty())
     }
 
     fn own_writes(&self, pool: usize) -> impl Iterator<Item = (bool, u32)> {
-        let readers = self.each_of(pool).filter_map(|part| part.readers.as_ref());
+        let readers = self
+            .each_of(pool)
+            .filter_map(|subpool| subpool.readers.as_ref());
         readers.map(|readers| readers.own_writes())
     }
 
@@ -323,29 +339,29 @@ impl Pools {
         random: impl FnOnce() -> u32,
     ) -> (&Pool, ServerId) {
         let Topology::ByPrefix {
-            prefixes, parts, ..
+            prefixes, subpools, ..
         } = &parent.topology
         else {
             unreachable!("a pool without subpools knows each owner")
         };
-        let part = &self[usize::from(parts[prefixes.longest_of(key)])];
+        let subpool = &self[usize::from(subpools[prefixes.longest_of(key)])];
         // Hash the key as its servers see it, so that clients which connect to them directly find
         // it there.
-        match part.owner_of(part.seen(key), random) {
-            Ok(owner) => (part, owner),
+        match subpool.owner_of(subpool.seen(key), random) {
+            Ok(owner) => (subpool, owner),
             Err(_) => unreachable!("a subpool has no subpools"),
         }
     }
 
     /// The group of a key.
     pub(crate) fn group_of(&self, pool: u16, key: &[u8], random: impl FnOnce() -> u32) -> Group {
-        let (part, owner) = self.owner_of(pool, key, random);
-        let number = match &part.topology {
-            Topology::Cluster(_) => hash_slot(part.seen(key)),
+        let (subpool, owner) = self.owner_of(pool, key, random);
+        let number = match &subpool.topology {
+            Topology::Cluster(_) => hash_slot(subpool.seen(key)),
             _ => owner.0,
         };
         Group {
-            pool: part.index,
+            pool: subpool.index,
             number,
         }
     }
@@ -368,8 +384,8 @@ impl Pools {
     }
 
     /// Lists the servers of a pool anew, because a subpool may have got others.
-    pub(crate) fn list_servers(&mut self, part: usize) {
-        let parent = usize::from(self[part].parent);
+    pub(crate) fn list_servers(&mut self, subpool: usize) {
+        let parent = usize::from(self[subpool].parent);
         let all = self.each_of(parent).flat_map(Pool::servers);
         let all = all.copied().collect();
         if let Topology::ByPrefix { servers, .. } = &mut self[parent].topology {
@@ -379,10 +395,10 @@ impl Pools {
 
     /// Gives the subpools of a pool a flush rule.
     pub(crate) fn set_subpools(&mut self, pool: usize, rule: &FlushRule) {
-        let parts: Vec<u16> = self.subpools_of(pool).to_vec();
-        for part in parts.into_iter().map(usize::from) {
-            if part != pool {
-                self[part].flush = rule.clone();
+        let subpools: Vec<u16> = self.subpools_of(pool).to_vec();
+        for subpool in subpools.into_iter().map(usize::from) {
+            if subpool != pool {
+                self[subpool].flush = rule.clone();
             }
         }
     }
@@ -395,13 +411,13 @@ impl Pools {
         pool: usize,
         number: u16,
     ) -> Option<((u16, ServerId), Option<u16>)> {
-        let had_number = |part: &&Pool| {
-            part.cluster().is_some()
-                && part.numbers.contains(&number)
-                && part.numbered().all(|(used, _)| used != number)
+        let had_number = |subpool: &&Pool| {
+            subpool.cluster().is_some()
+                && subpool.numbers.contains(&number)
+                && subpool.numbered().all(|(used, _)| used != number)
         };
         let begun_anew = self.each_of(pool).find(had_number);
-        let from = begun_anew.map_or(number, |part| part.numbers.start);
+        let from = begun_anew.map_or(number, |subpool| subpool.numbers.start);
         let all = self.each_of(pool).flat_map(Pool::numbered);
         let mut left = all.filter(|(number, _)| *number >= from);
         let first = left.next()?;
@@ -411,7 +427,7 @@ impl Pools {
     /// Whether every server of a pool has a number for SCAN.
     pub(crate) fn numbers_all(&self, pool: usize) -> bool {
         self.each_of(pool)
-            .all(|part| part.numbered().count() >= part.servers().len())
+            .all(|subpool| subpool.numbered().count() >= subpool.servers().len())
     }
 
     /// How many of the expected requests are for one server, if sessions ask all servers equally
@@ -425,9 +441,12 @@ impl Pools {
     /// How many servers the sessions of a pool ask, replicas included.
     #[inline(never)]
     fn count_asked(&self, pool: usize) -> u32 {
-        let asked = self.each_of(pool).map(|part| {
-            let read = part.readers.as_ref().map_or(0, |readers| readers.count());
-            part.servers().len().max(read)
+        let asked = self.each_of(pool).map(|subpool| {
+            let read = subpool
+                .readers
+                .as_ref()
+                .map_or(0, |readers| readers.count());
+            subpool.servers().len().max(read)
         });
         asked.sum::<usize>().max(1) as u32
     }
@@ -450,27 +469,104 @@ impl DerefMut for Pools {
 /// The numbers of each subpool's servers in SCAN cursors. They are equal in every process, in
 /// whichever order Clusters become known. Subpools with a fixed number of servers come first; each
 /// Cluster gets an equal share of the rest.
-fn numbers_of(parts: &[PrefixPool]) -> Vec<Range<u16>> {
-    let count = |part: &PrefixPool| match &part.kind {
-        PoolKind::Single(_) | PoolKind::ByPrefix { .. } => Some(1),
+fn numbers_of(subpools: &[PrefixPool]) -> Vec<Range<u16>> {
+    let count = |subpool: &PrefixPool| match &subpool.kind {
+        PoolKind::Single(_)
+        | PoolKind::ByPrefix { .. }
+        | PoolKind::Subpool
+        | PoolKind::Ended { .. } => Some(1),
         PoolKind::Sharded { shards, .. } => Some(shards.len()),
         PoolKind::Watched { primaries, .. } => Some(primaries.len()),
         PoolKind::Cluster { .. } => None,
     };
-    let fixed: usize = parts.iter().filter_map(count).sum();
-    let clusters = parts.iter().filter(|part| count(part).is_none()).count();
+    let fixed: usize = subpools.iter().filter_map(count).sum();
+    let clusters = subpools
+        .iter()
+        .filter(|subpool| count(subpool).is_none())
+        .count();
     let left = usize::from(Cursor::SERVERS_MAX).saturating_sub(fixed);
     let share = (left / clusters.max(1)).max(1);
     let mut from = 0;
-    let numbers = parts.iter().map(|part| {
+    let numbers = subpools.iter().map(|subpool| {
         let first = from;
-        from += count(part).unwrap_or(share);
+        from += count(subpool).unwrap_or(share);
         first as u16..from as u16
     });
     numbers.collect()
 }
 
+/// Servers of new pools. Their numbers follow those of the `known` servers.
+struct AddedServers {
+    known: usize,
+    list: Vec<ConfiguredServer>,
+}
+
+impl AddedServers {
+    fn add(&mut self, settings: &ServerSettings, pool: u16) -> ServerId {
+        let id = ServerId((self.known + self.list.len()) as u16);
+        self.list.push(ConfiguredServer {
+            settings: settings.clone(),
+            label: settings.address.to_string(),
+            pool,
+            unknown: false,
+        });
+        id
+    }
+
+    fn get_mut(&mut self, id: ServerId) -> &mut ConfiguredServer {
+        &mut self.list[usize::from(id.0) - self.known]
+    }
+}
+
 impl Pool {
+    /// Makes a pool that only leads to its subpools. `of`: its index, settings and flush rule.
+    fn with_subpools(
+        (index, settings, flush): (u16, &PoolSettings, &FlushRule),
+        subpools: &[PrefixPool],
+        indices: Box<[u16]>,
+    ) -> Pool {
+        Pool {
+            index,
+            parent: index,
+            topology: Topology::ByPrefix {
+                prefixes: Prefixes::new(subpools.iter().map(|subpool| &subpool.prefix[..])),
+                subpools: indices,
+                servers: Vec::new(),
+            },
+            removed_prefix: Box::default(),
+            numbers: 0..0,
+            watched: None,
+            readers: None,
+            flush: flush.clone(),
+            longest_wait_us: 0,
+            arrivals: None,
+            address_map: Arc::new(settings.address_map.clone()),
+            tls: settings.tls,
+        }
+    }
+
+    /// Makes the subpools of a pool. `of`: the index of the pool, its settings and flush rule.
+    fn build_subpools(
+        (parent, settings, flush): (u16, &PoolSettings, &FlushRule),
+        subpools: &[PrefixPool],
+        indices: &[u16],
+        servers: &mut AddedServers,
+    ) -> Vec<Pool> {
+        let address_map = Arc::new(settings.address_map.clone());
+        let numbered = subpools.iter().zip(numbers_of(subpools)).zip(indices);
+        let subpool = |((subpool, numbers), index): ((&PrefixPool, _), &u16)| {
+            let (of, reads) = ((*index, parent), &subpool.reads);
+            let removed: &[u8] = if subpool.strip { &subpool.prefix } else { &[] };
+            Pool {
+                removed_prefix: removed.into(),
+                address_map: address_map.clone(),
+                tls: settings.tls,
+                ..Pool::build(of, &subpool.kind, reads, flush, numbers, servers)
+            }
+        };
+        numbered.map(subpool).collect()
+    }
+
     /// Makes a pool without subpools. `of`: its index, and the index of the pool that clients
     /// connect to.
     fn build(
@@ -479,19 +575,10 @@ impl Pool {
         reads: &Reads,
         flush: &FlushRule,
         numbers: Range<u16>,
-        servers: &mut Vec<ConfiguredServer>,
+        servers: &mut AddedServers,
     ) -> Pool {
         let (index, parent) = of;
-        let mut add = |settings: &ServerSettings| {
-            let id = ServerId(servers.len() as u16);
-            servers.push(ConfiguredServer {
-                settings: settings.clone(),
-                label: settings.address.to_string(),
-                pool: index,
-                unknown: false,
-            });
-            id
-        };
+        let mut add = |settings: &ServerSettings| servers.add(settings, index);
         let flush = flush.clone();
         let mut watched = None;
         let topology = match kind {
@@ -511,7 +598,7 @@ impl Pool {
                 let ids: Box<[_]> = named.iter().map(|(_, id)| *id).collect();
                 for (name, id) in &named {
                     // The name stands for the address until a Sentinel says it.
-                    servers[usize::from(id.0)].label.clone_from(name);
+                    servers.get_mut(*id).label.clone_from(name);
                 }
                 watched = WatchedPrimaries::new(sentinels, named).map(Box::new);
                 match placement {
@@ -527,6 +614,9 @@ impl Pool {
                 Topology::Cluster(Box::new(SlotTable::new(ids, numbers.clone())))
             }
             PoolKind::ByPrefix { .. } => unreachable!("a subpool has no subpools"),
+            PoolKind::Subpool | PoolKind::Ended { .. } => {
+                unreachable!("a pool that is not in use is not made")
+            }
         };
         Pool {
             index,
@@ -540,6 +630,7 @@ impl Pool {
             longest_wait_us: 0,
             arrivals: None,
             address_map: Arc::default(),
+            tls: false,
         }
     }
 
@@ -646,7 +737,7 @@ pub(crate) struct Prefixes {
 #[derive(Debug)]
 struct Prefix {
     bytes: Box<[u8]>,
-    part: usize,
+    subpool: usize,
     /// The longest other prefix with which this one begins.
     within: Option<usize>,
 }
@@ -655,9 +746,9 @@ impl Prefixes {
     /// The first subpool is for keys without a named prefix.
     fn new<'a>(prefixes: impl Iterator<Item = &'a [u8]>) -> Prefixes {
         let named = prefixes.enumerate().skip(1);
-        let prefix = |(part, bytes): (usize, &[u8])| Prefix {
+        let prefix = |(subpool, bytes): (usize, &[u8])| Prefix {
             bytes: bytes.into(),
-            part,
+            subpool,
             within: None,
         };
         let mut sorted: Box<[Prefix]> = named.map(prefix).collect();
@@ -680,7 +771,7 @@ impl Prefixes {
         let mut at = behind.checked_sub(1);
         while let Some(prefix) = at.map(|at| &self.sorted[at]) {
             if key.starts_with(&prefix.bytes) {
-                return prefix.part;
+                return prefix.subpool;
             }
             at = prefix.within;
         }
@@ -728,18 +819,18 @@ mod tests {
         }
     }
 
-    fn parts() -> impl Strategy<Value = Vec<PrefixPool>> {
+    fn subpools() -> impl Strategy<Value = Vec<PrefixPool>> {
         let prefixes = prop::collection::hash_set(prop::collection::vec(b'a'..b'd', 1..4), 1..10);
         let kinds = prop::collection::vec((0..4_u8, 1..6_u16), 10);
         (prefixes, kinds).prop_map(|(prefixes, kinds)| {
             let prefixes = [Vec::new()].into_iter().chain(prefixes);
-            let part = |(prefix, (number, servers))| PrefixPool {
+            let subpool = |(prefix, (number, servers))| PrefixPool {
                 prefix,
                 strip: servers % 2 == 1,
                 kind: kind(number, servers),
                 reads: Reads::default(),
             };
-            prefixes.zip(kinds).map(part).collect()
+            prefixes.zip(kinds).map(subpool).collect()
         })
     }
 
@@ -752,6 +843,7 @@ mod tests {
             announce: None,
             shows: Shows::default(),
             address_map: AddressMap::default(),
+            tls: false,
         }
     }
 
@@ -761,34 +853,34 @@ mod tests {
         /// of all subpools once.
         #[test]
         fn subpools_divide_keys_and_keep_their_own_topology(
-            parts in parts(),
+            subpools in subpools(),
             keys in prop::collection::vec(prop::collection::vec(b'a'..b'e', 0..6), 50),
         ) {
             let settings = [
                 pool(kind(0, 1)),
-                pool(PoolKind::ByPrefix { parts: parts.clone() }),
+                pool(PoolKind::ByPrefix { subpools: subpools.clone() }),
                 pool(kind(1, 3)),
             ];
             let (pools, servers) = Pools::build(&settings, &FlushRule::default());
-            prop_assert_eq!(pools.len(), settings.len() + parts.len());
+            prop_assert_eq!(pools.len(), settings.len() + subpools.len());
             for (index, made) in pools.iter().enumerate() {
                 let parent = if index < settings.len() { index } else { 1 };
                 prop_assert_eq!((usize::from(made.index), usize::from(made.parent)), (index, parent));
             }
             for key in keys {
-                let (part, owner) = pools.owner_of(1, &key, || 7);
-                let place = usize::from(part.index) - settings.len();
-                let fit = (0..parts.len()).filter(|part| key.starts_with(&parts[*part].prefix));
-                prop_assert_eq!(Some(place), fit.max_by_key(|part| parts[*part].prefix.len()));
-                let removed_prefix = if parts[place].strip { parts[place].prefix.len() } else { 0 };
-                prop_assert_eq!(part.owner_of(&key[removed_prefix..], || 7).ok(), Some(owner));
+                let (subpool, owner) = pools.owner_of(1, &key, || 7);
+                let place = usize::from(subpool.index) - settings.len();
+                let fit = (0..subpools.len()).filter(|subpool| key.starts_with(&subpools[*subpool].prefix));
+                prop_assert_eq!(Some(place), fit.max_by_key(|subpool| subpools[*subpool].prefix.len()));
+                let removed_prefix = if subpools[place].strip { subpools[place].prefix.len() } else { 0 };
+                prop_assert_eq!(subpool.owner_of(&key[removed_prefix..], || 7).ok(), Some(owner));
                 let group = pools.group_of(1, &key, || 7);
-                prop_assert_eq!(group.pool, part.index);
+                prop_assert_eq!(group.pool, subpool.index);
                 prop_assert_eq!(pools.server_of(group), owner);
-                prop_assert_eq!(servers[usize::from(owner.0)].pool, part.index);
-                prop_assert!(part.servers().contains(&owner));
+                prop_assert_eq!(servers[usize::from(owner.0)].pool, subpool.index);
+                prop_assert!(subpool.servers().contains(&owner));
                 prop_assert!(pools[1].servers().contains(&owner));
-                prop_assert_eq!(pools.server_of(pools.group_at(part.index, owner)), owner);
+                prop_assert_eq!(pools.server_of(pools.group_at(subpool.index, owner)), owner);
             }
             prop_assert_eq!(pools.default_server_of(1), pools[1].servers()[0]);
             let (mut met, mut next) = (Vec::new(), Some(0));
@@ -800,8 +892,8 @@ mod tests {
             }
             prop_assert!(pools.numbers_all(1));
             let is_of_pool = |server: &&ConfiguredServer| pools[usize::from(server.pool)].parent == 1;
-            let of_parts = servers.iter().filter(is_of_pool);
-            prop_assert_eq!(met.len(), of_parts.count());
+            let of_subpools = servers.iter().filter(is_of_pool);
+            prop_assert_eq!(met.len(), of_subpools.count());
             prop_assert_eq!(&met[..], pools[1].servers());
             prop_assert_eq!(met.iter().collect::<HashSet<_>>().len(), met.len());
         }
@@ -828,22 +920,22 @@ mod tests {
     /// A Cluster of two thousand seeds does not get enough numbers beside many other Clusters.
     #[test]
     fn scan_numbers_may_not_suffice_for_all_servers() {
-        let part = |number: u8, kind| PrefixPool {
+        let subpool = |number: u8, kind| PrefixPool {
             prefix: vec![b'a'; usize::from(number)],
             strip: false,
             kind,
             reads: Reads::default(),
         };
-        let mut parts = vec![part(0, kind(0, 1)), part(1, kind(2, 2_000))];
-        let knows_all = |parts: &[PrefixPool]| {
-            let parts = parts.to_vec();
-            let settings = [pool(PoolKind::ByPrefix { parts })];
+        let mut subpools = vec![subpool(0, kind(0, 1)), subpool(1, kind(2, 2_000))];
+        let knows_all = |subpools: &[PrefixPool]| {
+            let subpools = subpools.to_vec();
+            let settings = [pool(PoolKind::ByPrefix { subpools })];
             let (pools, _) = Pools::build(&settings, &FlushRule::default());
             pools.numbers_all(0)
         };
-        assert!(knows_all(&parts));
-        parts.extend((2..20).map(|number| part(number, kind(2, 1))));
-        assert!(!knows_all(&parts));
+        assert!(knows_all(&subpools));
+        subpools.extend((2..20).map(|number| subpool(number, kind(2, 1))));
+        assert!(!knows_all(&subpools));
     }
 
     proptest! {
@@ -853,12 +945,12 @@ mod tests {
             prefixes in prop::collection::hash_set(prop::collection::vec(0..3_u8, 1..5), 0..20),
             keys in prop::collection::vec(prop::collection::vec(0..3_u8, 0..7), 50),
         ) {
-            let mut parts = vec![Vec::new()];
-            parts.extend(prefixes);
-            let made = Prefixes::new(parts.iter().map(|prefix| &prefix[..]));
+            let mut subpools = vec![Vec::new()];
+            subpools.extend(prefixes);
+            let made = Prefixes::new(subpools.iter().map(|prefix| &prefix[..]));
             for key in keys {
-                let fit = (0..parts.len()).filter(|part| key.starts_with(&parts[*part]));
-                let longest = fit.max_by_key(|part| parts[*part].len());
+                let fit = (0..subpools.len()).filter(|subpool| key.starts_with(&subpools[*subpool]));
+                let longest = fit.max_by_key(|subpool| subpools[*subpool].len());
                 prop_assert_eq!(Some(made.longest_of(&key)), longest, "{:?}", key);
             }
         }

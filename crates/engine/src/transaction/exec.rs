@@ -12,7 +12,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::access::LoginClaim;
 use crate::data_plane::completion::pinned::{ConnectionSwitch, TrackingRedirect};
 use crate::data_plane::completion::transaction::{Exec, LocalResult};
-use crate::data_plane::composite::{CompositeReply, ReplyStep};
+use crate::data_plane::composite::{ReplyStep, WithinExec};
 use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::open_transaction::OpenTransaction;
@@ -23,15 +23,15 @@ use crate::data_plane::session::Pins;
 use crate::transaction::{Transaction, Transactions};
 
 /// The requirements of EXEC before its block can leave.
-pub(crate) struct ExecPlan {
+struct ExecPlan {
     /// The transaction changes or shows the session: see [`LocalResult::is_about_session`].
-    pub(crate) about_session: bool,
+    about_session: bool,
     /// Nothing uses the session's link after the block.
     taints: bool,
     /// The targets to which it redirects tracking messages.
-    pub(crate) redirects: Vec<TrackingRedirect>,
+    redirects: Vec<TrackingRedirect>,
     /// The reasons for a link of the session's own.
-    pub(crate) pins: Vec<Pins>,
+    pins: Vec<Pins>,
 }
 
 /// A result of a transaction that another component makes or changes, see [`LocalResult`].
@@ -59,7 +59,7 @@ pub(crate) struct ExecReply<'a> {
     /// The rest of the reply.
     steps: VecDeque<ReplyStep>,
     /// The state of the session after the results so far.
-    pub(crate) within: CompositeReply,
+    pub(crate) within: WithinExec,
     /// The place of the next result.
     place: u32,
     local_results: std::iter::Peekable<std::vec::IntoIter<(u32, LocalResult)>>,
@@ -90,7 +90,7 @@ impl<'a> ExecReply<'a> {
         Ok(ExecReply {
             first,
             steps: VecDeque::new(),
-            within: CompositeReply { count, db, user },
+            within: WithinExec { count, db, user },
             place: 0,
             local_results: local_results.into_iter().peekable(),
             elements: elements.into_iter(),
@@ -182,7 +182,7 @@ impl<'a> ExecReply<'a> {
     ) {
         let given_up = entry.session == SessionId::NONE;
         if !self.steps.is_empty() && !given_up {
-            plane.begin_steps(id, self.steps, (entry.silent, entry.at_ms));
+            plane.begin_steps(id, self.steps, (entry.is_silent(), entry.asked));
         }
         let db = self.within.db;
         let session = plane.sessions.get_mut(id);
@@ -236,8 +236,38 @@ impl Transaction {
 }
 
 impl Transactions {
+    /// Handles EXEC: gives the session the link that the block needs, and sends the block.
+    /// `refusal`: the reply if the redirects in it cannot be executed now. `true`: the block needs
+    /// no link of the session's own. `load`: has the server load scripts in front of the block.
+    pub(crate) fn exec(
+        &mut self,
+        plane: &mut DataPlane,
+        id: SessionId,
+        closing: &[u8],
+        refusal: impl FnOnce(&DataPlane, &[TrackingRedirect], bool) -> Option<Vec<u8>>,
+        load: impl FnOnce(&mut DataPlane, &[ScriptHash]) -> Result<(), Blocked>,
+    ) -> Dispatched {
+        let plan = match self.plan(plane, id) {
+            Ok(plan) => plan,
+            Err(blocked) => return self.leave_blocked(plane, id, blocked),
+        };
+        if let Some(reply) = refusal(plane, &plan.redirects, plan.pins.is_empty()) {
+            return self.leave_transaction(plane, id, &reply);
+        }
+        let lane = match self.take_link(plane, id, &plan) {
+            Ok(lane) => lane,
+            Err(blocked) => return self.leave_blocked(plane, id, blocked),
+        };
+        let dispatched = match load(plane, &self.queued_scripts(id)) {
+            Ok(()) => self.send_block(plane, id, closing, plan.about_session),
+            Err(blocked) => self.leave_blocked(plane, id, blocked),
+        };
+        plane.leave_code_lane(id, lane);
+        dispatched
+    }
+
     /// The requirements of a session's EXEC. The reply of a refused EXEC ends the transaction.
-    pub(crate) fn plan(&self, plane: &mut DataPlane, id: SessionId) -> Result<ExecPlan, Blocked> {
+    fn plan(&self, plane: &mut DataPlane, id: SessionId) -> Result<ExecPlan, Blocked> {
         let is_aborted = |facts: &mut OpenTransaction| facts.aborted;
         if plane.transaction_of(id).is_some_and(is_aborted) {
             let text = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
@@ -260,7 +290,7 @@ impl Transactions {
     }
 
     /// Gives a session the link that its block needs. Returns the lane of its code.
-    pub(crate) fn take_link(
+    fn take_link(
         &self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -287,7 +317,7 @@ impl Transactions {
     }
 
     /// Sends the block of an EXEC to the server. If it has to wait, the transaction stays.
-    pub(crate) fn send_block(
+    fn send_block(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -318,7 +348,7 @@ impl Transactions {
     }
 
     /// The scripts that a transaction names, each once.
-    pub(crate) fn queued_scripts(&self, id: SessionId) -> Vec<ScriptHash> {
+    fn queued_scripts(&self, id: SessionId) -> Vec<ScriptHash> {
         let scripts = self
             .queued
             .get(id)
@@ -357,7 +387,7 @@ impl Transactions {
         };
         let watched = session.pins.any(Pins::WATCH);
         let facts = session.rare.as_deref();
-        let facts = facts.and_then(|rare| rare.transaction.as_ref());
+        let facts = facts.and_then(|rare| rare.transaction.open.as_ref());
         let (Some(transaction), Some(facts)) = (self.queued.get_mut(id), facts) else {
             unreachable!("a session in MULTI has a transaction");
         };

@@ -43,7 +43,7 @@ pub(crate) struct QueuedLogin {
     hello: Option<KeptRequest>,
 }
 
-/// How a request of a session in MULTI is queued.
+/// The treatment of a request of a session in MULTI.
 #[derive(Debug)]
 enum Queueing {
     /// It is an AUTH: a login is checked first.
@@ -59,7 +59,7 @@ enum Queueing {
 }
 
 impl Queueing {
-    /// How a request is queued. The requests that end a transaction do not come here. `names`:
+    /// The treatment of a request. The requests that end a transaction do not come here. `names`:
     /// which keys its reply names, if the server sees them without a prefix. `has_steps`: respool
     /// answers an earlier request of the transaction.
     fn of(

@@ -181,7 +181,7 @@ fn large_request_at_the_bound_of_links_is_refused() {
 fn link_that_was_full_before_it_was_up_is_used_again() {
     let mut settings = settings();
     settings.timeouts.request_ms = 500;
-    settings.limits.link_ledger_max = 10;
+    settings.limits.link_unanswered_requests_max = 10;
     let mut world = World::unconnected(worker(0, 1), settings);
     let link = world.shared;
     // The server is slow to answer the handshake.
@@ -282,7 +282,7 @@ fn half_request_at_the_end_spares_earlier_replies() {
 fn link_that_is_down_is_not_drained() {
     let mut settings = settings();
     settings.limits.session_output_soft_bytes = 1_000;
-    settings.limits.link_ledger_max = 1 << 16;
+    settings.limits.link_unanswered_requests_max = 1 << 16;
     let mut world = World::new(settings);
     let (link, session) = (world.shared, world.accept());
     // Output that the client does not take, and then requests on the link.

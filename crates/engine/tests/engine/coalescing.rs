@@ -27,7 +27,7 @@ fn collapsing() -> World {
     World::new(settings)
 }
 
-fn all_levels() -> World {
+pub(crate) fn all_levels() -> World {
     let mut settings = crate::world::settings();
     settings.flush.fuse = true;
     settings.flush.collapse = true;
@@ -48,7 +48,7 @@ fn all_levels_of_two() -> World {
 }
 
 /// Several sessions send requests in one turn.
-fn ask_at_once(world: &mut World, all: &[(SessionId, &[&str])]) {
+pub(crate) fn ask_at_once(world: &mut World, all: &[(SessionId, &[&str])]) {
     world.turn(|engine| {
         for (session, asked) in all {
             engine.handle_session_bytes(*session, &requests(asked));

@@ -441,7 +441,7 @@ struct Storm {
     /// Whether some requests are large.
     has_large_requests: bool,
     /// Bounds of the unanswered requests on a link.
-    ledger_max: u32,
+    unanswered_requests_max: u32,
     unanswered_bytes_max: u32,
     /// Bounds of the output of a session.
     soft_bytes: u32,
@@ -479,7 +479,7 @@ fn storm() -> impl Strategy<Value = Storm> {
             servers,
             has_parts: has_parts && servers > 1,
             has_large_requests: has_large_requests && limits.2 == LONG_MS,
-            ledger_max: room.0,
+            unanswered_requests_max: room.0,
             unanswered_bytes_max: room.1,
             loses_links,
             has_large_values,
@@ -591,7 +591,7 @@ impl Play {
         if storm.has_large_requests {
             settings.limits.request_held_bytes_max = HELD_BYTES as u32;
         }
-        settings.limits.link_ledger_max = storm.ledger_max;
+        settings.limits.link_unanswered_requests_max = storm.unanswered_requests_max;
         settings.limits.link_unanswered_bytes_max = storm.unanswered_bytes_max;
         settings.flush.fuse = storm.fuse;
         settings.flush.collapse = storm.collapse;
@@ -808,7 +808,7 @@ impl Play {
                 connection.execute(server, args);
             }
             let unanswered = connection.ends.len() + connection.waiting.len();
-            if unanswered > self.storm.ledger_max as usize + at_once {
+            if unanswered > self.storm.unanswered_requests_max as usize + at_once {
                 return Err(format!("{unanswered} requests are not answered on a link"));
             }
         }
@@ -825,7 +825,7 @@ impl Play {
                         client.take(&String::from_utf8_lossy(&got[at..at + len]), &self.storm)?;
                         at += len;
                     }
-                    Ok(Scanned::Part) => break,
+                    Ok(Scanned::Fragment) => break,
                     Err(error) => {
                         return Err(format!("client {} got no reply: {error}", client.number));
                     }

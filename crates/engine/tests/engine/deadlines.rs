@@ -30,7 +30,7 @@ fn got_at_deadline(world: &mut World, session: SessionId) -> String {
 /// If the server does not answer the handshake of a link to another database, SELECT fails at its
 /// deadline.
 #[test]
-fn select_fails_at_its_deadline_while_a_link_greets() {
+fn select_fails_at_its_deadline_during_a_handshake() {
     let (mut world, session) = frozen();
     world.may_ask(session, &["SELECT respool"]);
     world.asks(session, &["SELECT 5", "SET k v"]);

@@ -111,10 +111,10 @@ fn ordinary_pattern_is_at_one_server() {
 fn server_of_two_parts_is_listened_to_once() {
     for has_own in [false, true] {
         let mut settings = crate::world::parted(1);
-        let PoolKind::ByPrefix { parts } = &mut settings.pools[0].kind else {
+        let PoolKind::ByPrefix { subpools } = &mut settings.pools[0].kind else {
             panic!("a pool of subpools");
         };
-        if let PoolKind::Single(server) = &mut parts[1].kind
+        if let PoolKind::Single(server) = &mut subpools[1].kind
             && let Address::Tcp { port, .. } = &mut server.address
             && !has_own
         {
@@ -221,10 +221,10 @@ fn requests_wait_for_the_notifications_of_a_new_owner() {
 fn too_large_notification_ends_its_subscribers() {
     let mut settings = crate::world::parted(1);
     settings.limits.session_output_hard_bytes = 64 << 10;
-    let PoolKind::ByPrefix { parts } = &mut settings.pools[0].kind else {
+    let PoolKind::ByPrefix { subpools } = &mut settings.pools[0].kind else {
         panic!("a pool of subpools");
     };
-    parts[1].strip = true;
+    subpools[1].strip = true;
     let mut world = World::new(settings);
     let patterns = ["__keyspace@*__:k1?", "__keyspace@*__:k1other*"];
     let sessions = patterns.map(|pattern| {
@@ -262,8 +262,8 @@ fn too_large_notification_ends_its_subscribers() {
             ">4\r\n$8\r\npmessage\r\n${len}\r\n{name}\r\n$16\r\n__keyspace@0__:a\r\n\
              ${payload_len}\r\n{payload}\r\n"
         );
-        for part in push.as_bytes().chunks(16 << 10) {
-            world.says(link, part);
+        for fragment in push.as_bytes().chunks(16 << 10) {
+            world.says(link, fragment);
         }
     }
     assert_eq!(world.closed_sessions(), sessions[..1]);

@@ -3,7 +3,7 @@
 
 use crate::world::World;
 use respool_engine::settings::{Aim, Settings};
-use respool_engine::{Event, LinkId, Origin, SessionId, Time, Usage};
+use respool_engine::{Event, LinkId, Origin, ServerCpu, SessionId, Time, Usage, WorkerReport};
 
 const MAX_DELAY_US: u32 = 5_000;
 const REFUSED: &str = "-NOPERM this user has no permissions to run the 'info' command\r\n";
@@ -440,4 +440,40 @@ fn aim_of_a_listener_replaces_that_of_its_pool() {
     assert_eq!(scene.turns_waited(other, one), 0);
     set(&mut scene, other, "listener.flush-rule pool");
     assert_eq!(scene.turns_waited(one, other), 0);
+}
+
+/// For metrics, a server is asked for its processor time every 5 s, without any load and under any
+/// rule. One that refuses is left alone for a minute.
+#[test]
+fn server_is_asked_for_metrics() {
+    let mut settings = crate::world::settings();
+    settings.asks_server_cpu = true;
+    let mut world = World::new(settings);
+    let link = world.shared;
+    let cpu_of = |world: &World| {
+        let mut report = WorkerReport::default();
+        world.engine.report(&mut report);
+        report.servers[0].cpu.map(|(_, cpu)| cpu)
+    };
+    let questions = |world: &mut World, ms: u32| {
+        world.wait_ms(ms);
+        world.sent(link).matches("cpu").count()
+    };
+    assert_eq!(questions(&mut world, 100), 1);
+    assert_eq!(cpu_of(&world), None);
+    let text = "used_cpu_sys_main_thread:1.5\r\nused_cpu_user_main_thread:2.25\r\n";
+    world.says(link, format!("${}\r\n{text}\r\n", text.len()));
+    let cpu = ServerCpu {
+        user_s: 2.25,
+        system_s: 1.5,
+    };
+    assert_eq!(cpu_of(&world), Some(cpu));
+    assert_eq!(questions(&mut world, 4_900), 0);
+    assert_eq!(questions(&mut world, 200), 1);
+    world.says(link, "-LOADING Redis is loading the dataset in memory\r\n");
+    assert_eq!(questions(&mut world, 5_100), 1);
+    world.says(link, REFUSED);
+    assert_eq!(cpu_of(&world), Some(cpu));
+    assert_eq!(questions(&mut world, 59_000), 0);
+    assert_eq!(questions(&mut world, 1_500), 1);
 }

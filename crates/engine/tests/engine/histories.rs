@@ -512,7 +512,7 @@ fn answers(bytes: &[u8]) -> Vec<&[u8]> {
                 found.push(&rest[..len]);
                 rest = &rest[len..];
             }
-            Scanned::Part => break,
+            Scanned::Fragment => break,
         }
     }
     found

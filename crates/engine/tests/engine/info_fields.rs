@@ -1,8 +1,8 @@
 //! The tables of INFO's fields, from which the reference page is generated.
 
 use crate::world::{World, settings};
-use respool_engine::Counters;
 use respool_engine::info_fields::{FieldText, LINK, PROCESS, RENAMED, SERVER};
+use respool_engine::{Counters, SessionId, TICK_MS, WorkerReport};
 
 fn has(table: &[FieldText], name: &str) -> bool {
     table.iter().any(|field| field.name == name)
@@ -12,6 +12,10 @@ fn has(table: &[FieldText], name: &str) -> bool {
 fn own_section() -> String {
     let mut world = World::new(settings());
     let session = world.accept();
+    info_of(&mut world, session)
+}
+
+fn info_of(world: &mut World, session: SessionId) -> String {
     world.asks(session, &["INFO respool"]);
     if !world.sent(world.shared).is_empty() {
         world.says(world.shared, "+OK\r\n");
@@ -79,4 +83,82 @@ fn old_names_of_fields_show_the_new_values() {
         }
     }
     assert!(info.contains("sessions=1,riders=1"), "{info}");
+}
+
+/// The report for metrics names the servers of INFO with the same role and state.
+#[test]
+fn worker_report_agrees_with_info() {
+    let mut world = World::new(settings());
+    let session = world.accept();
+    let info = info_of(&mut world, session);
+    let report = report_of(&world);
+    let [server] = &report.servers[..] else {
+        panic!("{report:?}");
+    };
+    let line = format!(
+        "address={},pool=default,role={},state={},links={},",
+        server.address, server.role, server.state, server.links
+    );
+    assert!(info.contains(&line), "{line} is not in {info}");
+    assert_eq!((server.state, server.pool), ("up", 0));
+    assert_eq!(report.pools_ready, [true]);
+    assert_eq!(report.servers_left_out, 0);
+}
+
+fn report_of(world: &World) -> WorkerReport {
+    let mut report = WorkerReport::default();
+    world.engine.report(&mut report);
+    report
+}
+
+/// A link that was up for `up_ms` is lost.
+fn lost_link(up_ms: u32) -> World {
+    let mut world = World::new(settings());
+    world.connecting();
+    world.wait_ms(up_ms);
+    world.lose(world.shared);
+    world
+}
+
+/// While a link that lasted connects again, the pool is ready, because requests wait. When the
+/// attempt fails, the pool is unready until a link is up.
+#[test]
+fn pool_is_unready_when_the_next_attempt_fails() {
+    let mut world = lost_link(1_000);
+    let report = report_of(&world);
+    assert_eq!(report.servers[0].lost_total, 1);
+    assert_eq!(report.servers[0].state, "connecting");
+    assert_eq!(report.pools_ready, [true]);
+    let [link] = world.connecting()[..] else {
+        panic!("the link connects again");
+    };
+    world.lose(link);
+    assert_eq!(report_of(&world).servers[0].failures_total, 1);
+    while world.connecting().is_empty() {
+        assert_eq!(report_of(&world).pools_ready, [false]);
+        world.wait_ms(TICK_MS);
+    }
+    world.up(link);
+    assert_eq!(report_of(&world).pools_ready, [true]);
+}
+
+/// An attempt that takes long makes the pool unready before it fails.
+#[test]
+fn pool_is_unready_while_an_attempt_takes_long() {
+    let mut world = lost_link(1_000);
+    world.wait_ms(200);
+    let report = report_of(&world);
+    assert_eq!(report.servers[0].state, "connecting");
+    assert_eq!(report.pools_ready, [false]);
+    world.connect();
+    assert_eq!(report_of(&world).pools_ready, [true]);
+}
+
+/// A server that closes each new connection is not ready in the back-off between them.
+#[test]
+fn pool_is_unready_while_a_young_link_rests() {
+    let world = lost_link(0);
+    let report = report_of(&world);
+    assert_eq!(report.servers[0].state, "backoff");
+    assert_eq!(report.pools_ready, [false]);
 }

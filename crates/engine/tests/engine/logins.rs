@@ -38,7 +38,7 @@ fn told(world: &mut World) -> Vec<String> {
 
 /// A link to another database is refused: the old link gets no new sessions. Its sessions keep it.
 #[test]
-fn refused_greeting_of_any_link_stops_newcomers_alone() {
+fn refused_handshake_of_any_link_stops_newcomers_alone() {
     let mut world = World::new(settings());
     let link = world.shared;
     let (old, other) = (world.accept(), world.accept());
@@ -123,10 +123,12 @@ fn first_session_after_a_while_waits_for_a_check() {
         assert_eq!(world.sent(link), "");
         match answers {
             true => {
-                world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
-                for session in [first, second] {
-                    assert_eq!(world.got(session), NOAUTH);
-                }
+                let refused = ["+RESET\r\n", HELLO_REFUSED].concat();
+                world.says(probe, refused.clone());
+                assert_eq!(world.got(first), NOAUTH);
+                // This one came after the check was asked.
+                world.says(probe, refused);
+                assert_eq!(world.got(second), NOAUTH);
                 assert_eq!(world.sent(link), "");
             }
             false => {
@@ -156,6 +158,9 @@ fn check_finds_a_password_that_was_set_later() {
     assert_eq!(world.sent(probe).as_bytes(), check);
     world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
     let late = world.accept();
+    world.turn(|_| {});
+    assert_eq!(world.sent(probe).as_bytes(), check);
+    world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
     must_log_in(&mut world, late, link);
     is_served(&mut world, old, link);
     // The session came after the last accepted answer was asked for.
@@ -175,6 +180,166 @@ fn check_finds_a_password_that_was_set_later() {
     is_served(&mut world, late, link);
 }
 
+/// The operator may give the login back at any moment. So a new session is not refused by an answer
+/// that was asked for before it came.
+#[test]
+fn newcomer_waits_for_a_check_that_is_asked_after_it_came() {
+    let (mut world, probe, _) = checked(None);
+    let link = world.shared;
+    let check = requests(&["RESET", "HELLO"]);
+    let [refused, accepted] = [HELLO_REFUSED, HELLO].map(|hello| ["+RESET\r\n", hello].concat());
+    world.sent(probe);
+    world.says(probe, accepted.clone());
+    world.wait_ms(550);
+    assert_eq!(world.sent(probe).as_bytes(), check);
+    world.says(probe, refused.clone());
+    // The login is withdrawn. Each of these comes later than the check that is asked for the one
+    // before it.
+    let early = world.accept();
+    world.asks(early, &["GET k"]);
+    assert_eq!(world.sent(probe).as_bytes(), check);
+    world.wait_ms(1);
+    let late = world.accept();
+    world.asks(late, &["GET k"]);
+    assert_eq!(world.sent(probe), "", "one check at a time");
+    world.says(probe, refused);
+    assert_eq!(world.got(early), NOAUTH);
+    assert_eq!(world.got(late), "");
+    assert_eq!(world.sent(probe).as_bytes(), check);
+    world.says(probe, accepted);
+    assert_eq!(world.sent(link).as_bytes(), requests(&["GET k"]));
+    world.says(link, "$1\r\nv\r\n");
+    assert_eq!(world.got(late), "$1\r\nv\r\n");
+    is_served(&mut world, early, link);
+}
+
+/// A client sets a password and removes it again on the same connection. A request that may change
+/// logins waits for a check, so the client counts as one that came before the login was withdrawn.
+#[test]
+fn client_that_sets_a_password_may_remove_it() {
+    for change in [
+        "CONFIG SET requirepass p",
+        "ACL SETUSER default >p",
+        "ACL DELUSER u",
+        "ACL LOAD",
+    ] {
+        let (mut world, probe, _) = checked(None);
+        let link = world.shared;
+        let check = requests(&["RESET", "HELLO"]);
+        let answer = |hello: &str| ["+RESET\r\n", hello].concat();
+        world.sent(probe);
+        world.says(probe, answer(HELLO));
+        world.wait_ms(1);
+        let client = world.accept();
+        world.asks(client, &["GET k", change, "GET l"]);
+        assert_eq!(world.sent(link).as_bytes(), requests(&["GET k"]));
+        assert_eq!(world.sent(probe).as_bytes(), check);
+        world.says(probe, answer(HELLO));
+        // The last batch is not answered yet, so the link sends when it is.
+        world.says(link, "$1\r\nv\r\n");
+        assert_eq!(world.sent(link).as_bytes(), requests(&[change, "GET l"]));
+        world.says(link, "+OK\r\n$1\r\nw\r\n");
+        assert_eq!(world.got(client), "$1\r\nv\r\n+OK\r\n$1\r\nw\r\n");
+        world.wait_ms(550);
+        world.sent(probe);
+        world.says(probe, answer(HELLO_REFUSED));
+        let undo = "CONFIG SET requirepass q";
+        world.asks(client, &[undo]);
+        assert_eq!(world.sent(link).as_bytes(), requests(&[undo]), "{change}");
+        assert_eq!(world.sent(probe), "", "an answer has vouched for it");
+    }
+}
+
+/// Another client has set a password. A client that came after that changes none, although no check
+/// has told so yet.
+#[test]
+fn client_that_comes_under_a_password_cannot_change_it() {
+    let (mut world, probe, _) = checked(None);
+    world.sent(probe);
+    world.says(probe, ["+RESET\r\n", HELLO].concat());
+    world.wait_ms(1);
+    let client = world.accept();
+    world.asks(client, &["CONFIG SET requirepass p"]);
+    world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
+    assert_eq!(world.got(client), NOAUTH);
+    assert_eq!(world.sent(world.shared), "");
+}
+
+/// A check that is not answered, or fails, delays a change of logins for a moment, and is not asked
+/// again.
+#[test]
+fn change_of_logins_does_not_wait_for_a_failed_check() {
+    let change = "CONFIG SET requirepass p";
+    for fails in [false, true] {
+        let (mut world, probe, _) = checked(None);
+        let link = world.shared;
+        world.sent(probe);
+        world.says(probe, ["+RESET\r\n", HELLO].concat());
+        world.wait_ms(1);
+        let client = world.accept();
+        world.asks(client, &[change]);
+        assert_eq!(world.sent(link), "");
+        match fails {
+            false => {
+                world.wait_ms(400);
+                assert_eq!(world.sent(link), "");
+                world.wait_ms(200);
+            }
+            true => world.lose(probe),
+        }
+        assert_eq!(world.sent(link).as_bytes(), requests(&[change]));
+        assert!(world.connecting().is_empty());
+    }
+}
+
+/// A check that fails is not asked again for the sessions that wait for it. Their server is as it
+/// was: accepted long ago, or withdrawn.
+#[test]
+fn failed_check_is_not_repeated_for_the_sessions_that_wait() {
+    for withdrawn in [false, true] {
+        let (mut world, probe, first) = checked(None);
+        if withdrawn {
+            world.says(probe, ["+RESET\r\n", HELLO].concat());
+            world.wait_ms(550);
+            world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
+        }
+        let waiting = match withdrawn {
+            true => world.accept(),
+            false => first,
+        };
+        world.asks(waiting, &["GET k"]);
+        assert_eq!(world.got(waiting), "");
+        world.lose(probe);
+        let mut attempts = 0;
+        for _ in 0..20 {
+            for link in world.connecting() {
+                attempts += 1;
+                world.lose(link);
+            }
+            world.turn(|_| {});
+        }
+        assert!(
+            attempts <= 1,
+            "{attempts} connections, withdrawn: {withdrawn}"
+        );
+    }
+}
+
+/// A server that does not answer holds no new session up for long.
+#[test]
+fn newcomer_is_refused_if_no_check_is_answered() {
+    let (mut world, probe, _) = checked(None);
+    world.says(probe, ["+RESET\r\n", HELLO].concat());
+    world.wait_ms(550);
+    world.says(probe, ["+RESET\r\n", HELLO_REFUSED].concat());
+    let newcomer = world.accept();
+    world.asks(newcomer, &["GET k"]);
+    world.wait_ms(400);
+    assert_eq!(world.got(newcomer), "");
+    world.wait_ms(150);
+    assert_eq!(world.got(newcomer), NOAUTH);
+}
+
 /// The check of the login finds that the configured user has another password, is off or deleted.
 #[test]
 fn check_finds_that_the_configured_credentials_changed() {
@@ -187,6 +352,8 @@ fn check_finds_that_the_configured_credentials_changed() {
         world.wait_ms(550);
         world.says(probe, [refusal, HELLO].concat());
         let newcomer = world.accept();
+        world.turn(|_| {});
+        world.says(probe, [refusal, HELLO].concat());
         must_log_in(&mut world, newcomer, link);
         is_served(&mut world, old, link);
     }
@@ -206,6 +373,14 @@ fn check_without_reset_connects_anew() {
     world.turn(|engine| engine.handle_link_up(probe));
     world.says(probe, HELLO_REFUSED);
     let newcomer = world.accept();
+    world.asks(newcomer, &["GET k"]);
+    // The check that is asked already, and one that is asked after the session came.
+    let unknown = "-ERR unknown command 'RESET'\r\n";
+    for said in ["", NOAUTH] {
+        assert!(world.sent(probe).ends_with("HELLO\r\n"), "a check is asked");
+        world.says(probe, [unknown, HELLO_REFUSED].concat());
+        assert_eq!(world.got(newcomer), said);
+    }
     must_log_in(&mut world, newcomer, link);
 }
 

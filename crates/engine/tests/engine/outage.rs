@@ -1,7 +1,7 @@
 //! A server that has just gone away: requests wait a moment for it, then they fail at once.
 
-use respool_engine::LinkId;
-use respool_engine::settings::{AwayError, LostSubscriptions, Settings};
+use respool_engine::settings::{LostSubscriptions, ServerDownError, Settings};
+use respool_engine::{Event, LinkId};
 
 use crate::world::{HELLO, World, cluster, requests, settings};
 
@@ -43,6 +43,14 @@ fn returns(world: &mut World) -> LinkId {
         world.wait_ms(50);
     }
     panic!("no attempt to connect follows");
+}
+
+/// The server accepts connections again, and is tried within this time.
+fn returns_within(world: &mut World, ms: u64) -> LinkId {
+    let since = world.now;
+    let link = returns(world);
+    assert!(world.now.since_ms(since) <= ms, "it is tried too late");
+    link
 }
 
 /// Requests wait for a server that restarts, and are then executed.
@@ -163,6 +171,119 @@ fn requests_wait_for_the_new_owner() {
         }
     }
     panic!("the new owner got no waiting request");
+}
+
+/// The nodes of a Cluster of a primary and a replica answer questions about the topology: the node
+/// with the port `owner` owns all slots, and the other one follows it.
+fn answer_owners(world: &mut World, links: [LinkId; 2], owner: u16) {
+    let node = |port: u16| {
+        let id = port - 1;
+        format!("*3\r\n$6\r\nserver\r\n:{port}\r\n$40\r\n{id:040}\r\n")
+    };
+    let (first, second) = (node(owner), node(3 - owner));
+    let slots = format!("*1\r\n*4\r\n:0\r\n:16383\r\n{first}{second}");
+    for link in links {
+        for args in world.asked(link) {
+            let said = world.owners.said(&args).unwrap_or_default();
+            let is_slots = args[1] == "SLOTS";
+            world.says(link, if is_slots { slots.clone() } else { said });
+        }
+    }
+}
+
+/// A Cluster of a primary and a replica. The replica is lost, and respool waits long before its
+/// next attempt to reach it.
+fn replica_in_back_off() -> (World, [LinkId; 2]) {
+    let mut settings = cluster(2);
+    settings.timeouts.outage_hold_ms = HOLD_MS;
+    settings.timeouts.reconnect_max_ms = 60_000;
+    let mut world = settled(settings);
+    let links = [world.all_shared[0], world.all_shared[1]];
+    for _ in 0..40 {
+        world.wait_ms(50);
+        answer_owners(&mut world, links, 1);
+    }
+    world.lose(links[1]);
+    for _ in 0..100 {
+        refuses(&mut world, 50);
+        answer_owners(&mut world, links, 1);
+    }
+    assert!(world.connecting().is_empty());
+    (world, links)
+}
+
+/// The redirect of the key `k`.
+const MOVED_K: &str = "-MOVED 7629 server:2\r\n";
+
+/// A lost replica takes over while respool waits before its next attempt: it is tried at once, and
+/// gets the request. If it is still away, or answers late, the request waits for it.
+#[test]
+fn requests_wait_for_a_replica_that_returns_and_takes_over() {
+    for (refuses_for_ms, is_late_by_ms) in [(0, 0), (300, 0), (0, 400)] {
+        let (mut world, links) = replica_in_back_off();
+        let session = world.accept();
+        world.asks(session, &["SET k 1"]);
+        assert_eq!(world.sent(links[0]).as_bytes(), requests(&["SET k 1"]));
+        world.says(links[0], MOVED_K);
+        for _ in 0..refuses_for_ms / 50 {
+            refuses(&mut world, 50);
+            answer_owners(&mut world, links, 2);
+        }
+        for _ in 0..is_late_by_ms / 50 {
+            world.wait_ms(50);
+            answer_owners(&mut world, links, 2);
+        }
+        assert_eq!(world.got(session), "");
+        let link = returns_within(&mut world, 150);
+        let set = ["SET", "k", "1"].map(str::to_owned).to_vec();
+        assert!(world.asked(link).contains(&set));
+        world.says(link, "+OK\r\n");
+        assert_eq!(world.got(session), "+OK\r\n");
+    }
+}
+
+/// The nodes name the lost replica as the owner, before any request is redirected.
+#[test]
+fn lost_replica_that_the_topology_names_as_owner_is_tried_at_once() {
+    let (mut world, links) = replica_in_back_off();
+    let has_moved = |world: &World| {
+        let events = world.events.iter();
+        let texts = events.filter_map(|event| match event {
+            Event::Topology { text, .. } => Some(text),
+            _ => None,
+        });
+        texts.into_iter().any(|text| text.contains("moved"))
+    };
+    let end = world.now.plus_ms(60_000);
+    while !has_moved(&world) {
+        assert!(world.now < end, "no refresh follows");
+        refuses(&mut world, 50);
+        answer_owners(&mut world, links, 2);
+    }
+    let link = returns_within(&mut world, 150);
+    let session = world.accept();
+    world.asks(session, &["SET k 1"]);
+    let set = ["SET", "k", "1"].map(str::to_owned).to_vec();
+    assert!(world.asked(link).contains(&set));
+}
+
+/// A new owner that stays away fails the request at the end of the hold.
+#[test]
+fn requests_for_a_new_owner_that_stays_away_fail_after_the_hold() {
+    let (mut world, links) = replica_in_back_off();
+    let session = world.accept();
+    world.asks(session, &["SET k 1"]);
+    world.says(links[0], MOVED_K);
+    let pass = |world: &mut World, ms: u32| {
+        for _ in 0..ms / 50 {
+            refuses(world, 50);
+            answer_owners(world, links, 2);
+        }
+    };
+    pass(&mut world, HOLD_MS - 200);
+    assert_eq!(world.got(session), "");
+    pass(&mut world, 500);
+    assert!(world.got(session).starts_with("-NOTSENT "));
 }
 
 /// Requests fail when the hold of an outage is over, and later ones fail at once.
@@ -394,25 +515,25 @@ fn questions_that_are_lost_each_time_keep_no_session_waiting() {
     }
 }
 
-const CODES: [(AwayError, &str); 3] = [
+const CODES: [(ServerDownError, &str); 3] = [
     (
-        AwayError::Loading,
+        ServerDownError::Loading,
         "-LOADING respool: the command was not executed; ",
     ),
     (
-        AwayError::TryAgain,
+        ServerDownError::TryAgain,
         "-TRYAGAIN respool: the command was not executed; ",
     ),
     (
-        AwayError::NotSent,
+        ServerDownError::NotSent,
         "-NOTSENT respool: the command was not executed; ",
     ),
 ];
 
 /// A world with this code whose server is away for longer than requests wait.
-fn away(code: AwayError) -> World {
+fn away(code: ServerDownError) -> World {
     let mut settings = patient();
-    settings.away_error = code;
+    settings.server_down_error = code;
     let mut world = settled(settings);
     world.lose(world.shared);
     refuses(&mut world, HOLD_MS + 200);
@@ -424,7 +545,7 @@ fn away(code: AwayError) -> World {
 fn lone_request_has_the_code_of_the_settings() {
     for (code, text) in CODES {
         let mut settings = patient();
-        settings.away_error = code;
+        settings.server_down_error = code;
         let mut world = settled(settings);
         let session = world.accept();
         world.lose(world.shared);
@@ -446,7 +567,7 @@ fn lone_request_has_the_code_of_the_settings() {
 /// Client libraries repeat a whole pipeline for LOADING, so no request of one has it.
 #[test]
 fn pipelined_requests_have_the_code_notsent() {
-    let mut world = away(AwayError::Loading);
+    let mut world = away(ServerDownError::Loading);
     let session = world.accept();
     world.asks(session, &["SET a 1", "WATCH a", "GET a"]);
     refuses(&mut world, 100);
@@ -466,7 +587,7 @@ fn pipelined_requests_have_the_code_notsent() {
 #[test]
 fn request_behind_an_executed_one_has_the_code_notsent() {
     let mut settings = patient();
-    settings.away_error = AwayError::Loading;
+    settings.server_down_error = ServerDownError::Loading;
     let mut world = settled(settings);
     let session = world.accept();
     let both = requests(&["INCR a", "INCR b"]);
@@ -486,7 +607,7 @@ fn request_behind_an_executed_one_has_the_code_notsent() {
 #[test]
 fn request_behind_a_reply_not_taken_has_the_code_notsent() {
     let mut settings = patient();
-    settings.away_error = AwayError::Loading;
+    settings.server_down_error = ServerDownError::Loading;
     let mut world = settled(settings);
     let session = world.accept();
     world.slow.insert(session);
@@ -506,7 +627,7 @@ fn request_behind_a_reply_not_taken_has_the_code_notsent() {
 fn exec_of_a_transaction_has_the_code_notsent() {
     for waits in [false, true] {
         let mut settings = patient();
-        settings.away_error = AwayError::Loading;
+        settings.server_down_error = ServerDownError::Loading;
         let mut world = settled(settings);
         let session = world.accept();
         world.asks(session, &["MULTI"]);
@@ -526,7 +647,7 @@ fn exec_of_a_transaction_has_the_code_notsent() {
 /// A large request may have its reply before its end, and others follow its end.
 #[test]
 fn large_request_has_the_code_notsent() {
-    let mut world = away(AwayError::Loading);
+    let mut world = away(ServerDownError::Loading);
     let session = world.accept();
     let large = requests(&[&format!("SET a {}", "x".repeat(1 << 20))]);
     for part in large.chunks(16 << 10) {
@@ -546,7 +667,7 @@ fn request_to_a_server_that_refuses_has_the_code_notsent() {
         ("-NOPERM no permissions to run 'hello'\r\n", "-NOTSENT "),
     ] {
         let mut settings = settings();
-        settings.away_error = AwayError::Loading;
+        settings.server_down_error = ServerDownError::Loading;
         let mut world = settled(settings);
         let [waits, comes] = [world.accept(), world.accept()];
         world.lose(world.shared);
@@ -567,7 +688,7 @@ fn request_to_a_server_that_refuses_has_the_code_notsent() {
 /// An inline request has the code NOTSENT: no library sends such requests.
 #[test]
 fn inline_request_has_the_code_notsent() {
-    let mut world = away(AwayError::Loading);
+    let mut world = away(ServerDownError::Loading);
     let session = world.accept();
     world.sends(session, b"INCR a\r\n");
     let got = world.got(session);
@@ -576,16 +697,16 @@ fn inline_request_has_the_code_notsent() {
 
 /// A client is closed at HELLO with every error code for its requests: libraries connect again.
 #[test]
-fn greeting_is_closed_while_the_server_is_away() {
+fn hello_is_closed_while_the_server_is_away() {
     for (code, text) in CODES {
         let mut world = away(code);
-        for greeting in ["HELLO 3", "HELLO 3 AUTH user password"] {
+        for hello in ["HELLO 3", "HELLO 3 AUTH user password"] {
             let session = world.accept();
-            world.asks(session, &[greeting]);
+            world.asks(session, &[hello]);
             refuses(&mut world, 300);
-            assert_eq!(world.got(session), "", "{text}: {greeting}");
+            assert_eq!(world.got(session), "", "{text}: {hello}");
             let closed = world.closed_sessions();
-            assert_eq!(closed.last(), Some(&session), "{text}: {greeting}");
+            assert_eq!(closed.last(), Some(&session), "{text}: {hello}");
         }
     }
 }
@@ -594,7 +715,7 @@ fn greeting_is_closed_while_the_server_is_away() {
 #[test]
 fn request_that_was_sent_has_the_code_unknown() {
     let mut settings = patient();
-    settings.away_error = AwayError::Loading;
+    settings.server_down_error = ServerDownError::Loading;
     let mut world = settled(settings);
     let session = world.accept();
     world.asks(session, &["INCR a"]);

@@ -32,7 +32,7 @@ fn sought(world: &mut World) -> Vec<PasswordSource> {
 }
 
 /// The first bytes on a link.
-fn greeting(world: &mut World, link: LinkId) -> String {
+fn handshake(world: &mut World, link: LinkId) -> String {
     world.turn(|engine| engine.handle_link_up(link));
     let asked = world.asked(link);
     asked[0].join(" ")
@@ -43,7 +43,7 @@ fn refused(world: &mut World) -> LinkId {
     world.wait_ms(1_500);
     world.lose(world.shared);
     let link = world.connecting().pop().expect("the link connects at once");
-    let said = greeting(world, link);
+    let said = handshake(world, link);
     assert_eq!(said, "HELLO 2 AUTH app one SETNAME respool");
     world.says(link, WRONGPASS);
     link
@@ -66,7 +66,7 @@ fn request_waits_for_the_new_password() {
     assert!(world.connecting().is_empty());
     world.turn(|engine| engine.handle_password(SOURCE, "two"));
     let link = world.connecting().pop().expect("the link is tried at once");
-    let said = greeting(&mut world, link);
+    let said = handshake(&mut world, link);
     assert_eq!(said, "HELLO 2 AUTH app two SETNAME respool");
     world.says(link, HELLO);
     assert_eq!(world.sent(link).as_bytes(), requests(&["SET k v"]));
@@ -96,7 +96,7 @@ fn request_fails_when_no_new_password_comes() {
     world.asks(session, &["SET k v"]);
     for _ in 0..60 {
         for link in world.connecting() {
-            greeting(&mut world, link);
+            handshake(&mut world, link);
             world.says(link, WRONGPASS);
         }
         world.wait_ms(50);
@@ -111,7 +111,7 @@ fn request_fails_when_no_new_password_comes() {
     assert!(world.got(session).contains("WRONGPASS"));
     world.turn(|engine| engine.handle_password(SOURCE, "two"));
     let link = world.connecting().pop().expect("the link is tried at once");
-    assert!(greeting(&mut world, link).contains("app two"));
+    assert!(handshake(&mut world, link).contains("app two"));
 }
 
 /// Connected links stay up, and their requests stay in flight.
@@ -186,4 +186,80 @@ fn own_user_takes_the_new_password() {
     world.asks(old, &["GET k"]);
     world.says(link, "$1\r\nv\r\n");
     assert_eq!(world.got(old), "$1\r\nv\r\n");
+}
+
+/// The bytes of the configured login on a link that is up.
+fn renewal(password: &str) -> Vec<u8> {
+    requests(&[&format!("AUTH app {password}"), "HELLO"])
+}
+
+/// Has links that are up log in with this password.
+fn renew(world: &mut World, password: &str) {
+    world.turn(|engine| {
+        engine.handle_password(SOURCE, password);
+        engine.handle_login_renewal(SOURCE);
+    });
+}
+
+/// A link that is up logs in behind its requests. The session sees neither reply.
+#[test]
+fn link_that_is_up_logs_in_with_the_new_password() {
+    let mut world = World::new(with_source(Some(SOURCE)));
+    let (session, link) = (world.accept(), world.shared);
+    world.asks(session, &["GET k"]);
+    assert_eq!(world.sent(link).as_bytes(), requests(&["GET k"]));
+    // Links of another source stay.
+    world.turn(|engine| engine.handle_login_renewal(PasswordSource(0)));
+    assert_eq!(world.sent(link), "");
+    renew(&mut world, "two");
+    world.asks(session, &["GET l"]);
+    world.says(link, "$1\r\nv\r\n");
+    let sent = world.sent(link).into_bytes();
+    assert_eq!(sent, [renewal("two"), requests(&["GET l"])].concat());
+    world.says(link, ["+OK\r\n", HELLO, "$1\r\nw\r\n"].concat());
+    assert_eq!(world.got(session), "$1\r\nv\r\n$1\r\nw\r\n");
+    world.wait_ms(20_000);
+    assert_eq!(world.sent(link), "");
+    assert!(sought(&mut world).is_empty() && world.closed_links().is_empty());
+}
+
+/// A link whose new login is refused goes on with the old one. The source is read again, and the
+/// link tries again after a pause. Redis 7.2 and newer may leave out the error to AUTH.
+#[test]
+fn refused_renewal_keeps_the_link() {
+    for said in [[WRONGPASS, HELLO].concat(), HELLO.to_owned()] {
+        let mut world = World::new(with_source(Some(SOURCE)));
+        let (session, link) = (world.accept(), world.shared);
+        renew(&mut world, "two");
+        assert_eq!(world.sent(link).as_bytes(), renewal("two"));
+        world.says(link, &said);
+        assert_eq!(sought(&mut world), [SOURCE]);
+        world.wait_ms(9_000);
+        assert_eq!(world.sent(link), "");
+        world.wait_ms(2_000);
+        assert_eq!(world.sent(link).as_bytes(), renewal("two"));
+        world.says(link, ["+OK\r\n", HELLO].concat());
+        world.asks(session, &["GET k"]);
+        world.says(link, "$1\r\nv\r\n");
+        assert_eq!(world.got(session), "$1\r\nv\r\n");
+        assert!(sought(&mut world).is_empty() && world.closed_links().is_empty());
+    }
+}
+
+/// A link logs in once its blocked request is answered.
+#[test]
+fn blocked_link_logs_in_behind_its_wait() {
+    let mut world = World::new(with_source(Some(SOURCE)));
+    let session = world.accept();
+    world.asks(session, &["BLPOP q 0"]);
+    let link = world.connect();
+    assert_eq!(world.sent(link).as_bytes(), requests(&["BLPOP q 0"]));
+    renew(&mut world, "two");
+    world.wait_ms(2_000);
+    assert_eq!(world.sent(link), "");
+    world.says(link, "*2\r\n$1\r\nq\r\n$1\r\nv\r\n");
+    world.wait_ms(2_000);
+    assert_eq!(world.sent(link).as_bytes(), renewal("two"));
+    world.says(link, ["+OK\r\n", HELLO].concat());
+    assert_eq!(world.got(session), "*2\r\n$1\r\nq\r\n$1\r\nv\r\n");
 }

@@ -32,11 +32,11 @@ fn options(pairs: &[(&str, &str)]) -> String {
 fn world_with(settings: Settings, normal: &str, clients: &str) -> World {
     let mut world = World::unconnected(crate::world::worker(0, 1), settings);
     let link = world.shared;
-    greet(&mut world, link, normal, clients);
+    answer_handshake(&mut world, link, normal, clients);
     world
 }
 
-fn greet(world: &mut World, link: LinkId, normal: &str, clients: &str) {
+fn answer_handshake(world: &mut World, link: LinkId, normal: &str, clients: &str) {
     world.sent(link);
     world.turn(|engine| engine.handle_link_up(link));
     let asked: Vec<String> = world.asked(link).iter().map(|one| one.join(" ")).collect();
@@ -292,7 +292,7 @@ fn server_is_asked_when_it_is_connected() {
     world.wait_ms(60_000);
     world.lose(link);
     assert_eq!(world.connecting(), [link]);
-    greet(&mut world, link, "normal 0 0 0", "0");
+    answer_handshake(&mut world, link, "normal 0 0 0", "0");
 }
 
 /// CONFIG SET changes a limit while the link stays: it counts after a minute.
@@ -370,7 +370,7 @@ fn low_limit_and_links_lost_at_it_are_reported() {
     assert_eq!(told_all(&mut world), ["gone"]);
     world.wait_ms(2_000);
     assert_eq!(world.connecting(), [link]);
-    greet(&mut world, link, "normal 33554432 0 0", "0");
+    answer_handshake(&mut world, link, "normal 33554432 0 0", "0");
     assert_eq!(told_all(&mut world), [""; 0]);
     world.asks(session, &["GET large"]);
     answers(&mut world, link, 8 * MIB);

@@ -19,7 +19,7 @@ fn nodes_of(settings: Settings) -> World {
 }
 
 /// Two nodes, a key of the first one, and a session.
-fn two_nodes() -> (World, [LinkId; 2], String, SessionId) {
+pub(crate) fn two_nodes() -> (World, [LinkId; 2], String, SessionId) {
     let mut settings = crate::world::cluster(2);
     settings.timeouts.request_ms = 2_000;
     settings.flush.fuse = false;
@@ -34,7 +34,7 @@ fn two_nodes() -> (World, [LinkId; 2], String, SessionId) {
 
 /// Requests on a link, as words, without questions about the topology. If there are only such
 /// questions, these are answered.
-fn asked(world: &mut World, link: LinkId) -> Vec<String> {
+pub(crate) fn asked(world: &mut World, link: LinkId) -> Vec<String> {
     let all = world.asked(link);
     let (topology, asked): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|args| args[0] == "CLUSTER");
@@ -50,7 +50,7 @@ fn asked(world: &mut World, link: LinkId) -> Vec<String> {
     asked.into_iter().map(|args| args.join(" ")).collect()
 }
 
-fn slot(key: &str) -> u16 {
+pub(crate) fn slot(key: &str) -> u16 {
     hash_slot(key.as_bytes())
 }
 

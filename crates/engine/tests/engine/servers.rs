@@ -170,11 +170,11 @@ fn request_without_a_key_goes_to_the_first_server_up() {
     assert_eq!(asked(&mut world, links[2]), Vec::<String>::new());
 }
 
-/// A full link takes no part of a scattered request.
+/// A full link takes no share of a scattered request.
 #[test]
 fn full_link_takes_no_part() {
     let mut settings = crate::world::sharded(3);
-    settings.limits.link_ledger_max = 4;
+    settings.limits.link_unanswered_requests_max = 4;
     let mut world = World::new(settings);
     let [k, l, elsewhere] = [0, 1, 2].map(|at| world.key_at(at, "k"));
     let third = world.all_shared[2];
@@ -203,7 +203,7 @@ fn full_link_takes_no_part() {
 #[test]
 fn full_link_stays_full_for_a_returning_session() {
     let mut settings = crate::world::sharded(2);
-    settings.limits.link_ledger_max = 4;
+    settings.limits.link_unanswered_requests_max = 4;
     let mut world = World::new(settings);
     let [k, l] = [0, 1].map(|at| format!("GET {}", world.key_at(at, "k")));
     let session = world.accept();
@@ -246,7 +246,7 @@ fn unused_link_of_a_switched_session_is_closed() {
     assert_eq!(world.engine.counters().links as usize, links.len());
 }
 
-/// A lost read is sent again, but not after a later change by its session, even if that is a part.
+/// A lost read is sent again, but not after a later change by its session, even if that is a share.
 #[test]
 fn lost_read_is_not_retried_after_a_scattered_change() {
     for (behind, reads, again) in [
@@ -260,7 +260,7 @@ fn lost_read_is_not_retried_after_a_scattered_change() {
         world.wait_ms(1_100);
         let session = world.accept();
         let get = format!("GET {}", keys[0]);
-        let part = format!("{behind} {}", keys[0]);
+        let share = format!("{behind} {}", keys[0]);
         let behind = match behind {
             "SCAN" => "SCAN 0".to_owned(),
             _ => format!("{behind} {} {}", keys[0], keys[1]),
@@ -270,7 +270,7 @@ fn lost_read_is_not_retried_after_a_scattered_change() {
         world.lose(links[0]);
         assert_eq!(world.connect(), links[0]);
         let mut sent = if reads { vec![get] } else { Vec::new() };
-        sent.extend(again.then_some(part));
+        sent.extend(again.then_some(share));
         assert_eq!(asked(&mut world, links[0]), sent, "{behind}");
     }
 }
@@ -300,10 +300,10 @@ fn queued_request_for_another_server_is_checked() {
 #[test]
 fn retried_read_keeps_its_prefix_removed() {
     let mut settings = crate::world::parted(1);
-    let PoolKind::ByPrefix { parts } = &mut settings.pools[0].kind else {
+    let PoolKind::ByPrefix { subpools } = &mut settings.pools[0].kind else {
         panic!("a pool of subpools");
     };
-    parts[1].strip = true;
+    subpools[1].strip = true;
     let mut world = World::new(settings);
     let link = world.all_shared[1];
     world.wait_ms(1_100);

@@ -991,7 +991,7 @@ fn push_waits_for_the_end_of_a_monitor_line() {
             1,
             WorkerQuery::Target(TargetQuery::Find { to: 1, pool: 0 }),
         );
-        engine.handle_question(1, 2, WorkerQuery::Target(TargetQuery::Tell { to: 1, push }));
+        engine.handle_question(1, 2, WorkerQuery::Target(TargetQuery::Push { to: 1, push }));
     });
     world.says(own, rest);
     assert!(

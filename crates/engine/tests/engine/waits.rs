@@ -426,7 +426,7 @@ fn request_that_finds_its_link_full_fails_at_its_deadline() {
     for mut settings in [settings(), sharded(2)] {
         settings.timeouts.request_ms = 1_000;
         settings.timeouts.link_stall_ms = 60_000;
-        settings.limits.link_ledger_max = 2;
+        settings.limits.link_unanswered_requests_max = 2;
         let mut world = World::new(settings);
         let key = world.key_at(0, "k");
         let (get, llen) = (format!("GET {key}"), format!("LLEN {key}"));

@@ -10,15 +10,15 @@ use crate::number;
 /// Finds some of a command's keys.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct KeySpec {
-    /// Where the keys begin.
+    /// The place of the first key.
     pub begin: Begin,
     /// The arguments to take from there.
     pub find: Find,
-    /// How the command uses these keys.
+    /// The use of these keys by the command.
     pub flags: KeyFlags,
 }
 
-/// Where a [`KeySpec`] begins.
+/// The place where a [`KeySpec`] begins.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Begin {
     /// At an argument with this index.
@@ -61,7 +61,7 @@ pub enum Find {
     Unknown,
 }
 
-/// How the keys of a command are found.
+/// The rule to find the keys of a command.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KeyScan {
     /// By its key specs.
@@ -80,7 +80,7 @@ pub enum KeyScan {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct KeyError;
 
-/// How a command uses the keys of a spec.
+/// The use of the keys of a spec.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Default)]
 pub struct KeyFlags(u16);
 

@@ -19,8 +19,8 @@ pub(super) struct Text<'a> {
 /// The INFO sections that a client of several servers asks for. One of them is our own: `servers`,
 /// with a line for each server.
 ///
-/// This line needs values of other sections. If the client did not ask for those, the servers are
-/// asked for them, but they are not shown.
+/// This line needs values of other sections. If the client did not ask for them, respool asks the
+/// servers for these sections and does not show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
     /// Whether the section `servers` is shown.
@@ -117,7 +117,7 @@ struct InfoSection<'a> {
     fields: Vec<InfoField<'a>>,
 }
 
-/// How the values of a field are merged. If a value is not a number, the first server's value
+/// The rule that merges the values of a field. If a value is not a number, the first server's value
 /// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldRule {

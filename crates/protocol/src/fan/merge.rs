@@ -251,7 +251,7 @@ fn append(out: &mut Vec<u8>, bytes: &[u8], len: usize) {
     }
 }
 
-/// How parts are merged.
+/// The method that merges parts.
 #[derive(Clone, Copy)]
 enum MergeMethod {
     /// The elements, in the order of the keys.

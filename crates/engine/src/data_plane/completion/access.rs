@@ -7,11 +7,13 @@ use crate::base::settings::Credentials;
 use crate::data_plane::ingress::KeptRequest;
 use crate::data_plane::session::Peer;
 
-/// The completion of a login, or of a check of respool's own login.
+/// The completion of a client's login, or of respool's own login.
 #[derive(Debug)]
 pub(crate) enum AccessCompletion {
     /// Own: asks whether the server accepts the configured login.
     Check(Box<LoginCheck>),
+    /// Own: the configured login, on a link that is up.
+    Renewal(Box<LoginCheck>),
     /// AUTH, alone or in a HELLO.
     Login(Box<Login>),
 }
@@ -20,7 +22,9 @@ impl AccessCompletion {
     /// Takes a reply that is not the last one. Returns whether the reply was such a one.
     pub(crate) fn take_early(&mut self, reply: &[u8]) -> bool {
         match self {
-            AccessCompletion::Check(check) => check.is_answered_by(reply),
+            AccessCompletion::Check(check) | AccessCompletion::Renewal(check) => {
+                check.is_answered_by(reply)
+            }
             AccessCompletion::Login(login) => login.is_answered_by(reply),
         }
     }
@@ -64,7 +68,7 @@ pub(crate) struct Login {
 
 impl Login {
     /// Whether the AUTH is part of a HELLO.
-    pub(crate) fn greets(&self) -> bool {
+    pub(crate) fn is_of_hello(&self) -> bool {
         self.hello.is_some()
     }
 

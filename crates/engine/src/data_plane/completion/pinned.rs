@@ -7,7 +7,7 @@ use respool_protocol::commands::{CommandId, id};
 use respool_protocol::number;
 
 use crate::base::handle::LinkId;
-use crate::base::time::Time;
+use crate::base::time::{Stamp, Time};
 use crate::data_plane::ingress::Request;
 use crate::data_plane::session::Pins;
 use crate::routing::pool::ServerId;
@@ -106,9 +106,9 @@ pub(crate) struct TrackingRedirect {
     /// The id of the target session.
     pub(crate) to: u64,
     /// The stand-in of the target at the server. It stays while a tracking session, or a request
-    /// that is queued or in flight, holds `held`.
+    /// that is queued or in flight, holds `stand_in`.
     pub(crate) link: LinkId,
-    pub(crate) held: Arc<RedirectStandIn>,
+    pub(crate) stand_in: Arc<RedirectStandIn>,
 }
 
 /// The state of a stand-in, shared with all sessions and requests that need it.
@@ -165,6 +165,8 @@ pub(crate) struct OtherServers {
     pub(crate) least: Vec<i64>,
     /// The request without its timeout.
     pub(crate) args: Vec<Vec<u8>>,
+    /// The time when the request was read.
+    pub(crate) asked: Stamp,
     /// The end of the timeout. `None`: there is none.
     pub(crate) until: Option<Time>,
     /// Since when nodes have refused the write in front of it.

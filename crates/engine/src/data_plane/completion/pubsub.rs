@@ -6,7 +6,7 @@ use respool_protocol::cluster::Refusal;
 #[derive(Debug)]
 pub(crate) enum PubsubCompletion {
     /// Own: a request of a hub.
-    Ask,
+    HubRequest,
     /// Own: a hub leaves a channel, and a PING follows. `said`: the server has replied to the first
     /// request.
     Leave { said: bool },

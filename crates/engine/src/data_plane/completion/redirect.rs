@@ -9,13 +9,13 @@ pub(crate) enum RedirectCompletion {
     Proof {
         session: SessionId,
         seq: u32,
-        proof: ProofStep,
+        proof: ProofKind,
     },
 }
 
-/// How a refusal is proven.
+/// The kind of request that proves a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProofStep {
+pub(crate) enum ProofKind {
     /// The server refuses a twin: a request with the same keys and no effect.
     Twin,
     /// The server replies that it does not have the script.

@@ -1,8 +1,8 @@
 //! A controller of the wait that keeps a utilization within a band.
 //!
-//! The controller asks for a share of the longest wait. Each share has a target utilization: the
-//! lower end of the band for none, the upper end for all. The share settles where the measured
-//! utilization is its target:
+//! The controller asks for a fraction of the longest wait. Each fraction has a target utilization:
+//! the lower end of the band for none, the upper end for all. The fraction settles where the
+//! measured utilization is its target:
 //!
 //! ```text
 //!   utilization
@@ -28,16 +28,16 @@
 //! Rejected: a smoothed wait, with the sample as its target. It swings where short waits already
 //! save much, and takes long where they save little.
 
-/// The lower bound of the share with which a wait begins and ends. That share gathers one request
-/// on average: a timer for less costs more than it saves.
-const LEAST_SHARE_MIN: f32 = 1.0 / 32.0;
-/// The upper bound of that share.
-const LEAST_SHARE_MAX: f32 = 1.0 / 8.0;
-/// The largest share with which a wait begins: its effect is not known yet.
-const FIRST_SHARE_MAX: f32 = 1.0 / 8.0;
-/// The most by which one step multiplies or divides a share.
+/// The lower bound of the fraction with which a wait begins and ends. That fraction gathers one
+/// request on average: a timer for less costs more than it saves.
+const LEAST_FRACTION_MIN: f32 = 1.0 / 32.0;
+/// The upper bound of that fraction.
+const LEAST_FRACTION_MAX: f32 = 1.0 / 8.0;
+/// The largest fraction with which a wait begins: its effect is not known yet.
+const FIRST_FRACTION_MAX: f32 = 1.0 / 8.0;
+/// The most by which one step multiplies or divides a fraction.
 const STEP_MAX: f32 = 4.0;
-/// The least by which a step multiplies a share at full utilization.
+/// The least by which a step multiplies a fraction at full utilization.
 const FULL_STEP_MIN: f32 = 1.5;
 /// The slope that is assumed before one was learned.
 const SLOPE_FIRST: f32 = 0.6;
@@ -45,7 +45,7 @@ const SLOPE_MIN: f32 = 0.1;
 const SLOPE_MAX: f32 = 1.0;
 /// Rates that differ by a larger factor are different loads. No slope is learned from them.
 const RATE_FACTOR_MAX: f32 = 1.25;
-/// Shares that differ by less, in logarithms, are the same wait: they teach no slope.
+/// Fractions that differ by less, in logarithms, are the same wait: they teach no slope.
 const SAME_WAIT: f32 = 0.05;
 /// A steady wait becomes longer after so many samples in a row that ask for it. Fewer may be a
 /// burst, another process on the machine, or another worker that tries to do without a wait.
@@ -53,7 +53,7 @@ const RISES_MIN: u8 = 3;
 /// Samples with room at the shortest wait, one after the other, until no wait is tried.
 const SHORTEST_MAX: u8 = 12;
 
-const _: () = assert!(LEAST_SHARE_MAX <= FIRST_SHARE_MAX && FIRST_SHARE_MAX < 1.0);
+const _: () = assert!(LEAST_FRACTION_MAX <= FIRST_FRACTION_MAX && FIRST_FRACTION_MAX < 1.0);
 
 /// Up to `room` nothing waits. From `full` on batches wait for the longest time.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +63,8 @@ pub(super) struct Band {
 }
 
 impl Band {
-    fn target(self, share: f32) -> f32 {
-        self.room + (self.full - self.room) * share
+    fn target(self, fraction: f32) -> f32 {
+        self.room + (self.full - self.room) * fraction
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Sample {
     pub(super) utilization: f32,
     /// Requests per second.
     pub(super) rate: f32,
-    /// The share of the longest wait. Another controller may have asked for it.
+    /// The fraction of the longest wait. Another controller may have asked for it.
     pub(super) applied: f32,
     /// The longest wait, microseconds.
     pub(super) longest_us: u32,
@@ -86,9 +86,9 @@ impl Sample {
         self.applied > 0.0
     }
 
-    fn least_share(self) -> f32 {
+    fn least_fraction(self) -> f32 {
         let gathered = self.rate * self.longest_us as f32 / 1e6;
-        (1.0 / gathered).clamp(LEAST_SHARE_MIN, LEAST_SHARE_MAX)
+        (1.0 / gathered).clamp(LEAST_FRACTION_MIN, LEAST_FRACTION_MAX)
     }
 
     fn cost(self) -> f32 {
@@ -96,7 +96,7 @@ impl Sample {
     }
 }
 
-/// Whether two shares are about the same wait.
+/// Whether two fractions are about the same wait.
 fn is_same_wait(a: f32, b: f32) -> bool {
     match a > 0.0 && b > 0.0 {
         true => (a / b).ln().abs() < SAME_WAIT,
@@ -108,8 +108,8 @@ fn is_same_wait(a: f32, b: f32) -> bool {
 #[derive(Debug)]
 pub(super) struct Controller {
     band: Band,
-    /// The share of the longest wait that the controller asks for.
-    share: f32,
+    /// The fraction of the longest wait that the controller asks for.
+    fraction: f32,
     /// By how much the utilization falls as the wait grows, in logarithms.
     slope: f32,
     last: Option<Sample>,
@@ -125,7 +125,7 @@ impl Controller {
     pub(super) const fn new(band: Band) -> Controller {
         Controller {
             band,
-            share: 0.0,
+            fraction: 0.0,
             slope: SLOPE_FIRST,
             last: None,
             without: None,
@@ -134,10 +134,10 @@ impl Controller {
         }
     }
 
-    /// The share of the longest wait that the controller asks for: 0, or at least
-    /// [`Sample::least_share`].
-    pub(super) fn share(&self) -> f32 {
-        self.share
+    /// The fraction of the longest wait that the controller asks for: 0, or at least
+    /// [`Sample::least_fraction`].
+    pub(super) fn fraction(&self) -> f32 {
+        self.fraction
     }
 
     /// Forgets all that the controller has learned.
@@ -150,22 +150,22 @@ impl Controller {
         let Some(last) = self.last.replace(sample) else {
             return;
         };
-        let share = match sample.waited() {
-            false => self.first_share(sample, last.waited()),
+        let fraction = match sample.waited() {
+            false => self.first_fraction(sample, last.waited()),
             true => {
                 if last.waited() {
                     self.learn(last, sample);
                 }
-                self.next_share(sample)
+                self.next_fraction(sample)
             }
         };
-        let is_rise = share > sample.applied && !is_same_wait(share, sample.applied);
+        let is_rise = fraction > sample.applied && !is_same_wait(fraction, sample.applied);
         self.rises = match is_rise && is_same_wait(sample.applied, last.applied) {
             true => (self.rises + 1) % RISES_MIN,
             false => 0,
         };
         if self.rises == 0 {
-            self.share = share;
+            self.fraction = fraction;
         }
     }
 
@@ -180,24 +180,24 @@ impl Controller {
         }
     }
 
-    /// The share behind a sample without a wait. `was_tried`: the sample before had a wait, so this
-    /// one tried to do without.
-    fn first_share(&mut self, sample: Sample, was_tried: bool) -> f32 {
+    /// The fraction behind a sample without a wait. `was_tried`: the sample before had a wait, so
+    /// this one tried to do without.
+    fn first_fraction(&mut self, sample: Sample, was_tried: bool) -> f32 {
         self.without = Some(sample);
         self.shortest = 0;
         let Band { room, full } = self.band;
         let above = (sample.utilization - room) / (full - room);
-        let least = sample.least_share();
+        let least = sample.least_fraction();
         match above > 0.0 {
             true if was_tried => least,
-            true => (above * FIRST_SHARE_MAX).clamp(least, FIRST_SHARE_MAX),
+            true => (above * FIRST_FRACTION_MAX).clamp(least, FIRST_FRACTION_MAX),
             false => 0.0,
         }
     }
 
-    /// The share behind a sample with a wait.
-    fn next_share(&mut self, sample: Sample) -> f32 {
-        // ln(measured) - slope * step = ln(target(share * e^step)), for the step.
+    /// The fraction behind a sample with a wait.
+    fn next_fraction(&mut self, sample: Sample) -> f32 {
+        // ln(measured) - slope * step = ln(target(fraction * e^step)), for the step.
         let measured = sample.utilization.max(0.001).ln();
         let bound = STEP_MAX.ln();
         let mut step = 0.0_f32;
@@ -211,11 +211,11 @@ impl Controller {
             // Requests queue, so the sample understates their cost.
             step = step.max(FULL_STEP_MIN.ln());
         }
-        let share = sample.applied * step.exp();
-        let least = sample.least_share();
-        if share > least {
+        let fraction = sample.applied * step.exp();
+        let least = sample.least_fraction();
+        if fraction > least {
             self.shortest = 0;
-            return share.min(1.0);
+            return fraction.min(1.0);
         }
         // The shortest wait may make much room. It stays where there would be no room without it.
         let has_room = sample.utilization < self.band.room;
@@ -334,13 +334,13 @@ mod tests {
                 ];
                 worker.by_server.follow(of_server);
                 worker.by_worker.follow(of_worker);
-                worker.applied = worker.by_server.share().max(worker.by_worker.share());
+                worker.applied = worker.by_server.fraction().max(worker.by_worker.fraction());
                 (worker.used, worker.requests, worker.window_ms) = ([0.0; 2], 0.0, 0);
             }
         }
 
-        /// The share of so many ms in which a worker's wait is not near its median, and how often
-        /// the wait moves away from there. Both are those of the worst worker.
+        /// The fraction of so many ms in which a worker's wait is not near its median, and how
+        /// often the wait moves away from there. Both are those of the worst worker.
         fn restless(&mut self, rate: f32, ms: u32) -> (f32, usize) {
             let mut seen = vec![Vec::new(); self.workers.len()];
             for _ in 0..ms / STEP_MS {
@@ -396,13 +396,13 @@ mod tests {
             }
         }
 
-        /// The share after so many samples with the share that it asks for.
+        /// The fraction after so many samples with the fraction that it asks for.
         fn follow(&mut self, count: usize, utilization: f32) -> f32 {
             for _ in 0..count {
-                let applied = self.controller.share();
+                let applied = self.controller.fraction();
                 self.follow_with(applied, utilization);
             }
-            self.controller.share()
+            self.controller.fraction()
         }
 
         fn follow_with(&mut self, applied: f32, utilization: f32) -> f32 {
@@ -412,7 +412,7 @@ mod tests {
                 applied,
                 longest_us: 200,
             });
-            self.controller.share()
+            self.controller.fraction()
         }
     }
 
@@ -437,7 +437,7 @@ mod tests {
         let target = WORKER.target(0.25);
         trial.follow(60, target);
         let near = 0.2..0.3;
-        assert!(near.contains(&trial.controller.share()));
+        assert!(near.contains(&trial.controller.fraction()));
         for _ in 0..10 {
             let held = trial.follow(2, 1.0);
             assert!(near.contains(&held), "{held}");
@@ -506,7 +506,7 @@ mod tests {
                 if applied == 0.0 && swing == 0.0 {
                     prop_assert!(server < SERVER.room + 0.02 && worker < WORKER.room + 0.02);
                 }
-                let least = (1.0 / (rate * MAX_DELAY)).clamp(LEAST_SHARE_MIN, LEAST_SHARE_MAX);
+                let least = (1.0 / (rate * MAX_DELAY)).clamp(LEAST_FRACTION_MIN, LEAST_FRACTION_MAX);
                 if applied > 2.0 * least {
                     prop_assert!(server > SERVER.room * 0.9 || worker > WORKER.room * 0.9);
                 }

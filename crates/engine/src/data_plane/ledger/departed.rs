@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::ledger::departures::Departures;
 use crate::data_plane::ledger::{EarlierAttempt, Entry, HeldRequest, Ledger};
 
 /// A request that was taken off its link.
@@ -16,7 +17,7 @@ pub(crate) struct Departed {
     pub(crate) completion: Option<Completion>,
 }
 
-/// How a request that was sent on one link is sent a second time, on another link.
+/// The rule for a request that was sent on one link and is sent again on another link.
 #[derive(Debug)]
 pub(crate) enum RepeatRule {
     /// It is not sent again.
@@ -36,7 +37,7 @@ pub(crate) struct RepeatBounds {
 }
 
 /// The requests of one session on a link.
-struct SessionShare {
+struct SessionSum {
     /// Whether all may be sent a second time.
     may_go: bool,
     /// The number of requests.
@@ -81,10 +82,9 @@ impl Ledger {
             let request = held.bytes();
             taken.push(Departed {
                 entry: Entry {
-                    before: EarlierAttempt::Lost,
                     len: request.len() as u32,
                     class: held.entry.class.alone(),
-                    ..*held.entry
+                    ..held.entry.after(EarlierAttempt::Lost)
                 },
                 request,
                 completion: match rule {
@@ -95,7 +95,7 @@ impl Ledger {
         }
         for entry in self.iter_mut() {
             if going.contains(&entry.session) {
-                entry.session = SessionId::NONE;
+                entry.give_up();
             }
         }
         if mixed {
@@ -111,29 +111,29 @@ impl Ledger {
         rules: &[RepeatRule],
         bounds: RepeatBounds,
     ) -> HashSet<SessionId> {
-        let mut shares: HashMap<SessionId, SessionShare> = HashMap::new();
+        let mut sums: HashMap<SessionId, SessionSum> = HashMap::new();
         for (held, rule) in self.requests().zip(rules) {
-            let share = shares.entry(held.entry.session).or_insert(SessionShare {
+            let sum = sums.entry(held.entry.session).or_insert(SessionSum {
                 may_go: true,
                 requests: 0,
                 bytes: 0,
             });
-            share.may_go &= !matches!(rule, RepeatRule::No);
-            share.requests += 1;
-            share.bytes += held.len();
+            sum.may_go &= !matches!(rule, RepeatRule::No);
+            sum.requests += 1;
+            sum.bytes += held.len();
         }
-        shares.remove(&SessionId::NONE);
+        sums.remove(&SessionId::NONE);
         for session in stay {
-            shares.remove(&session);
+            sums.remove(&session);
         }
         let (mut going, mut bytes) = (HashSet::new(), 0);
         for entry in self.iter() {
-            if let Some(share) = shares.remove(&entry.session)
-                && share.may_go
-                && share.requests <= bounds.requests_of_session
-                && bytes + share.bytes <= bounds.bytes
+            if let Some(sum) = sums.remove(&entry.session)
+                && sum.may_go
+                && sum.requests <= bounds.requests_of_session
+                && bytes + sum.bytes <= bounds.bytes
             {
-                bytes += share.bytes;
+                bytes += sum.bytes;
                 going.insert(entry.session);
             }
         }
@@ -145,7 +145,7 @@ impl Ledger {
     /// do much work twice.
     pub(crate) fn take_few_reads_of_others(&mut self, stay: [SessionId; 2]) -> Vec<Departed> {
         let again = |entry: &Entry, _: &[u8], _: Option<&Completion>| match entry.class.reads() {
-            true if !entry.has_completion => RepeatRule::Plainly,
+            true if !entry.has_completion() => RepeatRule::Plainly,
             _ => RepeatRule::No,
         };
         let bounds = RepeatBounds {
@@ -190,6 +190,7 @@ impl Ledger {
         // Nothing is sent before the link is up.
         self.allowed = 0;
         self.count_open();
+        self.departures = Departures::default();
         taken
     }
 }

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 
 use crate::base::handle::SessionId;
 use crate::data_plane::completion::Completion;
+use crate::data_plane::ledger::departures::Departures;
 use crate::data_plane::ledger::{EarlierAttempt, Entry, HeldRequest, Ledger};
 
 impl Ledger {
-    /// Ends the connection. Returns the requests that may have been executed, and those that no
+    /// Ends the connection. Returns the requests that may have been executed, and requests that no
     /// session waits for. Requests that were not written whole stay for the next connection. If
     /// that follows at once (`again`), reads that were sent once also stay.
     pub(crate) fn lose_connection(&mut self, again: bool) -> Vec<Entry> {
@@ -29,8 +30,8 @@ impl Ledger {
             unwritten = unwritten.saturating_sub(self.entries[sent - 1].len as usize);
             sent -= 1;
         }
-        // A fused request was sent when its last part was.
-        while sent > 0 && sent < self.entries.len() && self.entries[sent].class.is_part() {
+        // A fused request was sent when its last member was.
+        while sent > 0 && sent < self.entries.len() && self.entries[sent].class.is_joined() {
             sent -= 1;
         }
         sent
@@ -42,18 +43,18 @@ impl Ledger {
     fn survivors_of_loss(&self, sent: usize, again: bool) -> Vec<bool> {
         // A request that no session waits for is not sent again: its client may have sent another
         // request since.
-        let is_wanted = |entry: &Entry| entry.session != SessionId::NONE || entry.has_completion;
+        let is_wanted = |entry: &Entry| entry.session != SessionId::NONE || entry.has_completion();
         let mut stays: Vec<bool> = self.entries.iter().map(is_wanted).collect();
         let is_simple = |request: HeldRequest<'_>| {
             let read_again = request.completion.and_then(Completion::read_again);
-            !request.entry.has_completion || read_again.is_some()
+            !request.entry.has_completion() || read_again.is_some()
         };
         let simple: Vec<bool> = self.requests().map(is_simple).collect();
         let mut changed = HashSet::new();
         for (index, entry) in self.entries.iter().enumerate().take(sent).rev() {
-            let simple = entry.silent || simple[index];
+            let simple = entry.is_silent() || simple[index];
             let harmless = entry.class.reads() && simple && !changed.contains(&entry.session);
-            let is_first_loss = entry.before != EarlierAttempt::Lost;
+            let is_first_loss = entry.before() != EarlierAttempt::Lost;
             stays[index] = again && harmless && is_first_loss && entry.session != SessionId::NONE;
             if !entry.class.reads() {
                 changed.insert(entry.session);
@@ -70,7 +71,7 @@ impl Ledger {
         for (index, (mut entry, extent, mut completion)) in self.take_all().enumerate() {
             let has_no_session = entry.session == SessionId::NONE;
             if entry.class.is_whole() {
-                // The parts of a fused request stand for themselves again.
+                // The members of a fused request stand for themselves again.
             } else if stays[index]
                 && completion
                     .as_mut()
@@ -82,7 +83,7 @@ impl Ledger {
                 entry.len = (kept.len() - begins_at) as u32;
                 entry.class = entry.class.alone();
                 if index < sent {
-                    entry.before = EarlierAttempt::Lost;
+                    entry = entry.after(EarlierAttempt::Lost);
                 }
                 self.entries.push_back(entry);
                 self.completions.extend(completion);
@@ -95,6 +96,7 @@ impl Ledger {
         self.count_open();
         self.heads = 0;
         self.is_repeating = false;
+        self.departures = Departures::default();
         gone
     }
 

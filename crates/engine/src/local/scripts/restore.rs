@@ -113,7 +113,7 @@ impl Local {
             LinkState::Lost
             | LinkState::Retrying { .. }
             | LinkState::Connecting { .. }
-            | LinkState::Greeting { .. } => {}
+            | LinkState::Handshaking { .. } => {}
             LinkState::Up => {
                 let subject = Subject::Script { number };
                 if self.begin_question(plane, (server, CONFIGURED), subject.clone(), first) {
@@ -158,7 +158,7 @@ impl Local {
         session: SessionId,
         request: &[u8],
     ) {
-        let Some(pool) = plane.sessions.get(session).map(|session| session.pool) else {
+        let Some(pool) = plane.known_pool_of(session) else {
             return;
         };
         for name in names_in(request) {
@@ -206,7 +206,7 @@ impl Local {
             let script = self.scripts.find(*pool, *name);
             let state = plane.links.get(held.link);
             script.zip(state).is_some_and(|(script, link)| {
-                // The first part of a large request is not a whole request, and stays after all
+                // The first fragment of a large request is not a whole request, and stays after all
                 // others.
                 link.streaming == Streaming::No && link.loaded.lacks(script.number)
             })
@@ -230,10 +230,10 @@ impl Local {
     /// or the time is over. Otherwise the link waits on, unless it was lost.
     pub(crate) fn may_open(&mut self, plane: &mut DataPlane, held: LoadingLink) -> bool {
         // The link may have been lost since, and be in its next handshake.
-        let is_greeted = plane.links.get(held.link).is_some_and(|link| {
-            matches!(&link.state, LinkState::Greeting { greeting, .. } if greeting.is_done())
+        let is_handshake_done = plane.links.get(held.link).is_some_and(|link| {
+            matches!(&link.state, LinkState::Handshaking { handshake, .. } if handshake.is_done())
         });
-        is_greeted && !self.hold_for_scripts(plane, held)
+        is_handshake_done && !self.hold_for_scripts(plane, held)
     }
 }
 
@@ -260,7 +260,8 @@ impl Local {
         {
             return false;
         }
-        let is_lost = |name: &ScriptHash| match self.scripts.find(session.pool, *name) {
+        let pool = plane.known_pool(session.pool);
+        let is_lost = |name: &ScriptHash| match self.scripts.find(pool, *name) {
             Some(script) => state.loaded.is_denied(script.number),
             None => true,
         };
@@ -300,7 +301,7 @@ impl Local {
 
     /// A shared link to a server was lost: another process without scripts may be there next.
     pub(crate) fn note_scripts_lost(&mut self, plane: &mut DataPlane, server: ServerId) {
-        let pool = plane.pool_of(server).parent;
+        let pool = plane.known_pool(plane.pool_of(server).parent);
         self.scripts.note_lost(pool, server, plane.now);
     }
 }

@@ -13,7 +13,7 @@
 //! them already.
 //!
 //! **Requests.** A session that joins or leaves a root waits on one line after the other. Each
-//! server got its PING at once, so the rule of the hub holds for each of them.
+//! server got its PING at once, so each line keeps the order that the hub promises.
 //!
 //! **Owners change.** A new owner gets a branch. A branch whose server is no longer an owner is
 //! *leaving*: it is heard until the hub has asked for the branches that replace it. Until then, a
@@ -29,7 +29,7 @@ use crate::base::time::Time;
 use crate::routing::pool::ServerId;
 
 use super::stripped::{FullPush, PartialPush, channel_of, is_for, name_at_server};
-use super::{Channel, ChannelId, ChannelKind, ChannelPart, HOME, Hub, HubWait, NEVER, WaitEffect};
+use super::{Channel, ChannelId, ChannelKind, ChannelRole, HOME, Hub, HubWait, NEVER, WaitEffect};
 
 /// A server that owns keys.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,12 +47,12 @@ pub(super) struct Owners {
     pub(super) roots: usize,
     /// The roots of patterns by the names that they have at servers without their prefix.
     aliases: HashMap<Arc<[u8]>, ChannelId>,
-    /// Roots whose branches may have to change, some more than once. They alone are looked at, at
-    /// the end of the turn.
+    /// Roots whose branches may have to change, some more than once. The end of the turn checks
+    /// these roots alone.
     unsettled: Vec<ChannelId>,
     /// The branches of all roots may have to change.
     is_all_unsettled: bool,
-    /// Links to new owners that wait for the branches there, and the time since when.
+    /// Links to new owners that wait for branches, each with the start of its wait.
     held_links: Vec<(LinkId, Time)>,
 }
 
@@ -93,7 +93,7 @@ impl Hub {
 
     fn roots(&self) -> impl Iterator<Item = (ChannelId, &Channel)> {
         let mut all = self.channels.iter();
-        let is_root = |channel: &Channel| matches!(channel.part, ChannelPart::Root { .. });
+        let is_root = |channel: &Channel| matches!(channel.role, ChannelRole::Root { .. });
         std::iter::from_fn(move || all.find(|(_, channel)| is_root(channel)))
     }
 
@@ -214,8 +214,8 @@ impl Hub {
     }
 
     fn branches_of_root(&self, root: ChannelId) -> &[ChannelId] {
-        match self.channels.get(root).map(|root| &root.part) {
-            Some(ChannelPart::Root { branches }) => branches,
+        match self.channels.get(root).map(|root| &root.role) {
+            Some(ChannelRole::Root { branches }) => branches,
             _ => &[],
         }
     }
@@ -240,8 +240,8 @@ impl Hub {
 
     /// The sessions that get the messages of a channel. A branch has those of its root.
     pub(super) fn members_by<'a>(&'a self, channel: &'a Channel) -> &'a [SessionId] {
-        match channel.part {
-            ChannelPart::Branch { root, .. } => {
+        match channel.role {
+            ChannelRole::Branch { root, .. } => {
                 let branches = self.branches_of_root(root);
                 let root = self.channels.get(root);
                 let root = root.filter(|root| self.is_heard(root, branches, channel));
@@ -278,8 +278,8 @@ impl Hub {
         let mut pending = self.channels.iter().map(|(_, channel)| channel);
         let branch = pending.find(|channel| {
             let is_branch = matches!(
-                channel.part,
-                ChannelPart::Branch {
+                channel.role,
+                ChannelRole::Branch {
                     is_leaving: false,
                     ..
                 }
@@ -289,8 +289,7 @@ impl Hub {
         Some(self.lines[usize::from(branch.line)].link)
     }
 
-    /// Has a link to a new owner wait. Each link waits once, so `links-max` bounds the number of
-    /// them.
+    /// Makes a link to a new owner wait. Each link waits once, so `links-max` bounds the list.
     pub(crate) fn hold_link(&mut self, link: LinkId, since: Time) {
         self.owners.held_links.push((link, since));
     }
@@ -324,7 +323,7 @@ impl Hub {
         some
     }
 
-    /// Has the branches of all roots looked at, at the end of the turn.
+    /// Marks the branches of all roots for a check at the end of the turn.
     pub(crate) fn unsettle(&mut self) {
         self.owners.is_all_unsettled = true;
     }
@@ -335,7 +334,7 @@ impl Hub {
         let Some(root) = self.channels.get(id) else {
             return;
         };
-        let ChannelPart::Root { branches } = &root.part else {
+        let ChannelRole::Root { branches } = &root.role else {
             return;
         };
         let is_claimed = root.claims > 0;
@@ -357,7 +356,7 @@ impl Hub {
                 lacking.remove(place);
             }
             if let Some(state) = self.channels.get_mut(branch)
-                && let ChannelPart::Branch { is_leaving, .. } = &mut state.part
+                && let ChannelRole::Branch { is_leaving, .. } = &mut state.role
             {
                 *is_leaving = !stays;
             }
@@ -374,7 +373,7 @@ impl Hub {
             } else {
                 name.clone()
             };
-            let part = ChannelPart::Branch {
+            let role = ChannelRole::Branch {
                 root: id,
                 is_leaving: false,
                 has_name,
@@ -382,13 +381,13 @@ impl Hub {
             if has_name && kind == ChannelKind::Pattern {
                 self.owners.aliases.insert(branch_name.clone(), id);
             }
-            let mut branch = Channel::new(kind, part, line, branch_name);
+            let mut branch = Channel::new(kind, role, line, branch_name);
             branch.claims = 1;
             self.bytes += branch.bytes();
             let branch = self.channels.insert(branch);
             self.line(line).channels += 1;
             if let Some(root) = self.channels.get_mut(id)
-                && let ChannelPart::Root { branches } = &mut root.part
+                && let ChannelRole::Root { branches } = &mut root.role
             {
                 branches.push(branch);
             }
@@ -420,7 +419,7 @@ impl Hub {
         let Some(root) = self.channels.get(id) else {
             return;
         };
-        let ChannelPart::Root { branches } = &root.part else {
+        let ChannelRole::Root { branches } = &root.role else {
             return;
         };
         let is_over = |branch: &&ChannelId| {
@@ -445,7 +444,7 @@ impl Hub {
     /// Removes a branch from its root.
     pub(super) fn cut(&mut self, root: ChannelId, branch: ChannelId) {
         if let Some(root) = self.channels.get_mut(root)
-            && let ChannelPart::Root { branches } = &mut root.part
+            && let ChannelRole::Root { branches } = &mut root.role
         {
             branches.retain(|other| *other != branch);
         }
@@ -475,7 +474,7 @@ impl Hub {
         others.map(until).collect()
     }
 
-    /// Has a request wait on its next line. Returns the request if no line is left.
+    /// Makes a request wait on its next line. Returns the request if no line is left.
     pub(super) fn wait_on(&mut self, mut wait: HubWait) -> Option<HubWait> {
         while let Some((at, until)) = wait.rest.pop() {
             let line = &self.lines[usize::from(at)];
@@ -502,8 +501,8 @@ impl Hub {
         None
     }
 
-    /// Has a request wait on a line until the total of answers is `until`, or until all requests so
-    /// far are answered.
+    /// Makes a request wait on a line until the total of answers is `until`, or until all requests
+    /// so far are answered.
     fn wait_at(&mut self, at: u16, until: u64, wait: HubWait) {
         let line = self.line(at);
         let until = until.min(line.until());
@@ -513,8 +512,8 @@ impl Hub {
 
 fn is_leaving(channel: &Channel) -> bool {
     matches!(
-        channel.part,
-        ChannelPart::Branch {
+        channel.role,
+        ChannelRole::Branch {
             is_leaving: true,
             ..
         }

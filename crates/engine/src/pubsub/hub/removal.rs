@@ -47,9 +47,9 @@ impl Hub {
         });
         let mut old = std::mem::replace(self.line(HOME), HubLine::new(to, now));
         old.is_former = true;
-        for ask in &mut old.to_ask {
-            if matches!(ask, HubRequest::Subscribe { .. }) {
-                *ask = HubRequest::Ping;
+        for request in &mut old.requests {
+            if matches!(request, HubRequest::Subscribe { .. }) {
+                *request = HubRequest::Ping;
             }
         }
         // The old server answers requests to leave. Requests to join wait for the new server.
@@ -95,7 +95,7 @@ impl Hub {
         if !is_heard {
             old.channels -= 1;
             if is_sent {
-                old.to_ask.push_back(HubRequest::Abandon {
+                old.requests.push_back(HubRequest::Abandon {
                     channel: id,
                     kind,
                     name,
@@ -120,7 +120,7 @@ impl Hub {
         {
             former.is_unsubscribed = true;
             let line = former.line;
-            self.line(line).to_ask.push_back(HubRequest::Abandon {
+            self.line(line).requests.push_back(HubRequest::Abandon {
                 channel: id,
                 kind,
                 name,
@@ -137,7 +137,7 @@ impl Hub {
         let line = self.line(former.line);
         line.channels -= 1;
         if line.connected && !former.is_unsubscribed {
-            line.to_ask.push_back(HubRequest::Abandon {
+            line.requests.push_back(HubRequest::Abandon {
                 channel: id,
                 kind,
                 name,
@@ -240,9 +240,9 @@ mod tests {
         /// Sends the requests of a line, which its server answers. Returns them.
         fn answer(&mut self, line: u16) -> Vec<String> {
             let mut all = Vec::new();
-            while let Some(ask) = self.hub.poll_ask(line) {
+            while let Some(request) = self.hub.poll_request(line) {
                 let mut bytes = Vec::new();
-                self.hub.write_ask(line, &ask, &mut bytes);
+                self.hub.write_request(line, &request, &mut bytes);
                 let text = String::from_utf8(bytes).expect("text");
                 let words: Vec<&str> = text.split("\r\n").skip(2).step_by(2).collect();
                 match words[..] {

@@ -1,13 +1,7 @@
 use std::collections::HashMap;
 
 use super::*;
-
-fn session(index: u32) -> SessionId {
-    SessionId {
-        index,
-        generation: 1,
-    }
-}
+use crate::base::handle::session;
 
 fn hub() -> (Hub, Arc<SubscriberCounts>) {
     let subscriber_counts = Arc::new(SubscriberCounts::default());
@@ -90,9 +84,9 @@ fn reply(outcome: HubOutcome) -> String {
 /// Sends the hub's requests, and returns them.
 fn asked(hub: &mut Hub) -> Vec<String> {
     let mut all = Vec::new();
-    while let Some(ask) = hub.poll_ask(HOME) {
+    while let Some(request) = hub.poll_request(HOME) {
         let mut bytes = Vec::new();
-        hub.write_ask(HOME, &ask, &mut bytes);
+        hub.write_request(HOME, &request, &mut bytes);
         let words = text(bytes);
         let words = words.split(' ').skip(2).step_by(2).collect::<Vec<_>>();
         all.push(words.join(" "));
@@ -222,7 +216,7 @@ fn counts_are_per_session_and_join_channels_and_patterns() {
     assert_eq!(reply(again), "*3 $9 subscribe $1 b :3 ");
     let never = one.unsubscribe(&mut hub, ChannelKind::Channel, &["z"]);
     assert_eq!(reply(never), "*3 $11 unsubscribe $1 z :3 ");
-    assert!(!hub.lines[0].has_asks());
+    assert!(!hub.lines[0].has_requests());
     assert_eq!(
         one.unsubscribe(&mut hub, ChannelKind::Channel, &[]),
         HubOutcome::Waits
@@ -571,9 +565,9 @@ fn history(seed: u64) {
                 }
             }
             7..=8 => {
-                while let Some(ask) = hub.poll_ask(HOME) {
+                while let Some(request) = hub.poll_request(HOME) {
                     assert!(connected, "seed {seed}: asked without a connection");
-                    match ask {
+                    match request {
                         HubRequest::Ping => stream.push_back(Says::Pong),
                         HubRequest::Abandon { .. } => panic!("no channel moves in this test"),
                         HubRequest::Subscribe { channel, on, .. } => {
@@ -626,8 +620,8 @@ fn history(seed: u64) {
         hub.forget(*id, subscriber);
     }
     if connected {
-        while let Some(ask) = hub.poll_ask(HOME) {
-            if let HubRequest::Subscribe { channel, on, .. } = ask {
+        while let Some(request) = hub.poll_request(HOME) {
+            if let HubRequest::Subscribe { channel, on, .. } = request {
                 let channel = hub.channels.get(channel).expect("the channel stays");
                 let name = text(channel.name.to_vec());
                 stream.push_back(Says::Confirmed(channel.kind, on, name));
@@ -970,9 +964,9 @@ impl Nodes {
         }
         for line in 0..self.hub.lines.len() as u16 {
             let server = self.hub.line(line).server;
-            while let Some(ask) = self.hub.poll_ask(line) {
+            while let Some(request) = self.hub.poll_request(line) {
                 let mut bytes = Vec::new();
-                self.hub.write_ask(line, &ask, &mut bytes);
+                self.hub.write_request(line, &request, &mut bytes);
                 let text = text(bytes);
                 let name = SHARDED
                     .iter()

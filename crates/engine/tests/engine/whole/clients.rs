@@ -154,7 +154,7 @@ impl Client {
                     self.take_reply(&reply);
                     begin = self.seen;
                 }
-                Ok(Scanned::Part) => self.seen = self.got.len(),
+                Ok(Scanned::Fragment) => self.seen = self.got.len(),
                 Err(error) => panic!("a client got {error}: {}", shown(&self.got[begin..])),
             }
         }

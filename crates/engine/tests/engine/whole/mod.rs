@@ -390,7 +390,7 @@ impl Whole<'_> {
             }),
             1 => WorkerQuery::Admin(AdminQuery::Unpause { pool }),
             2 => WorkerQuery::Target(TargetQuery::Find { to: 1, pool }),
-            _ => WorkerQuery::Target(TargetQuery::Tell {
+            _ => WorkerQuery::Target(TargetQuery::Push {
                 to: 1,
                 push: b">2\r\n$10\r\ninvalidate\r\n_\r\n".to_vec(),
             }),

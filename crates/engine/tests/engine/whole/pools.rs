@@ -61,18 +61,18 @@ pub(crate) fn settings(choices: &mut Choices<'_>, kind: Kind) -> Settings {
         Kind::Prefixes => {
             let first = choices.of(&Kind::ALL[..5]);
             let (first, reads) = without_parts(choices, first, &server);
-            let part = |prefix: &str, strip, kind, reads| PrefixPool {
+            let subpool = |prefix: &str, strip, kind, reads| PrefixPool {
                 prefix: prefix.into(),
                 strip,
                 kind,
                 reads,
             };
             let stripped = PoolKind::Single(server(STRIPPED));
-            let parts = vec![
-                part("", false, first, reads),
-                part(PREFIX, true, stripped, Reads::default()),
+            let subpools = vec![
+                subpool("", false, first, reads),
+                subpool(PREFIX, true, stripped, Reads::default()),
             ];
-            (PoolKind::ByPrefix { parts }, Reads::default())
+            (PoolKind::ByPrefix { subpools }, Reads::default())
         }
         kind => without_parts(choices, kind, &server),
     };
@@ -84,6 +84,7 @@ pub(crate) fn settings(choices: &mut Choices<'_>, kind: Kind) -> Settings {
         announce: None,
         shows: Shows::default(),
         address_map: Default::default(),
+        tls: false,
     };
     let mut settings = Settings {
         pools: vec![pool],
@@ -177,7 +178,7 @@ fn limits(choices: &mut Choices<'_>) -> Limits {
             _ => least,
         };
     };
-    draw(1, &mut limits.session_depth_max);
+    draw(1, &mut limits.session_pipeline_max);
     draw(16 << 10, &mut limits.session_output_soft_bytes);
     draw(64 << 10, &mut limits.session_output_hard_bytes);
     draw(1, &mut limits.session_stall_ms);
@@ -189,7 +190,7 @@ fn limits(choices: &mut Choices<'_>) -> Limits {
     draw(1 << 10, &mut limits.transaction_bytes_max);
     draw(1, &mut limits.session_subscriptions_max);
     draw(1, &mut limits.worker_subscriptions_max);
-    draw(1, &mut limits.link_ledger_max);
+    draw(1, &mut limits.link_unanswered_requests_max);
     let joined = JOINED_BATCH_BYTES_MAX as u32;
     draw(joined, &mut limits.link_unanswered_bytes_max);
     if choices.one_in(3) {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use respool_engine::settings::{
-    Address, Aim, AwayError, LostSubscriptions, PoolKind, PoolSettings, PrefixPool, Reads,
+    Address, Aim, LostSubscriptions, PoolKind, PoolSettings, PrefixPool, Reads, ServerDownError,
     ServerSettings, Settings, Shows,
 };
 use respool_engine::{
@@ -47,6 +47,7 @@ pub(crate) fn settings() -> Settings {
         announce: None,
         shows: Shows::default(),
         address_map: Default::default(),
+        tls: false,
     };
     let mut settings = Settings {
         pools: vec![pool],
@@ -62,7 +63,7 @@ pub(crate) fn settings() -> Settings {
     settings.timeouts.outage_hold_ms = 0;
     settings.lost_subscriptions = LostSubscriptions::Keep;
     // All requests that were not executed get the same code here; outage.rs has the others.
-    settings.away_error = AwayError::NotSent;
+    settings.server_down_error = ServerDownError::NotSent;
     settings
 }
 
@@ -125,14 +126,17 @@ pub(crate) fn parted(servers: u16) -> Settings {
         credentials: None,
         db: 0,
     };
-    let part = |prefix: &str, kind| PrefixPool {
+    let subpool = |prefix: &str, kind| PrefixPool {
         prefix: prefix.into(),
         strip: false,
         kind,
         reads: Reads::default(),
     };
-    let parts = vec![part("", first), part(OF_THE_LAST, PoolKind::Single(last))];
-    settings.pools[0].kind = PoolKind::ByPrefix { parts };
+    let subpools = vec![
+        subpool("", first),
+        subpool(OF_THE_LAST, PoolKind::Single(last)),
+    ];
+    settings.pools[0].kind = PoolKind::ByPrefix { subpools };
     settings
 }
 
@@ -204,7 +208,7 @@ enum By {
 impl Owners {
     pub(crate) fn of(settings: &Settings) -> Owners {
         let (kind, has_last) = match &settings.pools[0].kind {
-            PoolKind::ByPrefix { parts } => (&parts[0].kind, true),
+            PoolKind::ByPrefix { subpools } => (&subpools[0].kind, true),
             kind => (kind, false),
         };
         let (by, count) = match kind {

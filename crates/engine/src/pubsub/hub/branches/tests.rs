@@ -122,10 +122,10 @@ impl Scene {
         }
         for line in 0..self.line_count() {
             let node = self.node_of(line);
-            while let Some(ask) = self.hub.poll_ask(line) {
+            while let Some(request) = self.hub.poll_request(line) {
                 let mut bytes = Vec::new();
-                self.hub.write_ask(line, &ask, &mut bytes);
-                let asked = match ask {
+                self.hub.write_request(line, &request, &mut bytes);
+                let asked = match request {
                     HubRequest::Subscribe { on, .. } => {
                         let text = String::from_utf8(bytes).expect("text");
                         let is_it = |name: &&str| text.contains(&format!("\r\n{name}\r\n"));

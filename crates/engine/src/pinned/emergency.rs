@@ -17,7 +17,7 @@ impl Pinned {
     /// The link for a command that stops the scripts of other sessions, or the server. It must not
     /// wait for a link that these sessions hold. If all pinned links are taken, it gets an
     /// emergency link, which is returned. `None`: the session is pinned to a link of its own.
-    fn link_for_urgent(
+    fn link_for_emergency(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
@@ -38,14 +38,14 @@ impl Pinned {
         if plane.hold_until_caught_up(id) {
             return Err(Blocked::Wait);
         }
-        match plane.urgent_link(kind, id) {
+        match plane.emergency_link(kind, id) {
             Some(link) => Ok(Some(link)),
-            None => Err(plane.wait_for_urgent_link(id, Bound::PinnedLinks)),
+            None => Err(plane.wait_for_emergency_link(id, Bound::PinnedLinks)),
         }
     }
 
     /// Sends a command on an emergency link.
-    fn put_urgent(
+    fn put_emergency(
         &mut self,
         plane: &mut DataPlane,
         (id, link): (SessionId, LinkId),
@@ -61,16 +61,16 @@ impl Pinned {
 
     /// Places a command that stops the scripts of other sessions, or the server: SCRIPT KILL and
     /// its like.
-    pub(crate) fn dispatch_urgent(
+    pub(crate) fn dispatch_emergency(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
         bytes: &[u8],
         (reads, completion): (bool, Option<Completion>),
     ) -> Dispatched {
-        match self.link_for_urgent(plane, id) {
+        match self.link_for_emergency(plane, id) {
             Ok(None) => plane.dispatch_alone(id, bytes, (reads, completion), Pins::ONCE, false),
-            Ok(Some(link)) => self.put_urgent(plane, (id, link), bytes, completion),
+            Ok(Some(link)) => self.put_emergency(plane, (id, link), bytes, completion),
             Err(blocked) => plane.blocked(id, blocked),
         }
     }

@@ -1,0 +1,594 @@
+//! Pools that a reload adds or ends, and the sessions that leave a pool that has ended.
+//!
+//! ```text
+//!   session: nothing unanswered, bound or subscribed ──► the successor, or closed
+//!            requests in flight                      ──► held until they are answered
+//!            MULTI, WATCH                            ──► left alone until they end
+//! ```
+//!
+//! So the new server gets no request of a session before all earlier ones are answered. The order
+//! of the steps is in `engine/pool_ends.rs`.
+
+use std::ops::Range;
+
+use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::pool_places;
+use crate::base::settings::{PoolKind, Settings};
+use crate::base::time::Time;
+use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::wants_password;
+use crate::data_plane::link::LinkRole;
+use crate::data_plane::link_loss::LostLink;
+use crate::data_plane::server::Server;
+use crate::data_plane::session::{Flags, Pins, Session};
+use crate::data_plane::session_state::Holds;
+use crate::data_plane::turn_lists::Cleanup;
+use crate::routing::pool::ServerId;
+
+/// How long the links of a pool without sessions may owe replies, milliseconds. These are replies
+/// to respool, or to clients that have left.
+const LAST_REPLIES_MS: u64 = 1_000;
+
+/// How long a session with requests in flight may wait for their replies at least,
+/// milliseconds: the drain timeout may be zero, for a quick stop.
+const ANSWERS_MS: u64 = 1_000;
+
+/// How long a request that waits at the server may take to end when it is asked to, milliseconds.
+const LAST_WORDS_MS: u64 = 1_000;
+
+/// A pool that a reload has ended, until its last link is closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndingPool {
+    /// Its index.
+    pub(crate) pool: u16,
+    /// When its present successor was named, or when it was removed.
+    pub(crate) since: Time,
+    /// When its sessions began to move or to end. `None`: the pool serves on, until its successor
+    /// answers, its own servers cannot be reached, or `outage-hold-ms` is over.
+    pub(crate) moves_since: Option<Time>,
+    /// How long sessions may then go on with a transaction or a request that waits.
+    pub(crate) drain_ms: u32,
+    /// When its last session left it, and discovery forgot it.
+    pub(crate) left_at: Option<Time>,
+}
+
+/// The way in which a session leaves a pool that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// It may move now.
+    Moves,
+    /// It may move when its requests are answered.
+    WhenAnswered,
+    /// It may move when it ends its transaction, or when it has waited for something else.
+    Later,
+    /// Its connection has state at the old server. It closes when its requests are answered.
+    Closes,
+}
+
+impl DataPlane {
+    /// Makes the pools that the settings have behind those that are known. Returns the indices of
+    /// the new pools, and the new servers.
+    pub(crate) fn add_pools(&mut self) -> (Range<usize>, Range<usize>) {
+        let (pools, servers) = (self.pools.len(), self.servers.len());
+        let settings = self.settings.clone();
+        let added = settings.pools.get(pools..).unwrap_or_default();
+        let new = self.pools.append(added, &settings.flush, servers);
+        self.servers.extend(new.into_iter().map(Server::from));
+        self.set_waits();
+        for server in servers..self.servers.len() {
+            self.connect_server(ServerId(server as u16));
+        }
+        (pools..self.pools.len(), servers..self.servers.len())
+    }
+
+    /// The pools that the settings end, and that those `before` did not.
+    pub(crate) fn newly_ended(&self, before: &Settings) -> Vec<u16> {
+        let has_ended = |settings: &Settings, place: usize| {
+            let pool = settings.pools.get(place);
+            pool.is_some_and(|pool| matches!(pool.kind, PoolKind::Ended { .. }))
+        };
+        let places = 0..self.settings.pools.len();
+        let ended = places.filter(|at| has_ended(&self.settings, *at) && !has_ended(before, *at));
+        ended.map(|place| place as u16).collect()
+    }
+
+    /// Begins the end of a pool. Its sessions may go on with state at the old server for
+    /// `drain_ms`. Returns its successor, if it has one.
+    pub(crate) fn begin_pool_end(&mut self, pool: u16, drain_ms: u32) -> Option<u16> {
+        let since = self.now;
+        let successor = self.pool_in_effect(pool);
+        self.ending.push(EndingPool {
+            pool,
+            since,
+            moves_since: None,
+            drain_ms,
+            left_at: None,
+        });
+        let successor = successor?;
+        // Sessions that have not left an earlier pool wait for the new successor, too.
+        for index in 0..self.ending.len() {
+            let EndingPool { pool, left_at, .. } = self.ending[index];
+            if left_at.is_none() && self.pool_in_effect(pool) == Some(successor) {
+                let ending = &mut self.ending[index];
+                (ending.since, ending.moves_since) = (since, None);
+            }
+        }
+        for pause in &mut self.pauses {
+            if pause.pool == pool {
+                pause.pool = successor;
+            }
+        }
+        self.admit_links();
+        Some(successor)
+    }
+
+    /// The sessions that the end of a pool without a successor closes.
+    pub(crate) fn sessions_of_removed_pools(&self, settings: &Settings) -> Vec<SessionId> {
+        let is_removed = |pool| pool_places::in_effect(&settings.pools, pool).is_none();
+        let sessions = self.sessions.iter();
+        let removed = sessions.filter(|(_, session)| is_removed(session.pool));
+        removed.map(|(id, _)| id).collect()
+    }
+
+    /// Has sessions leave pools that have ended. Returns the pools whose last session has left.
+    /// `end_session`: ends a session as at the end of the process.
+    pub(crate) fn leave_ended_pools(
+        &mut self,
+        mut end_session: impl FnMut(&mut DataPlane, SessionId),
+    ) -> Vec<u16> {
+        let mut left = Vec::new();
+        for index in 0..self.ending.len() {
+            let mut ending = self.ending[index];
+            if ending.moves_since.is_none() && self.may_be_left(ending) {
+                ending.moves_since = Some(self.now);
+                self.ending[index] = ending;
+            }
+            let sessions = self.sessions_in(ending.pool);
+            for id in &sessions {
+                self.leave_ended_pool(*id, ending, &mut end_session);
+            }
+            let is_open = ending.moves_since.is_some() && ending.left_at.is_none();
+            if sessions.is_empty() && is_open {
+                self.ending[index].left_at = Some(self.now);
+                left.push(ending.pool);
+            }
+        }
+        left
+    }
+
+    /// An attempt to connect to a pool has failed. If the pool has ended and none of its servers
+    /// can be reached, its sessions leave it: its servers are away or refuse the old password, so
+    /// the sessions wait for the successor as well as for them. A session that waits for a link
+    /// moves with its request.
+    pub(crate) fn leave_if_unreachable(
+        &mut self,
+        pool: u16,
+        mut end_session: impl FnMut(&mut DataPlane, SessionId),
+    ) {
+        let now = self.now;
+        let serves = |ending: &&mut EndingPool| ending.pool == pool && ending.moves_since.is_none();
+        if self.has_reachable_server(pool) {
+            return;
+        }
+        let Some(ending) = self.ending.iter_mut().find(serves) else {
+            return;
+        };
+        ending.moves_since = Some(now);
+        let ending = *ending;
+        for id in self.sessions_in(pool) {
+            self.leave_ended_pool(id, ending, &mut end_session);
+        }
+    }
+
+    /// The pool of a shared link that could not be connected. `None`: it is another link, or its
+    /// server waits for clients to bring the password.
+    pub(crate) fn pool_not_connected(&self, lost: &LostLink) -> Option<u16> {
+        let link = self.links.get(lost.link)?;
+        let refusal = lost.refusal.as_deref().unwrap_or_default();
+        let has_failed =
+            !lost.was_up && link.role == LinkRole::Shared && !refusal.starts_with(b"NOAUTH");
+        has_failed.then(|| self.pool_of(link.kind.server).parent)
+    }
+
+    /// The ended pools with a server that is in back-off.
+    pub(crate) fn pools_in_back_off(&self) -> Vec<u16> {
+        let ending = self.ending.iter().map(|ending| ending.pool);
+        let is_in_back_off = |pool: &u16| {
+            let mut servers = self.servers_of_pool(*pool);
+            servers.any(|server| self.is_in_back_off(server))
+        };
+        ending.filter(is_in_back_off).collect()
+    }
+
+    /// Whether a shared link to a server of a pool is up, or one of its servers waits for clients
+    /// to bring the password.
+    fn has_reachable_server(&self, pool: u16) -> bool {
+        self.servers_of_pool(pool).any(|server| {
+            let mut links = self.links_shared_to(server);
+            links.any(|(_, link)| link.is_up() || wants_password(link))
+        })
+    }
+
+    /// The servers that execute the requests of a pool.
+    fn servers_of_pool(&self, pool: u16) -> impl Iterator<Item = ServerId> {
+        let subpools = self.pools.subpools_of(usize::from(pool)).iter();
+        subpools.flat_map(|subpool| {
+            let subpool = &self.pools[usize::from(*subpool)];
+            match subpool.cluster() {
+                Some(slots) => slots.servers().to_vec(),
+                None => subpool.servers().to_vec(),
+            }
+        })
+    }
+
+    /// Has a session leave its pool, if that has ended. A session that is about to continue has
+    /// its earlier replies, so it may move now.
+    #[inline]
+    pub(crate) fn leave_if_ended(
+        &mut self,
+        id: SessionId,
+        end_session: impl FnMut(&mut DataPlane, SessionId),
+    ) {
+        if !self.ending.is_empty()
+            && let Some(ending) = self.end_of_pool(id)
+        {
+            self.leave_ended_pool(id, ending, end_session);
+        }
+    }
+
+    /// Holds a session that has ended a state that bound it to its server, if sessions leave its
+    /// pool now: its next request waits until it has left. Else a session that begins the next
+    /// transaction at once would never leave.
+    pub(crate) fn hold_to_leave_pool(&mut self, id: SessionId) {
+        let moves = |ending: EndingPool| ending.moves_since.is_some();
+        if self.ending.is_empty() || !self.end_of_pool(id).is_some_and(moves) {
+            return;
+        }
+        if !self.hold_until_caught_up(id) {
+            self.hold(id, Holds::CATCH_UP);
+            self.turn.cleanups.push_back(Cleanup::MayLeave(id));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_ended_pool(
+        &mut self,
+        id: SessionId,
+        ending: EndingPool,
+        mut end_session: impl FnMut(&mut DataPlane, SessionId),
+    ) {
+        let Some(leaving) = self.leaving(id) else {
+            return;
+        };
+        let Some(since) = ending.moves_since else {
+            return;
+        };
+        let mut end_open_session = |plane: &mut DataPlane| {
+            let is_open = |session: &Session| !session.state.is_ending();
+            if plane.sessions.get(id).is_some_and(is_open) {
+                end_session(plane, id);
+            }
+        };
+        let successor = self.pool_in_effect(ending.pool);
+        match (leaving, successor) {
+            (_, None) | (Leaving::Closes, _) => end_open_session(self),
+            (Leaving::Moves, Some(pool)) if self.loses_database_in(id, pool) => {
+                end_open_session(self);
+            }
+            (Leaving::Moves, Some(pool)) => return self.move_to_pool(id, pool),
+            (Leaving::WhenAnswered, _) => {
+                self.hold_until_caught_up(id);
+            }
+            (Leaving::Later, _) => {}
+        }
+        let spent_ms = self.now.since_ms(since);
+        let waits = self.waits_at_server(id);
+        let drain_ms = match leaving {
+            Leaving::WhenAnswered if !waits => u64::from(ending.drain_ms).max(ANSWERS_MS),
+            _ => u64::from(ending.drain_ms),
+        };
+        // A server that is asked to end a wait gives no element to a client that is leaving.
+        let grace_ms = match waits {
+            true => LAST_WORDS_MS,
+            false => 0,
+        };
+        if spent_ms >= drain_ms && grace_ms > 0 {
+            end_open_session(self);
+        }
+        if spent_ms >= drain_ms + grace_ms {
+            let reason = "a reload of the configuration ended its pool, and it did not end its \
+                          requests within drain-timeout-ms";
+            self.close_for(id, reason.into());
+        }
+    }
+
+    /// Closes the links of pools that all sessions have left, and forgets those without links.
+    pub(crate) fn close_left_pools(&mut self) {
+        let mut ending = std::mem::take(&mut self.ending);
+        ending.retain(|ending| {
+            let is_left = |left_at| !self.close_links_of(ending.pool, left_at);
+            !ending.left_at.is_some_and(is_left)
+        });
+        self.ending = ending;
+    }
+
+    /// The pool that sessions of this pool belong to now. `None`: a reload has removed it.
+    pub(crate) fn pool_in_effect(&self, pool: u16) -> Option<u16> {
+        pool_places::in_effect(&self.settings.pools, pool)
+    }
+
+    /// The pool by which clients, pauses and scripts are known: the last successor of this pool.
+    /// Sessions that have not left their old pool yet belong to it already.
+    pub(crate) fn known_pool(&self, pool: u16) -> u16 {
+        self.pool_in_effect(pool).unwrap_or(pool)
+    }
+
+    /// The same for a session. `None`: it is gone.
+    pub(crate) fn known_pool_of(&self, id: SessionId) -> Option<u16> {
+        self.sessions
+            .get(id)
+            .map(|session| self.known_pool(session.pool))
+    }
+
+    /// Whether a reload has ended the pool of a server, and no session uses it any more.
+    pub(crate) fn is_left(&self, server: ServerId) -> bool {
+        let pool = self.pool_of(server).parent;
+        let is_its = |ending: &EndingPool| ending.pool == pool && ending.left_at.is_some();
+        self.ending.iter().any(is_its)
+    }
+
+    /// The end of a session's pool, if a reload has ended it.
+    pub(crate) fn end_of_pool(&self, id: SessionId) -> Option<EndingPool> {
+        let pool = self.sessions.get(id)?.pool;
+        let mut ending = self.ending.iter().copied();
+        ending.find(|ending| ending.pool == pool)
+    }
+
+    /// The pool of a new session. Until a pool answers, its predecessor serves. `None`: a reload
+    /// has removed the pool.
+    pub(crate) fn pool_to_enter(&self, pool: u16) -> Option<u16> {
+        let pool = self.pool_in_effect(pool)?;
+        Some(self.server_until_ready(pool).unwrap_or(pool))
+    }
+
+    /// The newest predecessor of a pool, as long as it serves in its place.
+    pub(crate) fn server_until_ready(&self, pool: u16) -> Option<u16> {
+        let serves = |ending: &&EndingPool| {
+            ending.moves_since.is_none()
+                && ending.left_at.is_none()
+                && self.pool_in_effect(ending.pool) == Some(pool)
+        };
+        let predecessor = self.ending.iter().rev().find(serves);
+        predecessor.map(|ending| ending.pool)
+    }
+
+    /// Whether the sessions of a pool that has ended may leave it now: it was removed, its
+    /// successor answers, or requests have waited for that as long as for a lost server.
+    fn may_be_left(&self, ending: EndingPool) -> bool {
+        let Some(successor) = self.pool_in_effect(ending.pool) else {
+            return true;
+        };
+        let hold_ms = u64::from(self.settings.timeouts.outage_hold_ms);
+        self.now.since_ms(ending.since) >= hold_ms || self.is_ready_after(successor, ending.pool)
+    }
+
+    /// Whether a pool answers as its predecessor does, and knows the owners of keys.
+    fn is_ready_after(&self, pool: u16, predecessor: u16) -> bool {
+        let first = self.pools.default_server_of(predecessor.into());
+        // Where clients bring the password, no link is up before a client has come.
+        let serves = |server| {
+            let mut links = self.links_shared_to(server);
+            links.any(|(_, link)| link.is_up() && link.kind.user == CONFIGURED)
+        };
+        let has_login = serves(first);
+        let answers = |server: &ServerId| match has_login {
+            true => serves(*server),
+            false => self.is_alive(*server),
+        };
+        let subpools = self.pools.subpools_of(usize::from(pool)).iter();
+        let mut subpools = subpools.map(|subpool| &self.pools[usize::from(*subpool)]);
+        self.knows_all(usize::from(pool))
+            && subpools.all(|subpool| match subpool.cluster() {
+                Some(slots) => slots.servers().iter().any(answers),
+                None => subpool.servers().iter().all(answers),
+            })
+    }
+
+    /// Whether a session could not select its database in another pool: a Cluster has one.
+    fn loses_database_in(&self, id: SessionId, pool: u16) -> bool {
+        let is_other = |session: &Session| {
+            session.db != self.server(session.server).settings.db && session.db != 0
+        };
+        self.pools.has_cluster(pool.into()) && self.sessions.get(id).is_some_and(is_other)
+    }
+
+    /// The sessions of a pool.
+    fn sessions_in(&self, pool: u16) -> Vec<SessionId> {
+        let sessions = self.sessions.iter();
+        let its = sessions.filter(|(_, session)| session.pool == pool);
+        its.map(|(id, _)| id).collect()
+    }
+
+    /// How a session leaves its pool, which has ended. `None`: it is gone, or closes already.
+    fn leaving(&self, id: SessionId) -> Option<Leaving> {
+        let session = self.sessions.get(id)?;
+        let state = session.state;
+        if state.is_closing() {
+            return None;
+        }
+        if session.listens() || state.is_tunnel() || session.pins.any(Pins::STATE) {
+            return Some(Leaving::Closes);
+        }
+        // The rest of a large request must not wait for its reply.
+        let is_bound =
+            session.pins.any(Pins::WATCH) || state.any(Flags::IN_MULTI) || state.is_mid_request();
+        Some(match session.is_caught_up() {
+            _ if is_bound => Leaving::Later,
+            false => Leaving::WhenAnswered,
+            true if self.is_free_to_move(id, session) => Leaving::Moves,
+            true => Leaving::Later,
+        })
+    }
+
+    /// Whether a session with no unanswered request has no other state at its server.
+    fn is_free_to_move(&self, id: SessionId, session: &Session) -> bool {
+        let busy = Flags::UNPINNING | Flags::MID_REPLY;
+        let holds = session.state.holds();
+        // A session that waits for another reason is woken for that reason.
+        let waits_at_link = holds.any(Holds::LINK)
+            && self
+                .links
+                .get(session.link)
+                .is_some_and(|link| link.waiters.contains(&id));
+        session.pins.is_empty()
+            && !session.state.any(busy)
+            && !self.polling.holds(id)
+            && !holds.any(Holds::ROOM | Holds::CATCH_UP)
+            && (!holds.any(Holds::LINK) || waits_at_link)
+    }
+
+    /// Moves a session to another pool. It keeps its name, user, protocol and database. A session
+    /// in the database that the old pool begins with begins in that of the new one.
+    fn move_to_pool(&mut self, id: SessionId, pool: u16) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let (old, first_db) = (session.link, self.server(session.server).settings.db);
+        // Only such a session may be among the waiters of its link.
+        let waits = session.state.holds().any(Holds::LINK);
+        if let Some(link) = self.links.get_mut(old).filter(|_| waits) {
+            link.waiters.retain(|waiter| *waiter != id);
+        }
+        self.close_if_full(old);
+        self.attach(id, LinkId::NONE);
+        let index = usize::from(pool);
+        let server = self.first_up(index);
+        let new_db = self.server(server).settings.db;
+        let (is_routed, rewrites) = (
+            self.pools[index].is_routed(),
+            self.pools.removes_prefix(index),
+        );
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.pool = pool;
+        session.server = server;
+        if session.db == first_db {
+            session.db = new_db;
+        }
+        for (flag, is_set) in [(Flags::ROUTED, is_routed), (Flags::REWRITES_KEYS, rewrites)] {
+            session.state.remove(flag);
+            if is_set {
+                session.state |= flag;
+            }
+        }
+        self.reset_reading(id);
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let kind = self.kind_at(session, server);
+        let link = self.current_link(kind).unwrap_or(LinkId::NONE);
+        self.attach(id, link);
+        if waits {
+            self.release(id, Holds::LINK);
+        }
+    }
+
+    /// No session uses a pool any more: its servers are gone.
+    pub(crate) fn leave_pool(&mut self, pool: u16) {
+        let subpools: Vec<u16> = self.pools.subpools_of(usize::from(pool)).to_vec();
+        for server in &mut self.servers {
+            if subpools.contains(&server.pool) {
+                server.gone = true;
+            }
+        }
+        for subpool in subpools.into_iter().map(usize::from) {
+            self.awaited_nodes.remove(&subpool);
+            self.reported_topology.remove(&subpool);
+        }
+        self.pools.forget(usize::from(pool));
+    }
+
+    /// Closes the links of a pool without sessions that owe nothing, and after a while those that
+    /// owe replies. Returns whether some are left.
+    fn close_links_of(&mut self, pool: u16, left_at: Time) -> bool {
+        let mut is_left = false;
+        let is_late = self.now.since_ms(left_at) >= LAST_REPLIES_MS;
+        for id in self.links.ids() {
+            let Some(link) = self.links.get(id) else {
+                continue;
+            };
+            if self.pool_of(link.kind.server).parent != pool {
+                continue;
+            }
+            // Other links are awaited until they are up.
+            let may_go = link.is_up() || link.role == LinkRole::Shared;
+            match may_go && link.is_unused() && link.role.ends_when_unused() {
+                true => self.close_link(id),
+                false => {
+                    is_left = true;
+                    // A hub closes its own lines.
+                    if is_late && link.is_up() && !matches!(link.role, LinkRole::HubLine(_)) {
+                        self.lose_link(id, "a reload of the configuration ended its pool");
+                    }
+                }
+            }
+        }
+        is_left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::base::settings::PoolSettings;
+    use crate::data_plane::test_plane::{plane_of, pool_at, session_of};
+
+    /// How long sessions may go on in a pool that has ended, milliseconds.
+    const DRAIN_MS: u32 = 1_000;
+
+    /// Settings with two pools. A reload has removed those that are named.
+    fn settings(removed: &[usize]) -> Settings {
+        let pool = |place: usize| match removed.contains(&place) {
+            true => PoolSettings {
+                kind: PoolKind::Ended { successor: None },
+                ..pool_at(1)
+            },
+            false => pool_at(1),
+        };
+        Settings {
+            pools: vec![pool(0), pool(1)],
+            ..Settings::default()
+        }
+    }
+
+    /// A pool ends once, although later settings name it again.
+    #[test]
+    fn pool_ends_with_the_first_settings_that_say_so() {
+        let mut plane = plane_of(settings(&[]));
+        plane.settings = Arc::new(settings(&[1]));
+        assert_eq!(plane.newly_ended(&settings(&[])), [1]);
+        plane.settings = Arc::new(settings(&[0, 1]));
+        assert_eq!(plane.newly_ended(&settings(&[1])), [0]);
+    }
+
+    /// An idle session of a removed pool is ended as at the end of the process. The pool is left
+    /// when its last session has gone.
+    #[test]
+    fn removed_pool_is_left_after_its_last_session() {
+        let mut plane = plane_of(settings(&[]));
+        let id = session_of(&mut plane);
+        plane.settings = Arc::new(settings(&[0]));
+        assert_eq!(plane.begin_pool_end(0, DRAIN_MS), None);
+        let mut ended = Vec::new();
+        assert!(plane.leave_ended_pools(|_, id| ended.push(id)).is_empty());
+        assert_eq!(ended, [id]);
+        plane.close(id, false);
+        assert_eq!(plane.leave_ended_pools(|_, _| {}), [0]);
+        // It is left once.
+        assert!(plane.leave_ended_pools(|_, _| {}).is_empty());
+    }
+}

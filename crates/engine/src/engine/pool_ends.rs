@@ -1,0 +1,63 @@
+//! Pools that a reload adds or ends.
+//!
+//! ```text
+//!   handle_settings ──► new pools connect; sessions of ended pools begin to leave
+//!   tick            ──► sessions move once the new pool answers, or after `outage-hold-ms`
+//!   failed attempt  ──► sessions move at once if no server of the old pool can be reached
+//!                   ──► the last ones are closed at the bound of time
+//!                   ──► discovery forgets the pool; its links close
+//! ```
+
+use crate::base::handle::SessionId;
+use crate::base::settings::Settings;
+use crate::engine::Engine;
+
+impl Engine {
+    /// Adds and ends pools, after new settings are in effect. `before`: the old settings.
+    /// `drain_ms`: how long sessions of ended pools may go on with state at the old server.
+    pub(crate) fn follow_pools(&mut self, before: &Settings, drain_ms: u32) {
+        if self.plane.settings.pools.len() > self.plane.pools.len() {
+            let (pools, _) = self.plane.add_pools();
+            self.discovery
+                .add_pools(&self.plane.pools, &self.plane.servers, pools.start);
+            for pool in pools {
+                self.meet_sentinels(pool);
+            }
+        }
+        for pool in self.plane.newly_ended(before) {
+            if let Some(successor) = self.plane.begin_pool_end(pool, drain_ms) {
+                // What clients have told us about the old pool holds for the new one.
+                self.local.scripts.copy(pool, successor);
+            }
+        }
+        for pool in self.plane.pools_in_back_off() {
+            let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
+            self.plane.leave_if_unreachable(pool, end_session);
+        }
+        self.tick_pool_ends();
+    }
+
+    /// The sessions that the end of a pool without a successor closes. Their requests that have
+    /// come are answered first.
+    pub fn sessions_of_removed_pools(&self, settings: &Settings) -> Vec<SessionId> {
+        self.plane.sessions_of_removed_pools(settings)
+    }
+
+    /// Has sessions leave pools that have ended, and closes what nothing uses any more.
+    pub(crate) fn tick_pool_ends(&mut self) {
+        if self.plane.ending.is_empty() {
+            return;
+        }
+        let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
+        for pool in self.plane.leave_ended_pools(end_session) {
+            for subpool in self.plane.pools.subpools_of(usize::from(pool)).to_vec() {
+                self.discovery
+                    .forget_pool(&mut self.plane, usize::from(subpool));
+            }
+            self.plane.leave_pool(pool);
+            self.local.scripts.forget(pool);
+        }
+        self.plane.close_left_pools();
+        self.settle_losses();
+    }
+}
